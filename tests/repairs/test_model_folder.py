@@ -14,8 +14,9 @@ from transformers import AutoModel
 
 import planted
 import tiny_architectures as architectures
+from stickytoken.encoders import load_encoder
 from stickytoken.errors import RepairError, RunError
-from stickytoken.repairs.model_folder import rows_writable, workshop, write_model
+from stickytoken.repairs.model_folder import repairable, rows_writable, workshop, write_model
 from stickytoken.repairs.tokenizer_edit import ModelEdit
 
 ROWS = {7: np.linspace(-1, 1, 32, dtype=np.float32), 60: np.full(32, 0.1, dtype=np.float32)}
@@ -156,7 +157,7 @@ def converted(model, dtype):
         (lambda model: (model / "adapter_config.json").write_text("{}"), "holds an adapter, .*: merge it"),
         (lambda model: (model / "model.safetensors").rename(model / "pytorch_model.bin"), "pickled: save"),
         (lambda model: converted(model, torch.int8), "are stored as I8: rows can be written into"),
-        (named_by_router, "has a Router with several sets of embeddings"),
+        (named_by_router, "has no module with token embeddings: its modules are Router"),
     ],
 )
 def test_a_model_whose_rows_cannot_be_written_is_refused(spoil, match, model, tmp_path):
@@ -165,6 +166,16 @@ def test_a_model_whose_rows_cannot_be_written_is_refused(spoil, match, model, tm
     with pytest.raises(RepairError, match=match):
         write_model(model, tmp_path / "out", ModelEdit(rows=ROWS))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("route", [None, "query"])
+def test_a_model_with_routes_is_refused(route, tmp_path):
+    bert = architectures.bert(tmp_path / "bert")
+    query, document = (architectures.stacked(bert, pooling=pooling) for pooling in ("mean", "cls"))
+    folder = architectures.saved(architectures.router(query, document), tmp_path / "model")
+    encoder = load_encoder(folder, device="cpu", route=route)
+    with pytest.raises(RepairError, match="has a Router"):
+        repairable(encoder)
 
 
 def test_a_row_that_overflows_its_type_is_refused(model, tmp_path):

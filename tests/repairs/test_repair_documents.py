@@ -3,7 +3,6 @@
 import itertools
 import json
 import shutil
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ import tiny
 from hostile import HOSTILE
 from stickytoken.errors import RepairError, RunError
 from stickytoken.repairs import open_repair, result
-from stickytoken.repairs.documents import drawn, mean_curves, repair_block, repair_document, write_documents
+from stickytoken.repairs.documents import mean_curves, repair_block, repair_document, write_documents
 from stickytoken.repairs.model_folder import write_model
 from stickytoken.repairs.result import REPAIR_FILE
 from stickytoken.repairs.tokenizer_edit import ModelEdit, read_pipeline
@@ -48,18 +47,25 @@ def test_a_folder_gets_its_documents_and_the_card_keeps_what_it_said(tmp_path):
     write_documents(tmp_path, record)
     card = (tmp_path / "README.md").read_text("utf-8")
     assert card.startswith("---\nlicense: mit\n---\n# Model\n\n## Repaired tokens\n")
-    names = {"README.md", result.DOCUMENT_FILE, result.PICTURE_FILE, REPAIR_FILE}
+    names = {"README.md", result.DOCUMENT_FILE, REPAIR_FILE}
     assert {path.name for path in tmp_path.iterdir()} == names
     assert open_repair(tmp_path).record == record
 
 
-def test_the_mean_of_the_curves_is_drawn_as_valid_xml():
-    curves = mean_curves(repaired.repair_record("river", "stone"))
-    assert curves[1]["before"] == [0.0, 0.1, 0.4]
-    lines = [element for element in ET.fromstring(drawn(curves)).iter() if element.tag.endswith("polyline")]
-    assert [len(line.attrib["points"].split()) for line in lines] == [3, 3, 3]
-    heights = [float(line.attrib["points"].split()[-1].split(",")[1]) for line in lines]
-    assert heights[0] < heights[1] <= heights[2]  # before ends highest
+def test_the_curves_of_all_tokens_are_averaged():
+    record = repaired.repair_record("river", "stone")
+    river, stone = record.tokens
+    higher = stone.curve.model_copy(update={"before": [0.0, 0.3, 0.6]})
+    tokens = [river, stone.model_copy(update={"curve": higher})]
+    curves = mean_curves(record.model_copy(update={"tokens": tokens}))
+    assert curves.copies == [0, 1, 8]
+    assert curves.lines["before"] == pytest.approx([0.0, 0.2, 0.5])
+    assert list(curves.lines) == ["before", "after", "ordinary token"]
+
+
+def test_the_document_has_the_mean_curves():
+    document = repair_document(repaired.repair_record("river"))
+    assert "| before | 0.000 | 0.100 | 0.400 |" in document
 
 
 def test_a_repair_is_a_table_in_the_units_of_the_rule():

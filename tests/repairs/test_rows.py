@@ -79,7 +79,7 @@ def test_kept_rows_reach_their_aim_and_keep_what_one_copy_does(model, monkeypatc
     filled = [each.filled([stone]) for each in contexts]
     now = unit_vectors(encoder.encode_ids(filled))
     # Many copies shall leave a text what it is.
-    monkeypatch.setattr(_training, "_aim", lambda now, *_: Pull(*map(np.zeros_like, now)))
+    monkeypatch.setattr(_training, "_target_pull", lambda now, *_: Pull(*map(np.zeros_like, now)))
     told = []
     rows = made(model, Strategy.KEEP_MEANING, [stone], progress=told.append)
     assert [each.done for each in told] == list(range(1, told[-1].total + 1))
@@ -96,7 +96,7 @@ def test_many_copies_of_kept_rows_aim_at_what_ordinary_entries_do():
     common = np.eye(3)[0]
     now = Pull(np.array([0.9, 0.8]), np.array([[0.7, 0.2, 0.0], [0.5, 0.0, 0.1]]))
     ordinary = Pull(np.array([0.2, 0.3, 0.4]), np.array([[0.1, 0.5, 0.5], [0.3, 0, 0], [0.2, 0, 1]]))
-    aim = _training._aim(now, ordinary, common)
+    aim = _training._target_pull(now, ordinary, common)
     np.testing.assert_allclose(aim.contraction, [0.3, 0.3])
     np.testing.assert_allclose(aim.pull, [[0.2, 0.2, 0.0], [0.2, 0.0, 0.1]])
 
@@ -157,7 +157,8 @@ def test_no_entry_is_a_relative_of_itself():
     spelled, mean = {0: "<stone>", 1: "<stones>", 2: "<stoner>"}, np.zeros(4, dtype=np.float32)
     for size in (1.0, 7.0):
         matrix[0] = size
-        found.append(rows._guesses(matrix, spelled, np.arange(3), [0], {0: ()}, mean)[0])
+        known = rows._KnownRows(matrix, np.arange(3), mean, spelled)
+        found.append(rows._row_sources(known, [0], {0: ()}).relatives)
     np.testing.assert_array_equal(*found)
 
 

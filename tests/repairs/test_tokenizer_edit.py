@@ -185,14 +185,13 @@ def test_reasons_are_given_for_what_cannot_be_unreachable(saved):
 
 def test_a_vocabulary_that_spaces_reach_has_no_safe_name(tmp_path):
     tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0), (" ", -1.0), ("a a", -2.0)], unk_id=0))
-    reason = "spaces reach the vocabulary, so that a text could hold any name it is given"
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    assert splittable(tmp_path, [3]) == {3: reason}
+    assert "spaces reach the vocabulary" in splittable(tmp_path, [3])[3]
     # A later step brings back what an earlier one replaced.
     steps = [normalizers.Replace(" ", "_"), normalizers.Replace("_", " ")]
     tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    assert splittable(tmp_path, [3]) == {3: reason}
+    assert "spaces reach the vocabulary" in splittable(tmp_path, [3])[3]
 
 
 def test_a_tokenizer_in_python_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""Repair a model: choose what to do about every token, build the model, verify it, and only then show it."""
+"""Repair a model: choose a repair for each token, build the model, verify it, and move it to its folder."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ if TYPE_CHECKING:
 __all__ = ["Repair", "open_repair", "repair"]
 
 
-# Increase it when the same inputs give another model or other numbers than before.
+# To be raised when the same inputs give another model or other numbers than before.
 _VERSION = 6
 
-# Benign tokens of a run that show what is typical; with fewer, 128 random ones are measured.
+# Fewest benign tokens of a run from which medians are taken. With fewer, 128 random tokens are measured.
 _ENOUGH_BENIGN = 128
 
 
@@ -81,9 +81,8 @@ class RepairSettings:
     Attributes:
         strategy: what to do about the tokens.
         verify: whether the repaired model is measured.
-        neighbours: nearest rows of the embedding matrix to measure again, per repaired token.
-        seed: seed of new rows, and of the texts and placements of the verification; another one than that of
-            the run.
+        neighbours: number of nearest rows of the embedding matrix to measure again, per repaired token.
+        seed: of new rows, and of the texts and placements of the verification. It differs from that of a run.
 
     Raises:
         InputError: a value is out of range.
@@ -144,18 +143,19 @@ def repair(
     opened = open_run(run)
     result.require_place(folder)
     chosen_task = kinds_task() if task is None else find_task(task)[0]
-    instead = "its tokens can be removed from documents with stickytoken clean"
-    loaded = require_ids(encoder_for(encoder, opened, "repair"), "repair", instead)
-    model, source = model_folder.repairable(loaded)
-    if source.resolve() in (folder.resolve(), *folder.resolve().parents):
+    alternative = "its tokens can be removed from documents with stickytoken clean"
+    loaded = require_ids(encoder_for(encoder, opened, "repair"), "repair", alternative)
+    model = model_folder.repairable(loaded)
+    if model.folder.resolve() in (folder.resolve(), *folder.resolve().parents):
         raise RunError(f"{folder} is inside the folder of the model: choose another folder")
-    vocabulary = categorize(model.tokenizer)
+    vocabulary = categorize(model.encoder.tokenizer)
     ids = _ids_to_repair(opened, vocabulary, tokens)
     notes: list[str] = []
-    corpus = readable(_verification_corpus(opened, sentences, notes), model.tokenizer, model.name)
-    parts = resume.identity_of(
+    sentences_to_read = _verification_corpus(opened, sentences, notes)
+    corpus = readable(sentences_to_read, model.encoder.tokenizer, model.encoder.name)
+    identity_parts = resume.identity_of(
         _VERSION,
-        model.identity,
+        model.encoder.identity,
         settings,
         run=opened.record.identity,
         tokens=sorted(ids),
@@ -164,16 +164,26 @@ def repair(
     )
     finished = result.finished_repair(folder)
     if finished is not None:
-        _require_same_repair(finished, parts, folder)
+        _require_same_repair(finished, identity_parts, folder)
         model_folder.clear_workshop(folder)
-        if finished not in result.repairs_in(opened.path)[0]:  # a kill came between the last two steps
+        if finished not in result.repairs_in(opened.path)[0]:  # killed between the last two steps
             result.keep_copy(opened.path, finished)
         return Repair(folder)
-    with model_folder.workshop(folder) as place:
-        job = Job(
-            opened, model, source, place, vocabulary, settings, corpus, chosen_task, ids, notes, progress
+    with model_folder.workshop(folder) as build_folder:
+        job = RepairJob(
+            run=opened,
+            encoder=model.encoder,
+            source=model.folder,
+            build_folder=build_folder,
+            vocabulary=vocabulary,
+            settings=settings,
+            corpus=corpus,
+            task=chosen_task,
+            ids=ids,
+            notes=notes,
+            progress=progress,
         )
-        record = job.build(parts, folder)
+        record = job.build(identity_parts, folder)
     result.keep_copy(opened.path, record)
     return Repair(folder)
 
@@ -192,44 +202,70 @@ def _ids_to_repair(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None)
 
 
 def _verification_corpus(run: Run, sentences: SentenceSource | None, notes: list[str]) -> Sentences:
-    """Return the given texts, or else those of the run; if these cannot be read again, add a note."""
-    given = load_sentences(sentences)
-    of_run = run.record.corpus
-    if sentences is not None or of_run.source == given.source:
-        return given
-    if Path(of_run.source).is_file() and of_run.sentences is not None:
-        return load_sentences(Path(of_run.source))
+    """Choose the texts to verify on.
+
+    Args:
+        run: the run.
+        sentences: what the user passed.
+        notes: gets a note if the texts of the run cannot be read again.
+
+    Returns:
+        The user's texts, or else those of the run, or else the bundled corpus.
+    """
+    corpus = load_sentences(sentences)
+    run_corpus = run.record.corpus
+    if sentences is not None or run_corpus.source == corpus.source:
+        return corpus
+    if Path(run_corpus.source).is_file() and run_corpus.sentences is not None:
+        return load_sentences(Path(run_corpus.source))
     notes.append(
-        f"verified on {given.source}, because {of_run.source}, which the run was made on, "
+        f"verified on {corpus.source}, because {run_corpus.source}, which the run was made on, "
         "cannot be read again: pass sentences to verify on your own texts"
     )
-    return given
+    return corpus
 
 
-def _require_same_repair(finished: result.RepairRecord, parts: Mapping[str, Any], folder: Path) -> None:
-    if finished.identity == digest(parts):
+def _require_same_repair(
+    finished: result.RepairRecord, identity_parts: Mapping[str, Any], folder: Path
+) -> None:
+    """Refuse a folder with a repair of another identity."""
+    if finished.identity == digest(identity_parts):
         return
-    different = ", ".join(resume.differences(parts, finished.identity_parts)) or "its identity"
+    different = ", ".join(resume.differences(identity_parts, finished.identity_parts)) or "its identity"
     raise RunError(f"{folder} contains a different repair (it differs in {different}): choose another folder")
 
 
 @dataclass(frozen=True)
-class Job:
-    """One repair: from the tokens to a finished folder."""
+class RepairJob:
+    """One repair, from the tokens to a finished folder.
+
+    Attributes:
+        run: the run that flagged the tokens.
+        encoder: the model before the repair.
+        source: the folder of that model.
+        build_folder: where the repaired model is built.
+        vocabulary: of the model.
+        settings: of the repair.
+        corpus: texts to verify on.
+        task: task to verify on.
+        ids: the tokens to repair.
+        notes: for the record.
+        progress: told of every step.
+    """
 
     run: Run
-    encoder: SentenceTransformerEncoder  # the model before the repair
-    source: Path  # its folder
-    place: Path  # where the repaired model is built
+    encoder: SentenceTransformerEncoder
+    source: Path
+    build_folder: Path
     vocabulary: Vocabulary
     settings: RepairSettings
-    corpus: Sentences  # to verify on
+    corpus: Sentences
     task: AnyTask
-    ids: list[int]  # of the tokens to repair
+    ids: list[int]
     notes: list[str]
     progress: ProgressCallback
 
-    def build(self, parts: dict[str, object], out: Path) -> result.RepairRecord:
+    def build(self, identity_parts: dict[str, object], out: Path) -> result.RepairRecord:
         """Build, verify and describe the repaired model, and move it to its folder as the last step."""
         began = time.perf_counter()
         started = resume.now()
@@ -243,8 +279,8 @@ class Job:
             verification = verified.record
             tokens = verified.tokens
         record = result.RepairRecord(
-            identity=digest(parts),
-            identity_parts=parts,
+            identity=digest(identity_parts),
+            identity_parts=identity_parts,
             model=Path(self.encoder.name).name,
             run=self.run.record.identity,
             strategy=self.settings.strategy.value,
@@ -257,39 +293,39 @@ class Job:
             started=started,
             seconds=round(time.perf_counter() - began, 1),
         )
-        write_documents(self.place, record)
-        store.move_folder(self.place, out)
+        write_documents(self.build_folder, record)
+        store.move_folder(self.build_folder, out)
         return record
 
     def _plans(self) -> dict[int, RepairPlan]:
-        """Decide for each token what may be done about it."""
-        asked = self.settings.strategy
-        special = self._special_ids()
-        template = {*self.encoder.template.before, *self.encoder.template.after}
+        """Decide which repairs to try for each token."""
+        strategy = self.settings.strategy
+        special_ids = self._special_ids()
+        template_ids = {*self.encoder.template.before, *self.encoder.template.after}
         is_editable = self.encoder.own_tokenizer.is_fast
         unsplittable: Mapping[int, str | None] = {}
-        if is_editable and asked not in ROWS:
-            plain = [token_id for token_id in self.ids if token_id not in special]
-            unsplittable = splittable(self.source, plain)
-        writable = asked is Strategy.AUTO and model_folder.rows_writable(self.source)
+        if is_editable and strategy not in ROWS:
+            plain_ids = [token_id for token_id in self.ids if token_id not in special_ids]
+            unsplittable = splittable(self.source, plain_ids)
+        rows_writable = strategy is Strategy.AUTO and model_folder.rows_writable(self.source)
         plans = {}
         for token_id in self.ids:
             facts = TokenFacts(
                 name=f"token {self._name(token_id)!r} (id {token_id})",
-                special=token_id in special,
-                templated=token_id in template,
+                special=token_id in special_ids,
+                templated=token_id in template_ids,
                 unsplittable=unsplittable.get(token_id),
             )
             if is_editable:
-                plans[token_id] = plan_token(asked, facts, writable)
+                plans[token_id] = plan_token(strategy, facts, rows_writable)
             else:
-                kind = type(self.encoder.user_tokenizer).__name__
-                plans[token_id] = plan_without_editing(asked, facts, kind)
+                tokenizer_kind = type(self.encoder.user_tokenizer).__name__
+                plans[token_id] = plan_without_editing(strategy, facts, tokenizer_kind)
         return plans
 
     def _special_ids(self) -> set[int]:
-        """Return the entries that the tokenizer matches in text before anything else."""
-        # A tokenizer of transformers, or one of the package tokenizers.
+        """Return the entries that the tokenizer matches in text before its vocabulary."""
+        # Of the package transformers, or of the package tokenizers.
         tokenizer: Any = self.encoder.user_tokenizer
         added = getattr(tokenizer, "added_tokens_decoder", None)
         if added is None:
@@ -297,44 +333,55 @@ class Job:
         return {*added, *getattr(tokenizer, "all_special_ids", ())}
 
     def _choices(self, plans: Mapping[int, RepairPlan]) -> dict[int, Choice]:
-        """Choose a repair for each token; where several may do, by measuring them."""
+        """Choose a repair for each token. If several are possible, measure them."""
         choices = {}
-        with_rows = {}
+        strategies_with_rows = {}
         for token_id, plan in plans.items():
             preferred = plan.strategies[0]
             if preferred in ROWS:
-                with_rows[token_id] = plan.strategies
+                strategies_with_rows[token_id] = plan.strategies
             else:
                 choices[token_id] = Choice(Candidate(preferred, None))
-        if not with_rows:
+        if not strategies_with_rows:
             return choices
-        asked = self.settings.strategy
-        if asked in ROWS:
-            rows = self._rows(asked, list(with_rows))
-            for token_id in with_rows.keys() - rows.keys():
-                self._rows(asked, [token_id])  # raises, with the reason
-            return choices | {token_id: Choice(Candidate(asked, row)) for token_id, row in rows.items()}
-        trial = self._tried if self.settings.verify else None
-        return choices | choose_candidates(with_rows, self._rows, trial)
+        if self.settings.strategy in ROWS:
+            return choices | self._chosen_rows(list(strategies_with_rows))
+        trial = self._try if self.settings.verify else None
+        return choices | choose_candidates(strategies_with_rows, self._rows, trial)
+
+    def _chosen_rows(self, ids: list[int]) -> dict[int, Choice]:
+        """Make new rows with the strategy that the user asked for.
+
+        Raises:
+            RepairError: it makes no row for a token.
+        """
+        strategy = self.settings.strategy
+        rows = self._rows(strategy, ids)
+        for token_id in set(ids) - rows.keys():
+            self._rows(strategy, [token_id])  # raises an error with the reason
+        return {token_id: Choice(Candidate(strategy, row)) for token_id, row in rows.items()}
 
     def _rows(self, strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
-        """Make new rows by a strategy."""
+        """Make new rows with a strategy."""
         if strategy is Strategy.NEAREST:
             matrix = self._matrix()
-            return {token_id: matrix[near].copy() for token_id, near in self._nearest(ids).items()}
+            return {token_id: matrix[nearest].copy() for token_id, nearest in self._nearest(ids).items()}
         avoided = self._flagged.union(self.ids)
         model = self.encoder.model
         texts = used_texts(self.run)
         return new_rows(strategy, ids, model, texts, self.settings.seed, self.progress, avoided)
 
-    def _tried(self, candidates: Mapping[int, Candidate]) -> Mapping[int, RecheckedToken]:
-        """Build the model with these candidates, and measure what copies of the tokens then do."""
+    def _try(self, candidates: Mapping[int, Candidate]) -> Mapping[int, RecheckedToken]:
+        """Build the model with these candidates, and measure the effect of copies of the tokens."""
         self._write(_edit(candidates))
         as_ids: list[Token] = []
         to_write: list[Token] = []
         for token_id, candidate in candidates.items():
             token = Token(token_id, self._text(token_id))
-            (to_write if candidate.row is None else as_ids).append(token)
+            if candidate.row is None:
+                to_write.append(token)
+            else:
+                as_ids.append(token)
         copies = Copies(as_ids, written_tokens(self.encoder, to_write))
         repaired, vocabulary = self._load()
         recheck = self._recheck.of_model(repaired, vocabulary, "try", same_ordinary=True)
@@ -343,12 +390,12 @@ class Job:
     def _token_records(
         self, plans: Mapping[int, RepairPlan], choices: Mapping[int, Choice]
     ) -> list[RepairedTokenRecord]:
-        """Describe what was done about each token, and why."""
-        tokenizer = load_tokenizer(self.place)
-        replaced = [
+        """Describe the repair of each token, and why it was chosen."""
+        tokenizer = load_tokenizer(self.build_folder)
+        replaced_ids = [
             token_id for token_id, choice in choices.items() if choice.taken.strategy is Strategy.NEAREST
         ]
-        nearest = self._nearest(replaced) if replaced else {}
+        nearest = self._nearest(replaced_ids) if replaced_ids else {}
         records = []
         for token_id, choice in choices.items():
             strategy = choice.taken.strategy
@@ -359,9 +406,16 @@ class Job:
             reason = plans[token_id].reason_for(strategy)
             if token_id in nearest:
                 reason += f" (that of {wording.quoted(self._name(nearest[token_id]))})"
-            rejected = [
-                _described(tried, effect) for tried, effect in choice.tried.items() if tried is not strategy
-            ]
+            tried = []
+            rejected = []
+            for tried_strategy, effect in choice.tried.items():
+                tried.append(
+                    result.TriedRecord(
+                        strategy=tried_strategy.value, lift_sd=effect.lift_sd, erased=effect.erased
+                    )
+                )
+                if tried_strategy is not strategy:
+                    rejected.append(_described(tried_strategy, effect))
             if rejected:
                 reason += f"; rejected: {', '.join(rejected)}"
             record = RepairedTokenRecord(
@@ -371,10 +425,7 @@ class Job:
                 strategy=strategy.value,
                 reason=reason,
                 pieces=[tokenizer.entries[piece] for piece in pieces],
-                tried=[
-                    result.TriedRecord(strategy=tried.value, lift_sd=effect.lift_sd, erased=effect.erased)
-                    for tried, effect in choice.tried.items()
-                ],
+                tried=tried,
             )
             records.append(record)
         return records
@@ -386,7 +437,7 @@ class Job:
             original=self.encoder,
             repaired=repaired,
             source=self.source,
-            folder=self.place,
+            folder=self.build_folder,
             before=self._recheck,
             after=self._recheck.of_model(repaired, vocabulary, "after"),
             corpus=self.corpus,
@@ -397,26 +448,30 @@ class Job:
         return verification.run(tokens, self._neighbours)
 
     def _write(self, edit: ModelEdit) -> None:
-        shutil.rmtree(self.place, ignore_errors=True)
-        model_folder.write_model(self.source, self.place, edit)
+        shutil.rmtree(self.build_folder, ignore_errors=True)
+        model_folder.write_model(self.source, self.build_folder, edit)
 
     def _load(self) -> tuple[SentenceTransformerEncoder, Vocabulary]:
         """Load the model that was written last."""
-        encoder, _ = model_folder.repairable(loaded_like(self.encoder, self.place))
+        encoder = model_folder.repairable(loaded_like(self.encoder, self.build_folder)).encoder
         return encoder, categorize(encoder.tokenizer)
 
     def _nearest(self, ids: Sequence[int]) -> dict[int, int]:
-        """Return for each id the nearest entry that lifts and erases no more than the typical one."""
+        """Return for each id the nearest entry that lifts and erases no more than the median token."""
         matrix = self._matrix()
-        known = np.array([token_id for token_id in self._typical_tokens if token_id < len(matrix)], np.intp)
-        if not len(known):
-            raise RepairError("no ordinary token is known that another could be given the row of")
+        typical_ids = [token_id for token_id in self._typical_tokens if token_id < len(matrix)]
+        if not typical_ids:
+            raise RepairError("no ordinary token was measured whose row could be copied: use unreachable")
         centred = unit_vectors(matrix - matrix.mean(axis=0))
-        return {token_id: int(known[np.argmax(centred[known] @ centred[token_id])]) for token_id in ids}
+        nearest = {}
+        for token_id in ids:
+            similarities = centred[typical_ids] @ centred[token_id]
+            nearest[token_id] = typical_ids[int(np.argmax(similarities))]
+        return nearest
 
     @cached_property
     def _typical_tokens(self) -> list[int]:
-        """Tokens whose lift and erased share are at most the median; of the run, if it knows enough."""
+        """Tokens whose lift and erased share are at most the median: of the run, if it has enough tokens."""
         columns = ["lift_sd", "erased"]
         tokens = self.run.tokens
         if set(columns) <= set(tokens.columns):
@@ -425,7 +480,7 @@ class Job:
                 pl.col("category") == Category.OK,
                 ~pl.col("token_id").is_in(self._flagged.union(self.ids)),
             )
-            if len(benign) >= _ENOUGH_BENIGN:  # a run that examined a selection knows fewer
+            if len(benign) >= _ENOUGH_BENIGN:
                 at_most_median = [pl.col(column) <= pl.col(column).median() for column in columns]
                 typical: list[int] = benign.filter(*at_most_median)["token_id"].to_list()
                 return typical
@@ -479,20 +534,20 @@ def _embedding_matrix(encoder: SentenceTransformerEncoder) -> NDArray[np.float32
 
 
 def _edit(candidates: Mapping[int, Candidate]) -> ModelEdit:
-    """Collect what changes in the model."""
+    """Collect the changes of candidates."""
     rows = {
         token_id: candidate.row for token_id, candidate in candidates.items() if candidate.row is not None
     }
 
-    def ids_by(strategy: Strategy) -> tuple[int, ...]:
+    def ids_of(strategy: Strategy) -> tuple[int, ...]:
         ids = [token_id for token_id, candidate in candidates.items() if candidate.strategy is strategy]
         return tuple(sorted(ids))
 
-    return ModelEdit(rows, ids_by(Strategy.UNREACHABLE), ids_by(Strategy.PLAIN_SPECIALS))
+    return ModelEdit(rows, ids_of(Strategy.UNREACHABLE), ids_of(Strategy.PLAIN_SPECIALS))
 
 
 def _described(strategy: Strategy, effect: RecheckedToken) -> str:
-    """Name a strategy that was tried, and what copies did with it."""
+    """Name a strategy that was tried, and the effect of copies after it."""
     lift = f"lifts by {wording.in_sd(effect.lift_sd)}"
     if effect.erased is None:
         return f"{strategy} ({lift})"

@@ -1,4 +1,4 @@
-"""What may be done about each token, and which of the candidates is taken."""
+"""Plan which repairs to try for each token, and choose among the candidates."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from stickytoken.repairs.result import ROWS, TOKENIZER, Strategy
 from stickytoken.repairs.rows import Row
 from stickytoken.repairs.tokenizer_edit import WITHOUT_EDITING
 
-# A candidate is as good as ordinary if its lift and its erased share are at most this share of the thresholds
-# that apply to it: by default 0.25 SD and 20%. It leaves room for other texts, in which a token may do more.
+# A candidate counts as ordinary if its lift and its erased share are at most this share of the thresholds
+# that apply to it: by default 0.25 SD and 20%. In other texts, the effect may be larger.
 ORDINARY_REACH = 0.5
 
 # The order in which the strategies of a token are tried.
 _ORDER = (Strategy.RELATIVES, Strategy.UNREACHABLE, Strategy.KEEP_MEANING, Strategy.NEAREST)
-# The strategies that change nothing in the tokenizer, and need to know nothing of its pieces.
+# The strategies that neither change the tokenizer nor need the pieces of a token.
 _WITHOUT_EDITING_ORDER = (Strategy.KEEP_MEANING, Strategy.NEAREST)
 
-_ALL_TEXTS = "the model itself puts it into every text, so a new row would change every vector"
+_IN_EVERY_TEXT = "the model itself puts it into every text, so a new row would change every vector"
 _REASONS = {
     Strategy.RELATIVES: "a new row from entries with similar spelling",
     Strategy.NEAREST: "the row of the nearest ordinary entry",
@@ -39,96 +39,105 @@ _SECOND_CHOICES = {
 
 @dataclass(frozen=True, slots=True)
 class TokenFacts:
-    """What decides how a token can be repaired."""
+    """Properties of a token that decide which repairs are possible."""
 
     name: str  # for messages, such as: token 'river' (id 7)
-    special: bool = False  # the tokenizer matches it in text before anything else
+    special: bool = False  # the tokenizer matches it in text before its vocabulary
     templated: bool = False  # the model puts it around every text
-    unsplittable: str | None = None  # why text cannot fall into its pieces; None if it can
+    unsplittable: str | None = None  # why its text cannot be split into pieces; None if it can
 
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """What may be done about a token."""
+    """The repairs to try for a token."""
 
-    strategies: tuple[Strategy, ...]  # to try, the preferred one first
-    reason: str  # for the preferred one
+    strategies: tuple[Strategy, ...]  # the preferred one first
+    reason: str  # why the first one is preferred
 
     def reason_for(self, chosen: Strategy) -> str:
-        """Say why a strategy was taken."""
+        """Say why a strategy was chosen."""
         is_second_choice = chosen is not self.strategies[0] and Strategy.UNREACHABLE in self.strategies
         return _SECOND_CHOICES[chosen] if is_second_choice else self.reason
 
 
-def plan_token(asked: Strategy, token: TokenFacts, rows_writable: bool) -> RepairPlan:
-    """Decide what may be done about a token.
+def plan_token(requested: Strategy, token: TokenFacts, rows_writable: bool) -> RepairPlan:
+    """Decide which repairs to try for a token.
 
     Args:
-        asked: what the user asked for.
+        requested: the strategy that the user asked for.
         token: the token.
-        rows_writable: whether the format of the model's weights allows new rows.
+        rows_writable: whether new rows can be written into the weights of the model.
 
     Raises:
-        RepairError: the token cannot be repaired as asked.
+        RepairError: the token cannot be repaired as requested.
     """
-    _require_suitable(asked, token)
-    if asked is not Strategy.AUTO:
-        return RepairPlan((asked,), _REASONS.get(asked, "asked for"))
+    _require_suitable(requested, token)
+    if requested is not Strategy.AUTO:
+        return RepairPlan((requested,), _REASONS.get(requested, "asked for"))
     if token.special:
         return RepairPlan((Strategy.PLAIN_SPECIALS,), _REASONS[Strategy.PLAIN_SPECIALS])
     if token.unsplittable is not None:
         return RepairPlan(ROWS, f"a new row, because {token.unsplittable}")
     if token.templated:
-        return RepairPlan((Strategy.UNREACHABLE,), f"text falls into its pieces; {_ALL_TEXTS}")
+        return RepairPlan((Strategy.UNREACHABLE,), f"text falls into its pieces; {_IN_EVERY_TEXT}")
     if not rows_writable:
         reason = "text falls into its pieces; no row can be written into these weights"
         return RepairPlan((Strategy.UNREACHABLE,), reason)
     return RepairPlan(_ORDER, _REASONS[Strategy.RELATIVES])
 
 
-def plan_without_editing(asked: Strategy, token: TokenFacts, tokenizer_kind: str) -> RepairPlan:
-    """Do as `plan_token` for a tokenizer that is written in Python, which cannot be edited.
+def plan_without_editing(requested: Strategy, token: TokenFacts, tokenizer_kind: str) -> RepairPlan:
+    """Decide as `plan_token` does, for a tokenizer that is written in Python and cannot be edited.
 
     Args:
-        asked: what the user asked for.
+        requested: the strategy that the user asked for.
         token: the token.
         tokenizer_kind: name of the tokenizer's class.
 
     Raises:
-        RepairError: the token cannot be repaired as asked.
+        RepairError: the token cannot be repaired as requested.
     """
     reason = f"its tokenizer, a {tokenizer_kind}, is written in Python"
     why = None
     advice = WITHOUT_EDITING
     if token.templated:
-        why = f"{reason} and cannot be edited; {_ALL_TEXTS}"
+        why = f"{reason} and cannot be edited; {_IN_EVERY_TEXT}"
         advice = "leave it out, and remove it from documents with stickytoken clean"
-    elif asked in TOKENIZER:
+    elif requested in TOKENIZER:
         why = f"{reason} and cannot be edited"
-    elif asked is Strategy.RELATIVES:
+    elif requested is Strategy.RELATIVES:
         why = f"{reason}, so that its pieces are unknown"
     if why is not None:
-        by = "" if asked is Strategy.AUTO else f" by {asked}"
+        by = "" if requested is Strategy.AUTO else f" by {requested}"
         raise RepairError(f"{token.name} cannot be repaired{by}: {why}; {advice}")
-    if asked is Strategy.AUTO:
+    if requested is Strategy.AUTO:
         return RepairPlan(_WITHOUT_EDITING_ORDER, f"a new row, because {reason}")
-    return RepairPlan((asked,), _REASONS.get(asked, "asked for"))
+    return RepairPlan((requested,), _REASONS.get(requested, "asked for"))
 
 
-def _require_suitable(asked: Strategy, token: TokenFacts) -> None:
-    """Refuse a strategy that the token does not allow."""
-    use_auto = "use auto, or leave the token out"
-    by = f" by {asked}"
-    if asked in ROWS and token.templated:
-        why, advice = _ALL_TEXTS, "use plain-specials or auto"
-    elif asked is Strategy.PLAIN_SPECIALS and not token.special:
-        why, advice = "it is not a special token", use_auto
-    elif asked is Strategy.UNREACHABLE and token.special:
-        why, advice = "it is a special token", "use plain-specials or auto"
-    elif asked is Strategy.UNREACHABLE and token.unsplittable is not None:
-        why, advice = token.unsplittable, use_auto
-    elif asked is Strategy.AUTO and token.templated and not token.special and token.unsplittable is not None:
-        why, advice, by = f"{token.unsplittable}; {_ALL_TEXTS}", "leave the token out", ""
+def _require_suitable(requested: Strategy, token: TokenFacts) -> None:
+    """Refuse a strategy that the properties of the token rule out."""
+    by = f" by {requested}"
+    advice = "use auto, or leave the token out"
+    if requested in ROWS and token.templated:
+        why = _IN_EVERY_TEXT
+        advice = "use plain-specials or auto"
+    elif requested is Strategy.PLAIN_SPECIALS and not token.special:
+        why = "it is not a special token"
+    elif requested is Strategy.UNREACHABLE and token.special:
+        why = "it is a special token"
+        advice = "use plain-specials or auto"
+    elif requested is Strategy.UNREACHABLE and token.unsplittable is not None:
+        why = token.unsplittable
+    elif (
+        requested is Strategy.AUTO
+        and token.templated
+        and not token.special
+        and token.unsplittable is not None
+    ):
+        why = f"{token.unsplittable}; {_IN_EVERY_TEXT}"
+        advice = "leave the token out"
+        by = ""
     else:
         return
     raise RepairError(f"{token.name} cannot be repaired{by}: {why}; {advice}")
@@ -136,20 +145,20 @@ def _require_suitable(asked: Strategy, token: TokenFacts) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A repair of one token that can be tried."""
+    """One possible repair of a token."""
 
     strategy: Strategy
     row: Row | None  # shape (D,); None if the tokenizer changes instead
-    effect: RecheckedToken | None = None  # what copies then do; None if it was not tried
+    effect: RecheckedToken | None = None  # of copies after the repair; None if it was not tried
 
     @property
     def is_ordinary(self) -> bool:
-        """Whether copies do no more than those of ordinary tokens; true for all if nothing is tried."""
+        """Whether copies have no larger effect than ordinary tokens; true if the repair was not tried."""
         return self.effect is None or self.effect.reach <= ORDINARY_REACH
 
     @property
     def badness(self) -> float:
-        """How far lift or erased share reaches toward its threshold. A missing number is the worst."""
+        """How close lift or erased share comes to its threshold. An undefined number is the worst."""
         if self.effect is None:
             return -math.inf
         return math.inf if math.isnan(self.effect.reach) else self.effect.reach
@@ -157,27 +166,27 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The candidate that is taken for a token, and what copies did with each that was tried."""
+    """The repair that was chosen for a token."""
 
     taken: Candidate
-    tried: Mapping[Strategy, RecheckedToken] = field(default_factory=dict)
+    tried: Mapping[Strategy, RecheckedToken] = field(default_factory=dict)  # effects of all that were tried
 
 
 ComputeRows: TypeAlias = Callable[[Strategy, list[int]], Mapping[int, Row]]
-"""Makes rows for tokens by a strategy. Leaves out, or refuses with a RepairError, those without one."""
+"""Makes new rows for tokens with a strategy. It leaves out tokens without a row, or raises a RepairError."""
 Trial: TypeAlias = Callable[[Mapping[int, Candidate]], Mapping[int, RecheckedToken]]
-"""Builds the model with these candidates, all of one strategy, and measures what copies then do."""
+"""Builds the model with these candidates, all of one strategy, and measures the effect of copies."""
 
 
 def choose_candidates(
     strategies: Mapping[int, Sequence[Strategy]], compute_rows: ComputeRows, trial: Trial | None
 ) -> dict[int, Choice]:
-    """Choose a repair for each token: the first one that is as good as ordinary, or else the best.
+    """Choose a repair for each token: the first one after which it is ordinary, or else the best one.
 
     Args:
-        strategies: what may be done, by token id.
+        strategies: the repairs to try, by token id.
         compute_rows: makes the rows of a strategy.
-        trial: measures candidates; None takes the first that can be made.
+        trial: measures candidates; None takes the first one that can be made.
 
     Raises:
         RepairError: no candidate can be made for a token.
@@ -186,8 +195,8 @@ def choose_candidates(
     for strategy in _ORDER:
         unsolved = [
             token_id
-            for token_id, own in candidates.items()
-            if strategy in strategies[token_id] and not any(candidate.is_ordinary for candidate in own)
+            for token_id in candidates
+            if strategy in strategies[token_id] and not _has_ordinary(candidates[token_id])
         ]
         new_candidates = _candidates(strategy, unsolved, compute_rows)
         effects: Mapping[int, RecheckedToken] = {}
@@ -197,25 +206,30 @@ def choose_candidates(
             effect = effects.get(token_id)
             candidates[token_id].append(Candidate(strategy, candidate.row, effect))
     choices = {}
-    for token_id, own in candidates.items():
-        if not own:
-            compute_rows(strategies[token_id][-1], [token_id])  # raises, with the reason
+    for token_id, candidates_of_token in candidates.items():
+        if not candidates_of_token:
+            compute_rows(strategies[token_id][-1], [token_id])  # raises an error with the reason
         tried = {
             candidate.strategy: candidate.effect
-            for candidate in own
+            for candidate in candidates_of_token
             if candidate.effect is not None and not math.isnan(candidate.effect.reach)
         }
-        choices[token_id] = Choice(min(own, key=lambda candidate: candidate.badness), tried)
+        best = min(candidates_of_token, key=lambda candidate: candidate.badness)
+        choices[token_id] = Choice(best, tried)
     return choices
 
 
+def _has_ordinary(candidates: Sequence[Candidate]) -> bool:
+    return any(candidate.is_ordinary for candidate in candidates)
+
+
 def _candidates(strategy: Strategy, ids: list[int], compute_rows: ComputeRows) -> dict[int, Candidate]:
-    """Make the candidates of one strategy; a token without a row has none."""
+    """Make the candidates of one strategy by token id; a token without a row has none."""
     if not ids:
         return {}
     if strategy is Strategy.UNREACHABLE:
         return {token_id: Candidate(strategy, None) for token_id in ids}
     rows: Mapping[int, Row] = {}
-    with suppress(RepairError):  # no row by this strategy: another one may do
+    with suppress(RepairError):  # another strategy may still work
         rows = compute_rows(strategy, ids)
     return {token_id: Candidate(strategy, row) for token_id, row in rows.items()}

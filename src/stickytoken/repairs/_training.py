@@ -1,11 +1,11 @@
-"""Rows that keep what one copy does, and let many copies act as those of an ordinary entry."""
+"""Train rows that keep the effect of one copy of an entry, and give many copies that of an ordinary entry."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,48 +25,66 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-MANY = 8  # copies that show what many do
-# Texts that show the direction that all texts share.
+# Number of copies whose effect is trained to be ordinary.
+MANY = 8
+# Texts from which the mean direction of all texts is estimated.
 _TEXTS = 256
-# Ordinary entries whose effect the rows aim at.
+# Ordinary entries whose median effect is the target of the rows.
 _ORDINARY_ENTRIES = 24
-# Keys of the generators, which make the draws independent.
+# Keys beside the seed, so that the draws are independent of each other.
 _ENTRIES_KEY = 1
 _TEXTS_KEY = 2
 
-# Lengths of the texts to train in, in tokens: a row shows most in a short text, which is also the cheapest.
+# Lengths of the training texts, in tokens. A row has the largest effect in short texts, and they cost least.
 _SHORTEST = 4
 _LONGEST = 9
-# Texts of equal length form a batch: so many of each length, and so many lengths.
+# Training texts of each length, and number of lengths. Texts of equal length form a batch.
 _TEXTS_PER_LENGTH = 4
 _LENGTHS = 4
-# Texts that are drawn to find them.
+# Texts among which the training texts are looked for.
 _DRAWN_TEXTS = 4000
 
-# Passes over the contexts. Adam's first step of a row is this share of the spread of the matrix.
+# Passes over the contexts.
 _EPOCHS = 5
+# Learning rate of Adam, as a share of the standard deviation of the embedding matrix.
 _STEP = 0.15
 
 
 def kept_rows(
     network: Network,
     present: NDArray[np.float32],
-    asked: Sequence[int],
+    entry_ids: Sequence[int],
     texts: Sequence[str],
     seed: int,
     progress: ProgressCallback,
 ) -> NDArray[np.float32]:
-    """Train the rows of entries, from their present ones, shape (T, D)."""
+    """Train the rows of entries.
+
+    Args:
+        network: a copy of the model.
+        present: the rows to start from, shape (T, D).
+        entry_ids: the entries, T ids.
+        texts: texts to train in.
+        seed: of all random draws.
+        progress: told of every training step.
+
+    Returns:
+        The trained rows, shape (T, D).
+    """
     encoder = network.encoder
-    contexts = contexts_among(encoder, texts, asked, seed)
-    before, single, now = _measure(network, contexts, asked)
-    usable = [token_id for token_id in encoder.usable_entries() if token_id not in set(asked)]
+    contexts = contexts_among(encoder, texts, entry_ids, seed)
+    measured = _measure(network, contexts, entry_ids)
+    excluded = set(entry_ids)
+    usable = [token_id for token_id in encoder.usable_entries() if token_id not in excluded]
     order = np.random.default_rng([seed, _ENTRIES_KEY]).permutation(usable)
-    _, _, ordinary = _measure(network, contexts, order[:_ORDINARY_ENTRIES].tolist())
-    aim = _aim(now, ordinary, _common_direction(encoder, texts, contexts, seed))
-    many = (1 - aim.contraction)[None, :, None] * before[:, None, :] + aim.pull[None, :, :]
-    wanted = np.stack([single, unit_vectors(many)], axis=1).reshape(len(contexts), len(asked), -1)
-    targets = torch.from_numpy(wanted.astype(np.float32)).to(network.table.device)
+    ordinary = _measure(network, contexts, order[:_ORDINARY_ENTRIES].tolist())
+    common = _common_direction(encoder, texts, contexts, seed)
+    target = _target_pull(measured.many_copies, ordinary.many_copies, common)
+    before = measured.without_copies
+    many = (1 - target.contraction)[None, :, None] * before[:, None, :] + target.pull[None, :, :]
+    target_vectors = np.stack([measured.one_copy, unit_vectors(many)], axis=1)
+    target_vectors = target_vectors.reshape(len(contexts), len(entry_ids), -1)
+    targets = torch.from_numpy(target_vectors.astype(np.float32)).to(network.table.device)
     start = torch.from_numpy(present).to(network.table.device)
     trained = _train(network, start, contexts, targets, seed, progress)
     return np.asarray(trained.cpu().numpy(), dtype=np.float32)
@@ -75,8 +93,8 @@ def kept_rows(
 def _common_direction(
     encoder: SentenceTransformerEncoder, texts: Sequence[str], contexts: Sequence[Context], seed: int
 ) -> Vector:
-    """Return the direction that texts share, a unit vector of shape (d,)."""
-    # The contexts alone are too few to show it.
+    """Return the mean direction of texts, a unit vector of shape (d,)."""
+    # The contexts alone are too few to estimate it.
     distinct = list(dict.fromkeys(texts))
     order = np.random.default_rng([seed, _TEXTS_KEY]).permutation(len(distinct))
     tokenized = encoder.content_ids([distinct[place] for place in order[: 2 * _TEXTS]])
@@ -88,22 +106,38 @@ def _common_direction(
     return direction
 
 
-def _measure(
-    network: Network, contexts: Sequence[Context], ids: Sequence[int]
-) -> tuple[NDArray[np.float32], NDArray[np.float32], Pull]:
-    """Encode the texts without copies, with one copy of each entry, and fit what many copies do."""
+class _Measured(NamedTuple):
+    """The effect of copies of T entries in n texts."""
+
+    without_copies: NDArray[np.float32]  # vectors of the texts, shape (n, d)
+    one_copy: NDArray[np.float32]  # with one copy of each entry, shape (n, T, d)
+    many_copies: Pull  # fitted to the vectors with many copies
+
+
+def _measure(network: Network, contexts: Sequence[Context], ids: Sequence[int]) -> _Measured:
+    """Measure the effect of copies of entries in the texts of the contexts."""
     encoder = network.encoder
     before = unit_vectors(encoder.encode_ids([context.text.ids for context in contexts[::2]]))
     filled = [context.filled((token_id,)) for context in contexts for token_id in ids]
     after = unit_vectors(encoder.encode_ids(filled)).reshape(len(contexts), len(ids), -1)
-    return before, after[::2], fit_pull(before, after[1::2].transpose(1, 0, 2))
+    return _Measured(before, after[::2], fit_pull(before, after[1::2].transpose(1, 0, 2)))
 
 
-def _aim(now: Pull, ordinary: Pull, common: Vector) -> Pull:
-    """Contract as ordinary entries do, and pull as they do along the direction that texts share."""
-    contraction = np.full(len(now.contraction), np.median(ordinary.contraction))
-    share = float(np.median(ordinary.pull @ common))
-    return Pull(contraction, now.pull + (share - now.pull @ common)[:, None] * common)
+def _target_pull(present: Pull, ordinary: Pull, common: Vector) -> Pull:
+    """Return the pull that many copies should have.
+
+    The contraction is that of ordinary entries, and so is the pull along the mean direction of texts. In all
+    other directions the pull stays.
+
+    Args:
+        present: pull of the entries now.
+        ordinary: pull of ordinary entries, of which the median counts.
+        common: the mean direction of texts, shape (d,).
+    """
+    contraction = np.full(len(present.contraction), np.median(ordinary.contraction))
+    ordinary_share = float(np.median(ordinary.pull @ common))
+    missing_share = ordinary_share - present.pull @ common
+    return Pull(contraction, present.pull + missing_share[:, None] * common)
 
 
 def _train(
@@ -114,17 +148,30 @@ def _train(
     seed: int,
     progress: ProgressCallback,
 ) -> torch.Tensor:
-    """Move rows by Adam so that squared distances between vectors and targets (contexts, T, d) shrink."""
+    """Minimize the squared distances between vectors and targets with Adam.
+
+    Args:
+        network: a copy of the model.
+        start: the first rows, shape (T, D).
+        contexts: the texts with places for copies.
+        targets: the vectors to reach, shape (number of contexts, T, d).
+        seed: of the order of the batches.
+        progress: told of every step.
+
+    Returns:
+        The trained rows, shape (T, D).
+    """
     generator = np.random.default_rng([seed])
     batches: dict[tuple[int, int], list[int]] = {}
-    for number, context in enumerate(contexts):  # together: equally long, with as many copies
+    for number, context in enumerate(contexts):  # a batch has one length and one number of copies
         length = len(context.filled((0,)))
         batches.setdefault((context.copies, length), []).append(number)
     groups = list(batches.values())
     order: list[int] = []
     for _ in range(_EPOCHS):
         order += generator.permutation(len(groups)).tolist()
-    # Until the rows move, single copies do what they should: Adam would make whole steps of their rounding.
+    # A batch with many copies comes first. Before the rows move, single copies have no loss, and Adam would
+    # scale rounding errors to full steps.
     first = next(group for group in order if contexts[groups[group][0]].copies == MANY)
     order.remove(first)
     order.insert(0, first)
@@ -137,7 +184,7 @@ def _train(
             batch = [contexts[number] for number in groups[group]]
             contents = [context.filled((0,)) for context in batch for _ in rows]
             vectors = network.vectors(contents, rows, _row_positions(batch, len(rows)))
-            # Mean over contexts, sum over rows: so each row moves as if it were trained alone.
+            # Mean over contexts and sum over rows, so that each row moves as if it were trained alone.
             distance: Any = ((vectors - targets[groups[group]].flatten(0, 1)) ** 2).sum() / len(batch)
             optimizer.zero_grad()
             distance.backward()
@@ -158,7 +205,7 @@ def _row_positions(batch: Sequence[Context], rows: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Context:
-    """A text, the gap between its words that copies go into, and their number."""
+    """A text, the gap between its words into which copies go, and the number of copies."""
 
     text: TokenizedText
     gap: int
@@ -174,12 +221,25 @@ class Context:
 def contexts_among(
     encoder: SentenceTransformerEncoder, texts: Sequence[str], avoided: Sequence[int], seed: int
 ) -> list[Context]:
-    """Choose short texts, each once with one copy at a random gap and once with many copies at its end."""
+    """Choose short texts to train in.
+
+    Args:
+        encoder: the model.
+        texts: the texts to choose from.
+        avoided: entries that the chosen texts do not contain.
+        seed: of all random draws.
+
+    Returns:
+        Two contexts per text: one copy at a random gap, and many copies at the end.
+
+    Raises:
+        RepairError: no text fits the model with the copies.
+    """
     generator = np.random.default_rng([seed])
     distinct = list(dict.fromkeys(texts))
-    drawn = [distinct[place] for place in generator.permutation(len(distinct))[:_DRAWN_TEXTS]]
+    candidates = [distinct[place] for place in generator.permutation(len(distinct))[:_DRAWN_TEXTS]]
     by_length: dict[int, list[TokenizedText]] = {}
-    for text in encoder.tokenize(drawn):
+    for text in encoder.tokenize(candidates):
         usable = text.words and set(avoided).isdisjoint(text.ids)
         if usable and encoder.fits((*text.ids, *text.ids[:1] * MANY)):
             by_length.setdefault(len(text.ids) - len(text.head), []).append(text)
@@ -188,7 +248,7 @@ def contexts_among(
             f"none of the {len(distinct)} texts to train rows in fits the model with {MANY} copies: pass "
             "short sentences"
         )
-    # The lengths of the most texts; the shortest texts if none is short.
+    # The lengths that most texts have; without short texts, the shortest of the others.
     lengths = [length for length in by_length if _SHORTEST <= length <= _LONGEST]
     if not lengths:
         lengths = sorted(by_length)[:_LENGTHS]
@@ -207,7 +267,13 @@ _ROUNDING = 1e-3
 
 
 class Network:
-    """A frozen copy of a model in single precision; weights in single precision are shared, not copied."""
+    """A frozen copy of a model in single precision, whose token embeddings can be replaced by other rows.
+
+    Weights in single precision are shared with the model, not copied.
+
+    Raises:
+        RepairError: the model is static, or transforms its token embeddings by more than a factor.
+    """
 
     def __init__(self, model: SentenceTransformer) -> None:
         with exclusive(model):
@@ -236,7 +302,7 @@ class Network:
     def vectors(
         self, contents: Sequence[tuple[int, ...]], rows: torch.Tensor, positions: torch.Tensor
     ) -> torch.Tensor:
-        """Encode texts with rows in the place of some of their tokens; gradients flow to the rows.
+        """Encode texts with rows in place of the embeddings of some tokens. Gradients flow to the rows.
 
         Args:
             contents: ids of the texts, with any token where a row goes.
@@ -248,14 +314,14 @@ class Network:
         """
         template = self.encoder.template
         around = (len(template.before), len(template.after))
-        whole = torch.nn.functional.pad(positions.to(self.table.device), around, value=-1)
-        replaced = (whole >= 0)[..., None]
-        embedded = (rows * self._scale)[whole.clamp(min=0)]
+        row_numbers = torch.nn.functional.pad(positions.to(self.table.device), around, value=-1)
+        is_replaced = (row_numbers >= 0)[..., None]
+        embedded = (rows * self._scale)[row_numbers.clamp(min=0)]
         called: list[Any] = []
 
         def put_in(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
             called.append(module)
-            return torch.where(replaced, embedded.to(output.dtype), output)
+            return torch.where(is_replaced, embedded.to(output.dtype), output)
 
         handles = [module.register_forward_hook(put_in) for module in self._embeddings]
         try:

@@ -1,4 +1,4 @@
-"""Verify a repaired model: measure its tokens in other texts and with another seed, and compare the rest."""
+"""Verify a repaired model: measure its tokens in new texts, and check that nothing else has changed."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
 
-# A neighbour that does at most so much more than before has not changed: a fifth of the default thresholds of
-# the rule. Its row is the same, and only texts that contain a repaired token move it.
+# Largest increase at which a neighbour counts as unchanged: a fifth of the default thresholds of the rule.
+# Its row is the same as before, so its numbers change only through texts that contain a repaired token.
 _SAME_LIFT = 0.1  # SD
 _SAME_ERASED = 0.08  # share of a text
 
-# Largest loss of a score of 1, and the largest loss that is excused because chance alone may explain it.
+# Largest tolerated loss of a score, and largest loss if chance alone may explain it, as shares of 1.
 _TOLERATED_LOSS = 0.005
 _EXCUSED_LOSS = 0.02
-# Bootstrap samples behind the interval of a change: enough for its ends to vary by a tenth of its width.
+# Bootstrap samples behind the interval of a change. With 400, its ends vary by about a tenth of its width.
 _SAMPLES = 400
 _COVERAGE = 0.95
 
 # Texts whose vectors are compared, and texts whose ids are compared in a fresh process.
 _COMPARED_TEXTS = 256
-# Texts that the fresh process encodes. One wrong weight shows in any of them.
+# Texts that the fresh process encodes. A few are enough, because a wrong weight changes every vector.
 _ENCODED_TEXTS = 24
-# Smallest cosine between vectors of the same text here and in the fresh process.
+# Smallest cosine at which two vectors of a text, from here and from the fresh process, count as the same.
 _SAME_COSINE = 0.999
 
 # Characters of an error and of a text, and number of tokens, that a finding shows.
@@ -64,7 +64,7 @@ class Neighbour(NamedTuple):
 
     token: Token
     near: str  # vocabulary string of the repaired token
-    in_run: str | None  # its verdict in the run
+    in_run: str | None  # verdict of the neighbour in the run
 
 
 def nearest_neighbours(
@@ -74,14 +74,17 @@ def nearest_neighbours(
     count: int,
     verdicts: Mapping[int, str],
 ) -> list[Neighbour]:
-    """Find the tokens with the largest cosines to the rows of some tokens, each once.
+    """Find the tokens whose rows have the largest cosines with those of the repaired tokens.
 
     Args:
         matrix: the token embeddings, shape (V, D).
         vocabulary: of the model.
-        ids: the repaired tokens, which are no neighbours.
-        count: number of neighbours of each.
+        ids: the repaired tokens. They are not neighbours of each other.
+        count: number of neighbours per repaired token.
         verdicts: of the run, by token id.
+
+    Returns:
+        The neighbours. A token near several repaired ones is listed once, with the first of them.
     """
     others = [token for token in vocabulary.available if token.id not in ids and token.id < len(matrix)]
     rows = np.array([token.id for token in others], dtype=np.intp)
@@ -90,14 +93,15 @@ def nearest_neighbours(
     for token_id in ids:
         cosines = (matrix @ matrix[token_id]) / norms
         near = vocabulary.tokens[vocabulary.place(token_id)]
-        for place in np.argsort(-cosines[rows])[:count].tolist():
-            token = others[place]
+        nearest = np.argsort(-cosines[rows])[:count].tolist()
+        for index in nearest:
+            token = others[index]
             neighbours.setdefault(token.id, Neighbour(token, near, verdicts.get(token.id)))
     return list(neighbours.values())
 
 
 class Verified(NamedTuple):
-    """The record of a verification, and the repaired tokens with what was measured of them."""
+    """The record of a verification, and the repaired tokens with their measurements."""
 
     record: result.VerificationRecord
     tokens: list[RepairedTokenRecord]
@@ -105,7 +109,7 @@ class Verified(NamedTuple):
 
 @dataclass(frozen=True)
 class Verification:
-    """A model before and after its repair, and what the two are compared on."""
+    """A model before and after its repair, and the texts and task on which both are compared."""
 
     original: SentenceTransformerEncoder
     repaired: SentenceTransformerEncoder
@@ -121,27 +125,16 @@ class Verification:
     def run(self, tokens: Sequence[RepairedTokenRecord], neighbours: Sequence[Neighbour]) -> Verified:
         """Measure the repaired tokens and their neighbours in both models, and make all checks."""
         copies = self._copies(tokens)
-        with_neighbours = copies._replace(
-            as_ids=[*copies.as_ids, *(neighbour.token for neighbour in neighbours)]
-        )
+        neighbour_tokens = [neighbour.token for neighbour in neighbours]
+        with_neighbours = copies._replace(as_ids=[*copies.as_ids, *neighbour_tokens])
         after = self.after.judged(with_neighbours)
         before = self.before.judged(with_neighbours)
         measured_tokens = self._with_measurements(tokens, copies, before.tokens, after.tokens)
-        names = self.after.job.vocabulary
         measured_neighbours = [
-            NeighbourRecord(
-                token_id=neighbour.token.id,
-                token=names.tokens[names.place(neighbour.token.id)],
-                near=neighbour.near,
-                in_run=neighbour.in_run,
-                before=_measured_record(before.tokens[neighbour.token.id]),
-                after=_measured_record(after.tokens[neighbour.token.id]),
-            )
-            for neighbour in neighbours
+            self._neighbour_record(neighbour, before.tokens, after.tokens) for neighbour in neighbours
         ]
         scores, score_check = self._scores()
         self.progress(Progress("compare", 0, 1))
-        # The bundled kinds of text, and the corpus.
         kinds = as_read(text_kinds(), self.original.tokenizer)
         texts = list(dict.fromkeys((*kinds.texts, *self.corpus.texts)))
         checks = [
@@ -171,7 +164,7 @@ class Verification:
         return Verified(record, measured_tokens)
 
     def _copies(self, tokens: Sequence[RepairedTokenRecord]) -> Copies:
-        """Insert copies as text where the tokenizer changes, else as ids."""
+        """Choose how copies are inserted: as text where the tokenizer changes, else as ids."""
         as_ids = []
         to_write = []
         for repaired_token in tokens:
@@ -201,13 +194,31 @@ class Verification:
                 after=curves_after[token.token_id],
                 ordinary=ordinary_curve,
             )
-            measured = {
+            measurements = {
                 "before": _measured_record(before[token.token_id]),
                 "after": _measured_record(after[token.token_id]),
                 "curve": curve,
             }
-            measured_tokens.append(token.model_copy(update=measured))
+            measured_tokens.append(token.model_copy(update=measurements))
         return measured_tokens
+
+    def _neighbour_record(
+        self,
+        neighbour: Neighbour,
+        before: Mapping[int, RecheckedToken],
+        after: Mapping[int, RecheckedToken],
+    ) -> NeighbourRecord:
+        """Describe a neighbour with its measurements before and after."""
+        token_id = neighbour.token.id
+        vocabulary = self.after.job.vocabulary
+        return NeighbourRecord(
+            token_id=token_id,
+            token=vocabulary.tokens[vocabulary.place(token_id)],
+            near=neighbour.near,
+            in_run=neighbour.in_run,
+            before=_measured_record(before[token_id]),
+            after=_measured_record(after[token_id]),
+        )
 
     def _check_other_texts(self, tokens: Sequence[RepairedTokenRecord], texts: Sequence[str]) -> CheckRecord:
         """Check that texts without a repaired token have the same vectors, bit for bit."""
@@ -238,10 +249,10 @@ class Verification:
         names = {token.token_id: token.token for token in tokens if token.strategy in result.TOKENIZER}
         if not names:
             return []
-        spellings = [
-            spelling for token in tokens if token.token_id in names for spelling in _spellings(token.text)
-        ]
-        every_text = [*texts, *spellings]
+        every_text = list(texts)
+        for token in tokens:
+            if token.token_id in names:
+                every_text += _spellings(token.text)
         for text, ids in zip(every_text, self.repaired.tokenizer.encode_many(every_text), strict=True):
             reached = [names[token_id] for token_id in ids if token_id in names]
             if reached:
@@ -254,16 +265,22 @@ class Verification:
     def _check_fresh_process(
         self, tokens: Sequence[RepairedTokenRecord], texts: Sequence[str]
     ) -> list[CheckRecord]:
-        """Load the folder in a process without stickytoken; compare its vectors, and ids of all loaders."""
+        """Load the folder in a process without stickytoken, and compare its vectors and token ids.
+
+        Returns:
+            The check that the folder loads and gives the same vectors; and, if it loads, the check that all
+            loaders tokenize texts in the same way.
+        """
         spellings = [spelling for token in tokens for spelling in _spellings(token.text)]
         tokenized = [*spellings, *texts[:_COMPARED_TEXTS]]
         all_ids = self.repaired.content_ids(texts)
         fitting = [text for text, ids in zip(texts, all_ids, strict=True) if self.repaired.fits(ids)]
         encoded = fitting[:_ENCODED_TEXTS]
-        given = {
+        request = {
             "folder": str(self.folder.absolute()),
             "tokenizer": str(tokenizer_folder(self.folder, self.folder.name).absolute()),
             "prompt": self.original.prompt,
+            "task": None if self.original.route is None else self.original.route.task,
             "texts": tokenized,
             "encoded": encoded,
             "original": str(self.source.absolute()),
@@ -274,7 +291,7 @@ class Verification:
                 [sys.executable, "-c", _SCRIPT],
                 cwd=elsewhere,
                 env=os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
-                input=json.dumps(given).encode(),
+                input=json.dumps(request).encode(),
                 capture_output=True,
                 check=False,
             )
@@ -285,26 +302,13 @@ class Verification:
             return [CheckRecord(name="fresh process", passed=False, finding=finding)]
         answer: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
         least_cosine = _least_cosine(self.repaired.encode(encoded), np.array(answer["vectors"]))
-        loaded = (
+        finding = (
             "a process without stickytoken loads the folder with sentence-transformers "
             f"{answer['version']} and computes the same vectors (least cosine {least_cosine:.6f} of "
             f"{len(encoded)} texts)"
         )
-        loaders = ", ".join(answer["loaders"])
-        same_ids = f"{loaders} give equal ids for {len(tokenized):,} texts"
-        if answer["as_before"]:
-            differing = max(answer["as_before"].values())
-            same_ids = (
-                f"{loaders} read {len(tokenized):,} texts as they did before the repair: {differing:,} of "
-                "them differently than sentence-transformers, which the model's settings change"
-            )
-        for loader, text in list(answer["unequal"].items())[:1]:
-            shown = visible(text[:_SHOWN_TEXT])
-            same_ids = f"{loader} tokenizes {shown!r} differently than sentence-transformers"
-        return [
-            CheckRecord(name="fresh process", passed=least_cosine >= _SAME_COSINE, finding=loaded),
-            CheckRecord(name="tokenizers", passed=not answer["unequal"], finding=same_ids),
-        ]
+        same_vectors = CheckRecord(name="fresh process", passed=least_cosine >= _SAME_COSINE, finding=finding)
+        return [same_vectors, _check_loaders(answer, len(tokenized))]
 
     def _scores(self) -> tuple[list[result.ScoreRecord], CheckRecord]:
         """Score both models on the task; return all scores, and the check of the main one."""
@@ -329,8 +333,32 @@ def _measured_record(token: RecheckedToken) -> MeasuredRecord:
     return MeasuredRecord(lift_sd=token.lift_sd, erased=token.erased, verdict=token.verdict.value)
 
 
+def _check_loaders(answer: Mapping[str, Any], count: int) -> CheckRecord:
+    """Check that all loaders of the folder tokenize texts in the same way.
+
+    Args:
+        answer: of the fresh process.
+        count: number of texts.
+    """
+    loaders = ", ".join(answer["loaders"])
+    unequal = answer["unequal"]
+    if unequal:
+        loader, text = next(iter(unequal.items()))
+        shown_text = visible(text[:_SHOWN_TEXT])
+        finding = f"{loader} tokenizes {shown_text!r} differently than sentence-transformers"
+        return CheckRecord(name="tokenizers", passed=False, finding=finding)
+    finding = f"{loaders} give equal ids for {count:,} texts"
+    if answer["as_before"]:
+        differing = max(answer["as_before"].values())
+        finding = (
+            f"{loaders} read {count:,} texts as they did before the repair: {differing:,} of them "
+            "differently than sentence-transformers, which the model's settings change"
+        )
+    return CheckRecord(name="tokenizers", passed=True, finding=finding)
+
+
 def check_repaired(measured: Mapping[str, RecheckedToken]) -> CheckRecord:
-    """Check that none of the repaired tokens, by name, is sticky."""
+    """Check that none of the repaired tokens is sticky; they are passed by name."""
     name = "repaired tokens"
     sticky = {token: after for token, after in measured.items() if after.verdict is Verdict.STICKY}
     if sticky:
@@ -354,7 +382,7 @@ def _described(token: str, after: RecheckedToken) -> str:
 
 
 def check_neighbours(neighbours: Sequence[NeighbourRecord]) -> CheckRecord:
-    """Check that no neighbour became sticky by the repair."""
+    """Check that the repair made no neighbour sticky."""
     sticky = [neighbour for neighbour in neighbours if neighbour.after.verdict == Verdict.STICKY]
     harmed = [neighbour for neighbour in sticky if _has_changed(neighbour)]
     counted = wording.counted(len(neighbours), "nearest neighbour")
@@ -370,7 +398,7 @@ def check_neighbours(neighbours: Sequence[NeighbourRecord]) -> CheckRecord:
 
 
 def _has_changed(neighbour: NeighbourRecord) -> bool:
-    """Say whether copies of a neighbour lift or erase more than before the repair."""
+    """Say whether copies of a neighbour lift or erase clearly more than before the repair."""
     before, after = neighbour.before, neighbour.after
     lifts_more = after.lift_sd > before.lift_sd + _SAME_LIFT
     erases_more = (after.erased or 0.0) > (before.erased or 0.0) + _SAME_ERASED
@@ -382,7 +410,7 @@ def _names(neighbours: Sequence[NeighbourRecord]) -> str:
 
 
 def _spellings(text: str) -> list[str]:
-    """Write a token in several cases and places."""
+    """Write a token in several cases and contexts."""
     bare = text.strip()
     forms = dict.fromkeys((text, bare, bare.lower(), bare.upper(), bare.capitalize()))
     frames = ("{}", "river {} stone", "{} {} {}", "river{}stone", "({}).", "\n{}\t{}")
@@ -390,66 +418,81 @@ def _spellings(text: str) -> list[str]:
 
 
 def _least_cosine(ours: NDArray[np.float32], theirs: NDArray[np.float64]) -> float:
-    """Compare vectors of the same texts, row by row."""
+    """Return the smallest cosine of two vectors of the same text, row by row."""
     our_rows = ours.astype(np.float64)
     norms = np.linalg.norm(our_rows, axis=1) * np.linalg.norm(theirs, axis=1)
     return float(((our_rows * theirs).sum(axis=1) / norms).min())
 
 
-# Reads {folder, tokenizer, prompt, texts, encoded, original, original_tokenizer}, and prints {version,
-# vectors, unequal, as_before, loaders} last. Everything not asked for, such as remote code, stays off.
+# The program of the fresh process. It reads a request as JSON: the folders of the repaired and of the
+# original model and of their tokenizers, the prompt and the task, the texts to tokenize, and those to encode.
+# Its last line is the answer: the version of sentence-transformers, the vectors, and which loaders of the
+# tokenizer give other ids than sentence-transformers does. Remote code is never run.
 _SCRIPT = """
 import json, sys
 sys.modules["stickytoken"] = None
-given = json.loads(sys.stdin.buffer.read())
+request = json.loads(sys.stdin.buffer.read())
 import sentence_transformers
 from pathlib import Path
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
-texts = given["texts"]
-def of_raw(raw):
-    raw.no_truncation()
-    raw.no_padding()
-    return [each.ids for each in raw.encode_batch(texts, add_special_tokens=True)]
-def of_transformers(kind):
-    return kind(texts, add_special_tokens=True, truncation=False, verbose=False)["input_ids"]
-def of_library(own):
-    return of_raw(own) if isinstance(own, Tokenizer) else of_transformers(own)
-def of_loaders(folder):
-    found = {}
-    described = (folder / "tokenizer_config.json").is_file()
+
+texts = request["texts"]
+
+def ids_by_tokenizers(tokenizer):
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=True)]
+
+def ids_by_transformers(tokenizer):
+    return tokenizer(texts, add_special_tokens=True, truncation=False, verbose=False)["input_ids"]
+
+def ids_of_model(model):
+    if isinstance(model.tokenizer, Tokenizer):
+        return ids_by_tokenizers(model.tokenizer)
+    return ids_by_transformers(model.tokenizer)
+
+def ids_by_loader(folder):
+    ids = {}
+    has_config = (folder / "tokenizer_config.json").is_file()
     if (folder / "tokenizer.json").is_file():
-        found["tokenizers"] = of_raw(Tokenizer.from_file(str(folder / "tokenizer.json")))
-        if described:
+        ids["tokenizers"] = ids_by_tokenizers(Tokenizer.from_file(str(folder / "tokenizer.json")))
+        if has_config:
             generic = PreTrainedTokenizerFast.from_pretrained(folder)
-            found["PreTrainedTokenizerFast"] = of_transformers(generic)
-    if described:
-        found["AutoTokenizer"] = of_transformers(AutoTokenizer.from_pretrained(folder))
-    return found
-def differing(own, found):
-    return {
-        name: {place for place in range(len(texts)) if list(ids[place]) != list(own[place])}
-        for name, ids in found.items()
-    }
-model = SentenceTransformer(given["folder"], device="cpu")
-vectors = model.encode(given["encoded"], prompt=given["prompt"] or None, show_progress_bar=False)
-found = of_loaders(Path(given["tokenizer"]))
-unequal = differing(of_library(model.tokenizer), found)
+            ids["PreTrainedTokenizerFast"] = ids_by_transformers(generic)
+    if has_config:
+        ids["AutoTokenizer"] = ids_by_transformers(AutoTokenizer.from_pretrained(folder))
+    return ids
+
+def differing_texts(expected, ids_by_name):
+    differing = {}
+    for name, ids in ids_by_name.items():
+        differing[name] = {i for i in range(len(texts)) if list(ids[i]) != list(expected[i])}
+    return differing
+
+model = SentenceTransformer(request["folder"], device="cpu")
+options = {"prompt": request["prompt"] or None, "show_progress_bar": False}
+if request["task"]:
+    options["task"] = request["task"]
+vectors = model.encode(request["encoded"], **options)
+repaired_ids = ids_by_loader(Path(request["tokenizer"]))
+unequal = differing_texts(ids_of_model(model), repaired_ids)
 del model
 as_before = {}
 if any(unequal.values()):
-    # sentence-transformers may be set up to read otherwise than the files say, in lower case for example.
-    original = SentenceTransformer(given["original"], device="cpu")
-    before = differing(of_library(original.tokenizer), of_loaders(Path(given["original_tokenizer"])))
-    as_before = {name: len(places & before.get(name, set())) for name, places in unequal.items()}
-    unequal = {name: places - before.get(name, set()) for name, places in unequal.items()}
+    # The settings of a model may change its tokenizer, for example to lower case. Such differences are old.
+    original = SentenceTransformer(request["original"], device="cpu")
+    original_ids = ids_by_loader(Path(request["original_tokenizer"]))
+    before = differing_texts(ids_of_model(original), original_ids)
+    as_before = {name: len(indices & before.get(name, set())) for name, indices in unequal.items()}
+    unequal = {name: indices - before.get(name, set()) for name, indices in unequal.items()}
 answer = {
     "version": sentence_transformers.__version__,
     "vectors": [[float(value) for value in row] for row in vectors],
-    "unequal": {name: texts[min(places)] for name, places in unequal.items() if places},
+    "unequal": {name: texts[min(indices)] for name, indices in unequal.items() if indices},
     "as_before": {name: count for name, count in as_before.items() if count},
-    "loaders": sorted(["sentence-transformers", *found]),
+    "loaders": sorted(["sentence-transformers", *repaired_ids]),
 }
 print()
 print(json.dumps(answer))
@@ -475,7 +518,7 @@ def _scored(
 def check_score(
     main: result.ScoreRecord, task: tasks.AnyTask, before: Outcomes | None, after: Outcomes | None, seed: int
 ) -> CheckRecord:
-    """Check that a score did not fall by more than is tolerated.
+    """Check that a score has not fallen by more than the tolerated loss.
 
     Args:
         main: the score of both models.
@@ -491,10 +534,10 @@ def check_score(
     finding += f": it {'rose' if change > 0 else 'fell'} by {100 * abs(change):.2f} points"
     chance_explains = False
     if not isinstance(task, tasks.MtebTask) and before is not None and after is not None:
-        # Where the change lies with other texts.
-        both = np.stack([before, after])
+        # The interval of the change over texts.
+        outcomes = np.stack([before, after])
         samples = bootstrap_samples(task.units, _SAMPLES, (seed,))
-        scores = resampled(lambda sample: task.scores(main.metric, both, sample), samples)
+        scores = resampled(lambda sample: task.scores(main.metric, outcomes, sample), samples)
         (interval,) = contrast_intervals(scores, np.array([[-1.0, 1.0]]), _COVERAGE)
         if interval.low is not None and interval.high is not None:
             chance_explains = interval.low <= 0 <= interval.high

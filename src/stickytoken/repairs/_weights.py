@@ -1,4 +1,4 @@
-"""Find the rows of a model that is repaired, write new ones, and compare the file with the original."""
+"""Find the stored rows of a model's token embeddings, write new ones, and check that nothing else changed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,12 +23,19 @@ from stickytoken.encoders.loading.stored_rows import (
 )
 from stickytoken.errors import RepairError
 
+# Tensors that an error names, and characters of an error of transformers that it shows.
+_NAMED_TENSORS = 5
+_SHOWN_ERROR = 200
+
 
 def token_rows(folder: Path) -> list[TokenRows]:
-    """Find the rows of the token embeddings in a model's folder; several if they are stored several times.
+    """Find the token embeddings in a model's folder.
+
+    Returns:
+        The table of rows; several if the weights store it several times.
 
     Raises:
-        RepairError: There are none, or no row can be written into them.
+        RepairError: there is no table, or no row can be written into it.
     """
     for adapter in (folder / "adapter_config.json", *folder.glob("*/adapter_config.json")):
         if adapter.is_file():
@@ -63,16 +70,19 @@ def token_rows(folder: Path) -> list[TokenRows]:
 
 def _stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
     """Find the tensors that transformers reads the input embeddings from."""
-    names, size = _names_in_model(module)
-    fitting = [tensor for tensor in tensors if tensor.shape == size]
-    # A name may begin with that of a larger model, in the file or in the model as it is built.
-    matrices = [
-        tensor
-        for tensor in fitting
-        if any(f".{tensor.name}".endswith(f".{name}") or name.endswith(f".{tensor.name}") for name in names)
-    ]
+    embeddings = _input_embeddings(module)
+    fitting = [tensor for tensor in tensors if tensor.shape == embeddings.shape]
+
+    def has_its_name(tensor: StoredTensor) -> bool:
+        # Either name may have the name of a larger model before it.
+        return any(
+            f".{tensor.name}".endswith(f".{name}") or name.endswith(f".{tensor.name}")
+            for name in embeddings.names
+        )
+
+    matrices = [tensor for tensor in fitting if has_its_name(tensor)]
     if not matrices and len(fitting) != 1:
-        listed = ", ".join(tensor.name for tensor in fitting[:5]) or "none"
+        listed = ", ".join(tensor.name for tensor in fitting[:_NAMED_TENSORS]) or "none"
         raise RepairError(
             f"the input embeddings of {module} were not found: of the shape that its configuration "
             f"gives, it stores {listed}"
@@ -80,7 +90,15 @@ def _stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[Stored
     return matrices or fitting
 
 
-def _names_in_model(module: Path) -> tuple[list[str], tuple[int, ...]]:
+class _InputEmbeddings(NamedTuple):
+    """The input embeddings of a model as transformers builds it."""
+
+    names: list[str]  # all parameters that share them
+    shape: tuple[int, ...]
+
+
+def _input_embeddings(module: Path) -> _InputEmbeddings:
+    """Build a model without weights, and look up its input embeddings."""
     from transformers import AutoConfig, AutoModel
 
     try:
@@ -88,41 +106,50 @@ def _names_in_model(module: Path) -> tuple[list[str], tuple[int, ...]]:
         with torch.device("meta"):
             model: Any = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
         embeddings = model.get_input_embeddings().weight
-    except Exception as error:  # every architecture refuses a configuration in its own way
-        reason = " ".join(str(error).split())[:200]
+    except Exception as error:  # every architecture raises errors of its own for a wrong configuration
+        reason = " ".join(str(error).split())[:_SHOWN_ERROR]
         raise RepairError(f"the model in {module} cannot be built by transformers: {reason}") from error
     names = [name for name, weight in model.named_parameters(remove_duplicate=False) if weight is embeddings]
-    return names, tuple(embeddings.shape)
+    return _InputEmbeddings(names, tuple(embeddings.shape))
 
 
-def _token_module(folder: Path) -> tuple[Path, str]:
+class _TokenModule(NamedTuple):
+    """The module of a SentenceTransformer that has the token embeddings."""
+
+    folder: Path
+    kind: str  # name of its class; empty for a model of transformers
+
+
+def _token_module(folder: Path) -> _TokenModule:
+    """Find the first module with token embeddings."""
     path = folder / "modules.json"
     if not path.is_file():
-        return folder, ""
+        return _TokenModule(folder, "")
     entries = json.loads(path.read_text("utf-8"))
-    modules = [(folder / entry["path"], entry["type"].rpartition(".")[2]) for entry in entries]
-    kinds = [kind for _, kind in modules]
-    if several := {"Router", "Asym"}.intersection(kinds):
-        raise RepairError(
-            f"{folder} has a {min(several)} with several sets of embeddings: repair each model alone"
-        )
-    for place, kind in modules:
-        read = kind.endswith("Transformer") and (place / "config.json").is_file()
-        if read or kind == "StaticEmbedding":
-            return place, kind
-    raise RepairError(f"{folder} has no module with token embeddings: its modules are {', '.join(kinds)}")
+    modules = [_TokenModule(folder / entry["path"], entry["type"].rpartition(".")[2]) for entry in entries]
+    for module in modules:
+        is_transformer = module.kind.endswith("Transformer") and (module.folder / "config.json").is_file()
+        if is_transformer or module.kind == "StaticEmbedding":
+            return module
+    kinds = ", ".join(module.kind for module in modules)
+    raise RepairError(f"{folder} has no module with token embeddings: its modules are {kinds}")
 
 
 def _tensors(module: Path) -> list[StoredTensor]:
-    names, index = {"model.safetensors"}, module / "model.safetensors.index.json"
-    if index.is_file() and not (module / "model.safetensors").is_file():
-        names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+    """List the tensors in the weight files of a module; none if its weights are in another format."""
+    weights = module / "model.safetensors"
+    index = module / "model.safetensors.index.json"
+    if weights.is_file():
+        return stored_tensors(weights)
+    if not index.is_file():
+        return []
+    shards = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
     tensors: list[StoredTensor] = []
-    for file in (module / name for name in sorted(names)):
-        if file.is_file():
-            tensors += stored_tensors(file)
-        elif len(names) > 1:
-            raise RepairError(f"{module} is incomplete: {index.name} names {file.name}, which is missing")
+    for name in shards:
+        file = module / name
+        if not file.is_file():
+            raise RepairError(f"{module} is incomplete: {index.name} names {name}, which is missing")
+        tensors += stored_tensors(file)
     return tensors
 
 
@@ -133,7 +160,19 @@ _UNCHECKED = ".unchecked"
 def write_rows(
     source: Path, target: Path, tables: Sequence[TokenRows], rows: Mapping[int, NDArray[np.float32]]
 ) -> None:
-    """Write a copy of a weight file with new rows, under its own name once nothing else has changed in it."""
+    """Write a copy of a weight file with new rows.
+
+    The copy gets its name only after a check that nothing else has changed in it.
+
+    Args:
+        source: the weight file.
+        target: path of the copy.
+        tables: the tables of token embeddings in the file.
+        rows: the new rows by token id.
+
+    Raises:
+        RepairError: a row does not fit its table, or something else would change.
+    """
     stored = {table.matrix.name: _in_type(rows, table) for table in tables}
     unchecked = target.with_name(target.name + _UNCHECKED)
     try:
@@ -171,55 +210,69 @@ def _in_type(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> dict[
 
 
 def _write_unfolded(target: Path, table: TokenRows, rows: Mapping[int, torch.Tensor]) -> None:
-    """Write a static model with one stored row for each token, so that a token can have a row of its own."""
+    """Write the weights of a static model with one row per token, where tokens shared rows before.
+
+    Args:
+        target: path of the new weight file.
+        table: the table that maps tokens to shared or weighted rows.
+        rows: the new rows by token id.
+    """
     source = table.matrix.file
     with safe_open(source, framework="pt") as file:
         metadata = file.metadata()
     tensors = load_file(source)
-    for part in (table.mapping, table.weights):
-        if part is not None:
-            del tensors[part.name]
-    whole = torch.from_numpy(table.read(0, len(table))).to(getattr(torch, FLOATING_TYPES[table.dtype]))
+    for folded_tensor in (table.mapping, table.weights):
+        if folded_tensor is not None:
+            del tensors[folded_tensor.name]
+    dtype = getattr(torch, FLOATING_TYPES[table.dtype])
+    matrix = torch.from_numpy(table.read(0, len(table))).to(dtype)
     for token_id, row in rows.items():
-        whole[token_id] = row
-    tensors[table.matrix.name] = whole.contiguous()
+        matrix[token_id] = row
+    tensors[table.matrix.name] = matrix.contiguous()
     save_file(tensors, target, metadata=metadata)
 
 
 def _require_only_rows(
     tables: Sequence[TokenRows], written: Path, rows: Mapping[str, Mapping[int, torch.Tensor]]
 ) -> None:
-    """Compare a written weight file with the original, and refuse any change but that of the rows.
+    """Compare a written weight file with the original, and refuse any other change than that of the rows.
 
-    Rows are compared as the model looks them up, all other tensors byte by byte.
+    The tables are compared row by row, as the model looks rows up, and all other tensors byte by byte.
     """
     source = tables[0].matrix.file
     before = {tensor.name: tensor for tensor in stored_tensors(source)}
     after = {tensor.name: tensor for tensor in stored_tensors(written)}
-    of_rows: dict[str, TokenRows] = {}
-    gone = set()
+    tables_by_name = {table.matrix.name: table for table in tables}
+    folded_names = set()
     for table in tables:
-        of_rows[table.matrix.name] = table
-        gone |= {part.name for part in (table.mapping, table.weights) if part is not None}
-    if after.keys() != before.keys() - gone:
+        for folded_tensor in (table.mapping, table.weights):
+            if folded_tensor is not None:
+                folded_names.add(folded_tensor.name)
+    if after.keys() != before.keys() - folded_names:
         raise RepairError(f"{written} has other tensors than {source}: this is a fault of stickytoken")
     for name, tensor in before.items():
-        if name in of_rows:
-            changed = _changed_rows(of_rows[name], TokenRows(after[name]), rows[name])
-            if changed is not None:
+        if name in tables_by_name:
+            wrong_id = _first_wrong_row(tables_by_name[name], TokenRows(after[name]), rows[name])
+            if wrong_id is not None:
                 raise RepairError(
-                    f"the repair would have given token {changed} in {name} another row than it should: "
+                    f"the repair would have given token {wrong_id} in {name} another row than it should: "
                     "nothing was written; this is a fault of stickytoken"
                 )
-        elif name not in gone and not _same_bytes(tensor, after[name]):
+        elif name not in folded_names and not _same_bytes(tensor, after[name]):
             raise RepairError(
                 f"the repair would have changed {name} in {source}: nothing was written; this is a fault of "
                 "stickytoken"
             )
 
 
-def _changed_rows(before: TokenRows, after: TokenRows, rows: Mapping[int, torch.Tensor]) -> int | None:
-    """Return the first token whose row is not the one that it should have; None if there is none."""
+def _first_wrong_row(before: TokenRows, after: TokenRows, rows: Mapping[int, torch.Tensor]) -> int | None:
+    """Return the first token whose row is neither the old one nor its new one; None if all are right.
+
+    Args:
+        before: the original table.
+        after: the written table.
+        rows: the new rows by token id.
+    """
     if len(after) != len(before) or after.dtype != before.dtype:
         return 0
     for begin, rows_before in before.parts():
@@ -228,28 +281,29 @@ def _changed_rows(before: TokenRows, after: TokenRows, rows: Mapping[int, torch.
         for token_id, row in rows.items():
             if begin <= token_id < end:
                 expected[token_id - begin] = row.to(torch.float64).numpy()
-        found = after.read(begin, end)
-        # Not the numbers: some are not equal to themselves.
-        wrong = (found.view(np.uint8) != expected.view(np.uint8)).any(axis=1)
-        if wrong.any():
-            return begin + int(np.flatnonzero(wrong)[0])
+        written = after.read(begin, end)
+        # The bytes are compared, because NaN is not equal to itself.
+        is_wrong = (written.view(np.uint8) != expected.view(np.uint8)).any(axis=1)
+        if is_wrong.any():
+            return begin + int(np.flatnonzero(is_wrong)[0])
     return None
 
 
 # Bytes that are compared at a time.
-_COMPARED = 2**24
+_COMPARED_BYTES = 2**24
 
 
 def _same_bytes(before: StoredTensor, after: StoredTensor) -> bool:
+    """Say whether two stored tensors have the same type, shape and content."""
     if (before.dtype, before.shape, before.size) != (after.dtype, after.shape, after.size):
         return False
     with before.file.open("rb") as old, after.file.open("rb") as new:
         old.seek(before.start)
         new.seek(after.start)
-        left = before.size
-        while left:
-            count = min(left, _COMPARED)
+        remaining = before.size
+        while remaining:
+            count = min(remaining, _COMPARED_BYTES)
             if old.read(count) != new.read(count):
                 return False
-            left -= count
+            remaining -= count
     return True

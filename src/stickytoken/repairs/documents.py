@@ -1,18 +1,17 @@
-"""What a repair writes for people: REPAIR.md, its picture, and a block in the model card."""
+"""Write the documents of a repair: REPAIR.md, and a block in the model card."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple
 
 from stickytoken.measurement import ResultFolder
 from stickytoken.methods import wording
 from stickytoken.repairs import result
 from stickytoken.repairs.result import (
     DOCUMENT_FILE,
-    PICTURE_FILE,
     MeasuredRecord,
     RepairRecord,
     Strategy,
@@ -21,20 +20,17 @@ from stickytoken.repairs.result import (
 from stickytoken.validation import markdown, markdown_table
 
 _MEANINGS = {
-    Strategy.UNREACHABLE: "no longer produced by text, which is split into pieces; ids are unchanged",
-    Strategy.PLAIN_SPECIALS: "plain text when a user writes them; the model's own are kept",
-    Strategy.RELATIVES: "given a row made from entries with similar spelling",
-    Strategy.KEEP_MEANING: "given a row that keeps the meaning of one copy; many act like ordinary ones",
-    Strategy.NEAREST: "given the row of the nearest entry that neither lifts nor erases texts",
+    Strategy.UNREACHABLE: "text is now split into pieces and no longer produces them; ids are unchanged",
+    Strategy.PLAIN_SPECIALS: "plain text when a user writes them; the model's own stay as they are",
+    Strategy.RELATIVES: "a new row made from entries with similar spelling",
+    Strategy.KEEP_MEANING: "a new row that keeps the effect of one copy; many act like an ordinary token",
+    Strategy.NEAREST: "the row of the nearest entry that lifts and erases no more than the median token",
 }
 
 
 def write_documents(folder: Path, record: RepairRecord) -> None:
-    """Write all documents into the folder of the model; repair.json, the record, comes last."""
+    """Write all documents into the folder of the model, and repair.json, the record, last."""
     files = ResultFolder(folder)
-    curves = mean_curves(record)
-    if curves is not None:
-        files.write_text(PICTURE_FILE, drawn(curves))
     files.write_text(DOCUMENT_FILE, repair_document(record))
     card = folder / "README.md"
     earlier_text = ""
@@ -56,9 +52,9 @@ def repair_block(record: RepairRecord) -> str:
         listed += f" and {unnamed} more"
     return (
         "## Repaired tokens\n\n"
-        f"**{_headline(record)}** Copies of a sticky token erase what a text says, or pull its vector toward "
-        f"those of unrelated texts. Repaired: {listed}. [{DOCUMENT_FILE}]({DOCUMENT_FILE}) and "
-        f"`{result.REPAIR_FILE}`, written by stickytoken, say what was done, and what was measured before "
+        f"**{_headline(record)}** Copies of a sticky token erase the meaning of a text, or move its vector "
+        f"toward those of unrelated texts. Repaired: {listed}. [{DOCUMENT_FILE}]({DOCUMENT_FILE}) and "
+        f"`{result.REPAIR_FILE}`, written by stickytoken, describe the changes and the measurements before "
         "and after.\n"
     )
 
@@ -97,7 +93,7 @@ def _headline(record: RepairRecord) -> str:
 
 
 def _changes(record: RepairRecord) -> str:
-    """List what was done, with the number of tokens."""
+    """List the strategies that were used, with the number of tokens."""
     counts = Counter(token.strategy for token in record.tokens)
     return "\n".join(
         f"- {wording.counted(counts[strategy], 'token')} ({strategy}): {meaning}"
@@ -137,13 +133,9 @@ def _tokens(record: RepairRecord) -> str:
     rows = []
     for token in record.tokens:
         sides = (token.before, token.after)
-        row = [
-            markdown(token.token),
-            token.strategy,
-            markdown(token.reason),
-            *(_erased(measured) for measured in sides),
-            *(_lift(measured) for measured in sides),
-        ]
+        row = [markdown(token.token), token.strategy, markdown(token.reason)]
+        row += [_erased(measured) for measured in sides]
+        row += [_lift(measured) for measured in sides]
         if shows_pieces:
             row.append(" ".join(map(markdown, token.pieces)) or "the same token")
         rows.append(row)
@@ -164,12 +156,12 @@ def _lift(measured: MeasuredRecord | None) -> str:
 
 
 def _meaning_of_columns(verification: VerificationRecord) -> str:
-    """Say what the columns mean, and the rule that was applied."""
+    """Explain the columns of the table and the rule that was applied."""
     sentences = [
         "Erased: the share that copies erase of what copies of an ordinary token leave of a text. An "
-        f"ordinary token erases {wording.percent(verification.ordinary_contraction)}. The share is missing "
-        "for a token that is now read as several pieces: more tokens in a text erase more, whatever they "
-        "are.",
+        f"ordinary token erases {wording.percent(verification.ordinary_contraction)} of a text. The share is "
+        "missing for a token that is now read as several pieces: more tokens in a text erase more, whatever "
+        "they are.",
         "Lift: how much closer copies move unrelated texts than copies of an ordinary token do, in standard "
         "deviations (SD) of the model's similarities.",
     ]
@@ -181,13 +173,14 @@ def _meaning_of_columns(verification: VerificationRecord) -> str:
 
 
 def _curves(curves: MeanCurves) -> list[str]:
-    copies, lines = curves
-    rows = [[name, *(_number(value, 3) for value in line)] for name, line in lines.items()]
+    """Write the section with the curves as a table."""
+    rows = []
+    for name, values in curves.lines.items():
+        rows.append([name, *(_number(value, 3) for value in values)])
     return [
         "## Before and after",
-        f"![Similarity by number of copies]({PICTURE_FILE})",
         "Mean similarity of unrelated texts as copies of a repaired token are added to one of them:",
-        markdown_table(["copies", *map(str, copies)], rows),
+        markdown_table(["copies", *map(str, curves.copies)], rows),
     ]
 
 
@@ -204,19 +197,11 @@ def _number(value: float, digits: int) -> str:
     return f"{rounded:.{digits}f}".replace("-", wording.MINUS)
 
 
-# The picture, in pixels: its size, and the margins around the plot.
-_WIDTH = 640
-_HEIGHT = 320
-_LEFT = 56
-_RIGHT = 150
-_TOP = 16
-_BOTTOM = 44
-_COLORS = {"before": "#b5402a", "after": "#00609a", "ordinary token": "#57606f"}
-_TICKS = 4
+class MeanCurves(NamedTuple):
+    """Curves averaged over the repaired tokens."""
 
-
-MeanCurves: TypeAlias = tuple[Sequence[int], dict[str, list[float]]]
-"""Numbers of copies, 0 first; and mean similarities by name, in the order of the legend."""
+    copies: Sequence[int]  # 0 first
+    lines: dict[str, list[float]]  # mean similarities of unrelated texts, by name of the curve
 
 
 def mean_curves(record: RepairRecord) -> MeanCurves | None:
@@ -225,66 +210,14 @@ def mean_curves(record: RepairRecord) -> MeanCurves | None:
     usable = [curve for curve in curves if curve.before and curve.after and curve.ordinary]
     if not usable:
         return None
-    lines = (
-        [curve.before for curve in usable],
-        [curve.after for curve in usable],
-        [curve.ordinary for curve in usable],
-    )
-    means = [_mean_line(of_tokens) for of_tokens in lines]
-    return usable[0].copies, dict(zip(_COLORS, means, strict=True))
+    lines = {
+        "before": _mean_line([curve.before for curve in usable]),
+        "after": _mean_line([curve.after for curve in usable]),
+        "ordinary token": _mean_line([curve.ordinary for curve in usable]),
+    }
+    return MeanCurves(usable[0].copies, lines)
 
 
 def _mean_line(lines: Sequence[Sequence[float]]) -> list[float]:
     """Average lines point by point."""
     return [sum(values) / len(values) for values in zip(*lines, strict=True)]
-
-
-def drawn(curves: MeanCurves) -> str:
-    """Draw curves as an SVG picture."""
-    copies, lines = curves
-    values = [value for line in lines.values() for value in line]
-    low = min(0.0, *values)
-    high = max(values)
-    room = (high - low) * 0.08 or 1.0
-    if low < 0:
-        low -= room
-    high += room
-    step = (_WIDTH - _LEFT - _RIGHT) / max(1, len(copies) - 1)
-
-    def x(place: int) -> float:
-        return _LEFT + step * place
-
-    def y(value: float) -> float:
-        return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (high - value) / (high - low)
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
-        f'height="{_HEIGHT}" font-family="system-ui, sans-serif" font-size="12" fill="#3b4350" role="img">',
-        "<title>Similarity of unrelated texts by number of copies, before and after the repair</title>",
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
-    ]
-    for tick in range(_TICKS + 1):
-        value = low + (high - low) * tick / _TICKS
-        parts.append(
-            f'<path d="M{_LEFT} {y(value):.1f}H{_WIDTH - _RIGHT}" stroke="#e3e7ec"/>'
-            f'<text x="{_LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.2f}</text>'
-        )
-    for place, count in enumerate(copies):
-        height = _HEIGHT - _BOTTOM + 18
-        parts.append(f'<text x="{x(place):.1f}" y="{height}" text-anchor="middle">{count}</text>')
-    middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    parts.append(f'<text x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">copies in a text</text>')
-    edge = _WIDTH - _RIGHT + 14  # where the legend begins
-    for row, (name, line) in enumerate(lines.items()):
-        points = " ".join(f"{x(place):.1f},{y(value):.1f}" for place, value in enumerate(line))
-        stroke = f'stroke="{_COLORS[name]}" stroke-width="2.5"'
-        if name == "ordinary token":
-            stroke += ' stroke-dasharray="5 4"'
-        height = _TOP + 16 + 20 * row
-        parts.append(
-            f'<polyline points="{points}" fill="none" {stroke}/>'
-            f'<path d="M{edge} {height - 4}h22" {stroke}/>'
-            f'<text x="{edge + 28}" y="{height}">{name}</text>'
-        )
-    parts.append("</svg>")
-    return "\n".join(parts) + "\n"

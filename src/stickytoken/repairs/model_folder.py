@@ -9,8 +9,9 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from stickytoken.encoders.loading.description import module_types
 from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import ModelError, RepairError, StickyTokenError
@@ -24,62 +25,108 @@ if TYPE_CHECKING:
 
 # The same weights in formats that are not edited.
 _OTHER_WEIGHTS = (
-    *("pytorch_model*.bin", "pytorch_model.bin.index.json", "tf_model*.h5", "flax_model*.msgpack"),
-    *("rust_model.ot", "*.onnx", "*.onnx_data", "*.gguf", "openvino*"),
+    "pytorch_model*.bin",
+    "pytorch_model.bin.index.json",
+    "tf_model*.h5",
+    "flax_model*.msgpack",
+    "rust_model.ot",
+    "*.onnx",
+    "*.onnx_data",
+    "*.gguf",
+    "openvino*",
 )
+_OTHER_WEIGHT_FOLDERS = ("onnx", "openvino")
+# Modules with several chains of modules, which texts take by their task.
+_ROUTERS = {"Router", "Asym"}
+# Folders of version control and of the hub's client, at the top of a model's folder.
+_NOT_OF_THE_MODEL = {".git", ".cache"}
 
 
 def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
     """Write a copy of a model's folder with the edit in it.
 
     Raises:
-        RepairError: The model cannot be edited so, the folder cannot be written, or other rows than those of
+        RepairError: the model cannot be edited so, the folder cannot be written, or other rows than those of
             the edit would change. No weight file is left that was not compared with the original.
     """
-    from stickytoken.repairs._weights import token_rows, write_rows
+    from stickytoken.repairs._weights import write_rows
 
-    tokenizer = edited_tokenizer(source, edit)
-    tables = token_rows(source) if edit.rows else []
-    for table in tables:
+    tokenizer_files = edited_tokenizer(source, edit)
+    tables_by_file = _tables_by_file(source, edit)
+
+    def ignored_names(folder: str, names: list[str]) -> set[str]:
+        ignored = set()
+        for name in names:
+            path = Path(folder, name)
+            is_written_below = path in tables_by_file
+            is_outdated = bool(edit.rows) and _is_other_weights(path)
+            if is_written_below or is_outdated:
+                ignored.add(name)
+        return ignored | _NOT_OF_THE_MODEL if Path(folder) == source else ignored
+
+    try:
+        shutil.copytree(source, target, ignore=ignored_names)  # links, as in the hub's cache, become files
+        # The copy of a read-only folder must be writable.
+        subfolders = [path for path in target.rglob("*") if path.is_dir()]
+        for folder in [target, *subfolders]:
+            folder.chmod(folder.stat().st_mode | stat.S_IRWXU)
+        for name, content in tokenizer_files.items():
+            _replace_content(target / name, content)
+        for file, tables in tables_by_file.items():
+            write_rows(file, target / file.relative_to(source), tables, edit.rows)
+    except OSError as error:
+        raise RepairError(f"{target} cannot be written: {_reason(error)}") from error
+
+
+def _tables_by_file(source: Path, edit: ModelEdit) -> dict[Path, list[TokenRows]]:
+    """Find the tables of token embeddings that an edit changes, by weight file.
+
+    Raises:
+        RepairError: a table has no row for one of the tokens, or no row can be written into it.
+    """
+    from stickytoken.repairs._weights import token_rows
+
+    tables_by_file: dict[Path, list[TokenRows]] = {}
+    if not edit.rows:
+        return tables_by_file
+    for table in token_rows(source):
         for token_id in edit.rows:
             if not 0 <= token_id < len(table):
                 raise RepairError(
                     f"{table.matrix.name} in {table.matrix.file} has rows for {len(table)} tokens, and none "
                     f"for token {token_id}: leave it out"
                 )
-    by_file: dict[Path, list[TokenRows]] = {}
-    for table in tables:
-        by_file.setdefault(table.matrix.file, []).append(table)
+        tables_by_file.setdefault(table.matrix.file, []).append(table)
+    return tables_by_file
 
-    def skipped(folder: str, names: list[str]) -> set[str]:
-        stale = {name for name in names if Path(folder, name) in by_file}  # written below
-        for path in (Path(folder, name) for name in names if edit.rows):
-            if path.name in ("onnx", "openvino") if path.is_dir() else any(map(path.match, _OTHER_WEIGHTS)):
-                stale.add(path.name)
-        return stale | {".git", ".cache"} if Path(folder) == source else stale
 
-    try:
-        shutil.copytree(source, target, ignore=skipped)  # links, as in the hub's cache, become files
-        # Read-only files can be changed meanwhile; folders stay open to their owner.
-        for folder in [target, *(each for each in target.rglob("*") if each.is_dir())]:
-            folder.chmod(folder.stat().st_mode | stat.S_IRWXU)
-        for name, content in tokenizer.items():
-            _replace_content(target / name, content)
-        for file, own_tables in by_file.items():
-            write_rows(file, target / file.relative_to(source), own_tables, edit.rows)
-    except OSError as error:
-        said, number = error.strerror or str(error), error.errno
-        if isinstance(error, shutil.Error):  # of each file, its source, its target and what was wrong
-            said = str(error.args[0][0][-1])  # such as "[Errno 28] No space left on device: 'a' -> 'b'"
-            parts = re.match(r"\[Errno (\d+)\] (.+?)(: |$)", said)
-            number, said = (int(parts[1]), parts[2]) if parts else (None, said)
-        if number in (errno.ENOSPC, errno.EDQUOT):
-            said = "no space is left; free some and run the same command again"
-        raise RepairError(f"{target} cannot be written: {said}") from error
+def _is_other_weights(path: Path) -> bool:
+    """Say whether a file or folder contains the weights in a format that is not edited."""
+    if path.is_dir():
+        return path.name in _OTHER_WEIGHT_FOLDERS
+    return any(path.match(pattern) for pattern in _OTHER_WEIGHTS)
+
+
+def _reason(error: OSError) -> str:
+    """Say why the folder cannot be written."""
+    code = error.errno
+    reason = error.strerror or str(error)
+    if isinstance(error, shutil.Error):
+        # Its argument lists the files that failed: source, target and a message such as
+        # "[Errno 28] No space left on device: 'a' -> 'b'".
+        code = None
+        reason = str(error.args[0][0][-1])
+        message = re.match(r"\[Errno (\d+)\] (.+?)(: |$)", reason)
+        if message is not None:
+            code = int(message[1])
+            reason = message[2]
+    if code in (errno.ENOSPC, errno.EDQUOT):
+        return "no space is left; free some and run the same command again"
+    return reason
 
 
 def _replace_content(file: Path, content: bytes) -> None:
-    """Write a file that may be there and read-only; its permissions stay."""
+    """Write a file, also over a read-only one; its permissions stay."""
     mode = file.stat().st_mode if file.is_file() else None
     if mode is not None:
         file.chmod(mode | stat.S_IWUSR)
@@ -89,6 +136,7 @@ def _replace_content(file: Path, content: bytes) -> None:
 
 
 def rows_writable(folder: Path) -> bool:
+    """Say whether new rows can be written into the weights of a model."""
     from stickytoken.repairs._weights import token_rows
 
     try:
@@ -98,7 +146,20 @@ def rows_writable(folder: Path) -> bool:
     return True
 
 
-def repairable(encoder: IdEncoder) -> tuple[SentenceTransformerEncoder, Path]:
+class RepairableModel(NamedTuple):
+    """A model that can be repaired, and where its files are."""
+
+    encoder: SentenceTransformerEncoder
+    folder: Path
+
+
+def repairable(encoder: IdEncoder) -> RepairableModel:
+    """Return a model that can be repaired, with its folder.
+
+    Raises:
+        RepairError: the model is of another kind, has several routes, is read differently than it is saved,
+            or has no files here.
+    """
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
     if not isinstance(encoder, SentenceTransformerEncoder):
@@ -116,36 +177,48 @@ def repairable(encoder: IdEncoder) -> tuple[SentenceTransformerEncoder, Path]:
             f"{encoder.name} was read after layer {encoder.layer}, and a repair measures the model as it is "
             "saved: repair from a run without a layer"
         )
-    place = Path(resolve_model(encoder.spec.model, encoder.spec.revision).location)
-    if not place.is_dir():
+    folder = Path(resolve_model(encoder.spec.model, encoder.spec.revision).location)
+    if not folder.is_dir():
         raise RepairError(
             f"the files of {encoder.name} are not on this machine: pass the folder of the model"
         )
-    return encoder, place
+    kinds = {kind.rpartition(".")[2] for kind in module_types(folder)}
+    router = min(_ROUTERS & kinds, default=None)
+    if router is not None:
+        raise RepairError(
+            f"{encoder.name} has a {router}, whose routes may have embeddings of their own, and a repair "
+            "edits one matrix: save the modules of one route as a model, detect it, and repair that"
+        )
+    return RepairableModel(encoder, folder)
 
 
 @contextmanager
 def workshop(out: Path) -> Iterator[Path]:
-    """Lock the hidden folder beside ``out``, yield where a model is built in it, remove it at the end."""
-    hidden = _hidden(out)
+    """Lock a hidden folder beside ``out``, in which a model is built, and remove it at the end.
+
+    Yields:
+        The path for the model. Errors name ``out`` in its place.
+    """
+    hidden = _hidden_folder(out)
     model = hidden / "model"
     try:
         with ResultFolder(hidden).locked():
-            shutil.rmtree(model, ignore_errors=True)  # left there by a killed process
+            shutil.rmtree(model, ignore_errors=True)  # of a process that was killed
             try:
                 yield model
             finally:
                 clear_workshop(out)
     except StickyTokenError as error:
-        said = str(error).replace(str(model), str(out)).replace(str(hidden), str(out))
-        if said == str(error):
+        message = str(error).replace(str(model), str(out)).replace(str(hidden), str(out))
+        if message == str(error):
             raise
-        raise type(error)(said) from error
+        raise type(error)(message) from error
 
 
 def clear_workshop(out: Path) -> None:
-    shutil.rmtree(_hidden(out), ignore_errors=True)
+    """Remove the hidden folder beside ``out``."""
+    shutil.rmtree(_hidden_folder(out), ignore_errors=True)
 
 
-def _hidden(out: Path) -> Path:
+def _hidden_folder(out: Path) -> Path:
     return out.absolute().with_name(f".{out.name}.repairing")

@@ -1,4 +1,4 @@
-"""Measure the tokens of one model in texts that a run has not used, and judge them by the same rule."""
+"""Measure tokens of a model in texts that its run has not used, and judge them by the same rule."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from stickytoken.methods.profile.texts import anchor_panel
 from stickytoken.methods.profile.verdict import Measures, Thresholds, apply_rule, threshold_shares
 from stickytoken.vocabulary import Vocabulary
 
-# Texts that copies go into: half of what a run confirms with. A repair has few tokens to measure and must
-# tell far from near, not rank a vocabulary.
+# Carriers: half of what a run confirms with. A repair must only tell sticky tokens from ordinary ones, not
+# rank a vocabulary.
 CARRIERS = 24
-# Most texts that the carriers are compared with. A run leaves fewer than its own 440 of the bundled texts.
+# Largest number of anchors. A run uses 440 of the bundled texts, and fewer than these are left.
 ANCHORS = 330
-# Numbers of copies in the curves that show a token before and after its repair.
+# Numbers of copies in the curves of a token before and after its repair.
 CURVE_COPIES = (1, 2, 4, 8, 16)
-# Ordinary tokens behind the curve that the others are compared with.
+# Ordinary tokens that the ordinary curve is averaged from.
 _CURVES_OF_ORDINARY_TOKENS = 8
-# A text, and copies in it, that show how a tokenizer reads the copies.
+# Text and number of copies that show how a tokenizer reads the copies.
 _SAMPLE_TEXT = "the river"
 _SAMPLE_COPIES = 4
 
@@ -54,7 +54,11 @@ class Copies(NamedTuple):
 
 
 def written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token]:
-    """Choose how copies are written: as words, unless more of them are read as the entry if glued."""
+    """Choose how the copies of each token are written, so that most of them are read as its entry.
+
+    Returns:
+        The tokens with the joining that fits: words, or glued copies if more of those are read as the entry.
+    """
     written = []
     for token in tokens:
         as_word = Token(token.id, token.text.strip(), Joining.WORDS)
@@ -75,10 +79,10 @@ def _times_read(encoder: Encoder, token: Token) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RecheckedToken:
-    """What copies of a token do in texts that the run has not used."""
+    """The effect of copies of a token in texts that the run has not used."""
 
     lift_sd: float  # beyond the ordinary token, in standard deviations of the model's similarities
-    # Share that copies erase of what the ordinary token leaves. None if the copies are read as other entries.
+    # Share erased of what the ordinary token leaves of a text. None if the copies are read as other entries.
     erased: float | None
     verdict: Verdict
     # The larger of lift and erased share, each divided by the threshold that applies to the token.
@@ -86,14 +90,14 @@ class RecheckedToken:
 
 
 class Ordinary(NamedTuple):
-    """What the ordinary token does in the texts of a recheck."""
+    """The effect of the ordinary token in the texts of a recheck."""
 
     lift: float  # as a difference of cosines
-    contraction: float  # share of a text's meaning that 8 or 4 copies erase
+    contraction: float  # share of a text that 8 or 4 copies erase
 
 
 class Judged(NamedTuple):
-    """Tokens by id, and what they were compared with."""
+    """Tokens by id, and the ordinary token that they were compared with."""
 
     tokens: dict[int, RecheckedToken]
     ordinary: Ordinary
@@ -106,10 +110,11 @@ class Recheck:
     Attributes:
         job: the model, its vocabulary, and the settings with the thresholds of the rule.
         plan: carriers and anchors. All models of a repair are measured in the same.
-        ordinary_tokens: random tokens that are neither flagged nor repaired. They show what is ordinary.
+        ordinary_tokens: random tokens that are neither flagged nor repaired. Their median is the ordinary
+            token.
         progress: told of the texts that are encoded.
         name: of the model in the progress, such as ``before``.
-        ordinary_of: the model whose measurements of the ordinary tokens are used; None measures them.
+        ordinary_of: the recheck whose measurements of the ordinary tokens are used; None measures them.
     """
 
     job: Job[ProfileSettings]
@@ -128,8 +133,8 @@ class Recheck:
             encoder: the other model.
             vocabulary: its vocabulary.
             name: of the model in the progress.
-            same_ordinary: take over what ordinary tokens do. An edit of other tokens hardly changes it, and
-                to measure it again would take most of the time of a trial.
+            same_ordinary: reuse the measurements of ordinary tokens. An edit of other tokens hardly changes
+                them, and measuring them again would take most of the time of a trial.
         """
         job = replace(self.job, encoder=encoder, vocabulary=vocabulary)
         return replace(self, job=job, name=name, ordinary_of=self if same_ordinary else None)
@@ -140,19 +145,19 @@ class Recheck:
 
     @property
     def compares_vectors(self) -> bool:
-        """Whether the model has enough token vectors to tell an unusual one."""
+        """Whether the model has enough token vectors to call one unusual."""
         return self._vector_deviations is not None
 
     def judged(self, copies: Copies) -> Judged:
         """Measure tokens and judge them against the ordinary tokens."""
-        together = joined(self._ordinary, self._measure(copies))
+        measured_all = joined(self._ordinary, self._measure(copies))
         ordinary_ids = [token.id for token in self.ordinary_tokens]
         measured = Measured(
             job=self.job,
             plan=self.plan.model_copy(update={"pilots": sorted(ordinary_ids)}),
             screening_carriers=[],
-            screened=together,
-            confirmed=together,
+            screened=measured_all,
+            confirmed=measured_all,
             unconfirmed=0,
             vector_deviations=self._vector_deviations,
         )
@@ -160,21 +165,19 @@ class Recheck:
         measures = numbers.measures
         split_ids = [token.id for token in copies.as_text if _times_read(self.job.encoder, token) == 0]
         is_split = np.isin(measures.ids, split_ids)
-        # A token that is now spelled in several pieces puts more tokens into a text than an ordinary token
-        # does, and so erases more, whatever the pieces are. Its lift alone is judged.
-        erased = measures.erased
-        measures = measures._replace(
-            erased=erased._replace(
-                value=np.where(is_split, -np.inf, erased.value),
-                low=np.where(is_split, -np.inf, erased.low),
-            )
+        # A token that is now read as several pieces puts more tokens into a text than an ordinary token does,
+        # and so erases more, whatever the pieces are. Only its lift is judged.
+        erased = measures.erased._replace(
+            value=np.where(is_split, -np.inf, measures.erased.value),
+            low=np.where(is_split, -np.inf, measures.erased.low),
         )
+        measures = measures._replace(erased=erased)
         verdicts = apply_rule(measures, self.thresholds).verdicts
         reaches = _reaches(measures, self.thresholds)
-        asked = set(copies.ids)
+        judged_ids = set(copies.ids)
         tokens = {}
         for row, token_id in enumerate(measures.ids.tolist()):
-            if token_id in asked:
+            if token_id in judged_ids:
                 tokens[token_id] = RecheckedToken(
                     lift_sd=float(measures.lift.value[row]),
                     erased=None if is_split[row] else float(measures.erased.value[row]),
@@ -192,7 +195,7 @@ class Recheck:
         return typical
 
     def contractions(self, tokens: Sequence[Token]) -> dict[int, float]:
-        """Measure the share of a text's meaning that copies of each token erase, as ids."""
+        """Measure the share of a text that copies of each token erase, inserted as ids."""
         measured = self._measure(Copies(list(tokens), []))
         return dict(zip(measured.ids.tolist(), measured.effects.contraction.tolist(), strict=True))
 
@@ -202,14 +205,12 @@ class Recheck:
         return fitting_copies(self.job.encoder, Insertion.TEXT, self.plan.carriers, CURVE_COPIES)
 
     def curves(self, copies: Copies) -> dict[int, list[float]]:
-        """Measure the mean similarity of unrelated pairs by number of copies, 0 first."""
-        places = range(min(SYMPTOM_CARRIERS, len(self.plan.carriers)))
-        panel = self._stage.panel.chosen(places)
-        as_ids = SymptomStage(
-            self._stage.carriers[: len(places)], self.curve_copies, panel, f"{self.name}: curves"
-        )
+        """Measure the mean similarity of unrelated pairs by number of copies, 0 first, for each token."""
+        count = min(SYMPTOM_CARRIERS, len(self.plan.carriers))
+        panel = self._stage.panel.chosen(range(count))
+        as_ids = SymptomStage(self._stage.carriers[:count], self.curve_copies, panel, f"{self.name}: curves")
         as_text = replace(
-            as_ids, carriers=tuple(self.plan.carriers[: len(places)]), name=f"{self.name}: curves of text"
+            as_ids, carriers=tuple(self.plan.carriers[:count]), name=f"{self.name}: curves of text"
         )
         run = MemoryRunner(self.job.encoder, self.progress)
         curves: dict[int, list[float]] = {}
@@ -231,10 +232,12 @@ class Recheck:
 
     @cached_property
     def _stage(self) -> ProfileStage:
-        places = range(len(self.plan.carriers))
+        every_carrier = range(len(self.plan.carriers))
         settings = self.job.settings
         name = f"{self.name}: ids"
-        return round_stage(self.job.encoder, settings, self.plan, self._panel, Round.CONFIRM, places, name)
+        return round_stage(
+            self.job.encoder, settings, self.plan, self._panel, Round.CONFIRM, every_carrier, name
+        )
 
     @cached_property
     def _ordinary(self) -> Measurements:
@@ -250,12 +253,12 @@ class Recheck:
         """Measure tokens in all carriers."""
         run = MemoryRunner(self.job.encoder, self.progress)
         as_text = replace(self._stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
-        parts = [
+        tables = [
             measurements(run(stage, tokens), len(self.plan.carriers))
             for stage, tokens in ((self._stage, copies.as_ids), (as_text, copies.as_text))
             if tokens
         ]
-        return reduce(joined, parts)
+        return reduce(joined, tables)
 
 
 def _reaches(measures: Measures, thresholds: Thresholds) -> NDArray[np.float64]:
@@ -282,9 +285,9 @@ def make_recheck(
         run: its texts are avoided, and its thresholds are kept if it is of the method profile.
         encoder: the model of the run.
         vocabulary: of the model.
-        corpus: the texts to draw from, beside the bundled kinds of text.
-        seed: of all random sampling; another one than that of the run.
-        excluded: tokens that cannot show what is ordinary, such as flagged and repaired ones.
+        corpus: the texts to draw from, in addition to the bundled kinds of text.
+        seed: of all random sampling; it differs from that of the run.
+        excluded: tokens that do not count as ordinary, such as flagged and repaired ones.
         progress: told of the texts that are encoded.
 
     Raises:
@@ -293,25 +296,23 @@ def make_recheck(
     run_settings = restored_settings(run)
     settings = run_settings if isinstance(run_settings, ProfileSettings) else ProfileSettings()
     settings = replace(settings, insertion=Insertion.IDS, anchors=ANCHORS, screen_precision=None, seed=seed)
-    # Texts that differ only in their last punctuation count as the same. The first sentence of a long text
-    # may have been a carrier.
+    # Texts that differ only in their last punctuation count as the same.
     used = {open_ended(text) for text in used_texts(run)}
     beginnings = tuple(used)
+
+    def is_unused(text: str) -> bool:
+        # A carrier may have been the first sentence of a longer text.
+        return open_ended(text) not in used and not text.startswith(beginnings)
+
     job = Job(encoder, settings, corpus, vocabulary, [], restricted=True, sampled=True)
-    known = run.plan
-    plan = make_profile_plan(
-        job,
-        progress,
-        carriers=CARRIERS,
-        unused=lambda text: open_ended(text) not in used and not text.startswith(beginnings),
-        similarity=MeanSimilarity(
-            value=known.mean_similarity,
-            entries=known.mean_similarity_entries,
-            left_out=0,
-            error=known.mean_similarity_error,
-            isoscore=known.isoscore,
-        ),
+    similarity = MeanSimilarity(
+        value=run.plan.mean_similarity,
+        entries=run.plan.mean_similarity_entries,
+        left_out=0,
+        error=run.plan.mean_similarity_error,
+        isoscore=run.plan.isoscore,
     )
+    plan = make_profile_plan(job, progress, carriers=CARRIERS, unused=is_unused, similarity=similarity)
     available = {token.id: token for token in vocabulary.available}
     ordinary = [available[token_id] for token_id in plan.pilots if token_id not in excluded]
     return Recheck(job, plan, ordinary, progress, "before")

@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 from itertools import islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 from pydantic import Field, model_validator
@@ -30,96 +30,43 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-_NAMES = ("id", "_id", "doc_id", "document_id")
-_BATCH = 1000
-
-
-@dataclass(frozen=True)
-class Affected:
-    file: str  # Parquet, one row per affected document
-    documents: int  # that were looked at
-    count: int  # of affected ones
-
-
-def require_documents(path: Path | None, column: str | None) -> None:
-    if path is None:
-        if column is not None:
-            raise InputError(f"--column {column!r} is given without --affected: pass --affected too")
-        return
-    if not path.expanduser().is_file():
-        raise InputError(f"there is no file {str(path)!r}: pass a file with the documents of an index")
-    if path.suffix.lower() not in (".txt", *TABLE_SUFFIXES):
-        raise InputError(f"{path} has the ending {path.suffix!r}: use .txt, {', '.join(TABLE_SUFFIXES)}")
-
-
-def affected_in(path: Path, column: str | None, repair: Repair, original: Encoder) -> Affected:
-    texts, others = all_texts(path.expanduser(), column)
-    columns = [] if others is None else [others[name] for name in _NAMES if name in others.columns]
-    names = columns[0].cast(pl.String).to_list() if columns else None
-    _, folder = repairable(require_ids(original, "repair"))
-    affected = repair.affected([text or "" for text in texts], folder, names)
-    name = f"{repair.path.name}-affected.parquet"
-    store.ResultFolder(repair.path.parent).write_table(name, affected)
-    return Affected(str(repair.path.parent / name), len(texts), len(affected))
-
-
-def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[tuple[str, str | None]]]:
-    named = iter(zip(texts, repeat(None) if ids is None else ids, strict=ids is not None))
-    try:
-        while batch := list(islice(named, _BATCH)):
-            yield batch
-    except ValueError as error:  # one of them ended first
-        raise RepairError(f"there are not as many names as documents: {error}") from error
-
-
-def _encoder(folder: Path) -> Callable[[Sequence[str]], list[list[int]]]:
-    """Return the function that tokenizes texts as sentence-transformers does, cut to the model's length."""
-    from tokenizers import Tokenizer
-
-    tokenizer = user_tokenizer(folder, str(folder))
-    if isinstance(tokenizer, Tokenizer):
-        return lambda texts: [
-            encoding.ids for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        ]
-    length = tokenizer.model_max_length
-    cut = {"truncation": True, "max_length": int(length)} if length < NO_LIMIT else {}
-    return lambda texts: tokenizer(list(texts), **cut)["input_ids"]
-
-
 REPAIR_SCHEMA_VERSION = 2
 # Records of this version have verdicts of an older rule, and other units.
 _OLDER_SCHEMA = 1
 REPAIR_FILE = "repair.json"
 DOCUMENT_FILE = "REPAIR.md"
-PICTURE_FILE = "repair.svg"
 
 
 class Strategy(StrEnum):
+    """What is done about a token."""
+
     AUTO = "auto"  # chosen for each token
-    UNREACHABLE = "unreachable"  # text no longer produces the entry: it falls into its pieces
-    PLAIN_SPECIALS = "plain-specials"  # as a user writes it, it is plain text; the model's own stay
-    RELATIVES = "relatives"  # a row made from those of its pieces and of entries with similar spelling
-    KEEP_MEANING = "keep-meaning"  # one copy does what it did; many act as those of an ordinary token
-    NEAREST = "nearest"  # the row of the nearest entry that lifts and erases no more than the typical one
+    UNREACHABLE = "unreachable"  # text is split into pieces and no longer produces the entry
+    PLAIN_SPECIALS = "plain-specials"  # in a user's text it is plain text; the model's own stays
+    RELATIVES = "relatives"  # a new row from its pieces and from entries with similar spelling
+    KEEP_MEANING = "keep-meaning"  # a new row: one copy acts as before, many act like an ordinary token
+    NEAREST = "nearest"  # the row of the nearest entry that lifts and erases no more than the median token
 
 
-# Strategies that write new rows, the best first; benchmarks/results/README.md compares them.
+# Strategies that write new rows, the best one first; benchmarks/results/README.md compares them.
 ROWS = (Strategy.RELATIVES, Strategy.KEEP_MEANING, Strategy.NEAREST)
 # Strategies that change how text is tokenized.
 TOKENIZER = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS)
 
 
 class MeasuredRecord(resume.Record):
-    """What copies of a token do in texts that the run has not used, in the units of the rule."""
+    """The effect of copies of a token in texts that the run has not used, in the units of the rule."""
 
     lift_sd: float  # beyond the ordinary token, in standard deviations of the model's similarities
-    # Share that copies erase of what the ordinary token leaves of a text; null where the copies are read as
-    # several pieces, which erase more whatever they are.
+    # Share erased of what the ordinary token leaves of a text. Null if the copies are read as several pieces:
+    # more tokens erase more, whatever they are.
     erased: float | None
     verdict: str | None  # null in some older records
 
 
 class CurveRecord(resume.Record):
+    """Mean similarity of unrelated pairs by number of copies in one of their texts."""
+
     copies: list[int]
     before: list[float]
     after: list[float]
@@ -127,7 +74,7 @@ class CurveRecord(resume.Record):
 
 
 class TriedRecord(resume.Record):
-    """A repair of a token that was tried, with what copies do after it."""
+    """A repair of a token that was tried, with the effect of copies after it."""
 
     strategy: str
     lift_sd: float  # as in `MeasuredRecord`
@@ -140,7 +87,7 @@ class RepairedTokenRecord(resume.Record):
     text: str
     strategy: str
     reason: str
-    pieces: list[str]  # what its text is tokenized to now; empty if it is unchanged
+    pieces: list[str]  # how its text is tokenized after the repair; empty if that is unchanged
     tried: list[TriedRecord] = Field(default_factory=list)
     before: MeasuredRecord | None = None
     after: MeasuredRecord | None = None
@@ -171,9 +118,9 @@ class CheckRecord(resume.Record):
 
 
 class VerificationRecord(resume.Record):
-    """What the verification measured on the repaired model."""
+    """The measurements and checks of a repaired model."""
 
-    ordinary_lift: float  # of the ordinary token, as a difference of cosines
+    ordinary_lift: float  # as a difference of cosines
     similarity_spread: float  # standard deviation of the model's similarities
     ordinary_contraction: float  # share of a text that copies of the ordinary token erase
     smallest_lift: float | None  # the thresholds of the rule; null in older records
@@ -181,7 +128,7 @@ class VerificationRecord(resume.Record):
     vectors_compared: bool | None  # whether the rule on unusual vectors applied; null in older records
     carriers: int
     anchors: int
-    source: str  # where the texts come from; none of them was used by the run
+    source: str  # of the texts, none of which the run has used
     neighbours: list[NeighbourRecord]
     scores: list[ScoreRecord]
     checks: list[CheckRecord]
@@ -230,7 +177,7 @@ _OLDER_RULE = "this repair was verified by the rule of an older version: repair 
 
 
 def _upgraded_record(raw: dict[str, Any]) -> Any:
-    """Convert a record of schema 1. One that lacks an entry stays as it is, and its validation says which."""
+    """Convert a record of schema 1; return one that lacks an entry unchanged, for validation to refuse."""
     verification = raw.get("verification")
     ordinary = 0.0
     if isinstance(verification, dict):
@@ -251,7 +198,7 @@ def _upgraded_record(raw: dict[str, Any]) -> Any:
 
 def _upgraded_token(token: dict[str, Any], ordinary_contraction: float) -> dict[str, Any]:
     upgraded = _upgraded_sides(token, ordinary_contraction)
-    # The number of a trial was the larger of lift and erased share.
+    # The only number of a trial was the larger of lift and erased share.
     upgraded["tried"] = [
         {"strategy": tried["strategy"], "lift_sd": tried["deviations"], "erased": None}
         for tried in token.get("tried", [])
@@ -260,7 +207,7 @@ def _upgraded_token(token: dict[str, Any], ordinary_contraction: float) -> dict[
 
 
 def _upgraded_sides(entry: dict[str, Any], ordinary_contraction: float) -> dict[str, Any]:
-    """Convert what was measured before and after a repair."""
+    """Convert the measurements before and after a repair."""
     upgraded = dict(entry)
     for side in ("before", "after"):
         measured = entry.get(side)
@@ -276,7 +223,96 @@ def _upgraded_sides(entry: dict[str, Any], ordinary_contraction: float) -> dict[
     return upgraded
 
 
-REPAIR = "repair"  # prefix of the folders in a run folder that hold the record of a repair
+# Columns with the ids of documents, the first choice first.
+_ID_COLUMNS = ("id", "_id", "doc_id", "document_id")
+# Documents that are tokenized at a time.
+_BATCH = 1000
+
+
+@dataclass(frozen=True)
+class Affected:
+    """The documents whose vectors a repair changes."""
+
+    file: str  # Parquet, one row per affected document
+    documents: int  # that were checked
+    count: int  # of affected documents
+
+
+def require_documents(path: Path | None, column: str | None) -> None:
+    """Refuse a file of documents that cannot be read; None is no file."""
+    if path is None:
+        if column is not None:
+            raise InputError(f"--column {column!r} is given without --affected: pass --affected too")
+        return
+    if not path.expanduser().is_file():
+        raise InputError(f"there is no file {str(path)!r}: pass a file with the documents of an index")
+    if path.suffix.lower() not in (".txt", *TABLE_SUFFIXES):
+        raise InputError(f"{path} has the ending {path.suffix!r}: use .txt, {', '.join(TABLE_SUFFIXES)}")
+
+
+def affected_in(path: Path, column: str | None, repair: Repair, original: Encoder) -> Affected:
+    """Find the documents of a file that a repair affects, and write them beside the repaired model.
+
+    Args:
+        path: file of documents.
+        column: the column with their text; None finds it by name.
+        repair: the repair.
+        original: the model before the repair.
+    """
+    texts, other_columns = all_texts(path.expanduser(), column)
+    ids = None
+    if other_columns is not None:
+        id_columns = [name for name in _ID_COLUMNS if name in other_columns.columns]
+        if id_columns:
+            ids = other_columns[id_columns[0]].cast(pl.String).to_list()
+    folder = repairable(require_ids(original, "repair")).folder
+    affected = repair.affected([text or "" for text in texts], folder, ids)
+    name = f"{repair.path.name}-affected.parquet"
+    store.ResultFolder(repair.path.parent).write_table(name, affected)
+    return Affected(str(repair.path.parent / name), len(texts), len(affected))
+
+
+class _NamedText(NamedTuple):
+    text: str
+    id: str | None
+
+
+def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[_NamedText]]:
+    """Pair texts with their ids, and yield them in batches.
+
+    Raises:
+        RepairError: there are not as many ids as texts.
+    """
+    every_id = repeat(None) if ids is None else ids
+    named_texts = map(_NamedText._make, zip(texts, every_id, strict=ids is not None))
+    try:
+        while batch := list(islice(named_texts, _BATCH)):
+            yield batch
+    except ValueError as error:  # of zip, if one of them ends before the other
+        raise RepairError(f"there are not as many names as documents: {error}") from error
+
+
+def _tokenize_function(folder: Path) -> Callable[[Sequence[str]], list[list[int]]]:
+    """Return a function that tokenizes texts as sentence-transformers does, with truncation."""
+    from tokenizers import Tokenizer
+
+    tokenizer = user_tokenizer(folder, str(folder))
+
+    def ids_by_tokenizers(texts: Sequence[str]) -> list[list[int]]:
+        encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def ids_by_transformers(texts: Sequence[str]) -> list[list[int]]:
+        length = tokenizer.model_max_length
+        options = {"truncation": True, "max_length": int(length)} if length < NO_LIMIT else {}
+        ids: list[list[int]] = tokenizer(list(texts), **options)["input_ids"]
+        return ids
+
+    return ids_by_tokenizers if isinstance(tokenizer, Tokenizer) else ids_by_transformers
+
+
+# Prefix of the folders in a run folder that have the record of a repair.
+REPAIR = "repair"
 
 
 class Repair:
@@ -330,8 +366,8 @@ class Repair:
         Args:
             texts: the documents, read one batch at a time.
             original: name or folder of the model before the repair.
-            ids: names of the documents; None for none.
-            revision: branch, tag or commit of a model on the hub; the one that was repaired.
+            ids: names of the documents; None without names.
+            revision: for a model on the hub, the branch, tag or commit that was repaired.
 
         Returns:
             One row per affected document: index, id if there are names, and the ids of its repaired tokens.
@@ -339,20 +375,25 @@ class Repair:
         Raises:
             RepairError: there are not as many names as documents.
         """
-        folders = Path(resolve_model(str(original), revision).location), self.path
-        before, after = (_encoder(folder) for folder in folders)
+        original_folder = Path(resolve_model(str(original), revision).location)
+        tokenize_before = _tokenize_function(original_folder)
+        tokenize_after = _tokenize_function(self.path)
         prompt = str(self.record.identity_parts.get("encoder", {}).get("prompt", ""))
-        gone = {token.token_id for token in self.record.tokens if token.strategy in TOKENIZER}
-        new_rows = {token.token_id for token in self.record.tokens} - gone
+        unreached = {token.token_id for token in self.record.tokens if token.strategy in TOKENIZER}
+        with_new_rows = {token.token_id for token in self.record.tokens} - unreached
         rows = []
-        for number, batch in enumerate(_batches(texts, ids)):
-            inputs = [prompt + text for text, _ in batch]
-            encoded = zip(batch, before(inputs), after(inputs), strict=True)
-            for index, ((_, name), old, new) in enumerate(encoded, number * _BATCH):
-                found = new_rows & set(new)
-                if old != new or found:
-                    found |= gone & (Counter(old) - Counter(new)).keys()
-                    rows.append({"index": index, "id": name, "tokens": sorted(found)})
+        index = 0
+        for batch in _batches(texts, ids):
+            inputs = [prompt + named_text.text for named_text in batch]
+            before = tokenize_before(inputs)
+            after = tokenize_after(inputs)
+            for named_text, old_ids, new_ids in zip(batch, before, after, strict=True):
+                repaired_ids = with_new_rows & set(new_ids)
+                if old_ids != new_ids or repaired_ids:
+                    no_longer_read = Counter(old_ids) - Counter(new_ids)
+                    repaired_ids |= unreached & no_longer_read.keys()
+                    rows.append({"index": index, "id": named_text.id, "tokens": sorted(repaired_ids)})
+                index += 1
         schema: dict[str, Any] = {"index": pl.UInt32, "id": pl.String, "tokens": pl.List(pl.UInt32)}
         frame = pl.DataFrame(rows, schema=schema)
         return frame if ids is not None else frame.drop("id")
@@ -390,6 +431,7 @@ def open_repair(path: str | Path) -> Repair:
 
 
 def require_place(out: Path) -> None:
+    """Refuse a folder for a repaired model that cannot be written, or contains something else."""
     store.require_writable(out)
     with reading(out, RunError):
         taken = out.is_dir() and any(out.iterdir()) and not (out / REPAIR_FILE).is_file()
@@ -398,20 +440,24 @@ def require_place(out: Path) -> None:
 
 
 def finished_repair(folder: Path) -> RepairRecord | None:
+    """Read the record in the folder of a repaired model; None if there is none."""
     return store.ResultFolder(folder).read_record(REPAIR_FILE, RepairRecord, REPAIR_SCHEMA_VERSION)
 
 
 def keep_copy(run: Path, record: RepairRecord) -> None:
+    """Write a copy of the record into the folder of the run."""
     folder = run / store.folder_name(REPAIR, record.identity)
     store.make_folder(folder)
     store.ResultFolder(folder).write_record(REPAIR_FILE, record)
 
 
 def last_verified(records: Sequence[RepairRecord]) -> str | None:
+    """Return the date of the newest repair if it was verified; the newest record comes first."""
     return records[0].started[:10] if records and records[0].verified else None
 
 
 def repairs_in(run: Path) -> tuple[tuple[RepairRecord, ...], tuple[str, ...]]:
+    """Return the records of repairs in a run folder, the newest first, and why others cannot be read."""
     pattern = f"{REPAIR}-*/{REPAIR_FILE}"
     return resume.measurements_in(
         run, pattern, lambda folder: Repair(folder).record, "A repair", lambda record: record.started

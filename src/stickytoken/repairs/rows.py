@@ -1,10 +1,10 @@
-"""New rows of the embedding matrix for tokens that are repaired, from entries with similar spelling."""
+"""New rows of the embedding matrix for repaired tokens."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,16 @@ if TYPE_CHECKING:
 
 
 Row = NDArray[np.float32]
+Rows = NDArray[np.float32]
 
-# Entries that are trained together.
-_TRAINED = 32
+# Rows that are trained together, which bounds the memory of a batch.
+_TRAINED_TOGETHER = 32
+# Entries whose spelling is compared with the vocabulary at a time. Each needs a row of V similarities.
+_COMPARED_TOGETHER = 64
+# Entries that show how well relatives and pieces predict a row.
+_SAMPLE_SIZE = 400
+# Entries of the most similar spelling that a row is averaged from.
+_RELATIVES = 10
 
 
 def new_rows(
@@ -35,22 +42,39 @@ def new_rows(
     progress: ProgressCallback,
     avoided: Collection[int] = (),
 ) -> dict[int, Row]:
-    """Make float32 rows, shape (D,), as if for each entry alone; entries in ``avoided`` may be sticky."""
+    """Make a new row for each entry, as if it were the only one.
+
+    Args:
+        strategy: ``relatives`` or ``keep-meaning``.
+        ids: the entries.
+        model: stays as it is.
+        texts: for ``keep-meaning``, texts to train the rows in.
+        seed: of all random draws.
+        progress: told of every training step.
+        avoided: entries that may be sticky, and that no row is made from.
+
+    Returns:
+        Rows by token id, each of shape (D,). An entry without relatives and pieces has none.
+
+    Raises:
+        RepairError: no row can be made.
+    """
     from tokenizers import Tokenizer
 
     from stickytoken.inspection.module_embedding import input_embeddings
     from stickytoken.repairs._training import Network, kept_rows
 
-    module: Any = input_embeddings(model)
-    if module is None:
+    embedding: Any = input_embeddings(model)
+    if embedding is None:
         raise RepairError("the embedding matrix of the model cannot be reached: new rows need one")
-    tokenizer = model.tokenizer
-    backend = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
-    matrix: NDArray[np.float32] = module.weight.detach().float().cpu().numpy()
+    matrix: Rows = embedding.weight.detach().float().cpu().numpy()
     for token_id in ids:
         if not 0 <= token_id < len(matrix):
             raise RepairError(f"the model has no token id {token_id}: name an entry of its vocabulary")
     if strategy is Strategy.RELATIVES:
+        tokenizer = model.tokenizer
+        is_backend = isinstance(tokenizer, Tokenizer)
+        backend = tokenizer if is_backend else getattr(tokenizer, "backend_tokenizer", None)
         if not isinstance(backend, Tokenizer):
             raise RepairError(
                 f"a {type(tokenizer).__name__} is written in Python, so that the pieces of a token are "
@@ -59,127 +83,214 @@ def new_rows(
         return related_rows(matrix, backend, ids, frozenset((*ids, *avoided)), seed)
     network = Network(model)
     rows: dict[int, Row] = {}
-    for begin in range(0, len(ids), _TRAINED):
-        some = list(ids[begin : begin + _TRAINED])
-        made = kept_rows(network, matrix[some], some, texts, seed, progress)
-        rows |= dict(zip(some, made, strict=True))
+    for start in range(0, len(ids), _TRAINED_TOGETHER):
+        chunk = list(ids[start : start + _TRAINED_TOGETHER])
+        trained_rows = kept_rows(network, matrix[chunk], chunk, texts, seed, progress)
+        rows |= dict(zip(chunk, trained_rows, strict=True))
     return rows
 
 
-# Entries compared at a time: one row of similarities per entry is as long as the vocabulary.
-_COMPARED = 64
-
-
 def related_rows(
-    matrix: NDArray[np.float32], backend: Tokenizer, ids: Sequence[int], avoided: Collection[int], seed: int
+    matrix: Rows, backend: Tokenizer, ids: Sequence[int], avoided: Collection[int], seed: int
 ) -> dict[int, Row]:
-    """Make rows from entries of similar spelling and pieces, none ``avoided``; refuse if no entry has any."""
-    from scipy.optimize import nnls
+    """Predict rows from those of entries with similar spelling and of pieces.
 
-    # The spelling of the asked entries and of all others that hold a letter.
-    asked, added = set(ids), set(backend.get_added_tokens_decoder())
-    plain = [key for key in sorted(backend.get_vocab().values()) if key < len(matrix) and key not in added]
-    spelled = {}
-    for token_id in [*plain, *added & asked]:
-        begins = "" if (backend.id_to_token(token_id) or "").startswith("##") else "<"
-        text = backend.decode([token_id], skip_special_tokens=False).removeprefix("##").strip().lower()
-        if token_id in asked or any(character.isalpha() for character in text):
-            spelled[token_id] = f"{begins}{text}>"
-    pool = np.array([token_id for token_id in spelled if token_id not in avoided])
+    The deviation of a row from the mean row is predicted as a weighted sum of the mean deviations of its
+    relatives and of its pieces. The two weights are fitted on a random sample of entries.
+
+    Args:
+        matrix: the token embeddings, shape (V, D).
+        backend: the tokenizer of the model.
+        ids: the entries that need a row.
+        avoided: entries that no row is made from; the ids are among them.
+        seed: of the sample.
+
+    Returns:
+        Rows by token id. An entry without relatives and pieces has none.
+
+    Raises:
+        RepairError: no entry has a relative or a piece.
+    """
+    spellings = _spellings(backend, ids, len(matrix))
+    pool = np.array([token_id for token_id in spellings if token_id not in avoided])
     if not len(pool):
         raise RepairError("no other entry of the vocabulary contains a letter: use keep-meaning")
-    mean = matrix[pool].mean(axis=0)
-    length = float(np.median(np.linalg.norm(matrix[pool] - mean, axis=1)))
-    drawn = np.random.default_rng([seed]).permutation(pool)[:400].tolist()
-    pieces = pieces_of(backend, [*drawn, *avoided]) | pieces_of(backend, sorted(avoided))
-    relatives, from_pieces = _guesses(matrix, spelled, pool, [*drawn, *ids], pieces, mean)
-    # How much relatives and pieces count is fitted on a sample, neither of them negatively.
-    near, cut = relatives[: len(drawn)], from_pieces[: len(drawn)]
-    both = near.any(axis=1) & cut.any(axis=1)
-    relatives_weight = pieces_weight = 1.0
-    if both.any():
-        sources = np.stack([each[both].ravel() for each in (near, cut)], axis=1).astype(np.float64)
-        fitted, _ = nnls(sources, (matrix[drawn] - mean)[both].ravel().astype(np.float64))
-        relatives_weight, pieces_weight = fitted.tolist()
+    mean_row = matrix[pool].mean(axis=0)
+    sample = np.random.default_rng([seed]).permutation(pool)[:_SAMPLE_SIZE].tolist()
+    # No entry of the sample is a piece of another one, but it may be a piece of the entries that need a row.
+    pieces = pieces_of(backend, [*sample, *avoided])
+    pieces |= pieces_of(backend, sorted(avoided))
+    vocabulary = _KnownRows(matrix, pool, mean_row, spellings)
+    sources = _row_sources(vocabulary, [*sample, *ids], pieces)
+    weights = _fitted_weights(sources, matrix[sample] - mean_row)
+    typical_length = float(np.median(np.linalg.norm(matrix[pool] - mean_row, axis=1)))
     rows = {}
-    for row, token_id in enumerate(ids, len(drawn)):
-        deviation = relatives_weight * relatives[row] + pieces_weight * from_pieces[row]
-        size = float(np.linalg.norm(deviation))
-        if size == 0:
-            continue
-        # A weighted mean is shorter than a row, and so says less.
-        rows[token_id] = (mean + deviation * (length / size)).astype(np.float32)
+    for place, token_id in enumerate(ids, len(sample)):
+        deviation = weights.relatives * sources.relatives[place] + weights.pieces * sources.pieces[place]
+        length = float(np.linalg.norm(deviation))
+        if length > 0:
+            # Averaging shrinks the deviation, so rescale it to the median length.
+            rows[token_id] = (mean_row + deviation * (typical_length / length)).astype(np.float32)
     if ids and not rows:
+        name = visible(backend.id_to_token(ids[0]) or "")
         raise RepairError(
-            f"token {visible(backend.id_to_token(ids[0]) or '')!r} (id {ids[0]}) has no pieces, and no entry "
-            "has a similar spelling: use keep-meaning, or leave it out"
+            f"token {name!r} (id {ids[0]}) has no pieces, and no entry has a similar spelling: use "
+            "keep-meaning, or leave it out"
         )
     return rows
 
 
-def _guesses(
-    matrix: NDArray[np.float32],
-    spelled: dict[int, str],
-    pool: NDArray[np.intp],
-    ids: Sequence[int],
-    pieces: Mapping[int, Sequence[int]],
-    mean: Row,
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _spellings(backend: Tokenizer, ids: Sequence[int], row_count: int) -> dict[int, str]:
+    """Spell the given entries and all others that contain a letter, with ``<`` and ``>`` at word ends."""
+    asked_ids = set(ids)
+    added_ids = set(backend.get_added_tokens_decoder())
+    plain_ids = [
+        token_id
+        for token_id in sorted(backend.get_vocab().values())
+        if token_id < row_count and token_id not in added_ids
+    ]
+    spellings = {}
+    for token_id in [*plain_ids, *added_ids & asked_ids]:
+        continues_word = (backend.id_to_token(token_id) or "").startswith("##")
+        decoded = backend.decode([token_id], skip_special_tokens=False)
+        text = decoded.removeprefix("##").strip().lower()
+        has_letter = any(character.isalpha() for character in text)
+        if token_id in asked_ids or has_letter:
+            spellings[token_id] = f"{text}>" if continues_word else f"<{text}>"
+    return spellings
+
+
+class _KnownRows(NamedTuple):
+    """The rows that others are predicted from."""
+
+    matrix: Rows  # all token embeddings, shape (V, D)
+    pool: NDArray[np.intp]  # ids of possible relatives
+    mean_row: Row  # of the pool
+    spellings: Mapping[int, str]  # by token id
+
+
+class _RowSources(NamedTuple):
+    """What rows are predicted from, as deviations from the mean row, shape (T, D); zero if there is none."""
+
+    relatives: Rows  # weighted mean of the entries with the most similar spelling
+    pieces: Rows  # mean of the pieces
+
+
+class _SourceWeights(NamedTuple):
+    relatives: float
+    pieces: float
+
+
+def _row_sources(known: _KnownRows, ids: Sequence[int], pieces: Mapping[int, Sequence[int]]) -> _RowSources:
+    """Collect what the rows of entries are predicted from, one row per entry."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    reader = TfidfVectorizer(analyzer="char", ngram_range=(2, 5), lowercase=False, dtype=np.float32)
-    known = reader.fit_transform([spelled[token_id] for token_id in pool.tolist()])
-    columns = {token_id: column for column, token_id in enumerate(pool.tolist())}
-    from_relatives = np.zeros((len(ids), len(mean)), dtype=np.float32)
-    from_pieces = np.zeros_like(from_relatives)
-    for begin in range(0, len(ids), _COMPARED):
-        some = ids[begin : begin + _COMPARED]
-        similarities = (reader.transform([spelled[token_id] for token_id in some]) @ known.T).toarray()
-        for row, (token_id, similar) in enumerate(zip(some, similarities, strict=True), begin):
+    vectorizer = TfidfVectorizer(analyzer="char", ngram_range=(2, 5), lowercase=False, dtype=np.float32)
+    pool_ids = known.pool.tolist()
+    pool_vectors = vectorizer.fit_transform([known.spellings[token_id] for token_id in pool_ids])
+    columns = {token_id: column for column, token_id in enumerate(pool_ids)}
+    relatives = np.zeros((len(ids), len(known.mean_row)), dtype=np.float32)
+    from_pieces = np.zeros_like(relatives)
+    for start in range(0, len(ids), _COMPARED_TOGETHER):
+        chunk = ids[start : start + _COMPARED_TOGETHER]
+        vectors = vectorizer.transform([known.spellings[token_id] for token_id in chunk])
+        similarities = (vectors @ pool_vectors.T).toarray()
+        for place, (token_id, to_pool) in enumerate(zip(chunk, similarities, strict=True), start):
             if token_id in columns:  # no entry is its own relative
-                similar[columns[token_id]] = 0
-            nearest = np.argsort(-similar, kind="stable")[:10]
-            weights = similar[nearest] ** 2
-            if total := weights.sum():
-                from_relatives[row] = (weights / total) @ (matrix[pool[nearest]] - mean)
+                to_pool[columns[token_id]] = 0
+            nearest = np.argsort(-to_pool, kind="stable")[:_RELATIVES]
+            weights = to_pool[nearest] ** 2
+            total = weights.sum()
+            if total:
+                deviations = known.matrix[known.pool[nearest]] - known.mean_row
+                relatives[place] = (weights / total) @ deviations
             if pieces[token_id]:
-                from_pieces[row] = matrix[list(pieces[token_id])].mean(axis=0) - mean
-    return from_relatives, from_pieces
+                from_pieces[place] = known.matrix[list(pieces[token_id])].mean(axis=0) - known.mean_row
+    return _RowSources(relatives, from_pieces)
 
 
-# Stands before the number of a removed entry. The names of other entries do not hold it.
+def _fitted_weights(sources: _RowSources, deviations: Rows) -> _SourceWeights:
+    """Fit the weights of both sources by non-negative least squares.
+
+    Args:
+        sources: of the sample, in its first rows.
+        deviations: the true deviations of the sample from the mean row, shape (S, D).
+
+    Returns:
+        The weights; 1 and 1 if no entry of the sample has both sources.
+    """
+    from scipy.optimize import nnls
+
+    relatives = sources.relatives[: len(deviations)]
+    pieces = sources.pieces[: len(deviations)]
+    has_both = relatives.any(axis=1) & pieces.any(axis=1)
+    if not has_both.any():
+        return _SourceWeights(1.0, 1.0)
+    predictors = np.stack([relatives[has_both].ravel(), pieces[has_both].ravel()], axis=1)
+    target = deviations[has_both].ravel()
+    weights, _residual = nnls(predictors.astype(np.float64), target.astype(np.float64))
+    return _SourceWeights(*weights.tolist())
+
+
+# Begins the name of a removed entry. No other entry contains it.
 _REMOVED = "\U0010fffd\U0010fffd"
 
 
-def pieces_of(backend: Tokenizer, ids: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    from tokenizers import Tokenizer
+def pieces_of(backend: Tokenizer, ids: Iterable[int]) -> dict[int, tuple[int, ...]]:
+    """Cut the strings of some entries into other entries, as the tokenizer would if it lacked all of them.
 
-    names = {token_id: name for token_id in ids if (name := backend.id_to_token(token_id)) is not None}
+    Returns:
+        The ids of the pieces by token id; none for an added token, and for an entry that cannot be cut.
+    """
+    names = {}
+    for token_id in ids:
+        name = backend.id_to_token(token_id)
+        if name is not None:
+            names[token_id] = name
     pipeline = json.loads(backend.to_str())
-    added = {token["id"] for token in pipeline["added_tokens"]}
-    # With other names, nothing reaches the entries.
-    model = renamed_model(pipeline["model"], {token_id: f"{_REMOVED}{token_id}" for token_id in names})
-    if (pairs := merge_pairs(model)) is not None:
-        gone = set(names.values())
-        model["merges"] = [list(pair) for pair in pairs if gone.isdisjoint((*pair, "".join(pair)))]
+    added_ids = {added["id"] for added in pipeline["added_tokens"]}
+    model = _model_without(pipeline["model"], names)
     if isinstance(model["vocab"], list):
-        unknown = model.get("unk_id")
+        unknown_id = model.get("unk_id")
     else:
-        unknown = None if model.get("unk_token") is None else backend.token_to_id(model["unk_token"])
-    # All steps around the model are empty: names of entries are tokenized as they are.
-    steps = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
-    bare = {"version": pipeline.get("version", "1.0"), "added_tokens": [], **dict.fromkeys(steps)}
-    tokenizer = Tokenizer.from_str(json.dumps({**bare, "model": model}))
+        unknown_token = model.get("unk_token")
+        unknown_id = None if unknown_token is None else backend.token_to_id(unknown_token)
+    tokenizer = _tokenizer_of_model(model, pipeline.get("version", "1.0"))
     prefix = model.get("continuing_subword_prefix") or ""
-    found: dict[int, tuple[int, ...]] = dict.fromkeys(ids, ())
+    pieces: dict[int, tuple[int, ...]] = dict.fromkeys(ids, ())
     for token_id, name in names.items():
-        if token_id in added:
+        if token_id in added_ids:
             continue
         if model.get("type") == "WordPiece" and prefix and name.startswith(prefix):
             # The library would read the prefix as the beginning of a word.
             cut = word_pieces(name, model["vocab"], prefix) or ()
-            pieces = tuple(model["vocab"][piece] for piece in cut)
+            piece_ids = tuple(model["vocab"][piece] for piece in cut)
         else:
-            pieces = tuple(token.id for token in tokenizer.model.tokenize(name))
-        found[token_id] = () if unknown in pieces else pieces
-    return found
+            piece_ids = tuple(token.id for token in tokenizer.model.tokenize(name))
+        if unknown_id not in piece_ids:
+            pieces[token_id] = piece_ids
+    return pieces
+
+
+def _model_without(model: dict[str, Any], names: Mapping[int, str]) -> dict[str, Any]:
+    """Put entries out of reach in the model of a pipeline: rename them, and remove their merges."""
+    changed = renamed_model(model, {token_id: f"{_REMOVED}{token_id}" for token_id in names})
+    pairs = merge_pairs(changed)
+    if pairs is not None:
+        removed = set(names.values())
+        changed["merges"] = [list(pair) for pair in pairs if removed.isdisjoint((*pair, "".join(pair)))]
+    return changed
+
+
+def _tokenizer_of_model(model: Mapping[str, Any], version: str) -> Tokenizer:
+    """Make a tokenizer without steps around its model, which reads the strings of entries as they are."""
+    from tokenizers import Tokenizer
+
+    steps = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
+    pipeline: dict[str, Any] = {
+        "version": version,
+        "added_tokens": [],
+        **dict.fromkeys(steps),
+        "model": model,
+    }
+    return Tokenizer.from_str(json.dumps(pipeline))

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stickytoken.encoders.loading.resolution import text_module
 from stickytoken.errors import RepairError
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from tokenizers import Tokenizer
 
-_TOKENIZER_FILE, _CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
+_TOKENIZER_FILE = "tokenizer.json"
+_CONFIG_FILE = "tokenizer_config.json"
 _ROLES_FILE = "special_tokens_map.json"
 
+# Characters of an error of transformers that a message shows.
+_SHOWN_ERROR = 200
 
-# What is left where a tokenizer cannot be edited.
+# Advice for tokenizers that cannot be edited.
 WITHOUT_EDITING = (
     "give other tokens than the model's own special ones a new row (keep-meaning or nearest), and remove the "
     "others from documents with stickytoken clean"
@@ -32,24 +35,48 @@ WITHOUT_EDITING = (
 
 @dataclass(frozen=True, slots=True)
 class ModelEdit:
-    rows: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)  # by token id, each (hidden size,)
-    unreachable: tuple[int, ...] = ()  # entries whose text becomes other entries; their ids stay
-    # Special or added tokens whose text becomes plain text; the tokenizer still puts them around a text.
+    """What changes in a model.
+
+    Attributes:
+        rows: new rows of the token embeddings by token id, each of shape (D,).
+        unreachable: entries whose text becomes other entries. Their ids stay.
+        plain_specials: special or added tokens whose text becomes plain text. The tokenizer still puts them
+            around a text.
+    """
+
+    rows: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)
+    unreachable: tuple[int, ...] = ()
     plain_specials: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
+    """The tokenizer in a folder, as stored and as loaded.
+
+    Attributes:
+        folder: the folder of the tokenizer.
+        stored: the content of tokenizer.json; None without the file.
+        loaded: the pipeline of the loaded tokenizer, in the form of tokenizer.json.
+        tokenizer: the tokenizer of transformers; None if the folder is meant for `tokenizers` alone.
+    """
+
     folder: Path
-    stored: dict[str, Any] | None  # tokenizer.json, if there is one
-    loaded: dict[str, Any]  # the pipeline of the loaded tokenizer, in the form of tokenizer.json
-    tokenizer: Any  # of transformers; None if the folder is meant for `tokenizers` alone
+    stored: dict[str, Any] | None
+    loaded: dict[str, Any]
+    tokenizer: Any
 
     @property
     def document(self) -> dict[str, Any]:
+        """The stored document, or the loaded one if no file is stored."""
         return self.loaded if self.stored is None else self.stored
 
+    @property
+    def pad_id(self) -> int | None:
+        """The id of the padding token; None without one."""
+        return None if self.tokenizer is None else self.tokenizer.pad_token_id
+
     def can_change_steps(self) -> bool:
+        """Say whether transformers uses the steps of tokenizer.json; some classes build their own."""
         if self.tokenizer is None:
             return True
         step = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
@@ -58,34 +85,44 @@ class Pipeline:
         config = b'{"tokenizer_class": "PreTrainedTokenizerFast"}'
         files = {_TOKENIZER_FILE: json.dumps(document).encode(), _CONFIG_FILE: config}
         try:
-            loaded = _loaded_by_transformers(files, self.folder)
+            tokenizer = _loaded_by_transformers(files, self.folder)
         except RepairError:
             return False
-        return bool(json.loads(loaded.backend_tokenizer.to_str())["normalizer"] == step)
+        return bool(json.loads(tokenizer.backend_tokenizer.to_str())["normalizer"] == step)
 
 
 def read_pipeline(model: Path) -> Pipeline:
+    """Read the tokenizer in the folder of a model.
+
+    Raises:
+        RepairError: the tokenizer cannot be loaded, or is written in Python.
+    """
     from tokenizers import Tokenizer
 
     module = text_module(model, str(model))
     folder = module.folder
     path = folder / _TOKENIZER_FILE
     stored = read_object(path) or None
-    bare = not any((folder / name).is_file() for name in (_CONFIG_FILE, "config.json"))
-    if stored and (bare or module.is_static):
+    has_config = any((folder / name).is_file() for name in (_CONFIG_FILE, "config.json"))
+    if stored and (module.is_static or not has_config):
         return Pipeline(folder, stored, json.loads(Tokenizer.from_file(str(path)).to_str()), None)
     tokenizer = _transformers_tokenizer(folder)
     return Pipeline(folder, stored, json.loads(tokenizer.backend_tokenizer.to_str()), tokenizer)
 
 
 def _transformers_tokenizer(folder: Path) -> Any:
+    """Load a tokenizer with transformers, and require that it has a pipeline.
+
+    Raises:
+        RepairError: it cannot be loaded, or is written in Python.
+    """
     from tokenizers import Tokenizer
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    except Exception as error:  # anything may be wrong with the files, and each class says it in its own way
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+    except Exception as error:  # every tokenizer class raises errors of its own for damaged files
+        reason = " ".join(str(error).split())[:_SHOWN_ERROR] or type(error).__name__
         raise RepairError(f"the tokenizer in {folder} cannot be loaded: {reason}") from error
     if not isinstance(getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
         raise RepairError(
@@ -96,114 +133,191 @@ def _transformers_tokenizer(folder: Path) -> Any:
 
 
 def _loaded_by_transformers(files: Mapping[str, bytes], model: Path) -> Any:
-    with tempfile.TemporaryDirectory() as folder:
-        if (config := model / "config.json").is_file():
-            shutil.copyfile(config, Path(folder) / config.name)
-        for name, content in files.items():
-            (Path(folder) / name).write_bytes(content)
-        return _transformers_tokenizer(Path(folder))
+    """Load a tokenizer from the contents of its files and the config.json of a model."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        config = model / "config.json"
+        if config.is_file():
+            shutil.copyfile(config, folder / config.name)
+        for file_name, content in files.items():
+            (folder / file_name).write_bytes(content)
+        return _transformers_tokenizer(folder)
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    return found
+    """Read a JSON object; without the file, an empty one."""
+    if not path.is_file():
+        return {}
+    content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return content
 
 
 def splittable(folder: Path, ids: Sequence[int]) -> dict[int, str | None]:
-    """Say of each entry why it cannot become unreachable together with those before it; None if it can."""
+    """Find out which entries can become unreachable, together with the ones before that can.
+
+    Args:
+        folder: of the model.
+        ids: entries of its vocabulary.
+
+    Returns:
+        By token id, why the entry cannot become unreachable; None if it can.
+    """
     if not ids:
         return {}
     pipeline = read_pipeline(folder)
-    vocabulary = _pipeline.Vocabulary(pipeline.document, pipeline.can_change_steps)
+    vocabulary = _pipeline.EditableVocabulary(pipeline.document, pipeline.can_change_steps)
+    accepted: list[int] = []
     reasons: dict[int, str | None] = {}
     for token_id in dict.fromkeys(ids):
-        accepted = [each for each, reason in reasons.items() if reason is None]
-        reasons[token_id] = vocabulary.reason_against(token_id, accepted)
+        reason = vocabulary.reason_against(token_id, accepted)
+        reasons[token_id] = reason
+        if reason is None:
+            accepted.append(token_id)
     return reasons
 
 
+class _EditedTokenizer(NamedTuple):
+    """The document of a tokenizer after an edit, and what must be written with it."""
+
+    document: dict[str, Any]
+    new_names: dict[int, str]  # of the entries that were renamed, by token id
+    is_rebuilt: bool  # whether it comes from the loaded tokenizer, so that its configuration must change too
+
+
 def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
-    plain, unreachable = edit.plain_specials, edit.unreachable
-    if not (plain or unreachable):
+    """Edit the tokenizer of a model.
+
+    Args:
+        folder: of the model. It stays as it is.
+        edit: rows are ignored.
+
+    Returns:
+        The contents of the files that change, by path inside the folder.
+
+    Raises:
+        RepairError: the tokenizer cannot be edited, or an entry would still be reached.
+    """
+    if not (edit.plain_specials or edit.unreachable):
         return {}
     pipeline = read_pipeline(folder)
-    # The pipeline that transformers makes of the files, with the lengths of tokenizer.json.
-    as_loaded = pipeline.document
-    if pipeline.tokenizer is not None:
-        lengths = {key: (pipeline.stored or {}).get(key) for key in ("truncation", "padding")}
-        as_loaded = pipeline.loaded | lengths
-    rebuilt = bool(plain) or pipeline.stored is None
-    document = as_loaded if rebuilt else pipeline.document
-    renamed: dict[int, str] = {}
-    if unreachable:
-        changed, renamed = _pipeline.Vocabulary(document, pipeline.can_change_steps).without(unreachable)
-        if changed["model"].get("ignore_merges") and not rebuilt:
-            # The steps change too, not the vocabulary alone.
-            rebuilt = True
-            changed, renamed = _pipeline.Vocabulary(as_loaded, pipeline.can_change_steps).without(unreachable)
-        document = changed
-    pad_id = getattr(pipeline.tokenizer, "pad_token_id", None)
-    if plain:
-        document, names = _pipeline.with_plain_specials(document, plain, pad_id)
-        renamed |= names
-    after = _tokenizer(document)
-    texts = _require_out_of_reach(pipeline, document, after, (*unreachable, *plain), renamed)
-    files = _vocabulary_files(pipeline, document, renamed, edit)
-    files[_TOKENIZER_FILE] = _as_json(document)
-    if rebuilt and pipeline.tokenizer is not None:
-        files |= _config_files(pipeline, document, plain, renamed.get(pad_id) if pad_id in plain else None)
-        tokenizer = _loaded_by_transformers(files, pipeline.folder)
-        loaded = _whole(tokenizer.backend_tokenizer)
-        for text in ("one one one one two", *texts):
-            if loaded.encode(text).ids != after.encode(text).ids:
-                raise RepairError(
-                    f"the tokenizer in {pipeline.folder} cannot be edited so: transformers rebuilds a "
-                    f"{type(tokenizer).__name__} from its vocabulary, and reads {text!r} otherwise than "
-                    "tokenizer.json says; choose a strategy that changes rows"
-                )
+    edited = _edited_document(pipeline, edit)
+    before = _tokenizer(pipeline.document)
+    after = _tokenizer(edited.document)
+    entries = _pipeline.entries_of(pipeline.loaded)
+    edited_entries = {token_id: entries[token_id] for token_id in (*edit.unreachable, *edit.plain_specials)}
+    texts = _texts_with_entries(edited_entries, before, edited.new_names)
+    _require_out_of_reach(edited_entries, after, edited.document, texts)
+    _require_same_size(pipeline.folder, before, after)
+    files = _vocabulary_files(pipeline, edited, edit)
+    files[_TOKENIZER_FILE] = _as_json(edited.document)
+    if edited.is_rebuilt and pipeline.tokenizer is not None:
+        files |= _config_files(pipeline, edited, edit.plain_specials)
+        every_text = [text for texts_of_entry in texts.values() for text in texts_of_entry]
+        _require_same_in_transformers(pipeline, after, files, every_text)
     inside = pipeline.folder.relative_to(folder)
     return {str(inside / name): content for name, content in files.items()}
 
 
-# What may stand around the text of an entry.
-_SHAPES = ("{}", " {}", "{0} {0} {0}", "{0}{0}", "a {} b", "a{}b", '"{}"')
+def _edited_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
+    """Put entries out of reach in the document of a tokenizer.
+
+    The stored document is edited where its vocabulary alone changes. Otherwise the pipeline is rebuilt from
+    the loaded tokenizer, because transformers may have changed what the file says.
+    """
+    as_loaded = pipeline.document
+    if pipeline.tokenizer is not None:
+        stored = pipeline.stored or {}
+        as_loaded = pipeline.loaded | {key: stored.get(key) for key in ("truncation", "padding")}
+    is_rebuilt = bool(edit.plain_specials) or pipeline.stored is None
+    document = as_loaded if is_rebuilt else pipeline.document
+    new_names: dict[int, str] = {}
+    if edit.unreachable:
+        changed = _without_entries(pipeline, document, edit.unreachable)
+        changes_steps = bool(changed.document["model"].get("ignore_merges"))
+        if changes_steps and not is_rebuilt:
+            is_rebuilt = True
+            changed = _without_entries(pipeline, as_loaded, edit.unreachable)
+        document = changed.document
+        new_names |= changed.new_names
+    if edit.plain_specials:
+        changed = _pipeline.with_plain_specials(document, edit.plain_specials, pipeline.pad_id)
+        document = changed.document
+        new_names |= changed.new_names
+    return _EditedTokenizer(document, new_names, is_rebuilt)
+
+
+def _without_entries(
+    pipeline: Pipeline, document: dict[str, Any], ids: Sequence[int]
+) -> _pipeline.EditedPipeline:
+    return _pipeline.EditableVocabulary(document, pipeline.can_change_steps).without(ids)
+
+
+# Texts that try to reach an entry; its text takes the place of the braces.
+_ATTEMPTS = ("{}", " {}", "{0} {0} {0}", "{0}{0}", "a {} b", "a{}b", '"{}"')
+
+
+def _texts_with_entries(
+    entries: Mapping[int, str], before: Tokenizer, new_names: Mapping[int, str]
+) -> dict[int, list[str]]:
+    """Write texts that contain each entry: its string, its decoded text and its new name."""
+    texts = {}
+    for token_id, entry in entries.items():
+        decoded = before.decode([token_id], skip_special_tokens=False)
+        spellings = sorted({entry, decoded, new_names.get(token_id, entry)})
+        texts[token_id] = [attempt.format(spelling) for spelling in spellings for attempt in _ATTEMPTS]
+    return texts
 
 
 def _require_out_of_reach(
-    pipeline: Pipeline,
-    document: dict[str, Any],
+    entries: Mapping[int, str],
     after: Tokenizer,
-    ids: Sequence[int],
-    renamed: Mapping[int, str],
-) -> list[str]:
-    entries, before = _pipeline.entries_of(pipeline.loaded), _tokenizer(pipeline.document)
-    texts = {}
-    for token_id in ids:
-        decoded = before.decode([token_id], skip_special_tokens=False)
-        written = sorted({entries[token_id], renamed.get(token_id, entries[token_id]), decoded})
-        texts[token_id] = [shape.format(text) for text in written for shape in _SHAPES]
+    document: Mapping[str, Any],
+    texts: Mapping[int, Sequence[str]],
+) -> None:
+    """Refuse an edit after which some text still reaches an entry; unknown text may reach the unknown one."""
     model = document["model"]
-    unknown = {model.get("unk_id"), after.token_to_id(str(model.get("unk_token")))}
-    for token_id in set(ids) - unknown:
+    unknown_ids = {model.get("unk_id"), after.token_to_id(str(model.get("unk_token")))}
+    for token_id in entries.keys() - unknown_ids:
         for text in texts[token_id]:
             if token_id in after.encode(text, add_special_tokens=False).ids:
-                entry = _pipeline.shown_entry(entries[token_id], token_id)
+                entry = _pipeline.named_entry(entries[token_id], token_id)
                 raise RepairError(f"{entry} cannot be edited: text such as {text!r} still reaches it")
-    if (size := before.get_vocab_size()) != (left := after.get_vocab_size()):
+
+
+def _require_same_size(folder: Path, before: Tokenizer, after: Tokenizer) -> None:
+    """Refuse an edit that changes the number of entries."""
+    size_before = before.get_vocab_size()
+    size_after = after.get_vocab_size()
+    if size_before != size_after:
         raise RepairError(
-            f"the tokenizer in {pipeline.folder} cannot be edited: it has {size} entries, and {left} after "
-            "the edit"
+            f"the tokenizer in {folder} cannot be edited: it has {size_before} entries, and {size_after} "
+            "after the edit"
         )
-    return [text for token_id in ids for text in texts[token_id]]
 
 
-def _tokenizer(document: dict[str, Any]) -> Tokenizer:
+def _require_same_in_transformers(
+    pipeline: Pipeline, expected: Tokenizer, files: Mapping[str, bytes], texts: Sequence[str]
+) -> None:
+    """Refuse an edit that transformers reads differently than tokenizer.json says."""
+    tokenizer = _loaded_by_transformers(files, pipeline.folder)
+    loaded = _without_limits(tokenizer.backend_tokenizer)
+    for text in ("one one one one two", *texts):
+        if loaded.encode(text).ids != expected.encode(text).ids:
+            raise RepairError(
+                f"the tokenizer in {pipeline.folder} cannot be edited: transformers rebuilds a "
+                f"{type(tokenizer).__name__} from its vocabulary, and reads {text!r} differently than "
+                "tokenizer.json says; choose a strategy that changes rows"
+            )
+
+
+def _tokenizer(document: Mapping[str, Any]) -> Tokenizer:
     from tokenizers import Tokenizer
 
-    return _whole(Tokenizer.from_str(json.dumps(document)))
+    return _without_limits(Tokenizer.from_str(json.dumps(document)))
 
 
-def _whole(tokenizer: Tokenizer) -> Tokenizer:
+def _without_limits(tokenizer: Tokenizer) -> Tokenizer:
+    """Switch off truncation and padding."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -213,92 +327,154 @@ def _as_json(value: Any) -> bytes:
     return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
 
 
-_EXTRA = ("additional_special_tokens", "extra_special_tokens")
-# Settings of classes that build their own pipeline; the pipeline is in tokenizer.json now.
-_OF_CLASSES = {"add_bos_token", "add_eos_token", "auto_map", "from_slow", "legacy"}
-_OF_CLASSES |= {"vocab_file", "tokenizer_file"}
-_SETTINGS = ("model_max_length", "padding_side", "truncation_side", "clean_up_tokenization_spaces")
+# Keys for lists of special tokens without a role.
+_EXTRA_KEYS = ("additional_special_tokens", "extra_special_tokens")
+# Settings of tokenizer classes that build their own pipeline. It is in tokenizer.json now.
+_SETTINGS_OF_CLASSES = {
+    "add_bos_token",
+    "add_eos_token",
+    "auto_map",
+    "from_slow",
+    "legacy",
+    "vocab_file",
+    "tokenizer_file",
+}
+# Settings that stay as the loaded tokenizer has them.
+_KEPT_SETTINGS = ("model_max_length", "padding_side", "truncation_side", "clean_up_tokenization_spaces")
 
 
 def _config_files(
-    pipeline: Pipeline, document: Mapping[str, Any], plain: Collection[int], pad_name: str | None
+    pipeline: Pipeline, edited: _EditedTokenizer, plain_specials: Collection[int]
 ) -> dict[str, bytes]:
-    """Make transformers follow tokenizer.json: `PreTrainedTokenizerFast` does, but for tokens with a role."""
-    tokenizer = pipeline.tokenizer
-    stored, stored_roles = (read_object(pipeline.folder / name) for name in (_CONFIG_FILE, _ROLES_FILE))
+    """Make transformers follow tokenizer.json: `PreTrainedTokenizerFast` does, except for tokens with a role.
 
-    def is_plain(token: str) -> bool:
-        return tokenizer.convert_tokens_to_ids(token) in plain
+    Args:
+        pipeline: the tokenizer before the edit.
+        edited: the tokenizer after it.
+        plain_specials: special tokens whose text becomes plain text, and which so lose their role.
 
-    named = tokenizer.special_tokens_map.items()
-    roles = {role: str(token) for role, token in named if isinstance(token, str)}
-    config = {key: value for key, value in stored.items() if key not in (*_EXTRA, *_OF_CLASSES)}
-    config |= {
-        role: None if pad_name is not None or is_plain(token) else token for role, token in roles.items()
-    }
-    if pad_name is not None:
-        config |= {"pad_token": pad_name, "split_special_tokens": True}
-    else:
-        extra = map(str, getattr(tokenizer, "extra_special_tokens", ()))
-        if kept := [token for token in extra if not is_plain(token)]:
-            config["additional_special_tokens"] = kept
-    config["added_tokens_decoder"] = {
-        str(added["id"]): {key: value for key, value in added.items() if key != "id"}
-        for added in document["added_tokens"]
-    }
-    config |= {key: getattr(tokenizer, key) for key in _SETTINGS if getattr(tokenizer, key, None) is not None}
-    config["model_input_names"] = list(tokenizer.model_input_names)
-    config["tokenizer_class"] = "PreTrainedTokenizerFast"
-    config = {key: value for key, value in config.items() if value is not None or key not in roles}
+    Returns:
+        The contents of tokenizer_config.json and, if the folder has one, special_tokens_map.json.
+    """
+    config = _tokenizer_config(pipeline, edited, plain_specials)
     files = {_CONFIG_FILE: _as_json(config)}
-    if not stored_roles:
-        return files
-
-    def content(token: Any) -> Any:
-        return token.get("content") if isinstance(token, dict) else token
-
-    left = set(config.get("additional_special_tokens", ()))
-    roles_left: dict[str, Any] = {}
-    for key, value in stored_roles.items():
-        if key in _EXTRA:
-            roles_left[key] = [each for each in value if content(each) in left]
-        elif key in config:
-            roles_left[key] = value if content(value) == config[key] else config[key]
-    return files | {_ROLES_FILE: _as_json(roles_left)}
-
-
-_SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
-_UNUSED = 5  # type of a SentencePiece entry that no text is cut into
-
-
-def _vocabulary_files(
-    pipeline: Pipeline, document: dict[str, Any], renamed: Mapping[int, str], edit: ModelEdit
-) -> dict[str, bytes]:
-    folder, before = pipeline.folder, _pipeline.entries_of(pipeline.document)
-    names = {before[token_id]: name for token_id, name in renamed.items()}
-    gone = {before[token_id] for token_id in edit.plain_specials}
-    files: dict[str, bytes] = {}
-    if names and (content := _read(folder / "vocab.txt")) is not None:
-        lines = content.decode("utf-8").split("\n")
-        files["vocab.txt"] = "\n".join(names.get(line.rstrip("\r"), line) for line in lines).encode()
-    if names and (vocabulary := read_object(folder / "vocab.json")):
-        changed = {names.get(entry, entry): token_id for entry, token_id in vocabulary.items()}
-        files["vocab.json"] = json.dumps(changed, ensure_ascii=False).encode()
-    merges = _pipeline.merge_pairs(document["model"]) if edit.unreachable else None
-    if merges is not None and (content := _read(folder / "merges.txt")) is not None:
-        first = content.decode("utf-8").split("\n", 1)[0]
-        head = [first] if first.startswith("#version") else []
-        files["merges.txt"] = "\n".join([*head, *(" ".join(pair) for pair in merges), ""]).encode()
-    if gone and (added := read_object(folder / "added_tokens.json")):
-        left = {entry: token_id for entry, token_id in added.items() if entry not in gone}
-        files["added_tokens.json"] = json.dumps(left, ensure_ascii=False, indent=2).encode()
-    for name in _SENTENCEPIECE if names else ():
-        if (content := _read(folder / name)) is not None and (pieces := _renamed_pieces(content, names)):
-            files[name] = pieces
+    stored_roles = read_object(pipeline.folder / _ROLES_FILE)
+    if stored_roles:
+        files[_ROLES_FILE] = _as_json(_remaining_roles(stored_roles, config))
     return files
 
 
-def _renamed_pieces(content: bytes, names: Mapping[str, str]) -> bytes | None:
+def _tokenizer_config(
+    pipeline: Pipeline, edited: _EditedTokenizer, plain_specials: Collection[int]
+) -> dict[str, Any]:
+    """Return the content of tokenizer_config.json after an edit."""
+    tokenizer = pipeline.tokenizer
+
+    def is_plain(token: str) -> bool:
+        return tokenizer.convert_tokens_to_ids(token) in plain_specials
+
+    stored = read_object(pipeline.folder / _CONFIG_FILE)
+    replaced_keys = {*_EXTRA_KEYS, *_SETTINGS_OF_CLASSES}
+    config: dict[str, Any] = {key: value for key, value in stored.items() if key not in replaced_keys}
+    roles = {role: token for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+    pad_id = pipeline.pad_id
+    if pad_id is not None and pad_id in plain_specials:
+        # Padding needs its token by role. Then no special token may be matched in text, and none has a role.
+        config |= dict.fromkeys(roles)
+        config["pad_token"] = edited.new_names[pad_id]
+        config["split_special_tokens"] = True
+    else:
+        config |= {role: None if is_plain(token) else token for role, token in roles.items()}
+        extra_tokens = [str(token) for token in getattr(tokenizer, "extra_special_tokens", ())]
+        remaining_tokens = [token for token in extra_tokens if not is_plain(token)]
+        if remaining_tokens:
+            config["additional_special_tokens"] = remaining_tokens
+    added_tokens = {}
+    for added in edited.document["added_tokens"]:
+        added_tokens[str(added["id"])] = {key: value for key, value in added.items() if key != "id"}
+    config["added_tokens_decoder"] = added_tokens
+    for key in _KEPT_SETTINGS:
+        value = getattr(tokenizer, key, None)
+        if value is not None:
+            config[key] = value
+    config["model_input_names"] = list(tokenizer.model_input_names)
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    return {key: value for key, value in config.items() if value is not None or key not in roles}
+
+
+def _remaining_roles(stored_roles: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of special_tokens_map.json that agrees with a tokenizer_config.json."""
+    extra_tokens = set(config.get("additional_special_tokens", ()))
+    remaining: dict[str, Any] = {}
+    for key, value in stored_roles.items():
+        if key in _EXTRA_KEYS:
+            remaining[key] = [token for token in value if _content(token) in extra_tokens]
+        elif key in config:
+            remaining[key] = value if _content(value) == config[key] else config[key]
+    return remaining
+
+
+def _content(token: Any) -> Any:
+    """Return the text of a special token, which is stored as a string or as an object."""
+    return token.get("content") if isinstance(token, dict) else token
+
+
+_SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+# Type of a SentencePiece entry that no text is cut into.
+_UNUSED = 5
+
+
+def _vocabulary_files(pipeline: Pipeline, edited: _EditedTokenizer, edit: ModelEdit) -> dict[str, bytes]:
+    """Change the older vocabulary files beside tokenizer.json in the same way, where the folder has them."""
+    folder = pipeline.folder
+    entries = _pipeline.entries_of(pipeline.document)
+    new_names = {entries[token_id]: name for token_id, name in edited.new_names.items()}
+    files: dict[str, bytes] = {}
+    if new_names:
+        files |= _renamed_files(folder, new_names)
+    merges_file = folder / "merges.txt"
+    merges = _pipeline.merge_pairs(edited.document["model"])
+    if edit.unreachable and merges is not None and merges_file.is_file():
+        first_line = merges_file.read_bytes().decode("utf-8").split("\n", 1)[0]
+        lines = [first_line] if first_line.startswith("#version") else []
+        lines += [" ".join(pair) for pair in merges]
+        files[merges_file.name] = "\n".join([*lines, ""]).encode()
+    plain_entries = {entries[token_id] for token_id in edit.plain_specials}
+    added_tokens = read_object(folder / "added_tokens.json")
+    if plain_entries and added_tokens:
+        remaining = {
+            entry: token_id for entry, token_id in added_tokens.items() if entry not in plain_entries
+        }
+        files["added_tokens.json"] = json.dumps(remaining, ensure_ascii=False, indent=2).encode()
+    return files
+
+
+def _renamed_files(folder: Path, new_names: Mapping[str, str]) -> dict[str, bytes]:
+    """Rename entries in the vocabulary files that a folder has; return the contents that change."""
+    files: dict[str, bytes] = {}
+    lines_file = folder / "vocab.txt"
+    if lines_file.is_file():
+        lines = lines_file.read_bytes().decode("utf-8").split("\n")
+        renamed_lines = [new_names.get(line.rstrip("\r"), line) for line in lines]
+        files[lines_file.name] = "\n".join(renamed_lines).encode()
+    vocabulary = read_object(folder / "vocab.json")
+    if vocabulary:
+        renamed = {new_names.get(entry, entry): token_id for entry, token_id in vocabulary.items()}
+        files["vocab.json"] = json.dumps(renamed, ensure_ascii=False).encode()
+    for name in _SENTENCEPIECE_FILES:
+        path = folder / name
+        content = _with_renamed_pieces(path.read_bytes(), new_names) if path.is_file() else None
+        if content is not None:
+            files[name] = content
+    return files
+
+
+def _with_renamed_pieces(content: bytes, new_names: Mapping[str, str]) -> bytes | None:
+    """Rename entries of a SentencePiece model, and mark them as unused.
+
+    Returns:
+        The changed model; None if it has none of the entries, or the file is no SentencePiece model.
+    """
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     from sentencepiece import sentencepiece_model_pb2
 
@@ -306,14 +482,15 @@ def _renamed_pieces(content: bytes, names: Mapping[str, str]) -> bytes | None:
     model = formats.ModelProto()
     try:
         model.ParseFromString(content)
-    except DecodeError:  # files of tiktoken have this name too
+    except DecodeError:  # files of tiktoken have the same name
         return None
     normal = formats.ModelProto.SentencePiece.NORMAL
-    found = [piece for piece in model.pieces if piece.piece in names and piece.type in (normal, _UNUSED)]
-    for piece in found:
-        piece.piece, piece.type = names[piece.piece], _UNUSED
-    return bytes(model.SerializeToString()) if found else None
-
-
-def _read(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
+    renamed_pieces = [
+        piece for piece in model.pieces if piece.piece in new_names and piece.type in (normal, _UNUSED)
+    ]
+    if not renamed_pieces:
+        return None
+    for piece in renamed_pieces:
+        piece.piece = new_names[piece.piece]
+        piece.type = _UNUSED
+    return bytes(model.SerializeToString())
