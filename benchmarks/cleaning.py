@@ -27,7 +27,7 @@ from stickytoken import Run, load_encoder, open_run
 from stickytoken.cleaning import Cleaner, CleaningRules, find_spans
 from stickytoken.cleaning.files import clean_file
 from stickytoken.cleaning.rules import rules_of_run
-from stickytoken.data.documents import Wanted
+from stickytoken.data.documents import NamedColumns
 from stickytoken.data.rewriting import open_source
 from stickytoken.scanning.scan import is_only_suspected, scan_documents
 
@@ -404,7 +404,7 @@ def five_ways(cranfield: Path, run: Path, planted: int = 60, clean: int = 1340, 
             path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
             scanned = scan_documents(opened, path).documents
             output = io.BytesIO()
-            clean_file(open_source(path, Wanted()), cleaner, output)
+            clean_file(open_source(path, NamedColumns()), cleaner, output)
         after = [json.loads(line) for line in output.getvalue().decode().splitlines()]
         certain = scanned.filter(~is_only_suspected())
         found = set(certain["number"].to_list())

@@ -208,9 +208,9 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     require_callable("progress", progress)
     max_tokens = whole_number("max_tokens", max_tokens, 0)
     if isinstance(documents, (str, Path)):
-        from stickytoken.data.documents import Wanted, open_documents
+        from stickytoken.data.documents import NamedColumns, open_documents
 
-        open_documents(documents, Wanted(column))  # refused before a run is made
+        open_documents(documents, NamedColumns(column))  # refused before a run is made
     compared = None if baseline is None else open_run(baseline)
     folder = file_path("folder", folder)
     notes: list[str] = []

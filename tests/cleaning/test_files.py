@@ -19,7 +19,7 @@ import scanned
 from stickytoken import Cleaner
 from stickytoken.cleaning.files import clean_file
 from stickytoken.cli.app import app
-from stickytoken.data.documents import Wanted, unicode_text
+from stickytoken.data.documents import NamedColumns, unicode_text
 from stickytoken.data.rewriting import edited_text, open_source
 from stickytoken.errors import InputError
 from stickytoken.scanning.scan import scan_documents
@@ -162,7 +162,7 @@ def cleaner(scanned_run):
 def clean_path(path: Path, cleaner: Cleaner, **wanted):
     """Return what cleaning a file writes, and the totals."""
     output = io.BytesIO()
-    totals = clean_file(open_source(path, Wanted(**wanted)), cleaner, output)
+    totals = clean_file(open_source(path, NamedColumns(**wanted)), cleaner, output)
     return output.getvalue(), totals
 
 

@@ -17,8 +17,8 @@ from stickytoken.data import PAPER_DATASETS, load_sentences, sentences_from_hub
 from stickytoken.data.documents import (
     Document,
     Meter,
+    NamedColumns,
     Skipped,
-    Wanted,
     lines,
     open_documents,
     separated_records,
@@ -33,7 +33,7 @@ TEXTS = ["first one", 'with "quotes", commas\nand lines', "\u00e9\u4e2d\U0001f64
 def read(source, /, **wanted):
     """All records of a source; the meter ends at the total where there is one."""
     meter = Meter()
-    found = list(open_documents(source, Wanted(**wanted)).read(meter))
+    found = list(open_documents(source, NamedColumns(**wanted)).read(meter))
     assert meter.total is None or meter.share == 1
     return found
 
@@ -223,7 +223,7 @@ def local_hub(tmp_path, monkeypatch):
 
 
 def texts_of(source):
-    documents = [record.text for record in open_documents(source, Wanted()).read(Meter())]
+    documents = [record.text for record in open_documents(source, NamedColumns()).read(Meter())]
     assert load_sentences(source).texts == tuple(documents)
     return documents
 
@@ -246,7 +246,7 @@ def test_without_a_usual_split_the_splits_are_listed(local_hub):
     for split in ("validation", "test"):
         (local_hub / f"{split}.csv").write_text("text\nno\n")
     message = f"which split of {str(local_hub)!r}? It has validation, test: pass hub:{local_hub}@SPLIT"
-    for read in (load_sentences, lambda source: list(open_documents(source, Wanted()).read(Meter()))):
+    for read in (load_sentences, lambda source: list(open_documents(source, NamedColumns()).read(Meter()))):
         with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
             read(f"hub:{local_hub}")
 

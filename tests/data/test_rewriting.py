@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from stickytoken.data.documents import Document, Meter, Wanted, open_documents
+from stickytoken.data.documents import Document, Meter, NamedColumns, open_documents
 from stickytoken.data.rewriting import open_source, require_same_format, rewrite
 from stickytoken.errors import InputError
 
 
 def records(path):
-    return list(open_documents(path, Wanted()).read(Meter()))
+    return list(open_documents(path, NamedColumns()).read(Meter()))
 
 
 def rewritten(path, edits_of):
     output = io.BytesIO()
     rewrite(
-        open_source(path, Wanted()),
+        open_source(path, NamedColumns()),
         output,
         lambda _, texts: [edits_of(text) for text in texts],
         lambda _: None,
@@ -101,7 +101,7 @@ def test_only_the_string_of_the_column_changes(write, line, expected):
 
 
 def test_an_output_of_another_format_is_refused(write, tmp_path):
-    source = open_source(write("own.jsonl", '{"text": "a"}\n'), Wanted())
+    source = open_source(write("own.jsonl", '{"text": "a"}\n'), NamedColumns())
     for name in ("out.ndjson", "out.jsonl.gz", "out"):
         require_same_format(source, tmp_path / name)
     for name in ("out.csv", "out.txt", "out.parquet"):

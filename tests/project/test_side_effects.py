@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from planted import program
-from stickytoken.data.documents import Meter, Wanted, open_documents
+from stickytoken.data.documents import Meter, NamedColumns, open_documents
 from stickytoken.encoders.compute.batches import compute_all
 from stickytoken.machine import SharedSetting
 
@@ -49,7 +49,7 @@ print("unchanged")
 
 
 def rows(path):
-    return open_documents(path, Wanted()).read(Meter())
+    return open_documents(path, NamedColumns()).read(Meter())
 
 
 def test_interleaved_readers_of_long_fields_leave_the_limit_of_the_csv_module(tmp_path):

@@ -1,4 +1,4 @@
-"""Readers of texts and tables. Here: what a run draws its pairs from, a corpus or pairs of the user.
+"""Readers of texts and tables. This module has the corpora of sentences and the sentence pairs of a run.
 
 Sampling and choosing pairs is step 1 of the Sticky Token Detector (Chen et al. 2025).
 """
@@ -11,7 +11,6 @@ import unicodedata
 import warnings
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -42,13 +41,21 @@ __all__ = [
 ]
 
 LONGEST_SENTENCE = 100_000
-"""Characters of the longest sentence: no model reads more, and tokenizing megabytes takes minutes."""
+"""Most characters of a sentence. No model reads more, and tokenizing megabytes takes minutes."""
 
-# The datasets of the published runs; of multilingual ones the English configuration is read.
+# The datasets of the published runs. The multilingual ones are read in English.
 PAPER_DATASETS = (
-    *("mteb/sts13-sts", "mteb/sts22-crosslingual-sts", "mteb/sts12-sts", "mteb/stsbenchmark-sts"),
-    *("mteb/sickr-sts", "mteb/sts14-sts", "mteb/biosses-sts", "mteb/sts16-sts", "mteb/sts15-sts"),
-    *("mteb/stsb_multi_mt", "mteb/sts17-crosslingual-sts"),
+    "mteb/sts13-sts",
+    "mteb/sts22-crosslingual-sts",
+    "mteb/sts12-sts",
+    "mteb/stsbenchmark-sts",
+    "mteb/sickr-sts",
+    "mteb/sts14-sts",
+    "mteb/biosses-sts",
+    "mteb/sts16-sts",
+    "mteb/sts15-sts",
+    "mteb/stsb_multi_mt",
+    "mteb/sts17-crosslingual-sts",
 )
 
 
@@ -60,12 +67,12 @@ class Sentences:
         texts: The sentences.
         source: Where they came from, for display.
         topics: The topic of each sentence, where the corpus has them.
-        blank: Number of blank or missing sentences left out.
-        duplicates: Number of repeated sentences left out.
-        too_long: Number of sentences left out for their length.
-        unknown: Share of the characters that the model's tokenizer does not know; None before a model
-            was chosen.
-        bundled: Whether this is the package's own corpus, which stands for no index in particular.
+        blank: Number of blank or missing sentences that were left out.
+        duplicates: Number of repeated sentences that were left out.
+        too_long: Number of sentences that were left out because they are too long.
+        unknown: Share of the characters that the model's tokenizer does not know; None until a model is
+            chosen.
+        bundled: Whether this is the package's own corpus.
     """
 
     texts: tuple[str, ...]
@@ -105,16 +112,17 @@ class Sentences:
                 f"{self.source} has {len(self.texts)} distinct sentences, but {count} are needed: "
                 f"pass a larger corpus, or sample at most {len(self.texts)}"
             )
-        chosen = np.random.default_rng(seed).choice(len(self.texts), size=count, replace=False)
-        return tuple(self.texts[k] for k in chosen)
+        indices = np.random.default_rng(seed).choice(len(self.texts), size=count, replace=False)
+        return tuple(self.texts[index] for index in indices)
 
 
 def _digest_of_texts(texts: Iterable[str]) -> str:
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for text in texts:
         encoded = text.encode("utf-8", "surrogatepass")
-        found.update(len(encoded).to_bytes(8, "big") + encoded)
-    return found.hexdigest()
+        # The length keeps ("ab", "c") and ("a", "bc") apart.
+        sha256.update(len(encoded).to_bytes(8, "big") + encoded)
+    return sha256.hexdigest()
 
 
 def load_sentences(
@@ -140,18 +148,21 @@ def load_sentences(
             raise InputError("there are no columns to choose from: omit the column")
         if isinstance(source, Sentences):
             return source
-        return bundled_sentences() if source is None or isinstance(source, (str, Path)) else _given(source)
+        if source is None or isinstance(source, (str, Path)):
+            return bundled_sentences()
+        return _from_values(source)
     name = str(source)
     if name == "paper":
-        return sentences_from_hub(tuple(f"{each}@test" for each in PAPER_DATASETS), column)
+        return sentences_from_hub(tuple(f"{dataset}@test" for dataset in PAPER_DATASETS), column)
     if name.startswith(tables.HUB):
         return sentences_from_hub((name.removeprefix(tables.HUB),), column)
     path = file_path("sentences", source)
     try:
-        is_there = path.exists()
-    except OSError:  # reading it says why
-        is_there = True
-    if isinstance(source, str) and not is_there:
+        exists = path.exists()
+    except OSError:
+        # Reading the file raises the same error, with a message.
+        exists = True
+    if isinstance(source, str) and not exists:
         raise InputError(f"no file {shown(source)} (in Python, pass sentences themselves as a list)")
     return sentences_from_file(path, column)
 
@@ -195,17 +206,30 @@ def sentences_from_hub(names: tuple[str, ...], column: str | None = None) -> Sen
 
 
 def _texts(frame: pl.DataFrame, column: str | None, name: str) -> list[str | None]:
+    """Return the texts of one column, or of all columns with sentences, one column after the other."""
     columns = (column,) if column else tables.text_columns(frame, name)
-    return [text for each in columns for text in tables.text_column(frame, each, name)]
+    texts: list[str | None] = []
+    for text_column in columns:
+        texts += tables.text_column(frame, text_column, name)
+    return texts
 
 
-def _given(values: object) -> Sentences:
-    texts = []
-    for place, value in enumerate(list_of("sentences", "sentences", values), start=1):
-        nan = isinstance(value, float) and math.isnan(value)
-        if not (isinstance(value, str | None) or nan or type(value).__name__ == "NAType"):
-            raise InputError(f"sentence {place} is {shown(value)}: pass texts")
-        texts.append(str(value) if isinstance(value, str) else None)  # what is missing counts as blank
+def _is_missing(value: object) -> bool:
+    """Say whether a value is None, NaN or the missing value of pandas, as in columns of a data frame."""
+    is_nan = isinstance(value, float) and math.isnan(value)
+    return value is None or is_nan or type(value).__name__ == "NAType"
+
+
+def _from_values(values: object) -> Sentences:
+    """Return the sentences of a list or of a column; missing values count as blank."""
+    texts: list[str | None] = []
+    for number, value in enumerate(list_of("sentences", "sentences", values), start=1):
+        if isinstance(value, str):
+            texts.append(str(value))
+        elif _is_missing(value):
+            texts.append(None)
+        else:
+            raise InputError(f"sentence {number} is {shown(value)}: pass texts")
     if not texts:
         raise InputError("the list of sentences is empty: pass sentences, or leave them out")
     return collect_sentences(texts, "the given list")
@@ -214,6 +238,16 @@ def _given(values: object) -> Sentences:
 def collect_sentences(
     texts: Iterable[str | None], source: str, topics: Sequence[str] | None = None
 ) -> Sentences:
+    """Strip sentences, and leave out what is blank, repeated or too long.
+
+    Args:
+        texts: The sentences.
+        source: Where they came from, for messages.
+        topics: The topic of each sentence.
+
+    Raises:
+        InputError: No sentence is left, or all of them are numbers.
+    """
     first_seen: dict[str, int] = {}
     blank = duplicates = too_long = 0
     for position, text in enumerate(texts):
@@ -228,15 +262,23 @@ def collect_sentences(
     if not first_seen:
         reason = f"{too_long} of its lines are {limit}, the others" if too_long else "every line is"
         raise InputError(f"{source} has no sentences: {reason} blank. Pass one sentence per line")
-    with suppress(ValueError):
-        for text in first_seen:
-            float(text)
+    if all(_is_number(text) for text in first_seen):
         raise InputError(f"{source} has only numbers, such as {next(iter(first_seen))}: pass sentences")
     if too_long:
         counted = "1 sentence" if too_long == 1 else f"{too_long} sentences"
         warnings.warn(f"{source}: left out {counted} {limit}", StickyTokenWarning, stacklevel=2)
-    own_topics = None if topics is None else tuple(topics[k] for k in first_seen.values())
-    return Sentences(tuple(first_seen), source, own_topics, blank, duplicates, too_long)
+    distinct_topics = None
+    if topics is not None:
+        distinct_topics = tuple(topics[position] for position in first_seen.values())
+    return Sentences(tuple(first_seen), source, distinct_topics, blank, duplicates, too_long)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def bundled_frame() -> pl.DataFrame:
@@ -252,8 +294,9 @@ def _bundled(name: str, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
 def bundled_sentences() -> Sentences:
     """Return the bundled corpus: 840 English sentences on 64 topics, each with a paraphrase."""
     frame = bundled_frame()
-    found = collect_sentences(frame["sentence"].to_list(), "the bundled corpus", frame["topic"].to_list())
-    return replace(found, bundled=True)
+    texts = frame["sentence"].to_list()
+    corpus = collect_sentences(texts, "the bundled corpus", frame["topic"].to_list())
+    return replace(corpus, bundled=True)
 
 
 def text_kinds_frame() -> pl.DataFrame:
@@ -274,7 +317,10 @@ def text_kinds() -> Sentences:
 
 
 def open_ended(text: str) -> str:
-    """Remove the punctuation at the end of a text: copies act differently behind it, and corpora differ."""
+    """Remove the punctuation at the end of a text, because copies act differently after it.
+
+    Without it, corpora with and without final punctuation give the same results.
+    """
     words = text.rstrip()
     while words and unicodedata.category(words[-1]).startswith("P"):
         words = words[:-1].rstrip()
@@ -283,9 +329,17 @@ def open_ended(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SentencePair:
-    sentence1: str  # the anchor, which is left unchanged
-    sentence2: str  # the carrier, into which tokens are inserted
-    similarity: float  # under the model
+    """Two sentences and their similarity.
+
+    Attributes:
+        sentence1: The anchor, which stays as it is.
+        sentence2: The carrier, into which tokens are inserted.
+        similarity: Their cosine similarity under the model.
+    """
+
+    sentence1: str
+    sentence2: str
+    similarity: float
 
     @property
     def sentences(self) -> tuple[str, str]:
@@ -294,9 +348,18 @@ class SentencePair:
 
 @dataclass(frozen=True)
 class PairCorpus:
-    pairs: tuple[SentencePair, ...]  # with their similarity under the model
-    source: str  # for display
-    unknown: float | None = None  # share of characters that the tokenizer does not know; None before a model
+    """Sentence pairs that replace a corpus.
+
+    Attributes:
+        pairs: The pairs.
+        source: Where they came from, for display.
+        unknown: Share of the characters that the model's tokenizer does not know; None until a model is
+            chosen.
+    """
+
+    pairs: tuple[SentencePair, ...]
+    source: str
+    unknown: float | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -309,34 +372,37 @@ Corpus = TypeVar("Corpus", bound=Sentences | PairCorpus)
 
 
 def corpus_fingerprint(corpus: Sentences | PairCorpus, topics_count: bool) -> str:
-    """Fingerprint everything in a corpus, and in the package's own texts, that can change a number."""
+    """Fingerprint everything in a corpus, and in the package's own texts, that can change a result."""
     if topics_count and isinstance(corpus, Sentences):
-        # The same sentences stand among the kinds if they are bundled, and beside them if they are given.
+        # Bundled sentences are one of the kinds of text; the same sentences from a file are another kind.
         return digest([corpus.fingerprint_with_topics, corpus.bundled, text_kinds().fingerprint_with_topics])
     return corpus.fingerprint
 
 
 def choose_corpus(sentences: SentenceSource | None, pairs: PairSource | None) -> Sentences | PairCorpus:
+    """Load the sentences or the pairs that were passed; without either, the bundled corpus."""
     if pairs is None:
         return load_sentences(sentences)
     if sentences is not None:
         raise InputError("sentences and pairs are both given: pairs replace the sentences, pass one of them")
     if isinstance(pairs, (str, Path)):
         return PairCorpus(tuple(pairs_from_file(file_path("pairs", pairs))), str(pairs))
-    given = list_of("pairs", "pairs", pairs)
-    if not given:
+    values = list_of("pairs", "pairs", pairs)
+    if not values:
         raise InputError("the list of pairs is empty: pass at least one pair")
-    found = []
-    for place, each in enumerate(given, start=1):
-        if isinstance(each, SentencePair):
-            found.append(each)
-        elif isinstance(each, Sequence) and not isinstance(each, (str, bytes)) and len(each) == 3:
-            found.append(_checked(each[0], each[1], each[2], f"pair {place}"))
+    checked_pairs = []
+    for number, value in enumerate(values, start=1):
+        if isinstance(value, SentencePair):
+            checked_pairs.append(value)
+        elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)) and len(value) == 3:
+            sentence1, sentence2, similarity = value
+            checked_pairs.append(_checked(sentence1, sentence2, similarity, f"pair {number}"))
         else:
             raise InputError(
-                f"pair {place} is {shown(each)}: pass (sentence1, sentence2, similarity), or a file of pairs"
+                f"pair {number} is {shown(value)}: pass (sentence1, sentence2, similarity), or a file of "
+                "pairs"
             )
-    return PairCorpus(tuple(found), "given pairs")
+    return PairCorpus(tuple(checked_pairs), "given pairs")
 
 
 def pairs_from_file(path: Path) -> list[SentencePair]:
@@ -350,19 +416,26 @@ def pairs_from_file(path: Path) -> list[SentencePair]:
         raise InputError(f"{path}: pairs are read from {', '.join(tables.TABLE_SUFFIXES)}")
     frame = tables.read_table(path)
     columns = ("sentence1", "sentence2", "similarity")
-    if missing := [column for column in columns if column not in frame.columns]:
-        needed = f"pairs need {', '.join(columns)}, it has {', '.join(frame.columns)}"
-        raise InputError(f"{path} lacks the column {missing[0]!r}: {needed}")
-    first, second = tables.text_column(frame, "sentence1", path), tables.text_column(frame, "sentence2", path)
+    missing = [column for column in columns if column not in frame.columns]
+    if missing:
+        raise InputError(
+            f"{path} lacks the column {missing[0]!r}: pairs need {', '.join(columns)}, it has "
+            f"{', '.join(frame.columns)}"
+        )
+    first_sentences = tables.text_column(frame, "sentence1", path)
+    second_sentences = tables.text_column(frame, "sentence2", path)
     similarities = tables.numbers_or_none(frame["similarity"], path, pl.Null())
-    rows = enumerate(zip(first, second, similarities, strict=True), start=1)
-    pairs = [_checked(*parts, f"{path}: pair {row}") for row, parts in rows]
+    rows = zip(first_sentences, second_sentences, similarities, strict=True)
+    pairs = []
+    for number, (sentence1, sentence2, similarity) in enumerate(rows, start=1):
+        pairs.append(_checked(sentence1, sentence2, similarity, f"{path}: pair {number}"))
     if not pairs:
         raise InputError(f"{path} has no pairs")
     return pairs
 
 
 def _checked(sentence1: object, sentence2: object, similarity: object, where: str) -> SentencePair:
+    """Return a pair, or refuse it with a message that begins with where it stands."""
     for sentence in (sentence1, sentence2):
         if not isinstance(sentence, str | None):
             raise InputError(f"{where} has {shown(sentence)} for a sentence: pass text")
@@ -377,32 +450,53 @@ def _checked(sentence1: object, sentence2: object, similarity: object, where: st
 
 
 def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count: int) -> list[SentencePair]:
+    """Choose distinct pairs of sentences, evenly over the range of their similarities.
+
+    Each of ``count`` evenly spaced targets takes the pair with the nearest similarity that no earlier target
+    took.
+
+    Args:
+        sentences: The N sentences.
+        vectors: Their vectors, shape (N, D).
+        count: The number of pairs; all pairs if there are fewer.
+    """
     if len(sentences) < 2:
         raise InputError(f"pairs need at least 2 sentences, got {len(sentences)}")
     units = unit_vectors(vectors)
     rows, columns = np.triu_indices(len(sentences), k=1)
     similarities = (units @ units.T).astype(np.float64)[rows, columns]
     order = np.argsort(similarities, kind="stable")
-    values, free = similarities[order].tolist(), list(range(len(order)))  # that no target took, ascending
-    chosen: list[int] = []
-    for target in np.linspace(values[0], values[-1], min(count, len(order))).tolist():
-        right = bisect_left(values, target)
-        is_left = right == len(values) or (right > 0 and target - values[right - 1] <= values[right] - target)
-        nearest = right - 1 if is_left else right
-        chosen.append(free.pop(nearest))
-        del values[nearest]
+    # The pairs that no target took yet, as positions in `order` and as similarities, both ascending.
+    free_positions = list(range(len(order)))
+    free_similarities = similarities[order].tolist()
+    targets = np.linspace(free_similarities[0], free_similarities[-1], min(count, len(order)))
+    chosen_positions: list[int] = []
+    for target in targets.tolist():
+        nearest = _nearest_index(free_similarities, target)
+        chosen_positions.append(free_positions.pop(nearest))
+        del free_similarities[nearest]
     return [
-        SentencePair(sentences[rows[k]], sentences[columns[k]], float(similarities[k]))
-        for k in order[sorted(chosen)]
+        SentencePair(sentences[rows[pair]], sentences[columns[pair]], float(similarities[pair]))
+        for pair in order[sorted(chosen_positions)]
     ]
 
 
+def _nearest_index(ascending: Sequence[float], target: float) -> int:
+    """Return the index of the value nearest to a target; of two at the same distance, the lower one."""
+    right = bisect_left(ascending, target)
+    if right == 0:
+        return 0
+    if right == len(ascending):
+        return right - 1
+    left_is_nearer = target - ascending[right - 1] <= ascending[right] - target
+    return right - 1 if left_is_nearer else right
+
+
 def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: int) -> list[SentencePair]:
-    """Choose pairs evenly over the lower 80% of the range below the mean similarity.
+    """Choose pairs evenly over the lower 80% of the range below the mean similarity u.
 
     Each of ``count`` evenly spaced targets in [min, min + 0.8 (u - min)] takes the nearest pair with a
-    similarity below u. Where pairs are sparse, one is taken more than once, as in the published runs:
-    the choice is even over similarity, not over pairs.
+    similarity below u. Where pairs are sparse, several targets take the same pair, as in the published runs.
     """
     below = sorted(
         (pair for pair in pairs if pair.similarity < mean_similarity),
@@ -432,57 +526,68 @@ _CHUNK = 4096
 
 @runtime_checkable
 class SpanTokenizer(Protocol):
+    """A tokenizer that says which characters of a text each id stands for."""
+
     @property
     def unknown_id(self) -> int | None: ...
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]: ...
 
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
-        """Encode each text, and give the characters that each id stands for."""
+        """Encode each text; return its ids and, where the tokenizer tells, the characters of each id."""
 
 
 def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpus:
-    """Drop sentences that a tokenizer makes equal; refuse texts of which it knows too little."""
-    found = as_read(corpus, tokenizer)
-    share = found.unknown or 0.0
+    """Drop sentences that a tokenizer makes equal, and refuse a corpus with too many unknown characters."""
+    corpus_as_read = as_read(corpus, tokenizer)
+    share = corpus_as_read.unknown or 0.0
     if share > LARGEST_UNKNOWN:
         raise InputError(
             f"the tokenizer of {model} does not know {share:.0%} of the characters in {corpus.source}, so "
             "different sentences look alike to it: pass sentences in a language that the model reads"
         )
     if share > NOTED_UNKNOWN:
-        untold = f"the tokenizer of {model} does not know {share:.1%} of the characters in {corpus.source}"
-        warnings.warn(untold, StickyTokenWarning, stacklevel=3)
-    return found
+        message = f"the tokenizer of {model} does not know {share:.1%} of the characters in {corpus.source}"
+        warnings.warn(message, StickyTokenWarning, stacklevel=3)
+    return corpus_as_read
 
 
 def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
+    """Return a corpus without the sentences that a tokenizer makes equal, and with `unknown` set."""
     if not isinstance(tokenizer, SpanTokenizer):
         return corpus
     if isinstance(corpus, PairCorpus):
         texts = tuple(dict.fromkeys(text for pair in corpus.pairs for text in pair.sentences))
     else:
         texts = corpus.texts
-    unknown = 0.0  # characters
-    repeated = set()  # places of sentences that equal an earlier one
-    seen: set[tuple[int, ...]] = set()
+    unknown_characters = 0.0
+    repeated_indices = set()  # of sentences with the same ids as an earlier one
+    earlier_ids: set[tuple[int, ...]] = set()
     for start in range(0, len(texts), _CHUNK):
-        part = texts[start : start + _CHUNK]
-        for place, (ids, spans) in enumerate(tokenizer.encode_with_spans(part), start):
-            unread = unread_characters(texts[place], ids, spans, tokenizer.unknown_id)
+        chunk = texts[start : start + _CHUNK]
+        for index, (ids, spans) in enumerate(tokenizer.encode_with_spans(chunk), start):
+            unread = unread_characters(texts[index], ids, spans, tokenizer.unknown_id)
             if unread == 0:
+                # Only unknown characters make sentences of different meaning look alike.
                 continue
-            unknown += unread
-            if tuple(ids) in seen:
-                repeated.add(place)
-            seen.add(tuple(ids))
-    share = unknown / max(1, sum(map(_characters, texts)))
+            unknown_characters += unread
+            if tuple(ids) in earlier_ids:
+                repeated_indices.add(index)
+            earlier_ids.add(tuple(ids))
+    share = unknown_characters / max(1, sum(map(_characters, texts)))
     if isinstance(corpus, PairCorpus):
         return replace(corpus, unknown=share)
-    kept = [place for place in range(len(texts)) if place not in repeated]
-    topics = None if corpus.topics is None else tuple(corpus.topics[place] for place in kept)
-    kept_texts, duplicates = tuple(texts[place] for place in kept), corpus.duplicates + len(repeated)
-    return replace(corpus, texts=kept_texts, topics=topics, duplicates=duplicates, unknown=share)
+    distinct_indices = [index for index in range(len(texts)) if index not in repeated_indices]
+    topics = None
+    if corpus.topics is not None:
+        topics = tuple(corpus.topics[index] for index in distinct_indices)
+    return replace(
+        corpus,
+        texts=tuple(texts[index] for index in distinct_indices),
+        topics=topics,
+        duplicates=corpus.duplicates + len(repeated_indices),
+        unknown=share,
+    )
 
 
 def unread_characters(
@@ -494,17 +599,17 @@ def unread_characters(
     tokenizers drop them on purpose, and the letters stay.
 
     Args:
-        text: the text.
-        ids: its ids.
-        spans: the characters that each id stands for; None if the tokenizer does not tell. Then every id
-            counts alike.
-        unknown_id: the id of the unknown token, if there is one.
+        text: The text.
+        ids: Its token ids.
+        spans: The characters that each id stands for. None if the tokenizer does not tell: then the share of
+            unknown ids is taken as the share of unknown characters.
+        unknown_id: The id of the unknown token, if there is one.
     """
     if spans is None:
         unknown_share = ids.count(unknown_id) / len(ids) if ids else 1.0
         return _characters(text) * unknown_share
     unread = 0
-    # Spans may overlap: the mark of a word's beginning has that of its first character.
+    # Spans may overlap: the mark at the beginning of a word has the span of the word's first character.
     read_until = 0
     unknown_until = 0
     for token_id, (begin, end) in zip(ids, spans, strict=True):
@@ -516,14 +621,16 @@ def unread_characters(
     return unread + _letters(text[read_until:])
 
 
-# Categories of Unicode that normalisers drop without a loss: marks on letters, control and format characters.
+# Unicode categories that normalizers drop on purpose: marks on letters, control and format characters.
 _DROPPED_ON_PURPOSE = ("Mn", "Me", "Cc", "Cf")
 
 
 def _letters(text: str) -> int:
+    """Count the characters that a tokenizer should not drop."""
     visible = (character for character in text if not character.isspace())
     return sum(unicodedata.category(character) not in _DROPPED_ON_PURPOSE for character in visible)
 
 
 def _characters(text: str) -> int:
+    """Count the characters that are not white space."""
     return sum(map(len, text.split()))

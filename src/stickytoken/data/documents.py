@@ -1,4 +1,4 @@
-"""Documents of every kind, read as a stream: what cannot be read costs one record, not the collection."""
+"""Documents of every format, read as a stream. Of what cannot be read, only the record is skipped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, count, islice
 from pathlib import Path
@@ -32,19 +32,38 @@ _DAMAGED_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    number: int  # place in the collection, from 0; records that were skipped count
-    id: str  # its own, or its place: a line, a row or a file name
-    text: str  # valid Unicode
-    source: str | None = None  # where it came from, if the collection says so
-    path: str | None = None  # the file that it is in; None for texts from elsewhere
-    line: int | None = None  # of the file, from 1, where it begins
-    whole: bool = False  # it is the whole file, so that its lines are those of the file
+    """One document of a collection.
+
+    Attributes:
+        number: Its position in the collection, from 0. Records that were skipped count.
+        id: Its own id, or else its line, its row or its file name.
+        text: Its text, in valid Unicode.
+        source: Where it came from, if the collection says so.
+        path: The file that it is in; None for texts from elsewhere.
+        line: The line of the file on which it begins, from 1.
+        is_whole_file: Whether it is a whole file, so that its lines are those of the file.
+    """
+
+    number: int
+    id: str
+    text: str
+    source: str | None = None
+    path: str | None = None
+    line: int | None = None
+    is_whole_file: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    place: str  # the file and the line or row
-    reason: str  # what is wrong, with the byte where it is known
+    """A record that cannot be read.
+
+    Attributes:
+        place: The file, and the line or the row.
+        reason: What is wrong, with the byte where it is known.
+    """
+
+    place: str
+    reason: str
 
 
 Record: TypeAlias = Document | Skipped
@@ -53,8 +72,10 @@ DocumentSource: TypeAlias = str | Path | Iterable[Any]
 
 @dataclass(slots=True)
 class Meter:
+    """How much of a collection has been read, in bytes or in rows. ``total`` is None if it is not known."""
+
     done: int = 0
-    total: int | None = None  # None where nobody knows
+    total: int | None = None
 
     @property
     def share(self) -> float | None:
@@ -63,47 +84,73 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    name: str  # in messages
-    # Yields the records in order, and keeps the meter up to date; a stream can be read only once.
+    """Documents that can be read one after the other.
+
+    Attributes:
+        name: Its name in messages.
+        read: Yields the records in order, and keeps the meter up to date. A stream can be read only once.
+        key: Where the collection lies. It tells collections apart, but not versions of their content.
+    """
+
+    name: str
     read: Callable[[Meter], Iterator[Record]]
-    key: str  # what tells this collection from others: where it lies, not what is in it
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    column: str | None = None  # with the text; None finds it by name, and so the others
+class NamedColumns:
+    """The columns that the user named. A column that is None is found by its usual names.
+
+    Attributes:
+        column: The column with the text.
+        id_column: The column with the id.
+        source_column: The column with the source of a document.
+    """
+
+    column: str | None = None
     id_column: str | None = None
     source_column: str | None = None
 
     @property
-    def named(self) -> bool:
+    def any_named(self) -> bool:
         return any((self.column, self.id_column, self.source_column))
 
 
-def open_documents(source: DocumentSource, wanted: Wanted) -> Collection:
-    for column in (wanted.column, wanted.id_column, wanted.source_column):
+def open_documents(source: DocumentSource, columns: NamedColumns) -> Collection:
+    """Open a collection of documents, without reading it.
+
+    Args:
+        source: A file, a folder, ``hub:REPOSITORY``, ``-`` for standard input, or the texts or rows
+            themselves.
+        columns: The columns that the user named.
+
+    Raises:
+        InputError: There is no such collection, or its format is not one that can be read.
+    """
+    for column in (columns.column, columns.id_column, columns.source_column):
         if not isinstance(column, str | None):
             raise InputError(f"a column is {column!r}: pass the name of a column")
     if not isinstance(source, (str, Path)):
-        return _given(source, wanted)
+        return _from_values(source, columns)
     if source == STDIN:
         name = STDIN_COLLECTION
-        return Collection(name, lambda meter: Reader(wanted, meter, name).stdin(), STDIN)
+        return Collection(name, lambda meter: Reader(columns, meter, name).stdin(), STDIN)
     if isinstance(source, str) and source.startswith(tables.HUB):
         name = source.removeprefix(tables.HUB)
         repository, _ = tables.hub_parts(name)
-        return Collection(source, lambda meter: Reader(wanted, meter, repository).hub(name), source)
+        return Collection(source, lambda meter: Reader(columns, meter, repository).hub(name), source)
     path = file_path("documents", source)
     with reading(path):
         if path.is_dir():
-            return _folder(path, wanted)
+            return _folder(path, columns)
         if not path.is_file():
             raise InputError(f"no file or folder {str(path)!r}")
         size = path.stat().st_size
+        # A file that cannot be opened is refused here, not when it is read.
         path.open("rb").close()
-    require_format(path, wanted)
+    require_format(path, columns)
     return Collection(
-        str(path), lambda meter: Reader(wanted, meter, str(path)).file(path, size), str(path.absolute())
+        str(path), lambda meter: Reader(columns, meter, str(path)).file(path, size), str(path.absolute())
     )
 
 
@@ -114,8 +161,8 @@ def format_of(path: Path) -> tuple[str, bool]:
     return Path(path.stem).suffix.lower(), True
 
 
-def require_format(path: Path, wanted: Wanted) -> None:
-    """Refuse a file whose ending names no format of documents, or columns of a file that has none."""
+def require_format(path: Path, columns: NamedColumns) -> None:
+    """Refuse a file of an unknown format, and the name of a column if the format has no columns."""
     suffix, compressed = format_of(path)
     if suffix == tables.PARQUET and compressed:
         raise InputError(f"{path} is a compressed parquet file: unpack it with gunzip")
@@ -124,13 +171,13 @@ def require_format(path: Path, wanted: Wanted) -> None:
             f"{path} has the ending {suffix!r}: use .txt, {', '.join(tables.TABLE_SUFFIXES)}, one of these "
             "but parquet with .gz behind it, or a folder"
         )
-    if suffix in _LINES and wanted.named:
+    if suffix in _LINES and columns.any_named:
         raise InputError(f"{path} is a text file without columns: leave the names of columns out")
 
 
 @contextmanager
 def opened_file(path: Path) -> Iterator[tuple[Iterable[bytes], BinaryIO]]:
-    """Open a file by its ending. Return its lines, unpacked, and the file itself, whose position is in it."""
+    """Open a file, and unpack it if its name ends in .gz; return its lines and the file itself."""
     with reading(path), path.open("rb") as file:
         _, compressed = format_of(path)
         if compressed:
@@ -151,17 +198,27 @@ def _unpacked(file: BinaryIO, name: str) -> Iterator[bytes]:
             yield line
 
 
-def _given(values: Iterable[Any], wanted: Wanted) -> Collection:
+# Methods that give the rows of a table of Polars, Arrow or pandas as dictionaries, and their arguments.
+_ROWS_OF_TABLES: dict[str, dict[str, Any]] = {
+    "iter_rows": {"named": True},
+    "to_pylist": {},
+    "to_dict": {"orient": "records"},
+}
+
+
+def _from_values(values: Iterable[Any], columns: NamedColumns) -> Collection:
+    """Return a collection of texts, of objects, or of the rows of a table."""
     refusal = f"documents is {shown(values)}: pass a list of texts, a table, or a file"
     if isinstance(values, (bytes, bytearray, Mapping)):
         raise InputError(refusal)
-    rows, name = values, "the given texts"
-    # The rows of a Polars, Arrow or pandas table.
-    tabular: dict[str, Any] = {"iter_rows": {"named": True}, "to_pylist": {}}
-    for method, options in (tabular | {"to_dict": {"orient": "records"}}).items():
-        if hasattr(values, "columns") and callable(read_rows := getattr(values, method, None)):
-            rows = read_rows(**options)
-            break
+    name = "the given texts"
+    rows = values
+    if hasattr(values, "columns"):
+        for method, options in _ROWS_OF_TABLES.items():
+            read_rows = getattr(values, method, None)
+            if callable(read_rows):
+                rows = read_rows(**options)
+                break
     try:
         iter(rows)
     except TypeError:
@@ -169,130 +226,176 @@ def _given(values: Iterable[Any], wanted: Wanted) -> Collection:
 
     def read(meter: Meter) -> Iterator[Record]:
         meter.total = len(values) if isinstance(values, Sized) else None
-        reader = Reader(wanted, meter, name)
+        reader = Reader(columns, meter, name)
         return reader.records(reader.objects(rows))
 
     return Collection(name, read, name)
 
 
-def _folder(folder: Path, wanted: Wanted) -> Collection:
-    paths = [folder / "corpus.jsonl"]
-    if not (paths[0].is_file() and (folder / "queries.jsonl").is_file()):  # not the layout of BEIR
-        paths = [
-            path
-            for path in sorted(folder.rglob("*"))
-            if not any(part.startswith(".") for part in path.relative_to(folder).parts) and path.is_file()
-        ]
+def _paths_of_documents(folder: Path) -> list[Path]:
+    """Return the files of a folder in order, without hidden ones; in the layout of BEIR, only the corpus."""
+    corpus = folder / "corpus.jsonl"
+    if corpus.is_file() and (folder / "queries.jsonl").is_file():
+        return [corpus]
+    paths = []
+    for path in sorted(folder.rglob("*")):
+        is_hidden = any(name.startswith(".") for name in path.relative_to(folder).parts)
+        if not is_hidden and path.is_file():
+            paths.append(path)
     if not paths:
         raise InputError(f"{folder} contains no files: pass a folder of documents")
-    sizes = {}
-    for path in paths:
-        sizes[path] = 0
-        with suppress(OSError):  # it has just vanished: reading it says so
-            sizes[path] = path.stat().st_size
+    return paths
+
+
+def _folder(folder: Path, columns: NamedColumns) -> Collection:
+    """Return a collection of the files in a folder: tables are read by rows, other files are one document."""
+    size_of = {}
+    for path in _paths_of_documents(folder):
+        try:
+            size_of[path] = path.stat().st_size
+        except OSError:
+            # The file has just vanished. Reading it reports that.
+            size_of[path] = 0
 
     def read(meter: Meter) -> Iterator[Record]:
-        meter.total = sum(sizes.values())
-        reader = Reader(wanted, meter, str(folder))
-        for path, size in sizes.items():
-            name, inside = _unicode_name(path), path.relative_to(folder)
-            if format_of(path)[0] in tables.TABLE_SUFFIXES:
-                end = meter.done + size
+        """Read the files in order; a table that cannot be read costs none of the others."""
+        meter.total = sum(size_of.values())
+        reader = Reader(columns, meter, str(folder))
+        for path, size in size_of.items():
+            begin = meter.done
+            suffix, _ = format_of(path)
+            if suffix in tables.TABLE_SUFFIXES:
                 try:
                     yield from reader.file(path)
-                except InputError as error:  # a table that cannot be read costs none of the others
-                    yield Skipped(name, str(error))
-                meter.done = end
-                continue
-            number = next(reader.numbers)
-            try:
-                content = path.read_bytes()
-            except OSError as error:
-                yield Skipped(name, f"cannot be read: {error.strerror or error}")
-                continue
-            meter.done += len(content)
-            if format_of(path)[1]:
-                try:
-                    content = gzip.decompress(content)
-                except _DAMAGED_GZIP as error:
-                    yield Skipped(name, f"damaged, or not compressed by gzip: {error}")
-                    continue
-            text, damage = _decoded(content)
-            if damage:
-                yield Skipped(name, damage)
-            elif text.removeprefix("\ufeff").strip():
-                source = _unicode_name(Path(inside.parts[0])) if len(inside.parts) > 1 else None
-                text = text.removeprefix("\ufeff")
-                yield Document(number, _unicode_name(inside), text, source, name, 1, True)
+                except InputError as error:
+                    yield Skipped(_unicode_name(path), str(error))
+            else:
+                record = _whole_file(path, folder, next(reader.numbers))
+                if record is not None:
+                    yield record
+            meter.done = begin + size
 
     return Collection(str(folder), read, str(folder.absolute()))
 
 
+def _whole_file(path: Path, folder: Path, number: int) -> Record | None:
+    """Return a file of a folder as one document, or why it cannot be read; None if it is blank."""
+    name = _unicode_name(path)
+    _, is_compressed = format_of(path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        return Skipped(name, f"cannot be read: {error.strerror or error}")
+    if is_compressed:
+        try:
+            content = gzip.decompress(content)
+        except _DAMAGED_GZIP as error:
+            return Skipped(name, f"damaged, or not compressed by gzip: {error}")
+    text, damage = _decoded(content)
+    if damage:
+        return Skipped(name, damage)
+    text = text.removeprefix("\ufeff")
+    if not text.strip():
+        return None
+    inside = path.relative_to(folder)
+    source = _unicode_name(Path(inside.parts[0])) if len(inside.parts) > 1 else None
+    return Document(number, _unicode_name(inside), text, source, name, line=1, is_whole_file=True)
+
+
 def _unicode_name(path: Path) -> str:
+    """Return a path as valid Unicode; bytes that are not UTF-8 are escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 class Row(NamedTuple):
-    """A record before its text is known to be one."""
+    """A record as it is read, before its text is looked for.
 
-    place: str  # in messages, such as "line 3"
-    line: int | None  # of the file, from 1
-    value: Any  # a text, an object, or what is wrong as Skipped
-    start: int = 0  # its bytes in the file without the end of the line; 0 and 0 if it has none
+    Attributes:
+        place: Where it stands, in messages: "line 3".
+        line: The line of the file on which it begins, from 1.
+        value: A text, an object, or Skipped with what is wrong.
+        start: Its first byte in the file; 0 if it has no bytes of its own.
+        end: The byte after its last one, without the end of the line.
+    """
+
+    place: str
+    line: int | None
+    value: Any
+    start: int = 0
     end: int = 0
 
 
-_TEXTS = ("text", "document", "content", "passage", "body", "sentence")
-_IDS = ("_id", "id", "doc_id", "docid", "document_id")
+# Names of columns with a text or an id, the most usual first.
+_TEXT_NAMES = ("text", "document", "content", "passage", "body", "sentence")
+_ID_NAMES = ("_id", "id", "doc_id", "docid", "document_id")
+# Rows that are read before the columns are chosen, because objects may differ in their keys.
+_ROWS_TO_CHOOSE_BY = 100
 
 
 @dataclass(slots=True)
 class Reader:
-    """Reads the records of one collection, in every format; `data.rewriting` writes them back."""
+    """Reads the records of one collection, in every format; `data.rewriting` writes them back.
 
-    wanted: Wanted
+    Attributes:
+        columns: The columns that the user named.
+        meter: How much has been read.
+        name: What is being read, in messages.
+        path: The file that is being read.
+        text_columns: The columns whose texts, joined by a space, are the document. They are chosen before
+            the first object of a file is read.
+        id_column: The column with the id, if there is one.
+        source_column: The column with the source, if there is one.
+        numbers: The positions of the records that come next.
+    """
+
+    columns: NamedColumns
     meter: Meter
-    name: str  # of what is being read, in messages
-    path: str | None = None  # of the file that is being read
-    # Columns, chosen before the first object of a file is read; the texts, joined by a space, are a document.
-    texts: tuple[str, ...] = ()
-    id: str | None = None
-    source: str | None = None
-    numbers: Iterator[int] = field(default_factory=count)  # places of the records that come next
+    name: str
+    path: str | None = None
+    text_columns: tuple[str, ...] = ()
+    id_column: str | None = None
+    source_column: str | None = None
+    numbers: Iterator[int] = field(default_factory=count)
 
     def stdin(self) -> Iterator[Record]:
         return self.records(self.stdin_rows(sys.stdin.buffer))
 
     def stdin_rows(self, stream: Iterable[bytes]) -> Iterator[Row]:
         """Yield the rows of standard input: JSON lines if a column is named, else lines of text."""
-        return self.json_rows(stream, self.meter) if self.wanted.named else self.lines(stream, self.meter)
+        if self.columns.any_named:
+            return self.json_rows(stream, self.meter)
+        return self.lines(stream, self.meter)
 
     def hub(self, name: str) -> Iterator[Record]:
         with tables.opened_hub(name, streaming=True) as rows:
-            splits, split = rows.info.splits or {}, str(rows.split)
+            splits = rows.info.splits or {}
+            split = str(rows.split)
             self.meter.total = splits[split].num_examples if split in splits else None
             yield from self.records(self.objects(rows))
 
     def file(self, path: Path, size: int | None = None) -> Iterator[Record]:
-        self.meter.total = size or self.meter.total  # that of a folder is known already
-        suffix, _ = format_of(path)
-        self.texts = ()
-        self.name = self.path = _unicode_name(path)
+        """Read a file by its ending. The size is that of a single file; a folder has set its own."""
+        self.meter.total = size or self.meter.total
+        suffix, is_compressed = format_of(path)
+        self.text_columns = ()
+        self.path = _unicode_name(path)
+        self.name = self.path
         if suffix == tables.PARQUET:
             yield from self.records(self.parquet_rows(path))
             return
-        compressed = format_of(path)[1]
         begin = self.meter.done
         with opened_file(path) as (stream, file):
-            for row in self.rows(stream, suffix, Meter() if compressed else self.meter):
-                if compressed:
-                    self.meter.done = begin + file.tell()
-                yield self.record_of(row)
-            if compressed:
+            if not is_compressed:
+                yield from self.records(self.rows(stream, suffix, self.meter))
+                return
+            # Progress is counted in compressed bytes, like the size.
+            for row in self.rows(stream, suffix, Meter()):
                 self.meter.done = begin + file.tell()
+                yield self.record_of(row)
+            self.meter.done = begin + file.tell()
 
     def rows(self, stream: Iterable[bytes], suffix: str, meter: Meter) -> Iterator[Row]:
-        """Yield the rows of a file that consists of lines; its ending names the format."""
+        """Yield the rows of a file of lines; its ending names the format."""
         if suffix in tables.JSON_LINES:
             return self.json_rows(stream, meter)
         if suffix in tables.SEPARATORS:
@@ -304,45 +407,57 @@ class Reader:
             yield self.record_of(row)
 
     def record_of(self, row: Row) -> Record:
-        """Return the document of a row, or why it is none."""
+        """Return the document of a row, or the reason why it cannot be read."""
         number = next(self.numbers)
-        place, line, value = row.place, row.line, row.value
+        value = row.value
         if isinstance(value, Skipped):
             return value
         if isinstance(value, str):
-            return Document(number, place, unicode_text(value), None, self.path, line)
-        if not isinstance(value, Mapping) or not self.texts:
+            return Document(number, row.place, unicode_text(value), None, self.path, row.line)
+        if not isinstance(value, Mapping) or not self.text_columns:
             reason = f"JSON of type {type(value).__name__}, not an object"
-            return Skipped(f"{self.name}, {place}", reason)
-        where = place if self.path is None else f"{self.path}, {place}"
-        for column in self.texts:
-            text = value.get(column)
-            if not isinstance(text, str) and (text is not None or len(self.texts) == 1):
-                return Skipped(where, f"column {column!r} is {_no_text(text)}")
+            return Skipped(f"{self.name}, {row.place}", reason)
         texts = self.texts_of(value)
-        if not texts:
-            return Skipped(where, f"columns {' and '.join(self.texts)} are missing")
-        identifier = value.get(self.id) if self.id else None
-        source = value.get(self.source) if self.source else None
+        problem = self._problem_with(value)
+        if problem:
+            return Skipped(row.place if self.path is None else f"{self.path}, {row.place}", problem)
+        document_id = value.get(self.id_column) if self.id_column else None
+        source = value.get(self.source_column) if self.source_column else None
         return Document(
             number,
-            unicode_text(place if identifier is None else str(identifier)),
+            unicode_text(row.place if document_id is None else str(document_id)),
             unicode_text(" ".join(texts.values())),
             None if source is None else unicode_text(str(source)),
             self.path,
-            line,
+            row.line,
         )
 
+    def _problem_with(self, values: Mapping[str, Any]) -> str:
+        """Say what is wrong with the text columns of an object; an empty string if nothing is.
+
+        One of several text columns may be missing, but not the only one.
+        """
+        for column in self.text_columns:
+            text = values.get(column)
+            if isinstance(text, str):
+                continue
+            if text is not None or len(self.text_columns) == 1:
+                return f"column {column!r} is {_type_in_words(text)}"
+        if not self.texts_of(values):
+            return f"columns {' and '.join(self.text_columns)} are missing"
+        return ""
+
     def texts_of(self, values: Mapping[str, Any]) -> dict[str, str]:
-        """Return the texts of an object by column; joined by a space, they are the document."""
+        """Return the texts of an object by column. Joined by a space, they are the document."""
         texts = {}
-        for column in self.texts:
+        for column in self.text_columns:
             text = values.get(column)
             if isinstance(text, str):
                 texts[column] = text
         return texts
 
     def lines(self, stream: Iterable[bytes], meter: Meter) -> Iterator[Row]:
+        """Yield each line that is not blank."""
         for line in lines(stream, self.name, meter):
             if line.content.strip():
                 place = f"line {line.number}"
@@ -351,31 +466,33 @@ class Reader:
                 yield Row(place, line.number, value, line.offset, line.end)
 
     def json_rows(self, stream: Iterable[bytes], meter: Meter) -> Iterator[Row]:
-        def parsed() -> Iterator[Row]:
-            for row in self.lines(stream, meter):
-                value = row.value
-                if isinstance(value, str):
-                    try:
-                        value = json.loads(value)
-                    except (ValueError, RecursionError) as error:
-                        value = Skipped(f"{self.name}, {row.place}", f"not JSON: {error}")
-                yield row._replace(value=value)
-
-        rows = parsed()
-        first = list(islice(rows, 100))
-        objects = [row.value for row in first if isinstance(row.value, Mapping)]
-        if not objects and self.wanted.named:
+        """Yield each line as parsed JSON, and choose the columns by the first hundred lines."""
+        rows = map(self._parsed, self.lines(stream, meter))
+        first_rows = list(islice(rows, _ROWS_TO_CHOOSE_BY))
+        objects = [row.value for row in first_rows if isinstance(row.value, Mapping)]
+        if not objects and self.columns.any_named:
             raise InputError(f"{self.name} has no columns: its lines are not JSON objects")
         if objects:
             self.choose_columns_of(objects)
-        yield from chain(first, rows)
+        yield from chain(first_rows, rows)
+
+    def _parsed(self, row: Row) -> Row:
+        """Return a row of text as parsed JSON, or as Skipped if it is not JSON."""
+        if not isinstance(row.value, str):
+            return row
+        try:
+            value = json.loads(row.value)
+        except (ValueError, RecursionError) as error:
+            value = Skipped(f"{self.name}, {row.place}", f"not JSON: {error}")
+        return row._replace(value=value)
 
     def separated_rows(self, stream: Iterable[bytes], separator: str, meter: Meter) -> Iterator[Row]:
         """Read the rows of a csv or tsv file, whose first row names the columns."""
+        # A record may have several lines. These lists hold the lines of the current record and their damages.
+        record_lines: list[Line] = []
         damages: list[str] = []
-        record_lines: list[Line] = []  # of the record that is read
 
-        def texts() -> Iterator[str]:
+        def decoded_lines() -> Iterator[str]:
             for line in lines(stream, self.name, meter):
                 record_lines.append(line)
                 text, damage = _decoded(line.content, line.offset)
@@ -383,7 +500,7 @@ class Reader:
                     damages.append(damage)
                 yield text
 
-        records = separated_records(texts(), separator)
+        records = separated_records(decoded_lines(), separator)
         header = next((fields for _, fields in records if fields), [])
         if not header:
             raise InputError(f"{self.name} is empty")
@@ -392,7 +509,8 @@ class Reader:
         damages.clear()
         record_lines.clear()
         for number, fields in records:
-            offset, end = record_lines[0].offset, record_lines[-1].end
+            start = record_lines[0].offset
+            end = record_lines[-1].end
             record_lines.clear()
             problem = ""
             if damages:
@@ -404,78 +522,108 @@ class Reader:
             if problem:
                 yield Row(place, number, Skipped(f"{self.name}, {place}", problem))
             elif fields:
-                yield Row(place, number, dict(zip(header, fields, strict=True)), offset, end)
+                yield Row(place, number, dict(zip(header, fields, strict=True)), start, end)
 
     def parquet_rows(self, path: Path) -> Iterator[Row]:
+        """Read the rows of a parquet file in batches, with the needed columns only."""
         try:
             size = path.stat().st_size
             table = pl.scan_parquet(path, glob=False)
             schema = table.collect_schema()
-            rows = table.select(pl.len()).collect().item()
+            row_count = table.select(pl.len()).collect().item()
         except tables.DAMAGE as error:
             reason = tables.one_line(error)
             raise InputError(f"{self.name} is not a readable parquet file: {reason}") from error
         textual = [column for column, kind in schema.items() if kind in (pl.String, pl.Categorical, pl.Enum)]
         self.choose_columns(schema.names(), textual)
-        for column in self.texts:
+        for column in self.text_columns:
             if column not in textual:
                 raise InputError(f"column {column!r} of {self.name} contains {schema[column]}, not text")
-        read = list(dict.fromkeys(filter(None, (*self.texts, self.id, self.source))))
-        row = 0
+        used_columns = [*self.text_columns, self.id_column, self.source_column]
+        needed = table.select(list(dict.fromkeys(column for column in used_columns if column)))
+        number = 0
         try:
-            for batch in table.select(read).collect_batches(chunk_size=4096):
+            for batch in needed.collect_batches(chunk_size=4096):
                 for values in batch.iter_rows(named=True):
-                    row += 1
-                    yield Row(f"row {row}", None, values)
-                self.meter.done += round(size * batch.height / max(1, rows))
+                    number += 1
+                    yield Row(f"row {number}", None, values)
+                self.meter.done += round(size * batch.height / max(1, row_count))
         except tables.DAMAGE as error:
-            raise InputError(f"{self.name} is damaged after row {row}: {tables.one_line(error)}") from error
+            reason = tables.one_line(error)
+            raise InputError(f"{self.name} is damaged after row {number}: {reason}") from error
 
     def objects(self, values: Iterable[Any]) -> Iterator[Row]:
+        """Yield texts and objects that were passed in Python."""
         for number, value in enumerate(values):
             self.meter.done += 1
             place = f"row {number + 1}"
             if isinstance(value, str):
-                if self.wanted.named:
+                if self.columns.any_named:
                     raise InputError(f"{self.name} have no columns: leave the names of columns out")
                 yield Row(str(number), None, value)
             elif isinstance(value, Mapping):
-                if not self.texts:
+                if not self.text_columns:
                     self.choose_columns_of([value])
                 yield Row(place, None, value)
             else:
-                yield Row(place, None, Skipped(place, f"the text is {_no_text(value)}"))
+                yield Row(place, None, Skipped(place, f"the text is {_type_in_words(value)}"))
 
-    def choose_columns_of(self, rows: Sequence[Mapping[Any, Any]]) -> None:
-        present = list(dict.fromkeys(str(key) for row in rows for key in row))
-        self.choose_columns(
-            present, [key for key in present if any(isinstance(row.get(key), str) for row in rows)]
-        )
+    def choose_columns_of(self, objects: Sequence[Mapping[Any, Any]]) -> None:
+        """Choose the columns by the keys of some objects."""
+        present: list[str] = []
+        textual: list[str] = []
+        for values in objects:
+            for key, value in values.items():
+                column = str(key)
+                if column not in present:
+                    present.append(column)
+                if isinstance(value, str) and column not in textual:
+                    textual.append(column)
+        textual.sort(key=present.index)
+        self.choose_columns(present, textual)
 
     def choose_columns(self, present: Sequence[str], textual: Sequence[str]) -> None:
-        """In the layout of BEIR (``_id``, ``title`` and ``text``), a document is its title and its text."""
-        wanted, listed = self.wanted, ", ".join(present) or "none"
-        for column in filter(None, (wanted.column, wanted.id_column, wanted.source_column)):
-            if column not in present:
+        """Choose the columns of the text, the id and the source.
+
+        In the layout of BEIR (``_id``, ``title`` and ``text``), a document is its title and its text.
+
+        Args:
+            present: All columns.
+            textual: Those with text, in the same order.
+
+        Raises:
+            InputError: A column that the user named is missing, or the text can be in several columns.
+        """
+        listed = ", ".join(present) or "none"
+        for column in (self.columns.column, self.columns.id_column, self.columns.source_column):
+            if column and column not in present:
                 raise InputError(f"{self.name} has no column {column!r}: it has {listed}")
-        self.id = wanted.id_column or next((each for each in _IDS if each in present), None)
-        unnamed = "source" if "source" in present and wanted.column != "source" else None
-        self.source = wanted.source_column or unnamed
-        if wanted.column is not None:
-            self.texts = (wanted.column,)
+        self.id_column = self.columns.id_column or next((name for name in _ID_NAMES if name in present), None)
+        self.source_column = self.columns.source_column
+        if self.source_column is None and "source" in present and self.columns.column != "source":
+            self.source_column = "source"
+        if self.columns.column is not None:
+            self.text_columns = (self.columns.column,)
         elif "_id" in present and "title" in textual and "text" in textual:
-            self.texts = ("title", "text")
-        elif not textual:
-            raise InputError(f"no column of {self.name} contains text: it has {listed}")
+            self.text_columns = ("title", "text")
         else:
-            usual = [each for each in _TEXTS if each in textual]
-            others = [each for each in textual if each not in (self.id, self.source, "title")]
-            if not usual and len(others) != 1:
-                raise InputError(
-                    f"which column of {self.name} contains the text? It has {listed}: name it with the "
-                    "column option"
-                )
-            self.texts = ((usual or others)[0],)
+            self.text_columns = (self._only_text_column(textual, listed),)
+
+    def _only_text_column(self, textual: Sequence[str], listed: str) -> str:
+        """Return the text column with a usual name, or else the only one that can hold the text."""
+        if not textual:
+            raise InputError(f"no column of {self.name} contains text: it has {listed}")
+        for name in _TEXT_NAMES:
+            if name in textual:
+                return name
+        not_text = (self.id_column, self.source_column, "title")
+        candidates = [column for column in textual if column not in not_text]
+        if len(candidates) != 1:
+            raise InputError(
+                f"which column of {self.name} contains the text? It has {listed}: name it with the "
+                "column option"
+            )
+        return candidates[0]
 
 
 _QUOTE = '"'
@@ -484,57 +632,57 @@ _QUOTE = '"'
 def separated_records(lines: Iterable[str], separator: str) -> Iterator[tuple[int, list[str]]]:
     """Split lines without their ends into records of fields, as `csv.reader` does.
 
-    The csv module refuses long fields, and its limit is one for the whole process. A field that begins with a
-    quotation mark ends at the next single one; two stand for one. It may contain separators and line breaks.
-    A field that is open at the end of the file ends there.
+    The csv module refuses long fields, and its limit holds for the whole process. A field that begins with a
+    quotation mark ends at the next single quotation mark; two in a row stand for one. The field may contain
+    separators and line breaks. A field that is still open at the end of the file ends there.
 
     Args:
-        lines: lines of the file.
-        separator: the character between fields.
+        lines: The lines of the file.
+        separator: The character between fields.
 
     Yields:
         The number of the line on which a record begins, from 1, and its fields; none for an empty line.
     """
     fields: list[str] = []
-    quoted: list[str] | None = None  # pieces of the field that is open
-    first = 1
+    open_pieces: list[str] | None = None  # of a quoted field that is not closed yet
+    first_line = 1
     for number, line in enumerate(lines, start=1):
-        place = 0
-        if quoted is None:
-            first = number
+        position = 0
+        if open_pieces is None:
+            first_line = number
             fields = []
-            whole = _whole_record(line, separator)
-            if whole is not None:
-                yield first, whole
+            simple_record = _record_on_one_line(line, separator)
+            if simple_record is not None:
+                yield first_line, simple_record
                 continue
         else:
-            quoted.append("\n")
+            open_pieces.append("\n")
         while True:
-            if quoted is None and line.startswith(_QUOTE, place):
-                quoted = []
-                place += 1
+            if open_pieces is None and line.startswith(_QUOTE, position):
+                open_pieces = []
+                position += 1
             field = ""
-            if quoted is not None:
-                place, closed = _read_quoted(line, place, quoted)
-                if not closed:
+            if open_pieces is not None:
+                position, is_closed = _read_quoted(line, position, open_pieces)
+                if not is_closed:
                     break
-                field = "".join(quoted)
-                quoted = None
-            end = line.find(separator, place)
-            fields.append(field + line[place : end if end >= 0 else len(line)])
+                field = "".join(open_pieces)
+                open_pieces = None
+            end = line.find(separator, position)
+            fields.append(field + line[position : end if end >= 0 else len(line)])
             if end < 0:
-                yield first, fields
+                yield first_line, fields
                 break
-            place = end + 1
-    if quoted is not None:
-        fields.append("".join(quoted))
-        yield first, fields
+            position = end + 1
+    if open_pieces is not None:
+        fields.append("".join(open_pieces))
+        yield first_line, fields
 
 
-def _whole_record(line: str, separator: str) -> list[str] | None:
-    """Return the fields of a line that is a record by itself; None if that takes a closer look.
+def _record_on_one_line(line: str, separator: str) -> list[str] | None:
+    """Return the fields of a line that is a record by itself; None if the line needs a closer look.
 
-    This is the fast way, by compiled code: the limit of the csv module is read, and never set.
+    This is fast, because compiled code does the work. The limit of the csv module is read and never set.
     """
     if not line:
         return []
@@ -544,58 +692,80 @@ def _whole_record(line: str, separator: str) -> list[str] | None:
         return None
     try:
         return next(csv.reader([line], delimiter=separator, strict=True))
-    except csv.Error:  # a field is open, or goes on behind its quotation mark
+    except csv.Error:
+        # A field is still open, or goes on after its closing quotation mark.
         return None
 
 
-def _read_quoted(line: str, place: int, pieces: list[str]) -> tuple[int, bool]:
-    """Add the rest of a quoted field to its pieces; return where it ends, and whether it ends on the line."""
+def _read_quoted(line: str, position: int, pieces: list[str]) -> tuple[int, bool]:
+    """Add the rest of a quoted field to its pieces.
+
+    Returns:
+        The position after the field, and whether the field is closed on this line.
+    """
     while True:
-        end = line.find(_QUOTE, place)
+        end = line.find(_QUOTE, position)
         if end < 0:
-            pieces.append(line[place:])
+            pieces.append(line[position:])
             return len(line), False
-        pieces.append(line[place:end])
+        pieces.append(line[position:end])
         if not line.startswith(_QUOTE, end + 1):
             return end + 1, True
         pieces.append(_QUOTE)
-        place = end + 2
+        position = end + 2
 
 
-def _no_text(value: object) -> str:
+def _type_in_words(value: object) -> str:
     return "missing" if value is None else f"{type(value).__name__}, not text"
 
 
 class Line(NamedTuple):
-    number: int  # from 1
+    """A line of a file.
+
+    Attributes:
+        number: Its number, from 1.
+        content: Its bytes, without the end of the line.
+        offset: The byte of the file on which it begins.
+    """
+
+    number: int
     content: bytes
-    offset: int  # byte of the file where it begins
+    offset: int
 
     @property
     def end(self) -> int:
-        """The byte of the file behind its content, where the end of the line begins."""
+        """The byte of the file after the content, where the end of the line begins."""
         return self.offset + len(self.content)
 
 
 def lines(stream: Iterable[bytes], name: str, meter: Meter) -> Iterator[Line]:
-    offset, number = 0, 0
+    """Yield the lines of a stream with their positions. A carriage return alone ends a line too."""
+    offset = 0
+    number = 0
     with reading(name):
         for content in stream:
-            if not offset and content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            is_first = offset == 0
+            if is_first and content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
                 raise InputError(f"{name} is UTF-16 text: convert it to UTF-8, for example with iconv")
-            start = len(codecs.BOM_UTF8) if not offset and content.startswith(codecs.BOM_UTF8) else 0
-            parts = [content[start:]]
-            if b"\r" in parts[0].removesuffix(b"\r\n"):  # carriage returns alone end lines too
-                parts = parts[0].splitlines(keepends=True)
-            for part in parts:
+            start = len(codecs.BOM_UTF8) if is_first and content.startswith(codecs.BOM_UTF8) else 0
+            pieces = [content[start:]]
+            if b"\r" in pieces[0].removesuffix(b"\r\n"):
+                pieces = pieces[0].splitlines(keepends=True)
+            for piece in pieces:
                 number += 1
-                yield Line(number, part.rstrip(b"\r\n"), offset + start)
-                start += len(part)
+                yield Line(number, piece.rstrip(b"\r\n"), offset + start)
+                start += len(piece)
             offset += len(content)
             meter.done += len(content)
 
 
 def _decoded(content: bytes, offset: int = 0) -> tuple[str, str]:
+    """Decode bytes as UTF-8.
+
+    Returns:
+        The text, with replacements for what cannot be read, and what is wrong with it; an empty string if
+        nothing is.
+    """
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -608,6 +778,7 @@ def _decoded(content: bytes, offset: int = 0) -> tuple[str, str]:
 
 
 def unicode_text(text: str) -> str:
+    """Return a text as valid Unicode; lone surrogates, as JSON may contain, are replaced."""
     try:
         text.encode()
     except UnicodeEncodeError:

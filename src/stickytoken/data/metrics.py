@@ -1,4 +1,4 @@
-"""Evaluation tasks: texts, outcomes computed from their vectors, and metrics of the outcomes."""
+"""Evaluation tasks: their texts, the outcomes computed from text vectors, and the metrics of the outcomes."""
 
 from __future__ import annotations
 
@@ -18,29 +18,38 @@ from stickytoken.unit_vectors import Similarity
 
 Values: TypeAlias = NDArray[np.float64]
 Outcomes: TypeAlias = Values
-"""Numbers that the metrics of a task are computed from, shape (units, columns)."""
+"""What the metrics of a task are computed from, one row per unit, shape (units, columns)."""
 Vectors: TypeAlias = Mapping[str, NDArray[np.float32]]
-"""Vectors of a task's texts by role, shape (texts, d)."""
+"""Vectors of a task's texts by role, each of shape (texts, D)."""
 Sample: TypeAlias = NDArray[np.intp] | None
+"""Indices of the units of a bootstrap sample; None for all units."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """An evaluation of text vectors."""
+    """An evaluation of text vectors.
+
+    Attributes:
+        name: The name of the task.
+        layout: The kind of task: ``sts``, ``retrieval`` and so on.
+        unit: What the bootstrap resamples: pairs, queries or texts.
+        metrics: The metrics, the main one first.
+        columns: The columns of the outcomes.
+    """
 
     name: str
-    layout: ClassVar[str]  # kind of the task: sts, retrieval, ...
-    unit: ClassVar[str]  # what is resampled: pairs, queries or texts
-    metrics: ClassVar[tuple[str, ...]]  # the main one first
-    columns: ClassVar[tuple[str, ...]]  # of the outcomes
+    layout: ClassVar[str]
+    unit: ClassVar[str]
+    metrics: ClassVar[tuple[str, ...]]
+    columns: ClassVar[tuple[str, ...]]
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of everything in the task that can change a number."""
+        """SHA-256 of everything in the task that can change a result."""
         content = []
         for field in fields(self):
             value = getattr(self, field.name)
-            # A field with a default was added later: at its default, the task is what it was.
+            # Fields with a default came later. At the default, the fingerprint is the same as before.
             if field.name != "name" and value != field.default:
                 content.append(value)
         return fingerprint(self.layout, *content)
@@ -56,33 +65,45 @@ class Task:
         raise NotImplementedError
 
     def edited(self, side: Side) -> frozenset[str]:
-        """Return the roles whose texts get copies: the chosen side, or both."""
+        """Return the roles whose texts get copies."""
         return side.roles
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
         """Compute the outcomes of all units.
 
         Args:
-            vectors: vectors of the texts by role.
-            seed: of random steps, such as those of a clustering.
-            similarity: how the model compares vectors.
+            vectors: Vectors of the texts by role.
+            seed: Seed of random steps, such as those of a clustering.
+            similarity: How the model compares vectors.
         """
         raise NotImplementedError
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """Compute a metric of several outcomes, shape (outcomes, units, columns), on the same units."""
+        """Compute a metric for each condition.
+
+        Args:
+            metric: One of ``metrics``.
+            outcomes: The outcomes of C conditions, shape (C, units, columns).
+            sample: The units that count, the same ones for every condition.
+
+        Returns:
+            The metric, shape (C,).
+        """
         raise NotImplementedError
 
 
-def fingerprint(*parts: Any) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(json.dumps(part, ensure_ascii=True, sort_keys=True).encode() + b"\0")
-    return digest.hexdigest()
+def fingerprint(*values: Any) -> str:
+    """Return the SHA-256 of values as JSON."""
+    sha256 = hashlib.sha256()
+    for value in values:
+        sha256.update(json.dumps(value, ensure_ascii=True, sort_keys=True).encode() + b"\0")
+    return sha256.hexdigest()
 
 
 @dataclass(frozen=True)
 class _PairTask(Task):
+    """Pairs of sentences, each with a gold score or label."""
+
     first: tuple[str, ...]
     second: tuple[str, ...]
     gold: tuple[float, ...]
@@ -99,31 +120,41 @@ class _PairTask(Task):
         return {"query": tuple(dict.fromkeys(self.first)), "document": tuple(dict.fromkeys(self.second))}
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
-        left, right = (
-            similarity.prepared(vectors[role])[_codes(sentences, self.texts[role])]
-            for role, sentences in (("query", self.first), ("document", self.second))
-        )
-        return similarity.of_pairs(left, right)[:, None]
+        """Compute the similarity of each pair."""
+        queries = similarity.prepared(vectors["query"])
+        documents = similarity.prepared(vectors["document"])
+        first = queries[_indices_in(self.texts["query"], self.first)]
+        second = documents[_indices_in(self.texts["document"], self.second)]
+        return similarity.of_pairs(first, second)[:, None]
 
     @cached_property
     def _gold(self) -> NDArray[np.float64]:
         return np.array(self.gold, dtype=np.float64)
 
 
-def _codes(values: Sequence[str], distinct: Sequence[str]) -> NDArray[np.intp]:
-    places = {value: place for place, value in enumerate(distinct)}
-    return np.array([places[value] for value in values], dtype=np.intp)
+def _indices_in(distinct: Sequence[str], values: Sequence[str]) -> NDArray[np.intp]:
+    """Return the index of each value among the distinct ones."""
+    index_of = {value: index for index, value in enumerate(distinct)}
+    return np.array([index_of[value] for value in values], dtype=np.intp)
 
 
-def _drawn(gold: NDArray[Any], rows: NDArray[Any], sample: Sample) -> tuple[NDArray[Any], NDArray[Any]]:
-    return (gold, rows) if sample is None else (gold[sample], rows[:, sample])
+def _sampled(
+    gold: NDArray[Any], predictions: NDArray[Any], sample: Sample
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return gold values, shape (units,), and predictions, shape (C, units), of the units in the sample."""
+    if sample is None:
+        return gold, predictions
+    return gold[sample], predictions[:, sample]
 
 
 class SimilarityTask(_PairTask):
+    """Semantic textual similarity: gold scores are correlated with similarities."""
+
     layout = "sts"
     metrics = ("spearman", "pearson")
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
+        """Compute a correlation; NaN if the scores or the similarities do not vary."""
         from scipy.stats import rankdata
 
         rows = np.vstack([self._gold, outcomes[:, :, 0]])
@@ -134,25 +165,31 @@ class SimilarityTask(_PairTask):
         centered = rows - rows.mean(axis=1, keepdims=True)
         norms = np.linalg.norm(centered, axis=1)
         scale = norms[0] * norms[1:]
-        flat = scale <= np.finfo(np.float64).eps * max(1, rows.shape[1])
-        return np.where(flat, np.nan, centered[1:] @ centered[0] / np.where(flat, 1, scale))
+        is_constant = scale <= np.finfo(np.float64).eps * max(1, rows.shape[1])
+        correlations = centered[1:] @ centered[0] / np.where(is_constant, 1, scale)
+        return np.where(is_constant, np.nan, correlations)
 
 
 class PairClassificationTask(_PairTask):
+    """Pairs with the label 0 or 1; the pairs with 1 should be the most similar."""
+
     layout = "pair-classification"
     metrics = ("average_precision",)
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
+        """Compute the average precision; NaN if the sample has only one label."""
         from sklearn.metrics import average_precision_score
 
-        gold, cosines = _drawn(self._gold, outcomes[:, :, 0], sample)
+        gold, similarities = _sampled(self._gold, outcomes[:, :, 0], sample)
         if not 0 < gold.sum() < len(gold):
-            return np.full(len(cosines), np.nan)
-        return np.array([average_precision_score(gold, row) for row in cosines])
+            return np.full(len(similarities), np.nan)
+        return np.array([average_precision_score(gold, row) for row in similarities])
 
 
 @dataclass(frozen=True)
 class ClusteringTask(Task):
+    """Texts that k-means should group by their labels."""
+
     sentences: tuple[str, ...]
     labels: tuple[str, ...]
 
@@ -173,14 +210,15 @@ class ClusteringTask(Task):
         return frozenset({"text"})
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
+        """Compute the cluster of each text."""
         from sklearn.cluster import KMeans
 
         model = KMeans(len(self._names), n_init=10, random_state=seed)
         return np.asarray(model.fit_predict(similarity.prepared(vectors["text"])), np.float64)[:, None]
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """V-measure equals normalised mutual information (arithmetic mean)."""
-        gold, clusters = _drawn(self._gold, outcomes[:, :, 0].astype(np.intp), sample)
+        """Compute the V-measure, which equals normalized mutual information with the arithmetic mean."""
+        gold, clusters = _sampled(self._gold, outcomes[:, :, 0].astype(np.intp), sample)
         return v_measures(gold, clusters, len(self._names))
 
     @cached_property
@@ -189,38 +227,60 @@ class ClusteringTask(Task):
 
     @cached_property
     def _gold(self) -> NDArray[np.intp]:
-        return _codes(self.labels, self._names)
+        return _indices_in(self._names, self.labels)
 
 
-def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], kinds: int) -> NDArray[np.float64]:
-    # This is 2 I / (H(gold) + H(cluster)) with I = H(gold) + H(cluster) - H(both), the form of Rosenberg and
-    # Hirschberg 2007 (equation 3, beta 1) that needs only entropies. It is 1 if both have a single group.
+def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], label_count: int) -> NDArray[np.float64]:
+    """Compute the V-measure of C clusterings.
+
+    The V-measure (Rosenberg and Hirschberg 2007, equation 3 with beta 1) is 2 I / (H(gold) + H(clusters)),
+    with I = H(gold) + H(clusters) - H(gold, clusters). It is 1 if both have a single group.
+
+    Args:
+        gold: The label of each text as a number below ``label_count``, shape (texts,).
+        clusters: Its cluster, also below ``label_count``, shape (C, texts).
+        label_count: The number of labels.
+
+    Returns:
+        Shape (C,).
+    """
     from scipy.stats import entropy
 
-    table = _contingency(gold, clusters, kinds)
-    joint = entropy(table.reshape(len(table), -1), axis=1)
-    apart = entropy(table.sum(axis=1), axis=1) + entropy(table.sum(axis=2), axis=1)
-    one_group = apart < 1e-12
-    return np.where(one_group, 1.0, 2 * (apart - joint) / np.where(one_group, 1.0, apart))
+    table = _contingency(gold, clusters, label_count)
+    joint_entropy = entropy(table.reshape(len(table), -1), axis=1)
+    sum_of_entropies = entropy(table.sum(axis=1), axis=1) + entropy(table.sum(axis=2), axis=1)
+    has_one_group = sum_of_entropies < 1e-12
+    information = sum_of_entropies - joint_entropy
+    return np.where(has_one_group, 1.0, 2 * information / np.where(has_one_group, 1.0, sum_of_entropies))
 
 
-def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], kinds: int) -> NDArray[np.float64]:
-    """Compute the F1 of several predictions, averaged over labels that occur or are predicted."""
-    table = _contingency(gold, predicted, kinds)
-    right = np.diagonal(table, axis1=1, axis2=2)
-    total = table.sum(axis=1) + table.sum(axis=2)  # twice the correct ones, plus both kinds of errors
-    f1 = 2 * right / np.where(total, total, 1)
-    return np.asarray(f1.sum(axis=1) / (total > 0).sum(axis=1))
+def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: int) -> NDArray[np.float64]:
+    """Compute the F1 of several predictions, averaged over the labels that occur or are predicted.
+
+    The arguments and the result have the shapes of `v_measures`.
+    """
+    table = _contingency(gold, predicted, label_count)
+    true_positives = np.diagonal(table, axis1=1, axis2=2)
+    # 2 TP + FP + FN: all that were predicted, and all that occur.
+    denominator = table.sum(axis=1) + table.sum(axis=2)
+    f1 = 2 * true_positives / np.where(denominator, denominator, 1)
+    return np.asarray(f1.sum(axis=1) / (denominator > 0).sum(axis=1))
 
 
-def _contingency(gold: NDArray[np.intp], other: NDArray[np.intp], kinds: int) -> NDArray[np.float64]:
-    rows = np.arange(len(other))[:, None]
-    both = np.bincount(((rows * kinds + other) * kinds + gold).ravel(), minlength=len(other) * kinds**2)
-    return both.reshape(len(other), kinds, kinds).astype(np.float64)
+def _contingency(
+    gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: int
+) -> NDArray[np.float64]:
+    """Count the texts by predicted and gold label, shape (C, label_count, label_count)."""
+    conditions = np.arange(len(predicted))[:, None]
+    cells = (conditions * label_count + predicted) * label_count + gold
+    counts = np.bincount(cells.ravel(), minlength=len(predicted) * label_count**2)
+    return counts.reshape(len(predicted), label_count, label_count).astype(np.float64)
 
 
 @dataclass(frozen=True)
 class ClassificationTask(Task):
+    """Texts with labels. A logistic regression on the training texts predicts those of the test texts."""
+
     train: tuple[str, ...]
     train_labels: tuple[str, ...]
     test: tuple[str, ...]
@@ -240,17 +300,19 @@ class ClassificationTask(Task):
         return {"train": self.train, "test": self.test}
 
     def edited(self, side: Side) -> frozenset[str]:
+        """Return the test texts, and the training texts too if both sides get copies."""
         return frozenset({"train", "test"} if side is Side.BOTH else {"test"})
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
+        """Compute the predicted label of each test text."""
         from sklearn.linear_model import LogisticRegression
 
         model = LogisticRegression(max_iter=1000, random_state=seed)
-        model.fit(similarity.prepared(vectors["train"]), _codes(self.train_labels, self._names))
+        model.fit(similarity.prepared(vectors["train"]), _indices_in(self._names, self.train_labels))
         return np.asarray(model.predict(similarity.prepared(vectors["test"])), np.float64)[:, None]
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        gold, predicted = _drawn(self._gold, outcomes[:, :, 0].astype(np.intp), sample)
+        gold, predicted = _sampled(self._gold, outcomes[:, :, 0].astype(np.intp), sample)
         if metric == "accuracy":
             return np.asarray((predicted == gold).mean(axis=1))
         return macro_f1(gold, predicted, len(self._names))
@@ -261,17 +323,21 @@ class ClassificationTask(Task):
 
     @cached_property
     def _gold(self) -> NDArray[np.intp]:
-        return _codes(self.test_labels, self._names)
+        return _indices_in(self._names, self.test_labels)
 
 
+# Queries whose similarities to all documents are in memory at the same time.
 _QUERIES_AT_ONCE = 256
 # Documents that are ranked for each query, as in trec_eval and MTEB.
 _RANKED = 1000
+# Names of the metrics in trec_eval.
 _TREC_NAMES = {"ndcg_at_10": "ndcg_cut_10", "recall_at_100": "recall_100", "map": "map", "mrr": "recip_rank"}
 
 
 @dataclass(frozen=True)
 class _RankingTask(Task):
+    """Queries that rank documents, by id, and the score of each relevant document by query."""
+
     queries: dict[str, str]
     documents: dict[str, str]
     relevant: dict[str, dict[str, int]]
@@ -279,7 +345,7 @@ class _RankingTask(Task):
     unit = "queries"
 
     def __post_init__(self) -> None:
-        """Fail before anything is encoded, not once metrics are computed."""
+        """Fail before anything is encoded, instead of when the metrics are computed."""
         require_package("pytrec_eval", f"the {self.layout} task {self.name!r}", "impact")
 
     @property
@@ -291,31 +357,40 @@ class _RankingTask(Task):
         return {"query": tuple(self.queries.values()), "document": tuple(self.documents.values())}
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
+        """Compute the metrics of each query."""
         import pytrec_eval
 
         queries = similarity.prepared(vectors["query"])
         documents = similarity.prepared(vectors["document"])
         evaluator = pytrec_eval.RelevanceEvaluator(self.relevant, set(_TREC_NAMES.values()))
-        found = evaluator.evaluate(self._ranking(queries, documents, similarity))
+        metrics_of = evaluator.evaluate(self._ranking(queries, documents, similarity))
         names = [_TREC_NAMES[metric] for metric in self.metrics]
-        return np.array([[found[query][name] for name in names] for query in self.queries])
+        return np.array([_in_order(metrics_of[query], names) for query in self.queries])
 
     def _ranking(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
+        """Return the similarity of each ranked document by query."""
         raise NotImplementedError
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
+        """Compute the mean of a metric over the queries."""
         values = outcomes[:, :, self.metrics.index(metric)]
-        return np.asarray((values if sample is None else values[:, sample]).mean(axis=1))
+        if sample is not None:
+            values = values[:, sample]
+        return np.asarray(values.mean(axis=1))
+
+
+def _in_order(value_of: Mapping[str, float], names: Sequence[str]) -> list[float]:
+    return [value_of[name] for name in names]
 
 
 @dataclass(frozen=True)
 class RetrievalTask(_RankingTask):
-    """A corpus that every query searches, as in BEIR; its best 1,000 documents are ranked.
+    """A corpus that every query searches, as in BEIR. Its best 1,000 documents are ranked.
 
     Attributes:
-        unranked: ids of queries that are documents of the corpus, too; each is not ranked for itself.
+        unranked: Ids of queries that are documents of the corpus too. A query does not rank itself.
     """
 
     unranked: tuple[str, ...] = ()
@@ -327,28 +402,31 @@ class RetrievalTask(_RankingTask):
     def _ranking(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
-        ids = list(self.documents)
-        names = list(self.queries)
-        place_of = {document: place for place, document in enumerate(ids)}
-        own_places = {query: place_of[query] for query in self.unranked}
-        depth = min(_RANKED, len(ids))
-        run: dict[str, dict[str, float]] = {}
-        for start in range(0, len(names), _QUERIES_AT_ONCE):
-            batch = names[start : start + _QUERIES_AT_ONCE]
+        """Return the best documents of each query and their similarities."""
+        document_ids = list(self.documents)
+        query_ids = list(self.queries)
+        column_of = {document: column for column, document in enumerate(document_ids)}
+        column_of_itself = {query: column_of[query] for query in self.unranked}
+        depth = min(_RANKED, len(document_ids))
+        ranking: dict[str, dict[str, float]] = {}
+        for start in range(0, len(query_ids), _QUERIES_AT_ONCE):
+            batch = query_ids[start : start + _QUERIES_AT_ONCE]
             scores = similarity.of_all(queries[start : start + _QUERIES_AT_ONCE], documents)
             for row, query in enumerate(batch):
-                if query in own_places:
-                    scores[row, own_places[query]] = -np.inf
+                if query in column_of_itself:
+                    scores[row, column_of_itself[query]] = -np.inf
             best = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
-            for query, row_of_scores, places in zip(batch, scores, best, strict=True):
-                ranked = [place for place in places.tolist() if place != own_places.get(query)]
-                run[query] = {ids[place]: float(row_of_scores[place]) for place in ranked}
-        return run
+            for query, query_scores, columns in zip(batch, scores, best, strict=True):
+                ranked = [column for column in columns.tolist() if column != column_of_itself.get(query)]
+                ranking[query] = {document_ids[column]: float(query_scores[column]) for column in ranked}
+        return ranking
 
 
 @dataclass(frozen=True)
 class RerankingTask(_RankingTask):
-    candidates: dict[str, tuple[str, ...]]  # document ids by query id
+    """Queries that rank candidates of their own. ``candidates`` has their document ids by query id."""
+
+    candidates: dict[str, tuple[str, ...]]
 
     layout = "reranking"
     metrics = ("map",)
@@ -357,10 +435,11 @@ class RerankingTask(_RankingTask):
     def _ranking(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
-        places = {document: place for place, document in enumerate(self.documents)}
-        run = {}
-        for vector, (query, ids) in zip(queries, self.candidates.items(), strict=True):
-            candidates = documents[[places[document] for document in ids]]
+        """Return the candidates of each query and their similarities."""
+        row_of = {document: row for row, document in enumerate(self.documents)}
+        ranking = {}
+        for vector, (query, document_ids) in zip(queries, self.candidates.items(), strict=True):
+            candidates = documents[[row_of[document] for document in document_ids]]
             scores = similarity.of_all(vector[None], candidates)[0]
-            run[query] = dict(zip(ids, scores.tolist(), strict=True))
-        return run
+            ranking[query] = dict(zip(document_ids, scores.tolist(), strict=True))
+        return ranking

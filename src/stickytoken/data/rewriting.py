@@ -1,8 +1,8 @@
-"""Write documents back in the format that they were read in, with other texts and nothing else changed.
+"""Write documents back in their format, with edits in the text and no other change.
 
-The records come from the reader of `data.documents`, so that what is written is what was read. Only the
-characters that an edit names are replaced: of a JSON line those inside the string of its column, of a row of
-CSV those inside its field, of a parquet file the values of its column.
+The records come from the reader of `data.documents`, so that what is written is what was read. In a JSON
+line, only the edited characters of the column's string change; in a row of CSV, those of its field; in a
+parquet file, the values of the column.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from stickytoken.data.documents import (
     STDIN,
     Document,
     Meter,
+    NamedColumns,
     Reader,
     Row,
     Skipped,
-    Wanted,
     format_of,
     opened_file,
     require_format,
@@ -35,10 +35,10 @@ from stickytoken.errors import InputError, reading, require_package
 from stickytoken.validation import file_path
 
 Edits: TypeAlias = Sequence[tuple[int, int, str]]
-"""What to change in a text, in order: where a part starts, where it ends, and what replaces it."""
+"""Changes to a text, in order: start and end of a span, and what replaces it."""
 
 Revise: TypeAlias = Callable[[Document, Sequence[str]], Sequence[Edits]]
-"""Returns the edits of the texts of a document, which are joined by spaces in ``Document.text``."""
+"""Returns the edits of each text of a document; ``Document.text`` has these texts joined by spaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,34 +46,34 @@ class Source:
     """A file of documents, or standard input, that can be written back.
 
     Attributes:
-        name: What messages call it.
+        name: Its name in messages.
         path: The file; None for standard input.
         suffix: The ending that names the format; empty for lines of text.
         compressed: Whether gzip compresses it.
-        wanted: The columns.
+        columns: The columns that the user named.
     """
 
     name: str
     path: Path | None
     suffix: str
     compressed: bool
-    wanted: Wanted
+    columns: NamedColumns
 
     @property
     def is_binary(self) -> bool:
-        """Whether what is written is no text."""
+        """Whether the output is binary, so that a terminal cannot show it."""
         return self.compressed or self.suffix == tables.PARQUET
 
 
-def open_source(source: str | Path, wanted: Wanted) -> Source:
+def open_source(source: str | Path, columns: NamedColumns) -> Source:
     """Check that documents can be read and written back.
 
     Raises:
         InputError: There is no such file, its ending names no format, or it is a folder.
     """
     if str(source) == STDIN:
-        suffix = tables.JSON_LINES[0] if wanted.named else ""
-        return Source("standard input", None, suffix, False, wanted)
+        suffix = tables.JSON_LINES[0] if columns.any_named else ""
+        return Source("standard input", None, suffix, False, columns)
     path = file_path("the documents", source)
     with reading(path):
         if path.is_dir():
@@ -81,11 +81,11 @@ def open_source(source: str | Path, wanted: Wanted) -> Source:
         if not path.is_file():
             raise InputError(f"no file {str(path)!r}")
         path.open("rb").close()
-    require_format(path, wanted)
+    require_format(path, columns)
     suffix, compressed = format_of(path)
     if suffix == tables.PARQUET:
         require_package("pyarrow", "writing a parquet file with its schema", "hub")
-    return Source(str(path), path, suffix, compressed, wanted)
+    return Source(str(path), path, suffix, compressed, columns)
 
 
 def require_same_format(source: Source, out: Path) -> None:
@@ -97,9 +97,11 @@ def require_same_format(source: Source, out: Path) -> None:
     suffix, compressed = format_of(out)
     if source.suffix == tables.PARQUET and (suffix, compressed) != (tables.PARQUET, False):
         raise InputError(f"{out} would be a parquet file: end it in {tables.PARQUET}")
-    named = suffix if suffix in (*tables.TABLE_SUFFIXES, ".txt") else ""
-    alike = {".ndjson": ".jsonl", ".txt": ""}
-    if named and alike.get(named, named) != alike.get(source.suffix, source.suffix):
+    names_format = suffix in (*tables.TABLE_SUFFIXES, ".txt")
+    same_formats = {".ndjson": ".jsonl", ".txt": ""}
+    out_format = same_formats.get(suffix, suffix)
+    source_format = same_formats.get(source.suffix, source.suffix)
+    if names_format and out_format != source_format:
         raise InputError(
             f"{out} names another format than {source.name}: the format stays, so end it in "
             f"{source.suffix or '.txt'}"
@@ -115,27 +117,29 @@ def rewrite(
     compress: bool | None = None,
     meter: Meter | None = None,
 ) -> None:
-    """Write every record of a source, those with edits changed and all others as they are.
+    """Write every record of a source: with its edits, or as it is if it has none.
 
     Args:
         source: What to read.
         output: Where to write.
         revise: Called with each document and its texts, one per column; returns their edits.
-        skip: Called with each record that cannot be read; it is written as it is.
-        compress: Compress the output by gzip. None does as the source.
-        meter: Kept up to date with how much of the source has been read.
+        skip: Called with each record that cannot be read. The record is written as it is.
+        compress: Whether to compress the output by gzip; None if the source is compressed.
+        meter: Counts how much of the source has been read.
 
     Raises:
         InputError: The source cannot be read, or has no such column.
     """
-    reader = Reader(source.wanted, meter or Meter(), source.name)
+    reader = Reader(source.columns, meter or Meter(), source.name)
     if source.path is not None:
         reader.path = source.name
         reader.meter.total = source.path.stat().st_size
     if source.suffix == tables.PARQUET and source.path is not None:
         _rewrite_parquet(source.path, output, reader, revise, skip)
         return
-    if source.compressed if compress is None else compress:
+    if compress is None:
+        compress = source.compressed
+    if compress:
         # Without a time, the same documents give the same bytes.
         with gzip.GzipFile(filename="", fileobj=output, mode="wb", mtime=0) as packed:
             _rewrite_lines(source, packed, reader, revise, skip)
@@ -143,13 +147,13 @@ def rewrite(
         _rewrite_lines(source, output, reader, revise, skip)
 
 
-class _Kept:
-    """The lines of a stream, which are kept until their bytes are taken."""
+class _Buffer:
+    """The lines of a stream, whose bytes stay in memory until they are taken."""
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._lines = lines
         self._bytes = bytearray()
-        self._start = 0  # place in the stream of the first byte that is kept
+        self._start = 0  # position in the stream of the first byte in memory
 
     def __iter__(self) -> Iterator[bytes]:
         for line in self._lines:
@@ -161,7 +165,7 @@ class _Kept:
         return self._start + len(self._bytes)
 
     def take(self, end: int | None = None) -> bytes:
-        """Return the bytes up to a place in the stream, or all, and forget them."""
+        """Return the bytes up to a position in the stream, or all bytes, and drop them from memory."""
         size = len(self._bytes) if end is None else end - self._start
         taken = bytes(self._bytes[:size])
         del self._bytes[:size]
@@ -176,16 +180,17 @@ def _rewrite_lines(
     revise: Revise,
     skip: Callable[[Skipped], None],
 ) -> None:
+    """Write the records of a file of lines, or of standard input."""
     with ExitStack() as stack:
         if source.path is None:
-            kept = _Kept(sys.stdin.buffer)
-            rows = reader.stdin_rows(kept)
-            position = kept.position
+            buffer = _Buffer(sys.stdin.buffer)
+            rows = reader.stdin_rows(buffer)
+            position = buffer.position
         else:
             lines, file = stack.enter_context(opened_file(source.path))
-            kept = _Kept(lines)
-            rows = reader.rows(kept, source.suffix, Meter())
-            position = file.tell if source.compressed else kept.position
+            buffer = _Buffer(lines)
+            rows = reader.rows(buffer, source.suffix, Meter())
+            position = file.tell if source.compressed else buffer.position
         for row in rows:
             reader.meter.done = position()
             record = reader.record_of(row)
@@ -194,80 +199,84 @@ def _rewrite_lines(
                 continue
             columns = _columns(reader, row)
             edits = revise(record, [unicode_text(text) for text in columns.values()])
-            output.write(kept.take(row.start))
-            raw = kept.take(row.end)
+            output.write(buffer.take(row.start))
+            raw = buffer.take(row.end)
             if any(edits):
                 edits_by_column = dict(zip(columns, edits, strict=True))
                 raw = _edited(raw.decode("utf-8"), row, edits_by_column, source).encode("utf-8")
             output.write(raw)
-        # Whatever else there is, such as the end of the last line, belongs to no record.
-        output.write(kept.take())
+        # What is left, such as the end of the last line, belongs to no record.
+        output.write(buffer.take())
 
 
 def _columns(reader: Reader, row: Row) -> dict[str, str]:
-    """Return the texts of a document by column; a line of text is in the column ''."""
+    """Return the texts of a document by column. A line of text has one column, with an empty name."""
     return {"": row.value} if isinstance(row.value, str) else reader.texts_of(row.value)
 
 
 def _edited(raw: str, row: Row, edits_by_column: dict[str, Edits], source: Source) -> str:
     """Return the raw record with edits in some of its columns."""
     if source.suffix in tables.SEPARATORS:
-        edited = _edited_fields(raw, row, edits_by_column, tables.SEPARATORS[source.suffix])
-    elif source.suffix in tables.JSON_LINES:
-        edited = _edited_json(raw, row, edits_by_column)
-    else:
-        edited = edited_text(raw, edits_by_column[""])
-        if "\n" in edited or "\r" in edited:
-            raise InputError(
-                f"{source.name}, {row.place}: the replacement contains the end of a line, which would make "
-                "two documents of one: use another replacement"
-            )
+        return _edited_fields(raw, row, edits_by_column, tables.SEPARATORS[source.suffix])
+    if source.suffix in tables.JSON_LINES:
+        return _edited_json(raw, row, edits_by_column)
+    edited = edited_text(raw, edits_by_column[""])
+    if "\n" in edited or "\r" in edited:
+        raise InputError(
+            f"{source.name}, {row.place}: the replacement contains the end of a line, which would make two "
+            "documents of one: use another replacement"
+        )
     return edited
 
 
 def edited_text(text: str, edits: Edits) -> str:
     """Return a text with its edits."""
-    parts = []
-    done = 0
+    pieces = []
+    copied_to = 0
     for start, end, replacement in edits:
-        parts += [text[done:start], replacement]
-        done = end
-    return "".join([*parts, text[done:]])
+        pieces += [text[copied_to:start], replacement]
+        copied_to = end
+    pieces.append(text[copied_to:])
+    return "".join(pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class _Literal:
     """A text as it is written in a file.
 
+    All positions are in the record, and the quotes belong to the literal.
+
     Attributes:
-        start: Where it starts in its record, with its opening quote.
-        end: Where it ends, with its closing quote.
+        start: Its first position.
+        end: The position after its last one.
         value: The text.
-        places: Where each character of the text starts in the record, and where the last one ends.
+        positions: The position of each character of the text, and the one after the last character.
     """
 
     start: int
     end: int
     value: str
-    places: Sequence[int]
+    positions: Sequence[int]
 
 
 def _spliced(raw: str, literal: _Literal, edits: Edits, write: Callable[[str], str]) -> str:
-    """Return the literal with edits; ``write`` turns a replacement into what stands for it in the file."""
-    parts = []
-    done = literal.start
+    """Return the literal with edits; ``write`` escapes a replacement as the file does."""
+    pieces = []
+    copied_to = literal.start
     for start, end, replacement in edits:
-        parts += [raw[done : literal.places[start]], write(replacement)]
-        done = literal.places[end]
-    return "".join([*parts, raw[done : literal.end]])
+        pieces += [raw[copied_to : literal.positions[start]], write(replacement)]
+        copied_to = literal.positions[end]
+    pieces.append(raw[copied_to : literal.end])
+    return "".join(pieces)
 
 
 # JSON lines
 
 
 def _edited_json(raw: str, row: Row, edits_by_column: dict[str, Edits]) -> str:
+    """Return a JSON line with edits in the strings of some of its keys."""
     spans = _json_members(raw)
-    replaced = []
+    replacements = []
     for column, edits in edits_by_column.items():
         start, end = spans[column]
         literal = _json_literal(raw, start, end)
@@ -275,61 +284,72 @@ def _edited_json(raw: str, row: Row, edits_by_column: dict[str, Edits]) -> str:
         write = _json_writer(raw[start:end])
         if literal.value == original and len(unicode_text(original)) == len(original):
             edited = _spliced(raw, literal, edits, write)
-        else:  # cannot happen with what the json module reads; the whole string is written again if it does
+        else:
+            # A lone surrogate has no character in the text as it is read: write the whole string again.
             edited = f'"{write(edited_text(unicode_text(original), edits))}"'
-        replaced.append((start, end, edited))
-    return edited_text(raw, sorted(replaced))
+        replacements.append((start, end, edited))
+    return edited_text(raw, sorted(replacements))
 
 
 def _json_members(raw: str) -> dict[str, tuple[int, int]]:
-    """Return where the value of each key stands in a JSON object; a JSON string is the value of the key ''.
+    """Return the start and the end of each key's value in a JSON object.
 
-    Of a key that occurs twice the last counts, as it does for `json.loads`.
+    If a key occurs twice, its last value counts, as it does for `json.loads`. A line that is a JSON string is
+    the value of the empty key.
     """
     decoder = json.JSONDecoder()
-    place = _behind_space(raw, 0)
-    if raw[place] == '"':
-        return {"": (place, decoder.raw_decode(raw, place)[1])}
+    position = _skip_space(raw, 0)
+    if raw[position] == '"':
+        _, end = decoder.raw_decode(raw, position)
+        return {"": (position, end)}
     members = {}
-    place = _behind_space(raw, place + 1)
-    while raw[place] != "}":
-        key, place = decoder.raw_decode(raw, place)
-        colon = _behind_space(raw, place)
-        start = _behind_space(raw, colon + 1)
+    position = _skip_space(raw, position + 1)
+    while raw[position] != "}":
+        key, position = decoder.raw_decode(raw, position)
+        colon = _skip_space(raw, position)
+        start = _skip_space(raw, colon + 1)
         _, end = decoder.raw_decode(raw, start)
         members[key] = (start, end)
-        place = _behind_space(raw, end)
-        if raw[place] == ",":
-            place = _behind_space(raw, place + 1)
+        position = _skip_space(raw, end)
+        if raw[position] == ",":
+            position = _skip_space(raw, position + 1)
     return members
 
 
-def _behind_space(raw: str, place: int) -> int:
-    while raw[place] in " \t\n\r":
-        place += 1
-    return place
+def _skip_space(raw: str, position: int) -> int:
+    while raw[position] in " \t\n\r":
+        position += 1
+    return position
 
 
 def _json_literal(raw: str, start: int, end: int) -> _Literal:
-    places = []
-    place = start + 1
-    while place < end - 1:
-        places.append(place)
-        if raw[place] != "\\":
-            place += 1
-        elif raw[place + 1] != "u":
-            place += 2
-        else:
-            place += 6
-            high = int(raw[place - 4 : place], 16)
-            is_pair = 0xD800 <= high <= 0xDBFF and raw[place : place + 2] == "\\u"
-            if is_pair and 0xDC00 <= int(raw[place + 2 : place + 6], 16) <= 0xDFFF:
-                place += 6
-    places.append(end - 1)
-    return _Literal(start, end, json.loads(raw[start:end]), places)
+    """Return a JSON string with the position of each character that it stands for."""
+    positions = []
+    position = start + 1
+    while position < end - 1:
+        positions.append(position)
+        position += _length_of_json_character(raw, position)
+    positions.append(end - 1)
+    return _Literal(start, end, json.loads(raw[start:end]), positions)
+
+
+def _length_of_json_character(raw: str, position: int) -> int:
+    """Return how many characters of JSON stand for one character: 1, or 2, 6 or 12 for an escape."""
+    if raw[position] != "\\":
+        return 1
+    if raw[position + 1] != "u":
+        return 2
+    first = int(raw[position + 2 : position + 6], 16)
+    is_high_surrogate = 0xD800 <= first <= 0xDBFF
+    if is_high_surrogate and raw[position + 6 : position + 8] == "\\u":
+        second = int(raw[position + 8 : position + 12], 16)
+        if 0xDC00 <= second <= 0xDFFF:
+            return 12
+    return 6
 
 
 def _json_writer(literal: str) -> Callable[[str], str]:
+    """Return a function that escapes text as a literal does: beyond ASCII, or not."""
     ascii_only = literal.isascii()
     return lambda text: json.dumps(text, ensure_ascii=ascii_only)[1:-1]
 
@@ -339,10 +359,13 @@ def _json_writer(literal: str) -> Callable[[str], str]:
 
 @dataclass(frozen=True, slots=True)
 class _Field(_Literal):
-    quoted: bool  # the whole of it, from the first character to the last
+    """A field of a row. ``quoted`` says whether quotes enclose all of it."""
+
+    quoted: bool
 
 
 def _edited_fields(raw: str, row: Row, edits_by_column: dict[str, Edits], separator: str) -> str:
+    """Return a row of CSV or TSV with edits in some of its columns."""
     fields = _fields(raw, separator)
     values = list(row.value.values())
     parsed = [field.value for field in fields]
@@ -350,70 +373,73 @@ def _edited_fields(raw: str, row: Row, edits_by_column: dict[str, Edits], separa
     if parsed != values and parsed != [*values[:-1], f"{values[-1]}\n"]:
         raise InputError(f"{row.place} is quoted in a way that cannot be written back: correct it")
     columns = list(row.value)
-    replaced = []
+    replacements = []
     for column, edits in edits_by_column.items():
         field = fields[columns.index(column)]
         value = edited_text(field.value, edits)
         edited = _spliced(raw, field, edits, _doubled_quotes if field.quoted else str)
-        if not _says(edited, value, separator) or (len(fields) == 1 and not edited):
-            # The field needs quotes that it did not have; without them, an empty row would be no row.
+        would_be_empty_row = len(fields) == 1 and not edited
+        if would_be_empty_row or not _is_read_as(edited, value, separator):
+            # The field needs quotes that it did not have.
             edited = f'"{_doubled_quotes(value)}"'
-        replaced.append((field.start, field.end, edited))
-    return edited_text(raw, sorted(replaced))
+        replacements.append((field.start, field.end, edited))
+    return edited_text(raw, sorted(replacements))
 
 
 def _doubled_quotes(text: str) -> str:
     return text.replace('"', '""')
 
 
-def _says(raw: str, value: str, separator: str) -> bool:
+def _is_read_as(raw: str, value: str, separator: str) -> bool:
+    """Say whether a field, as it is written, is read as this value."""
     return [field.value for field in _fields(raw, separator)] == [value]
 
 
 def _fields(raw: str, separator: str) -> list[_Field]:
-    """Divide a row as the csv module does, and say where each character of a value stands.
+    """Divide a row as the csv module does, and return each field with the positions of its characters."""
+    fields = [_field_from(raw, 0, separator)]
+    while fields[-1].end < len(raw):
+        fields.append(_field_from(raw, fields[-1].end + 1, separator))
+    return fields
 
-    An end of a line within quotes is one character, ``\\n``, however it is written; see `Reader`. The module
-    also adds one to a field whose quotes are never closed.
+
+def _field_from(raw: str, start: int, separator: str) -> _Field:
+    """Return the field that starts at a position of a row.
+
+    Like the csv module, it reads the end of a line within quotes as one character, ``\\n``, however it is
+    written, and adds one to a field whose quotes are never closed.
     """
-    fields = []
-    place = 0
-    while True:
-        start = place
-        characters: list[str] = []
-        places: list[int] = []
-        in_quotes = place < len(raw) and raw[place] == '"'
-        opened = in_quotes
-        closed_at = -1
-        if opened:
-            place += 1
-        while place < len(raw):
-            character = raw[place]
-            width = 1
-            if in_quotes and character == '"':
-                if raw[place : place + 2] != '""':
-                    in_quotes = False
-                    closed_at = place
-                    place += 1
-                    continue
-                width = 2
-            elif not in_quotes and character in (separator, "\r", "\n"):
-                break  # a record has no end of a line here, so what an edit brings in ends the field
-            elif character == "\r":
-                width = 2 if raw[place : place + 2] == "\r\n" else 1
-                character = "\n"
-            characters.append(character)
-            places.append(place)
-            place += width
-        if in_quotes:
-            characters.append("\n")
-            places.append(place)
-        whole = opened and closed_at == place - 1
-        places.append(place - 1 if whole else place)
-        fields.append(_Field(start, place, "".join(characters), places, whole))
-        if place == len(raw):
-            return fields
-        place += 1
+    characters: list[str] = []
+    positions: list[int] = []
+    has_opening_quote = raw.startswith('"', start)
+    in_quotes = has_opening_quote
+    closing_quote = -1
+    position = start + 1 if has_opening_quote else start
+    while position < len(raw):
+        character = raw[position]
+        width = 1
+        if in_quotes and character == '"':
+            if not raw.startswith('""', position):
+                in_quotes = False
+                closing_quote = position
+                position += 1
+                continue
+            width = 2
+        elif not in_quotes and character in (separator, "\r", "\n"):
+            # Outside quotes, a record has no end of a line. One that an edit brings in ends the field.
+            break
+        elif character == "\r":
+            width = 2 if raw.startswith("\r\n", position) else 1
+            character = "\n"
+        characters.append(character)
+        positions.append(position)
+        position += width
+    if in_quotes:
+        characters.append("\n")
+        positions.append(position)
+    is_quoted = has_opening_quote and closing_quote == position - 1
+    positions.append(closing_quote if is_quoted else position)
+    return _Field(start, position, "".join(characters), positions, is_quoted)
 
 
 # Parquet
@@ -426,8 +452,10 @@ def _rewrite_parquet(
     from pyarrow import ArrowException, parquet
 
     rows = reader.parquet_rows(path)
-    first = next(rows, None)  # the columns are chosen before anything is written
-    rows = rows if first is None else chain([first], rows)
+    # Reading the first row chooses the columns, before anything is written.
+    first_row = next(rows, None)
+    if first_row is not None:
+        rows = chain([first_row], rows)
     try:
         with (
             parquet.ParquetFile(path) as file,
@@ -445,9 +473,9 @@ def _rewrite_parquet(
 def _revised(
     count: int, rows: Iterator[Row], reader: Reader, revise: Revise, skip: Callable[[Skipped], None]
 ) -> dict[str, dict[int, str]]:
-    """Return the texts that change in the next rows, by column and place among them."""
+    """Return the texts that change in the next rows, by column and by the number of the row among them."""
     changed: dict[str, dict[int, str]] = {}
-    for place, row in enumerate(islice(rows, count)):
+    for number, row in enumerate(islice(rows, count)):
         record = reader.record_of(row)
         if isinstance(record, Skipped):
             skip(record)
@@ -455,30 +483,31 @@ def _revised(
         texts = reader.texts_of(row.value)
         for column, edits in zip(texts, revise(record, list(texts.values())), strict=True):
             if edits:
-                changed.setdefault(column, {})[place] = edited_text(texts[column], edits)
+                changed.setdefault(column, {})[number] = edited_text(texts[column], edits)
     return changed
 
 
 def _with_texts(table: Any, column: str, texts: dict[int, str]) -> Any:
-    """Return an Arrow table with other texts at some places of a column, whose type stays."""
+    """Return an Arrow table with other texts in some rows of a column, whose type stays."""
     from pyarrow import array
 
-    place = table.schema.get_field_index(column)
-    field = table.schema.field(place)
-    values = table.column(place).to_pylist()
+    column_index = table.schema.get_field_index(column)
+    field = table.schema.field(column_index)
+    values = table.column(column_index).to_pylist()
     for row, text in texts.items():
         values[row] = text
-    return table.set_column(place, field, array(values, type=field.type))
+    return table.set_column(column_index, field, array(values, type=field.type))
 
 
 def _compressions(file: Any) -> dict[str, str] | str:
     """Return the compression of each column by its path, as the writer takes them."""
     if not file.num_row_groups:
-        return "snappy"  # no column has one; this is the writer's own default
+        # No column has a compression yet: this is the default of the writer.
+        return "snappy"
     columns = file.metadata.row_group(0)
     compressions = {}
-    for place in range(columns.num_columns):
-        column = columns.column(place)
+    for index in range(columns.num_columns):
+        column = columns.column(index)
         codec = column.compression.lower()
         compressions[column.path_in_schema] = "none" if codec == "uncompressed" else codec
     return compressions

@@ -1,7 +1,7 @@
-"""Tables and text files, read whole, and their columns.
+"""Tables and text files that are read whole, and their columns.
 
-Here a damaged file is refused. Collections of documents are read as a stream instead, in `data.documents`,
-where damage costs one record.
+A damaged file is refused here. `data.documents` reads collections of documents as a stream instead, and skips
+damaged records.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _USUAL_COLUMNS = (("sentence1", "sentence2"), ("sentence",), ("text",))
 
 
 def read_table(path: Path) -> pl.DataFrame:
-    """Every column of csv and tsv is text."""
+    """Read a csv, tsv, jsonl or parquet file. Every column of csv and tsv is text."""
     content = read_bytes(path)
     suffix = path.suffix.lower()
     try:
@@ -41,26 +41,32 @@ def read_table(path: Path) -> pl.DataFrame:
         content = text.encode()
         if suffix in JSON_LINES:
             return pl.read_ndjson(content, infer_schema_length=None)
-        with suppress(csv.Error):  # no table: reading it says what is wrong
+        # If the file is not a table at all, `read_csv` raises a better error.
+        with suppress(csv.Error):
             rows = csv.reader(io.StringIO(text.lstrip("\r\n")), delimiter=SEPARATORS[suffix])
             require_distinct(next(rows, []), path)
         return pl.read_csv(content, separator=SEPARATORS[suffix], infer_schema=False)
     except (*DAMAGE, ValueError) as error:
-        reason = (_no_json(content) if suffix in JSON_LINES else None) or one_line(error)
+        invalid_line = _invalid_json_line(content) if suffix in JSON_LINES else None
+        reason = invalid_line or one_line(error)
         raise InputError(f"{path} is not a readable {suffix.lstrip('.')} file: {reason}") from error
 
 
 def require_distinct(columns: Sequence[str], path: str | Path) -> None:
     """Refuse a header that names a column twice; Polars would rename one silently."""
-    if repeated := next((name for name in columns if columns.count(name) > 1), None):
-        raise InputError(f"{path} has two columns called {repeated!r}: rename or remove one")
+    for name in columns:
+        if columns.count(name) > 1:
+            raise InputError(f"{path} has two columns called {name!r}: rename or remove one")
 
 
 def one_line(error: BaseException) -> str:
+    """Return the beginning of an error's message without line breaks."""
     return " ".join(str(error).split())[:200]
 
 
-def _no_json(content: bytes) -> str | None:
+def _invalid_json_line(content: bytes) -> str | None:
+    """Say which line is not JSON, and why; None if all lines are."""
+
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not a number in JSON: leave the line out")
 
@@ -74,6 +80,7 @@ def _no_json(content: bytes) -> str | None:
 
 
 def read_bytes(path: Path) -> bytes:
+    """Read a file that is not empty."""
     with reading(path):
         if path.is_dir():
             raise InputError(f"{path} is a folder: pass a file")
@@ -86,6 +93,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def decode(content: bytes, path: Path) -> str:
+    """Decode a UTF-8 text file, without its byte order mark."""
     try:
         text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -98,12 +106,19 @@ def decode(content: bytes, path: Path) -> str:
 
 
 def read_lines(path: Path, column: str | None) -> io.StringIO:
+    """Read a text file by lines. It has no columns, so that naming one is an error."""
     if column is not None:
         raise InputError(f"{path} is a text file without columns: leave the column out")
     return io.StringIO(decode(read_bytes(path), path), newline=None)
 
 
 def all_texts(path: Path, column: str | None = None) -> tuple[list[str | None], pl.DataFrame | None]:
+    """Read every text of a file in order.
+
+    Returns:
+        The texts, also those that are missing or blank, and the other columns of a table; None for a text
+        file.
+    """
     if path.suffix.lower() not in TABLE_SUFFIXES:
         return [line.removesuffix("\n") for line in read_lines(path, column)], None
     frame = read_table(path)
@@ -114,26 +129,39 @@ def all_texts(path: Path, column: str | None = None) -> tuple[list[str | None], 
 
 
 def text_columns(frame: pl.DataFrame, path: str | Path) -> tuple[str, ...]:
+    """Find the columns with sentences, by their usual names or because only one column has text.
+
+    Raises:
+        InputError: No column or several columns can hold the sentences.
+    """
     for names in _USUAL_COLUMNS:
         if set(names) <= set(frame.columns):
             return names
-    known = [column.drop_nulls() for column in frame.select(pl.col(pl.String))]
-    # A text column of numbers, as csv has them, holds no sentences.
-    strings = tuple(each.name for each in known if each.is_empty() or _numbers(each).has_nulls())
-    if len(strings) == 1:
-        return strings
-    listed = ", ".join(frame.columns) or "none"
-    which = f"which column of {path} contains the sentences?"
-    raise InputError(f"{which} It has {listed}: name one with the column option")
+    text_names = []
+    for column in frame.select(pl.col(pl.String)):
+        texts = column.drop_nulls()
+        # A csv file has numbers as text. Such a column holds no sentences.
+        has_only_numbers = not texts.is_empty() and not _as_numbers(texts).has_nulls()
+        if not has_only_numbers:
+            text_names.append(column.name)
+    if len(text_names) != 1:
+        listed = ", ".join(frame.columns) or "none"
+        raise InputError(
+            f"which column of {path} contains the sentences? It has {listed}: name one with the column option"
+        )
+    return (text_names[0],)
 
 
 def require_columns(frame: pl.DataFrame, columns: Sequence[str], path: str | Path) -> None:
-    if missing := [column for column in columns if column not in frame.columns]:
-        listed = ", ".join(frame.columns) or "none"
-        raise InputError(f"{path} has no column {missing[0]!r}: it has {listed}")
+    """Refuse a table that lacks one of the columns."""
+    for column in columns:
+        if column not in frame.columns:
+            listed = ", ".join(frame.columns) or "none"
+            raise InputError(f"{path} has no column {column!r}: it has {listed}")
 
 
 def text_column(frame: pl.DataFrame, column: str, path: str | Path) -> list[str | None]:
+    """Return the texts of a column; those that are missing are None."""
     require_columns(frame, (column,), path)
     values = frame[column]
     if values.dtype != pl.String:
@@ -142,66 +170,76 @@ def text_column(frame: pl.DataFrame, column: str, path: str | Path) -> list[str 
 
 
 def filled_texts(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
+    """Return the texts of a column, none of which may be missing or blank."""
     texts = text_column(frame, column, path)
     for row, text in enumerate(texts, start=1):
         if not (text or "").strip():
-            what = f"{column} in row {row} is missing or blank"
-            raise InputError(f"{path}: {what}: fill it in or remove the row")
+            raise InputError(
+                f"{path}: {column} in row {row} is missing or blank: fill it in or remove the row"
+            )
     return tuple(map(str, texts))
 
 
 def text_lists(frame: pl.DataFrame, column: str, path: Path) -> list[tuple[str, ...]]:
+    """Return the lists of texts of a column; neither a list nor a text may be empty."""
     values = frame[column]
     if values.dtype != pl.List(pl.String):
         raise InputError(f"column {column!r} of {path} contains {values.dtype}, not lists of texts")
-    found = [tuple(texts or ()) for texts in values.to_list()]
-    for row, texts in enumerate(found, start=1):
+    lists = [tuple(texts or ()) for texts in values.to_list()]
+    for row, texts in enumerate(lists, start=1):
         if not texts or not all((text or "").strip() for text in texts):
             raise InputError(f"{path}: {column} in row {row} is empty or has a blank text")
-    return found
+    return lists
 
 
 def labels(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
+    """Return a column of texts, whole numbers or booleans as labels, none of which may be missing."""
     values = frame[column]
     if not (values.dtype == pl.String or values.dtype.is_integer() or values.dtype == pl.Boolean):
         raise InputError(f"column {column!r} of {path} contains {values.dtype}, not labels")
-    found = values.cast(pl.String).to_list()
-    for row, label in enumerate(found, start=1):
+    texts = values.cast(pl.String).to_list()
+    for row, label in enumerate(texts, start=1):
         if not (label or "").strip():
             raise InputError(f"{path}: {column} in row {row} is missing: fill it in or remove the row")
-    return tuple(found)
+    return tuple(texts)
 
 
 def ids(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
-    found = labels(frame, column, path)
-    first: dict[str, int] = {}
-    for row, each in enumerate(found, start=1):
-        if first.setdefault(each, row) != row:
-            raise InputError(f"{path}: {column} {each!r} in row {row} is a duplicate: ids must be distinct")
-    return found
+    """Return a column of ids, which must be distinct."""
+    values = labels(frame, column, path)
+    earlier_ids = set()
+    for row, value in enumerate(values, start=1):
+        if value in earlier_ids:
+            raise InputError(f"{path}: {column} {value!r} in row {row} is a duplicate: ids must be distinct")
+        earlier_ids.add(value)
+    return values
 
 
 def numbers(frame: pl.DataFrame, column: str, path: Path) -> tuple[float, ...]:
-    found = numbers_or_none(frame[column], path, pl.Boolean())
-    for row, number in enumerate(found, start=1):
+    """Return a column of finite numbers; booleans count as 0 and 1."""
+    values = numbers_or_none(frame[column], path, pl.Boolean())
+    for row, number in enumerate(values, start=1):
         if number is None or not math.isfinite(number):
             wrong = frame[column][row - 1]
             wrong = wrong.strip() if isinstance(wrong, str) else wrong
             raise InputError(
                 f"{path}: {column} in row {row} is {wrong!r}, not a finite number: correct or remove the row"
             )
-    return tuple(found)
+    return tuple(values)
 
 
 def numbers_or_none(values: pl.Series, path: Path, also: pl.DataType) -> list[Any]:
+    """Return numbers, or None for what is not a number. The column has numbers, text or the type ``also``."""
     if values.dtype != pl.String and not values.dtype.is_numeric() and values.dtype != also:
         raise InputError(f"column {values.name!r} of {path} contains {values.dtype}, not numbers")
-    return _numbers(values).to_list()
+    return _as_numbers(values).to_list()
 
 
-def _numbers(values: pl.Series) -> pl.Series:
-    texts = values.dtype == pl.String
-    return (values.str.strip_chars() if texts else values).cast(pl.Float64, strict=False)
+def _as_numbers(values: pl.Series) -> pl.Series:
+    """Convert a column to numbers; what is not a number becomes null."""
+    if values.dtype == pl.String:
+        values = values.str.strip_chars()
+    return values.cast(pl.Float64, strict=False)
 
 
 HUB = "hub:"
@@ -209,6 +247,7 @@ _USUAL_SPLIT = "train"
 
 
 def hub_parts(name: str) -> tuple[str, str]:
+    """Divide ``REPOSITORY@SPLIT``; the split is empty if it is not named."""
     repository, _, split = name.partition("@")
     if not repository.strip():
         raise InputError(f"{HUB + name!r} names no data set: pass hub:REPOSITORY, or hub:REPOSITORY@SPLIT")
@@ -218,14 +257,17 @@ def hub_parts(name: str) -> tuple[str, str]:
 
 @contextmanager
 def opened_hub(name: str, *, streaming: bool = False) -> Iterator[Any]:
-    """Open ``REPOSITORY@SPLIT``: the English one of several configurations, the only split or ``train``."""
+    """Open a data set of the hub, ``REPOSITORY`` or ``REPOSITORY@SPLIT``.
+
+    Of several configurations, the English one is opened. Without a split, the only split or ``train`` is.
+    """
     repository, split = hub_parts(name)
     import datasets
     from datasets.exceptions import DatasetsError
 
     try:
         configurations = datasets.get_dataset_config_names(repository)
-        configuration = next((each for each in ("en", "en-en") if each in configurations), None)
+        configuration = next((name for name in ("en", "en-en") if name in configurations), None)
         if not split:
             splits = datasets.get_dataset_split_names(repository, configuration)
             if len(splits) > 1 and _USUAL_SPLIT not in splits:
@@ -235,6 +277,6 @@ def opened_hub(name: str, *, streaming: bool = False) -> Iterator[Any]:
             split = _USUAL_SPLIT if _USUAL_SPLIT in splits else splits[0]
         yield datasets.load_dataset(repository, configuration, split=split, streaming=streaming)
     except (OSError, ValueError, LookupError, RuntimeError, DatasetsError) as error:
-        which = f"{repository!r} (split {split!r})" if split else repr(repository)
+        data_set = f"{repository!r} (split {split!r})" if split else repr(repository)
         reason = one_line(error.__cause__ or error)
-        raise InputError(f"the data set {which} cannot be read: {reason}") from error
+        raise InputError(f"the data set {data_set} cannot be read: {reason}") from error

@@ -1,4 +1,4 @@
-"""Evaluation tasks from files, whose layout determines the kind of task, and from MTEB."""
+"""Evaluation tasks from files and from MTEB. The columns of a file determine the kind of task."""
 
 from __future__ import annotations
 
@@ -23,30 +23,25 @@ LAYOUTS = (
     "clustering: text, label",
     "retrieval: a folder with corpus.jsonl, queries.jsonl and qrels/test.tsv, as in BEIR",
 )
-CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"
+CORPUS = "corpus.jsonl"
+QUERIES = "queries.jsonl"
 _KNOWN = f"Known layouts: {'; '.join(LAYOUTS)}"
 _SPLITS = ("train", "test", "dev", "validation")
 
 
 def load_task(path: Path) -> tuple[Task, list[str]]:
-    """Read a task, with notes on what was left out, from a csv, tsv, jsonl or parquet file, or from a folder.
+    """Read a task from a csv, tsv, jsonl or parquet file, or from a folder.
+
+    Returns:
+        The task, and notes on what was left out.
 
     Raises:
-        InputError: the layout is unknown, or the content cannot be used.
+        InputError: The layout is unknown, or the content cannot be used.
     """
     if (path / CORPUS).is_file() and (path / QUERIES).is_file():
         return _retrieval(path)
     if path.is_dir():
-        files = [
-            next((file for end in tables.TABLE_SUFFIXES if (file := path / f"{name}{end}").is_file()), None)
-            for name in ("train", "test")
-        ]
-        parts = [(tables.read_table(file), file) for file in files if file is not None]
-        if len(parts) < 2:
-            raise InputError(f"the folder {path} has an unknown layout. {_KNOWN}")
-        for frame, file in parts:
-            tables.require_columns(frame, ("text", "label"), file)
-        return _classification(parts, path), []
+        return _classification_in_folder(path), []
     if path.suffix.lower() not in tables.TABLE_SUFFIXES:
         raise InputError(f"{path}: a task is a folder or a {', '.join(tables.TABLE_SUFFIXES)} file. {_KNOWN}")
     frame = tables.read_table(path)
@@ -60,17 +55,35 @@ def load_task(path: Path) -> tuple[Task, list[str]]:
     )
 
 
+def _classification_in_folder(folder: Path) -> Task:
+    """Read a classification task from a train and a test file."""
+    splits = []
+    for name in ("train", "test"):
+        files = [folder / f"{name}{suffix}" for suffix in tables.TABLE_SUFFIXES]
+        file = next((file for file in files if file.is_file()), None)
+        if file is None:
+            raise InputError(f"the folder {folder} has an unknown layout. {_KNOWN}")
+        frame = tables.read_table(file)
+        tables.require_columns(frame, ("text", "label"), file)
+        splits.append((frame, file))
+    train, test = splits
+    return _classification(train, test, folder)
+
+
 def _name(path: Path) -> str:
+    """Return the name of a file, with the name of its folder in front if the file is called after a split."""
     if path.stem in _SPLITS:
         return f"{path.resolve().parent.name}-{path.stem}"
     return path.resolve().stem
 
 
 def _pairs(frame: pl.DataFrame, path: Path) -> Task:
-    scored = "score" in frame.columns
-    gold = tables.numbers(frame, "score" if scored else "label", path)
-    first, second = (tables.filled_texts(frame, each, path) for each in ("sentence1", "sentence2"))
-    if scored:
+    """Build a similarity task from pairs with scores, or pair classification from pairs with labels."""
+    has_scores = "score" in frame.columns
+    gold = tables.numbers(frame, "score" if has_scores else "label", path)
+    first = tables.filled_texts(frame, "sentence1", path)
+    second = tables.filled_texts(frame, "sentence2", path)
+    if has_scores:
         if len(gold) < 3 or len(set(gold)) == 1:
             raise InputError(f"{path}: a correlation needs at least 3 pairs, and scores that differ")
         return metrics.SimilarityTask(_name(path), first, second, gold)
@@ -80,40 +93,50 @@ def _pairs(frame: pl.DataFrame, path: Path) -> Task:
 
 
 def _reranking(frame: pl.DataFrame, path: Path) -> Task:
-    queries = tables.filled_texts(frame, "query", path)
-    positive, negative = (tables.text_lists(frame, each, path) for each in ("positive", "negative"))
-    ids: dict[str, str] = {}
+    """Build a reranking task; equal texts are one document."""
+    query_texts = tables.filled_texts(frame, "query", path)
+    positives = tables.text_lists(frame, "positive", path)
+    negatives = tables.text_lists(frame, "negative", path)
+    id_of: dict[str, str] = {}
+    queries: dict[str, str] = {}
     candidates: dict[str, tuple[str, ...]] = {}
     relevant: dict[str, dict[str, int]] = {}
-    for row, (good, bad) in enumerate(zip(positive, negative, strict=True)):
-        if common := set(good) & set(bad):
+    rows = zip(query_texts, positives, negatives, strict=True)
+    for row, (query_text, positive, negative) in enumerate(rows):
+        common = set(positive) & set(negative)
+        if common:
             raise InputError(
                 f"{path}: row {row + 1} has {min(common)[:80]!r} among both positives and negatives"
             )
-        found = [ids.setdefault(text, f"d{len(ids)}") for text in (*good, *bad)]
-        candidates[f"q{row}"] = tuple(dict.fromkeys(found))
-        relevant[f"q{row}"] = {ids[text]: 1 for text in good}
-    names = {f"q{row}": text for row, text in enumerate(queries)}
-    documents = {number: text for text, number in ids.items()}
-    return metrics.RerankingTask(_name(path), names, documents, relevant, candidates)
+        query = f"q{row}"
+        document_ids = [id_of.setdefault(text, f"d{len(id_of)}") for text in (*positive, *negative)]
+        queries[query] = query_text
+        candidates[query] = tuple(dict.fromkeys(document_ids))
+        relevant[query] = {id_of[text]: 1 for text in positive}
+    documents = {document_id: text for text, document_id in id_of.items()}
+    return metrics.RerankingTask(_name(path), queries, documents, relevant, candidates)
 
 
 def _split_classification(frame: pl.DataFrame, path: Path) -> Task:
+    """Build a classification task from one file with a column for the split."""
     splits = tables.labels(frame, "split", path)
-    if unknown := sorted(set(splits) - set(_SPLITS)):
+    unknown = sorted(set(splits) - set(_SPLITS))
+    if unknown:
         raise InputError(f"{path}: split {unknown[0]!r} is unknown: use train and test")
     for name in ("train", "test"):
         if name not in splits:
             raise InputError(f"{path} has no rows of the split {name!r}")
-    parts = [(frame.filter(pl.Series(splits) == name), path) for name in ("train", "test")]
-    return _classification(parts, path)
+    train = frame.filter(pl.Series(splits) == "train")
+    test = frame.filter(pl.Series(splits) == "test")
+    return _classification((train, path), (test, path), path)
 
 
-def _classification(parts: Sequence[tuple[pl.DataFrame, Path]], path: Path) -> Task:
-    (train, train_labels), (test, test_labels) = (
-        (tables.filled_texts(frame, "text", file), tables.labels(frame, "label", file))
-        for frame, file in parts
-    )
+def _classification(train: tuple[pl.DataFrame, Path], test: tuple[pl.DataFrame, Path], path: Path) -> Task:
+    """Build a classification task from tables of texts and labels, each with the file that it is from."""
+    train_texts = tables.filled_texts(train[0], "text", train[1])
+    train_labels = tables.labels(train[0], "label", train[1])
+    test_texts = tables.filled_texts(test[0], "text", test[1])
+    test_labels = tables.labels(test[0], "label", test[1])
     counts = Counter(train_labels)
     for label in sorted({*train_labels, *test_labels}):
         if counts[label] < 2:
@@ -123,21 +146,25 @@ def _classification(parts: Sequence[tuple[pl.DataFrame, Path]], path: Path) -> T
                 "remove its texts, or merge it with another label"
             )
     _require_two(counts, path)
-    return ClassificationTask(_name(path), train, train_labels, test, test_labels)
+    return ClassificationTask(_name(path), train_texts, train_labels, test_texts, test_labels)
 
 
 def _clustering(frame: pl.DataFrame, path: Path) -> Task:
-    texts, groups = tables.filled_texts(frame, "text", path), tables.labels(frame, "label", path)
-    counts = Counter(groups)
+    texts = tables.filled_texts(frame, "text", path)
+    labels = tables.labels(frame, "label", path)
+    counts = Counter(labels)
     _require_two(counts, path)
-    if alone := next((label for label, count in counts.items() if count < 2), None):
-        raise InputError(
-            f"{path}: the label {alone!r} occurs only once: remove the text, or merge the label with another"
-        )
-    return metrics.ClusteringTask(_name(path), texts, groups)
+    for label, count in counts.items():
+        if count < 2:
+            raise InputError(
+                f"{path}: the label {label!r} occurs only once: remove the text, or merge the label with "
+                "another"
+            )
+    return metrics.ClusteringTask(_name(path), texts, labels)
 
 
 def _require_two(counts: Counter[str], path: Path) -> None:
+    """Refuse a task whose texts all have the same label."""
     if len(counts) < 2:
         raise InputError(
             f"{path}: all texts have the label {next(iter(counts))!r}: at least two labels are needed"
@@ -154,24 +181,24 @@ _BUILDERS: tuple[tuple[tuple[str, ...], Callable[[pl.DataFrame, Path], Task]], .
 
 
 def _retrieval(folder: Path) -> tuple[Task, list[str]]:
-    """Read a folder in the layout of BEIR, with notes on what was left out or counts in a way of its own."""
+    """Read a folder in the layout of BEIR, with notes on what was left out and on how queries are ranked."""
     documents = read_texts(folder / CORPUS, titles=True)
     queries = read_queries(folder / QUERIES)
     qrels = folder / "qrels"
     files = sorted(qrels.glob("*.tsv")) if qrels.is_dir() else []
-    chosen = [path for path in files if path.stem == "test"] or files
-    if len(chosen) != 1:
+    test_files = [path for path in files if path.stem == "test"] or files
+    if len(test_files) != 1:
         names = ", ".join(path.name for path in files) or "none"
         raise InputError(f"{qrels} must contain test.tsv, or a single .tsv file: it contains {names}")
-    relevant, notes = _read_qrels(chosen[0], documents, queries)
+    relevant, notes = _read_qrels(test_files[0], documents, queries)
     judged = {query: text for query, text in queries.items() if query in relevant}
     if not judged:
         raise InputError(
-            f"{chosen[0]}: no query has a relevant document: add judgements with a positive score"
+            f"{test_files[0]}: no query has a relevant document: add judgements with a positive score"
         )
     if len(judged) < len(queries):
-        left_out = len(queries) - len(judged)
-        notes.append(f"{left_out} of {len(queries)} queries have no relevant document and are left out")
+        unjudged = len(queries) - len(judged)
+        notes.append(f"{unjudged} of {len(queries)} queries have no relevant document and are left out")
     unranked = _queries_in_corpus(judged, documents, relevant)
     if unranked:
         notes.append(
@@ -191,23 +218,25 @@ def _retrieval(folder: Path) -> tuple[Task, list[str]]:
 def _queries_in_corpus(
     queries: dict[str, str], documents: dict[str, str], relevant: dict[str, dict[str, int]]
 ) -> tuple[str, ...]:
-    """Return the queries whose document under the same id is the query itself.
+    """Return the queries that are a document of the corpus under the same id.
 
     In ArguAna and Quora, queries are documents of the corpus, and each would find itself first. In other
-    collections, queries and documents are numbered apart, and equal ids mean nothing; there, the document
-    under the id of a query may even be its answer.
+    collections, queries and documents are numbered independently, and an equal id means nothing: the document
+    with the id of a query may even be its answer. Ids are taken to be the same numbering if every query has a
+    document under its id, or if most of these documents contain the text of the query.
     """
     shared = [query for query in queries if query in documents and relevant[query].get(query, 0) <= 0]
-    same_text = [query for query in shared if _as_words(queries[query]) in _as_words(documents[query])]
-    one_numbering = len(shared) == len(queries) or 2 * len(same_text) > len(shared)
-    return tuple(shared) if one_numbering else ()
+    same_text = [query for query in shared if _normalized(queries[query]) in _normalized(documents[query])]
+    is_one_numbering = len(shared) == len(queries) or 2 * len(same_text) > len(shared)
+    return tuple(shared) if is_one_numbering else ()
 
 
-def _as_words(text: str) -> str:
+def _normalized(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
 def read_texts(path: Path, *, titles: bool) -> dict[str, str]:
+    """Read the texts of a file in the layout of BEIR by id, with their titles in front if wanted."""
     frame = tables.read_table(path)
     tables.require_columns(frame, ("_id", "text"), path)
     texts = [text or "" for text in tables.text_column(frame, "text", path)]
@@ -217,10 +246,12 @@ def read_texts(path: Path, *, titles: bool) -> dict[str, str]:
 
 
 def read_queries(path: Path) -> dict[str, str]:
-    found = read_texts(path, titles=False)
-    if blank := next((query for query, text in found.items() if not text), None):
-        raise InputError(f"{path}: the query {blank!r} is blank: fill it in or leave it out")
-    return found
+    """Read queries by id; none may be blank."""
+    queries = read_texts(path, titles=False)
+    for query, text in queries.items():
+        if not text:
+            raise InputError(f"{path}: the query {query!r} is blank: fill it in or leave it out")
+    return queries
 
 
 _QRELS_COLUMNS = ("query-id", "corpus-id", "score")
@@ -229,14 +260,17 @@ _QRELS_COLUMNS = ("query-id", "corpus-id", "score")
 def _read_qrels(
     path: Path, documents: dict[str, str], queries: dict[str, str]
 ) -> tuple[dict[str, dict[str, int]], list[str]]:
-    """Return the judgements of queries with a relevant document, and notes.
+    """Read the judgements of the queries that have a relevant document.
 
-    Judgements of queries that are missing are left out. A judged document that is missing stays: it counts as
-    relevant and not found, as in trec_eval, BEIR and MTEB.
+    Judgements of missing queries are left out. A missing document that is judged stays: it counts as relevant
+    and not found, as in trec_eval, BEIR and MTEB.
+
+    Returns:
+        The score of each judged document by query, and notes on missing ids and repeated judgements.
 
     Raises:
-        InputError: a score is not a whole number, two judgements contradict each other, or all are of
-            documents or queries that are missing.
+        InputError: A score is not a whole number, two judgements contradict each other, or all judgements are
+            of missing documents or queries.
     """
     frame = _qrels_table(path)
     scores = tables.numbers(frame, "score", path)
@@ -245,7 +279,7 @@ def _read_qrels(
     judgements: dict[str, dict[str, int]] = defaultdict(dict)
     missing_documents: list[str] = []
     missing_queries: list[str] = []
-    repeated = 0
+    repeated_count = 0
     rows = zip(query_ids, document_ids, scores, strict=True)
     for row, (query, document, score) in enumerate(rows, start=1):
         if score != int(score):
@@ -259,7 +293,7 @@ def _read_qrels(
                     f"{path}: row {row} judges document {document!r} for query {query!r} again, with another "
                     "score: remove one"
                 )
-            repeated += 1
+            repeated_count += 1
             continue
         if document not in documents:
             missing_documents.append(document)
@@ -270,21 +304,28 @@ def _read_qrels(
                 f"{path}: no id that it judges is in {name}, such as {missing[0]!r}: the files belong to "
                 "different collections"
             )
+    relevant = {query: judged for query, judged in judgements.items() if max(judged.values()) > 0}
+    return relevant, _notes_on_qrels(len(scores), missing_documents, missing_queries, repeated_count)
+
+
+def _notes_on_qrels(
+    count: int, missing_documents: Sequence[str], missing_queries: Sequence[str], repeated_count: int
+) -> list[str]:
+    """Say how many judgements have missing ids or repeat an earlier judgement."""
     notes = []
     if missing_documents:
         notes.append(
-            f"{len(missing_documents)} of {len(scores)} judgements are of documents that are not in "
-            f"{CORPUS}, such as {missing_documents[0]!r}: they count as not found, as in BEIR and MTEB"
+            f"{len(missing_documents)} of {count} judgements are of documents that are not in {CORPUS}, such "
+            f"as {missing_documents[0]!r}: they count as not found, as in BEIR and MTEB"
         )
     if missing_queries:
         notes.append(
-            f"{len(missing_queries)} of {len(scores)} judgements are of queries that are not in {QUERIES}, "
-            f"such as {missing_queries[0]!r}: they are left out"
+            f"{len(missing_queries)} of {count} judgements are of queries that are not in {QUERIES}, such as "
+            f"{missing_queries[0]!r}: they are left out"
         )
-    if repeated:
-        notes.append(f"{repeated} of {len(scores)} judgements repeat an earlier one")
-    relevant = {query: judged for query, judged in judgements.items() if max(judged.values()) > 0}
-    return relevant, notes
+    if repeated_count:
+        notes.append(f"{repeated_count} of {count} judgements repeat an earlier one")
+    return notes
 
 
 def _qrels_table(path: Path) -> pl.DataFrame:
@@ -298,7 +339,8 @@ def _qrels_table(path: Path) -> pl.DataFrame:
     rows: list[tuple[str, str, str]] = []
     for number, line in enumerate(lines, start=1):
         fields = line.split("\t") if "\t" in line else line.split()
-        if len(fields) == 4:  # the second is the iteration, which nobody uses
+        if len(fields) == 4:
+            # The second field of TREC is the iteration, which is not used.
             del fields[1]
         if len(fields) != 3:
             raise InputError(
@@ -310,24 +352,43 @@ def _qrels_table(path: Path) -> pl.DataFrame:
 
 
 def kinds_task() -> ClassificationTask:
+    """Return the task of telling the bundled kinds of text apart. Half of the texts are for training."""
     corpus = text_kinds()
-    by_kind: dict[str, list[str]] = defaultdict(list)
+    texts_of: dict[str, list[str]] = defaultdict(list)
     for text, kind in zip(corpus.texts, corpus.topics or (), strict=True):
-        by_kind[kind].append(text)
-    (train, train_kinds), (test, test_kinds) = (
-        zip(*((text, kind) for kind, texts in by_kind.items() for text in texts[start::2]), strict=True)
-        for start in (0, 1)
+        texts_of[kind].append(text)
+    train_texts: list[str] = []
+    train_kinds: list[str] = []
+    test_texts: list[str] = []
+    test_kinds: list[str] = []
+    for kind, texts in texts_of.items():
+        train_texts += texts[0::2]
+        train_kinds += [kind] * len(texts[0::2])
+        test_texts += texts[1::2]
+        test_kinds += [kind] * len(texts[1::2])
+    return ClassificationTask(
+        "kinds of text", tuple(train_texts), tuple(train_kinds), tuple(test_texts), tuple(test_kinds)
     )
-    return ClassificationTask("kinds of text", train, train_kinds, test, test_kinds)
 
 
 # MTEB names of the tasks of Chen et al. 2025.
 PAPER_TASKS = (
-    *("Banking77Classification", "EmotionClassification", "MassiveIntentClassification"),
-    *("BiorxivClusteringS2S", "MedrxivClusteringS2S", "TwentyNewsgroupsClustering"),
-    *("SprintDuplicateQuestions", "StackOverflowDupQuestions", "SciDocsRR"),
-    *("SciFact", "ArguAna", "NFCorpus"),
-    *("SICK-R", "STS16", "STSBenchmark", "SummEval"),
+    "Banking77Classification",
+    "EmotionClassification",
+    "MassiveIntentClassification",
+    "BiorxivClusteringS2S",
+    "MedrxivClusteringS2S",
+    "TwentyNewsgroupsClustering",
+    "SprintDuplicateQuestions",
+    "StackOverflowDupQuestions",
+    "SciDocsRR",
+    "SciFact",
+    "ArguAna",
+    "NFCorpus",
+    "SICK-R",
+    "STS16",
+    "STSBenchmark",
+    "SummEval",
 )
 
 
@@ -336,7 +397,7 @@ class UnreachableTaskError(InputError):
 
 
 class MtebTask:
-    """An MTEB task. It yields one number per condition, so it has no intervals."""
+    """An MTEB task. It gives one score per condition, so that the score has no interval."""
 
     layout = "mteb"
     unit = "tasks"
@@ -361,11 +422,14 @@ AnyTask: TypeAlias = Task | MtebTask
 
 
 def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
-    """Load a task, with notes on what was left out, from a file or folder, or from MTEB by name.
+    """Load a task from a file or a folder, or from MTEB by its name.
+
+    Returns:
+        The task, and notes on what was left out.
 
     Raises:
-        InputError: there is no such task, or it cannot be used.
-        MissingExtraError: an MTEB task is named, and MTEB is not installed.
+        InputError: There is no such task, or it cannot be used.
+        MissingExtraError: An MTEB task is named, and MTEB is not installed.
     """
     path = Path(source).expanduser()
     if path.exists():
@@ -376,6 +440,7 @@ def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
 
 
 def find_mteb_task(source: Any) -> MtebTask:
+    """Return an MTEB task by its name, or wrap one that was passed."""
     require_package("mteb", f"{str(source)!r} is not a file or folder; as an MTEB task it", "mteb")
     import mteb
     from mteb.abstasks import AbsTask
@@ -392,6 +457,7 @@ def find_mteb_task(source: Any) -> MtebTask:
 
 
 def require_module(encoder: Any) -> Any:
+    """Return the SentenceTransformer of an encoder, which MTEB tasks need."""
     model = getattr(encoder, "model", None)
     if model is None:
         raise InputError(
@@ -401,6 +467,7 @@ def require_module(encoder: Any) -> Any:
 
 
 def evaluate(model: Any, task: MtebTask) -> float:
+    """Return the main score of a model on an MTEB task; NaN if MTEB gives no finite score."""
     import mteb
 
     options: Any = {"batch_size": 32, "show_progress_bar": False}
@@ -412,6 +479,11 @@ def evaluate(model: Any, task: MtebTask) -> float:
 
 
 def load_data(task: MtebTask) -> None:
+    """Load the data of an MTEB task, unless it is loaded.
+
+    Raises:
+        UnreachableTaskError: The data is not on this machine and cannot be downloaded.
+    """
     from datasets.exceptions import DatasetsError
 
     if task.task.data_loaded:

@@ -206,7 +206,7 @@ def search(
 def _row(document: Document, finding: dict[str, Any]) -> dict[str, Any]:
     """Return what was found in a document with its place."""
     line = document.line
-    if document.whole and line is not None:
+    if document.is_whole_file and line is not None:
         line += finding["line"]
     place = {"number": document.number, "id": document.id, "source": document.source, "path": document.path}
     return place | finding | {"line": line}

@@ -21,8 +21,8 @@ from stickytoken.data.documents import (
     STDIN_COLLECTION,
     Collection as Documents,
     DocumentSource,
+    NamedColumns,
     Skipped,
-    Wanted,
     open_documents,
 )
 from stickytoken.detection.run import Run, encoder_for, open_run
@@ -201,7 +201,7 @@ _IDENTITY_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
-class ScanOptions(Wanted):
+class ScanOptions(NamedColumns):
     effect: Effect | None = None
     queries: SentenceSource | None = None  # for effects; None takes the first words of clean documents
     workers: int | None = None  # processes; None takes one per core

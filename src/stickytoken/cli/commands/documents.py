@@ -228,7 +228,7 @@ def clean(
         output_format: Print the documents, or one JSON document of the removals.
     """
     from stickytoken.cleaning.files import clean_file
-    from stickytoken.data.documents import Wanted
+    from stickytoken.data.documents import NamedColumns
     from stickytoken.data.rewriting import open_source, require_same_format
     from stickytoken.measurement import require_writable, write_atomically
 
@@ -242,7 +242,7 @@ def clean(
         console.inform(f"{rules_out}: {rules_saved}")
         if file == Path("-"):
             return
-    source = open_source(file, Wanted(column, id_column))
+    source = open_source(file, NamedColumns(column, id_column))
     compress = None
     if out is not None:
         require_same_format(source, out)
