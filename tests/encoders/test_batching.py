@@ -16,7 +16,7 @@ import tiny
 import tiny_architectures as architectures
 from stickytoken import load_encoder
 from stickytoken.encoders.compute.batches import BatchRunner, compute_all, worker_count
-from stickytoken.encoders.protocol import TOKEN_MULTIPLE, equal_length_batches
+from stickytoken.encoders.equal_lengths import TOKEN_MULTIPLE, equal_length_batches
 from stickytoken.errors import EncodingError
 
 

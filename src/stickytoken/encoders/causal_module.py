@@ -20,7 +20,7 @@ from stickytoken.encoders.prompted.model import (
     pooled_states,
 )
 from stickytoken.encoders.protocol import LayerChoice, Prompting
-from stickytoken.encoders.text_encoder import context_length
+from stickytoken.encoders.lengths import context_length
 from stickytoken.errors import EncodingError, InputError
 
 __all__ = ["CausalPrompt"]

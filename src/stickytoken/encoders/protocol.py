@@ -1,9 +1,8 @@
-"""The protocols of encoders."""
+"""The interfaces of encoders, and checks of what an encoder supports."""
 
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -152,27 +151,39 @@ class RefusingEncoder(Protocol):
 
     @property
     def refused_texts(self) -> Collection[str]:
-        """Texts without the prompt that were asked for in this session and got no vector."""
+        """Texts, without the prompt, for which the server gave no vector in this session."""
 
 
 def refused_texts(encoder: object) -> Collection[str]:
-    return encoder.refused_texts if isinstance(encoder, RefusingEncoder) else frozenset()
+    """Return the texts that the encoder's server has refused; none if the encoder has no server."""
+    if isinstance(encoder, RefusingEncoder):
+        return encoder.refused_texts
+    return frozenset()
 
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
-def without_refused_texts(encoder: object, make: Callable[[], Made]) -> Made:
-    """Call a function that chooses and encodes texts, again each time that a server refuses some of them.
+def without_refused_texts(encoder: object, choose_and_encode: Callable[[], Result]) -> Result:
+    """Call a function until the server refuses none of the texts that it encodes.
 
-    The function must leave `refused_texts` out, so every call chooses others.
+    Args:
+        encoder: the encoder that the function uses.
+        choose_and_encode: chooses texts and encodes them. It must leave out `refused_texts(encoder)`, so that
+            every call chooses other texts.
+
+    Returns:
+        What the function returns.
+
+    Raises:
+        EncodingError: the function failed for another reason than a text that is newly refused.
     """
     while True:
-        refused = len(refused_texts(encoder))
+        refused_before = len(refused_texts(encoder))
         try:
-            return make()
+            return choose_and_encode()
         except EncodingError:
-            if len(refused_texts(encoder)) == refused:
+            if len(refused_texts(encoder)) == refused_before:
                 raise
 
 
@@ -186,50 +197,68 @@ class DeclaresSimilarity(Protocol):
 
 
 def similarity_of(encoder: Encoder) -> Similarity:
-    """Return how the model of an encoder compares vectors; one that does not say so compares by cosine."""
-    return encoder.similarity if isinstance(encoder, DeclaresSimilarity) else Similarity.COSINE
+    """Return the similarity that the model declares; cosine if it declares none."""
+    if isinstance(encoder, DeclaresSimilarity):
+        return encoder.similarity
+    return Similarity.COSINE
 
 
 class Route(Protocol):
     """One of several ways in which a model reads texts."""
 
-    route: str  # its name
+    route: str
+    """Name of the route."""
 
     @property
     def description(self) -> str:
-        """The name for a person, and what else can be asked for."""
+        """The route in words, with the other routes that the user can choose."""
 
 
 @runtime_checkable
 class RoutedEncoder(Protocol):
-    """An encoder of a model that may have several routes, such as for queries and documents."""
+    """An encoder whose model may read texts in several ways, such as queries and documents."""
 
     @property
     def route(self) -> Route | None:
         """The route that texts take; None for a model without routes."""
 
 
-def _parts(*kinds: type) -> tuple[str, ...]:
-    return tuple(part for kind in kinds for part in vars(kind) if not part.startswith("_"))
+def _members(*protocols: type) -> tuple[str, ...]:
+    """Return the public members that the protocols themselves declare, without inherited ones."""
+    names: list[str] = []
+    for protocol in protocols:
+        names += [name for name in vars(protocol) if not name.startswith("_")]
+    return tuple(names)
 
 
-_TEXT_PARTS, _WORD_PARTS = _parts(Encoder), _parts(WordEncoder)
-_ID_PARTS = _parts(WordEncoder, IdReader, IdEncoder)
+_ENCODER_MEMBERS = _members(Encoder)
+_WORD_MEMBERS = _members(WordEncoder)
+_ID_MEMBERS = _members(WordEncoder, IdReader, IdEncoder)
 
 
 def is_encoder(model: object) -> TypeGuard[Encoder]:
     """Check for the members of `Encoder` without computing any of them, as `isinstance` would."""
-    return all(_has(model, part) for part in _TEXT_PARTS)
+    return all(_has(model, member) for member in _ENCODER_MEMBERS)
 
 
 def reads_ids(encoder: Encoder) -> TypeGuard[IdEncoder]:
-    return all(_has(encoder, part) for part in _ID_PARTS)
+    """Check for the members of `IdEncoder` without computing any of them."""
+    return all(_has(encoder, member) for member in _ID_MEMBERS)
 
 
 def require_words(encoder: Encoder, purpose: str) -> WordEncoder:
-    if all(_has(encoder, part) for part in _WORD_PARTS):
-        words: WordEncoder = encoder  # type: ignore[assignment]
-        return words
+    """Return the encoder as one that tokenizes texts.
+
+    Args:
+        encoder: any encoder.
+        purpose: what needs the tokens; the subject of the error message.
+
+    Raises:
+        ModelError: The encoder has no method `tokenize`.
+    """
+    if all(_has(encoder, member) for member in _WORD_MEMBERS):
+        word_encoder: WordEncoder = encoder  # type: ignore[assignment]
+        return word_encoder
     raise ModelError(
         f"{purpose} needs the tokens of texts, and {encoder.name} (a {type(encoder).__name__}) has no method "
         "tokenize: give it one, or pass an object with `encode` and a `tokenizer`"
@@ -237,7 +266,16 @@ def require_words(encoder: Encoder, purpose: str) -> WordEncoder:
 
 
 def require_ids(encoder: Encoder, purpose: str, instead: str | None = None) -> IdEncoder:
-    """``purpose`` is the subject of the message, ``instead`` what the caller can do without token ids."""
+    """Return the encoder as one that reads token ids.
+
+    Args:
+        encoder: any encoder.
+        purpose: what needs token ids; the subject of the error message.
+        instead: what the user can do without token ids, for the error message.
+
+    Raises:
+        ModelError: The encoder reads texts only.
+    """
     if reads_ids(encoder):
         return encoder
     if encoder.device == "endpoint":
@@ -245,23 +283,27 @@ def require_ids(encoder: Encoder, purpose: str, instead: str | None = None) -> I
             f"{purpose} needs the model itself, and {encoder.name} is behind an endpoint, which gives only "
             f"vectors of texts: {instead or 'pass a model that is on this machine'}"
         )
-    missing = ", ".join(part for part in _ID_PARTS if not _has(encoder, part))
+    missing = ", ".join(member for member in _ID_MEMBERS if not _has(encoder, member))
     advice = "pass a SentenceTransformer or the name of a model"
+    if instead is not None:
+        advice = f"{instead}, or {advice}"
     raise ModelError(
         f"{purpose} needs token ids, and {encoder.name} encodes texts only (a {type(encoder).__name__} "
-        f"without {missing}): {advice if instead is None else f'{instead}, or {advice}'}"
+        f"without {missing}): {advice}"
     )
 
 
-def _has(model: object, part: str) -> bool:
+def _has(model: object, member: str) -> bool:
+    """Whether the model has a member, without computing a property."""
     missing: Any = object()
-    if inspect.getattr_static(model, part, missing) is not missing:
+    if inspect.getattr_static(model, member, missing) is not missing:
         return True
-    # Members from __getattr__; properties were found above without computing them.
-    return hasattr(type(model), "__getattr__") and hasattr(model, part)
+    # Only __getattr__ can still provide the member.
+    return hasattr(type(model), "__getattr__") and hasattr(model, member)
 
 
 def content_limit(encoder: Encoder) -> int | None:
+    """Return how many content ids fit beside the special tokens and the prompt; None is no limit."""
     limit = encoder.max_length
     if limit is None:
         return None
@@ -270,17 +312,19 @@ def content_limit(encoder: Encoder) -> int | None:
     return limit
 
 
-_SHOWN_CHARACTERS = 80
-
-
 def texts_of(texts: object) -> list[str]:
+    """Return the argument of `encode` as a list of texts.
+
+    Raises:
+        InputError: It is a single text, or one of its items is not a text.
+    """
     if isinstance(texts, str):
         raise InputError(f"encode takes a list of texts, got the text {shown(texts)}: put it in a list")
-    found: list[str] = list_of("texts", "the argument of encode", texts)
-    for place, text in enumerate(found):
-        if not isinstance(text, str):
-            raise InputError(f"encode takes a list of texts, but item {place + 1} is {described(text)}")
-    return found
+    items: list[str] = list_of("texts", "the argument of encode", texts)
+    for position, item in enumerate(items, start=1):
+        if not isinstance(item, str):
+            raise InputError(f"encode takes a list of texts, but item {position} is {described(item)}")
+    return items
 
 
 def has_vector(vectors: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
@@ -291,6 +335,17 @@ def has_vector(vectors: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
 def require_usable(
     vectors: NDArray[np.float32], name: str, label: Callable[[int], str], *, allow_zero: bool
 ) -> None:
+    """Check that every row is finite and, unless `allow_zero`, not zero.
+
+    Args:
+        vectors: one row per text.
+        name: of the model, for the error message.
+        label: returns what the error message calls the text of a row.
+        allow_zero: accept rows of zeros.
+
+    Raises:
+        EncodingError: A row is not usable.
+    """
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         row = int(np.flatnonzero(~finite)[0])
@@ -298,34 +353,28 @@ def require_usable(
             f"{name}: the vector of the text {label(row)} is not finite: "
             "the weights are damaged or the precision is too low"
         )
-    if not allow_zero and not (nonzero := vectors.any(axis=1)).all():
+    if allow_zero:
+        return
+    nonzero = vectors.any(axis=1)
+    if not nonzero.all():
         row = int(np.flatnonzero(~nonzero)[0])
         raise EncodingError(
             f"{name}: the vector of the text {label(row)} is zero: it has no similarity to anything"
         )
 
 
+# Characters of a text that an error message quotes.
+_SHOWN_CHARACTERS = 80
+
+
 def shown(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
+    """Return the quoted beginning of a text, for a message."""
     return repr(text if len(text) <= characters else text[: characters - 1] + "…")
 
 
-# Kernels are fastest with multiples of this, and with few distinct numbers of tokens.
-TOKEN_MULTIPLE = 64
+class LayerChoice(StrEnum):
+    """Why a prompted language model reads the layer that it reads."""
 
-
-def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDArray[np.intp]]:
-    sizes = np.asarray(lengths, dtype=np.intp)
-    batches: list[NDArray[np.intp]] = []
-    for length in sorted(set(sizes.tolist()), reverse=True):
-        members = np.flatnonzero(sizes == length)
-        rows = max(1, token_budget // max(1, length))
-        step = TOKEN_MULTIPLE // math.gcd(length, TOKEN_MULTIPLE)
-        rows -= rows % step if rows >= step else 0  # so that tokens are a multiple, if possible
-        batches.extend(members[start : start + rows] for start in range(0, len(members), rows))
-    return batches
-
-
-class LayerChoice(StrEnum):  # of a prompted language model
     GIVEN = "chosen by the user"
     PUBLISHED = "published preset"
     SAVED = "saved with the model"
@@ -368,21 +417,24 @@ class Prompting:
     contrast_rule: str | None = None
 
     @property
-    def given(self) -> dict[str, Any]:
-        """The given options that only a prompted language model supports."""
-        values = {
-            key: value
-            for key, value in asdict(self).items()
-            if key != "layer" and not key.startswith("prompt")
-        }
-        return {key: value for key, value in values.items() if value is not None and value is not False}
+    def decoder_options(self) -> dict[str, Any]:
+        """The options that are set and that only a prompted language model supports."""
+        options: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            is_general = name == "layer" or name.startswith("prompt")
+            is_set = value is not None and value is not False
+            if is_set and not is_general:
+                options[name] = value
+        return options
 
 
-Whole_co = TypeVar("Whole_co", bound=WordEncoder, covariant=True)
+Inner_co = TypeVar("Inner_co", bound=WordEncoder, covariant=True)
 
 
-class EncoderWrapper(Generic[Whole_co]):  # subclasses encode the texts of another encoder differently
-    def __init__(self, encoder: Whole_co) -> None:
+class EncoderWrapper(Generic[Inner_co]):
+    """Base of encoders that encode texts through another encoder, and share all else with it."""
+
+    def __init__(self, encoder: Inner_co) -> None:
         self._encoder = encoder
         self.name = encoder.name
         self.device = encoder.device

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +17,6 @@ from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.unit_vectors import exact_unit_vectors
 from stickytoken.vocabulary import RoundTripTokenizer
-
-if TYPE_CHECKING:
-    import torch
-    from sentence_transformers import SentenceTransformer
-
-    from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 
 # Fixed texts whose vectors identify a model that gives no fingerprint.
 SENTINELS = (
@@ -39,8 +30,10 @@ SENTINELS = (
 
 
 def fingerprint_of(vectors: NDArray[np.float32]) -> str:
-    # Adding zero makes -0.0 equal to 0.0.
-    return hashlib.sha256((exact_unit_vectors(vectors).round(4) + 0.0).tobytes()).hexdigest()
+    """Return a hash of vectors that ignores their lengths and differences beyond four decimals."""
+    rounded = exact_unit_vectors(vectors).round(4)
+    positive_zeros = rounded + 0.0  # -0.0 and 0.0 have different bytes
+    return hashlib.sha256(positive_zeros.tobytes()).hexdigest()
 
 
 class TextModel(Protocol):
@@ -66,6 +59,8 @@ TextFunction: TypeAlias = Callable[[list[str]], Any]
 
 
 class FunctionModel:
+    """A function from texts to vectors as a `TextModel`."""
+
     def __init__(self, function: TextFunction, tokenizer: Any = None, max_length: int | None = None) -> None:
         self._function = function
         self.name = str(getattr(function, "__name__", None) or type(function).__name__)
@@ -78,7 +73,19 @@ class FunctionModel:
 
 
 class TextEncoder:
+    """The encoder of a `TextModel`."""
+
     def __init__(self, model: Any, truncate_dim: int | None = None) -> None:
+        """Wrap an object with a method `encode`.
+
+        Args:
+            model: the object; see `TextModel`.
+            truncate_dim: number of first components of every vector to read; None reads all.
+
+        Raises:
+            ModelError: the model is a class, or has no method `encode`.
+            InputError: its vectors have fewer components than `truncate_dim`.
+        """
         if isinstance(model, type):
             raise ModelError(f"{model.__name__} is a class: pass an object of it, {model.__name__}(...)")
         if not callable(getattr(model, "encode", None)):
@@ -90,7 +97,7 @@ class TextEncoder:
         self.model = model
         self.name = str(getattr(model, "name", None) or type(model).__name__)
         self.device = str(getattr(model, "device", None) or "cpu")
-        self.truncate_dim = truncate_dim  # components that are read; None reads all
+        self.truncate_dim = truncate_dim
         if truncate_dim is not None:
             require_components(truncate_dim, self._vectors(SENTINELS[:1]).shape[1], self.name)
 
@@ -108,33 +115,42 @@ class TextEncoder:
 
     @property
     def identity(self) -> EncoderIdentity:
-        for derived in ("dimension", "tokenizer", "_special_tokens"):
-            vars(self).pop(derived, None)  # the user's object may have changed
-        tokenizer = None if self._given_tokenizer is None else self.tokenizer
-        kind, given = type(self.model), getattr(self.model, "fingerprint", None)
-        if given is None:
-            weights = fingerprint_of(self._vectors(SENTINELS))
-        else:
-            weights = _sha256(str(given() if callable(given) else given))
+        self._forget_derived()  # the user's object may have changed
+        model_type = type(self.model)
+        tokenizer = None if self._model_tokenizer is None else self.tokenizer
         return EncoderIdentity(
-            weights=weights,
+            weights=self._weights_hash(),
             tokenizer=vocabulary_hash(tokenizer),
-            modules=_sha256(f"{kind.__module__}.{kind.__qualname__}"),
+            modules=_sha256(f"{model_type.__module__}.{model_type.__qualname__}"),
             prompt="",
             dtype="float32",
             max_length=self.max_length,
             dimension=self.dimension,
         )
 
+    def _weights_hash(self) -> str:
+        """Return a hash of the model's own fingerprint, or of the vectors of fixed texts."""
+        fingerprint = getattr(self.model, "fingerprint", None)
+        if fingerprint is None:
+            return fingerprint_of(self._vectors(SENTINELS))
+        if callable(fingerprint):
+            fingerprint = fingerprint()
+        return _sha256(str(fingerprint))
+
+    def _forget_derived(self) -> None:
+        """Forget the cached properties, which are derived from the user's object."""
+        for name in ("dimension", "tokenizer", "_special_tokens"):
+            vars(self).pop(name, None)
+
     @cached_property
     def tokenizer(self) -> RoundTripTokenizer:
-        if self._given_tokenizer is None:
+        if self._model_tokenizer is None:
             raise ModelError(
                 f"{self.name} has no tokenizer, so its vocabulary is unknown: give the "
                 f"{type(self.model).__name__} an attribute `tokenizer` (of transformers or tokenizers)"
             )
         try:
-            return adapted(self._given_tokenizer)
+            return adapted(self._model_tokenizer)
         except ModelError as error:
             raise ModelError(f"the tokenizer of {self.name} cannot be used: {error}") from error
 
@@ -143,9 +159,14 @@ class TextEncoder:
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         if hasattr(self.tokenizer, "tokenize"):
-            found: list[TokenizedText] = self.tokenizer.tokenize(texts)
-            return found
-        return [TokenizedText((), tuple((token_id,) for token_id in ids)) for ids in self.content_ids(texts)]
+            tokenized: list[TokenizedText] = self.tokenizer.tokenize(texts)
+            return tokenized
+        # A tokenizer that does not tell words apart: every token counts as a word.
+        tokenized = []
+        for ids in self.content_ids(texts):
+            words = tuple((token_id,) for token_id in ids)
+            tokenized.append(TokenizedText((), words))
+        return tokenized
 
     def fits(self, ids: Sequence[int]) -> bool:
         return self.max_length is None or len(ids) + self._special_tokens <= self.max_length
@@ -153,22 +174,27 @@ class TextEncoder:
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         texts = protocol.texts_of(texts)
         # Equal texts share one row: less work, and exactly equal vectors.
-        rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
-        distinct = list(rows)
+        distinct = list(dict.fromkeys(texts))
         if not distinct:
             return np.empty((0, self.dimension), np.float32)
-        known = self._given_tokenizer is not None and self.max_length is not None
-        # The server of a tokenizer that estimates knows better what it reads.
-        if known and not getattr(self.tokenizer, "estimates", False):
-            for text, ids in zip(distinct, self.content_ids(distinct), strict=True):
-                if not self.fits(ids):
-                    raise EncodingError(
-                        f"{self.name}: the text {shown(text)} has {len(ids) + self._special_tokens} tokens, "
-                        f"the model reads {self.max_length}: use shorter sentences or fewer copies"
-                    )
+        self._require_fitting(distinct)
         vectors = self._vectors(distinct)[:, : self.truncate_dim]
         self._require_usable(vectors, distinct, allow_zero=allow_zero)
-        return vectors[[rows[text] for text in texts]]
+        row_of = {text: row for row, text in enumerate(distinct)}
+        return vectors[[row_of[text] for text in texts]]
+
+    def _require_fitting(self, texts: Sequence[str]) -> None:
+        """Check that the model reads every text in full, where its tokenizer and its limit are known."""
+        if self._model_tokenizer is None or self.max_length is None:
+            return
+        if getattr(self.tokenizer, "estimates", False):  # only the server can count the tokens
+            return
+        for text, ids in zip(texts, self.content_ids(texts), strict=True):
+            if not self.fits(ids):
+                raise EncodingError(
+                    f"{self.name}: the text {shown(text)} has {len(ids) + self._special_tokens} tokens, "
+                    f"the model reads {self.max_length}: use shorter sentences or fewer copies"
+                )
 
     def _require_usable(
         self, vectors: NDArray[np.float32], texts: Sequence[str], *, allow_zero: bool
@@ -176,14 +202,19 @@ class TextEncoder:
         protocol.require_usable(vectors, self.name, lambda row: shown(texts[row]), allow_zero=allow_zero)
 
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        found = self.model.encode(list(texts))
-        if hasattr(found, "detach"):  # a torch tensor, which may have a gradient or be on a GPU
-            found = found.detach().float().cpu()
+        """Return one row per text, as the model computes them.
+
+        Raises:
+            EncodingError: the model returns anything else.
+        """
+        output = self.model.encode(list(texts))
+        if hasattr(output, "detach"):  # a torch tensor, which may have a gradient or be on a GPU
+            output = output.detach().float().cpu()
         try:
-            vectors = np.asarray(found, dtype=np.float32)
+            vectors = np.asarray(output, dtype=np.float32)
         except (TypeError, ValueError) as error:
             raise EncodingError(
-                f"{self.name}: encode returned a {type(found).__name__} that is not an array of numbers "
+                f"{self.name}: encode returned a {type(output).__name__} that is not an array of numbers "
                 f"({error}): return one vector per text, all of the same length"
             ) from error
         if vectors.ndim != 2 or len(vectors) != len(texts) or not vectors.shape[1]:
@@ -194,21 +225,23 @@ class TextEncoder:
         return vectors
 
     @property
-    def _given_tokenizer(self) -> Any:
+    def _model_tokenizer(self) -> Any:
         return getattr(self.model, "tokenizer", None)
 
     @cached_property
     def _special_tokens(self) -> int:
-        added = getattr(self._given_tokenizer, "num_special_tokens_to_add", None)
-        if added is None:
+        """Number of special tokens that the tokenizer adds to a text."""
+        count_special_tokens = getattr(self._model_tokenizer, "num_special_tokens_to_add", None)
+        if count_special_tokens is None:
             return 0
         try:
-            return int(added())
-        except TypeError:  # that of the tokenizers library asks whether it is for a pair
-            return int(added(False))
+            return int(count_special_tokens())
+        except TypeError:  # the tokenizers library has a required argument: whether the input is a pair
+            return int(count_special_tokens(False))
 
 
 def require_components(truncate_dim: int, components: int, name: str) -> None:
+    """Refuse to read more components of a vector than it has."""
     if truncate_dim > components:
         raise InputError(
             f"truncate_dim is {truncate_dim}, and the vectors of {name} have {components} components: pass 1 "
@@ -217,70 +250,29 @@ def require_components(truncate_dim: int, components: int, name: str) -> None:
 
 
 def vocabulary_hash(tokenizer: RoundTripTokenizer | None) -> str:
-    given: str = getattr(tokenizer, "fingerprint", "")
-    return given or _sha256("" if tokenizer is None else repr(sorted(tokenizer.entries.items())))
+    """Return the tokenizer's own fingerprint, or else a hash of its entries; None has a hash as well."""
+    if tokenizer is None:
+        return _sha256("")
+    fingerprint: str = getattr(tokenizer, "fingerprint", "")
+    if fingerprint:
+        return fingerprint
+    return _sha256(repr(sorted(tokenizer.entries.items())))
 
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-_POSITION_EMBEDDINGS = ("position_embeddings", "embed_positions", "wpe")
-# Tokenizers write "no limit" as a huge integer or as infinity.
-NO_LIMIT = 10**9
-
-
-def learned_positions(model: torch.nn.Module) -> list[int]:
-    import torch
-
-    found = []
-    for name, module in model.named_modules():
-        if name.endswith(_POSITION_EMBEDDINGS) and isinstance(module, torch.nn.Embedding):
-            # RoBERTa counts positions from after the padding index, OPT from an offset.
-            skipped = getattr(module, "offset", 0) if module.padding_idx is None else module.padding_idx + 1
-            found.append(int(module.num_embeddings - skipped))
-    return found
-
-
-def readable_positions(model: torch.nn.Module, max_length: int | None, name: str) -> int | None:
-    from transformers import PreTrainedModel
-
-    found = learned_positions(model)
-    for module in model.modules():
-        if not isinstance(module, PreTrainedModel):
-            continue
-        config: Any = module.config
-        rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
-        kinds: list[Any] = []
-        if isinstance(rope, Mapping):  # of all layers, or one per kind of layer
-            kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, Mapping))]
-        # Where rotary positions are scaled, the configured number is not a limit.
-        scaled = any(kind.get("rope_type", kind.get("type", "default")) != "default" for kind in kinds)
-        declared = getattr(config, "max_position_embeddings", None)
-        if isinstance(declared, int) and declared > 0 and not scaled:  # XLNet uses -1 for no limit
-            found.append(declared)
-    positions = min(found, default=None)
-    if positions is not None and max_length is not None and max_length > positions:
-        raise InputError(
-            f"max_length is {max_length}: {name!r} has only {positions} positions; pass at most {positions}"
-        )
-    return positions
-
-
-def context_length(
-    model: torch.nn.Module, tokenizer: Any, max_length: int | None, name: str, *, taken: int
-) -> int | None:
-    limits = (getattr(tokenizer, "model_max_length", None), readable_positions(model, max_length, name))
-    known = [limit for limit in limits if limit is not None and limit < NO_LIMIT]
-    longest = min(known, default=None) if max_length is None else max_length
-    if longest is not None and longest <= taken:
-        raise InputError(
-            f"{name!r} reads {longest} tokens, and the prompt alone takes {taken}: use a shorter prompt"
-        )
-    return None if longest is None else int(longest)
-
-
 def as_id_reader(encoder: Encoder, purpose: str) -> IdReader:
+    """Return the encoder, or one that sends token ids to it as text.
+
+    Args:
+        encoder: any encoder.
+        purpose: what needs token ids; the subject of error messages.
+
+    Raises:
+        ModelError: the tokens of texts are unknown.
+    """
     if protocol.reads_ids(encoder):
         return encoder
     if getattr(encoder.tokenizer, "estimates", False):
@@ -291,112 +283,34 @@ def as_id_reader(encoder: Encoder, purpose: str) -> IdReader:
     return DecodedEncoder(protocol.require_words(encoder, purpose))
 
 
-# Ids are sent as text. The model may cut that text into other tokens, which is rare.
 class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
+    """An encoder of texts that reads token ids by decoding them.
+
+    In rare cases the model cuts the decoded text into other tokens.
+    """
+
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         return self._encoder.encode(texts, allow_zero=allow_zero)
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> NDArray[np.float32]:
-        return self._encoder.encode([self._text(each) for each in ids], allow_zero=allow_zero)
+        texts = [self._text_of(content) for content in ids]
+        return self._encoder.encode(texts, allow_zero=allow_zero)
 
     @cached_property
-    def _prompt(self) -> list[int]:
+    def _prompt_ids(self) -> list[int]:
         return self._encoder.content_ids([""])[0]
 
-    def _text(self, ids: Sequence[int]) -> str:
-        alike = (own == of_prompt for own, of_prompt in zip(ids, self._prompt, strict=False))
-        shared = sum(takewhile(bool, alike))
-        for end in range(len(ids), shared, -1):
-            (text,) = self.tokenizer.decode_many([list(ids[shared:end])])
-            text = text.lstrip() if shared else text
+    def _text_of(self, content: Sequence[int]) -> str:
+        """Return the longest readable beginning of the content as text, without the prompt."""
+        start = 0
+        for content_id, prompt_id in zip(content, self._prompt_ids, strict=False):
+            if content_id != prompt_id:
+                break
+            start += 1
+        for end in range(len(content), start, -1):
+            (text,) = self.tokenizer.decode_many([list(content[start:end])])
+            if start > 0:  # the prompt ends with the space before the text
+                text = text.lstrip()
             if self.fits(self.content_ids([text])[0]):
                 return text
         return ""
-
-
-_SAMPLES = ("The cat sat on a warm stone.", "Trains leave at noon")
-_ROOM = 8
-_SHOWN_REASON = 300
-
-
-@dataclass(frozen=True, slots=True)
-class InputTemplate:
-    before: tuple[int, ...]  # special ids
-    after: tuple[int, ...]
-    features: dict[str, Any]  # further inputs of the modules, such as ``prompt_length``
-    # Types of the ids before, of every content id, and of the ids after; None if the model has none.
-    token_types: tuple[tuple[int, ...], int, tuple[int, ...]] | None
-    flat: bool  # one flat id list with offsets (static embeddings) instead of a matrix
-
-    @property
-    def overhead(self) -> int:
-        return len(self.before) + len(self.after)
-
-
-def _why_changed(model: SentenceTransformer, prompt: str) -> str:
-    """Say why the input of a model does not contain the tokens of its prompt and text as they are."""
-    first: Any = model[0]
-    processor = getattr(first, "processor", None)
-    templates = (getattr(part, "chat_template", None) for part in (processor, first.tokenizer))
-    through_chat = "message" in getattr(first, "modalities", ()) and any(templates)
-    if through_chat and prompt:
-        return (
-            f"its chat template puts the prompt {shown(prompt)} into a message of its own, apart from the "
-            "text, so that copies cannot be inserted by token id: leave the prompt out (prompt='')"
-        )
-    if through_chat:
-        return (
-            "its chat template changes the text, so that copies cannot be inserted by token id: use a model "
-            "that reads plain text"
-        )
-    return "its input does not contain the tokens of the text as they are"
-
-
-def read_template(
-    model: SentenceTransformer, tokenizer: HuggingFaceTokenizer, prompt: str, name: str
-) -> InputTemplate:
-    def template_of(sample: str) -> InputTemplate:
-        try:
-            features = model.preprocess([sample], prompt=prompt or None)
-        except Exception as error:  # processors of images and sound fail in ways of their own; chained
-            reason = " ".join(str(error).split())[:_SHOWN_REASON]
-            raise ModelError(
-                f"{name} does not read text alone ({type(error).__name__}: {reason}): pass a text model"
-            ) from error
-        tensors = [features.get("input_ids"), features.get("attention_mask", features.get("input_ids"))]
-        if not all(hasattr(value, "shape") for value in tensors):  # a processor of sound gives lists
-            raise ModelError(f"{name}: its first module does not read token ids (is it a text model?)")
-        flat = "offsets" in features
-        ids = features["input_ids"] if flat else features["input_ids"][0]
-        padded = not flat and "attention_mask" in features
-        kept = features["attention_mask"][0].bool() if padded else slice(None)
-        whole = tuple(ids[kept].tolist())
-        content = tuple(tokenizer.encode_many([prompt + sample])[0])
-        size = len(content)
-        starts = (start for start in range(len(whole) - size + 1) if whole[start : start + size] == content)
-        if (start := next(starts, None)) is None:
-            raise ModelError(f"{name}: {_why_changed(model, prompt)}")
-        token_types = None
-        if "token_type_ids" in features and not flat:
-            types = tuple(features["token_type_ids"][0][kept].tolist())
-            token_types = types[:start], types[start], types[start + size :]
-        return InputTemplate(
-            before=whole[:start],
-            after=whole[start + size :],
-            features={key: features[key] for key in ("modality", "prompt_length") if key in features},
-            token_types=token_types,
-            flat=flat,
-        )
-
-    longest = model.max_seq_length if model.max_seq_length is not None else math.inf
-    sizes = [len(ids) for ids in tokenizer.encode_many([prompt + sample for sample in _SAMPLES])]
-    samples = _SAMPLES if max(sizes) + _ROOM <= longest else ("a", "to")
-    if len(tokenizer.encode_many([prompt])[0]) >= longest:
-        raise ModelError(f"{name}: the prompt is too long: the model reads {longest} tokens in total")
-    with tokenizer.settings_kept():
-        templates = [template_of(sample) for sample in samples]
-    if templates[0] != templates[1]:
-        raise ModelError(
-            f"{name}: the special tokens depend on the text; stickytoken cannot insert ids into its input"
-        )
-    return templates[0]

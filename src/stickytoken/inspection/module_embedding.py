@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from stickytoken.encoders.compute import computing, switched_on
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow, pooled_states, prompt_states
-from stickytoken.encoders.protocol import equal_length_batches, require_usable, shown
+from stickytoken.encoders.equal_lengths import equal_length_batches
+from stickytoken.encoders.protocol import require_usable, shown
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.encoders.token_table import token_table
 from stickytoken.errors import EncodingError, ModelError

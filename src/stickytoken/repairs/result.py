@@ -19,7 +19,7 @@ from stickytoken.data.tables import TABLE_SUFFIXES, all_texts
 from stickytoken.encoders import Encoder
 from stickytoken.encoders.loading.resolution import resolve_model, user_tokenizer
 from stickytoken.encoders.protocol import require_ids
-from stickytoken.encoders.text_encoder import NO_LIMIT
+from stickytoken.encoders.lengths import NO_LIMIT
 from stickytoken.errors import InputError, RepairError, RunError, reading
 from stickytoken.measurement import resume
 from stickytoken.methods.statistics import share_erased

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from stickytoken.encoders.compute.linear import PackedLinears
-from stickytoken.encoders.protocol import equal_length_batches
-from stickytoken.encoders.text_encoder import InputTemplate
+from stickytoken.encoders.equal_lengths import equal_length_batches
+from stickytoken.encoders._template import InputTemplate
 from stickytoken.errors import EncodingError, InputError, ModelError, StickyTokenError
 from stickytoken.machine import Precision, SharedSetting, available_cores
 
@@ -269,8 +269,7 @@ class BatchRunner(BatchEngine):
         features["input_ids"] = ids
         features["attention_mask"] = torch.ones_like(ids)
         if template.token_types is not None:
-            before, content, after = template.token_types
-            types = [*before, *[content] * length, *after]
+            types = template.token_types.of_input(length)
             features["token_type_ids"] = self._sent(torch.tensor(types)).expand_as(ids)
         return features
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.compute import _onednn, evaluating, weight_mark
 from stickytoken.encoders.compute._onednn import Activation
-from stickytoken.encoders.protocol import TOKEN_MULTIPLE
+from stickytoken.encoders.equal_lengths import TOKEN_MULTIPLE
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.machine import Precision, digest, keep, recalled
 

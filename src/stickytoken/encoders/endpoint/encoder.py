@@ -116,7 +116,7 @@ class EndpointEncoder(TextEncoder):
         return frozenset(text.removeprefix(self.prompt) for text in self.refused)
 
     @property
-    def _given_tokenizer(self) -> Any:
+    def _model_tokenizer(self) -> Any:
         return self.tokenizer
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:

@@ -178,7 +178,7 @@ class Contrast:
 
 
 def require_contrast_options(options: Prompting) -> ContrastRule:
-    given = [name for name in options.given if name.startswith("contrast_")]
+    given = [name for name in options.decoder_options if name.startswith("contrast_")]
     if given and not options.contrast:
         raise InputError(f"{', '.join(given)} would have no effect, since contrast is off: turn it on")
     try:

@@ -27,7 +27,7 @@ from stickytoken.encoders.prompted.model import (
 )
 from stickytoken.encoders.protocol import shown
 from stickytoken.encoders.sentence_transformer import Content, ModelEncoder
-from stickytoken.encoders.text_encoder import context_length
+from stickytoken.encoders.lengths import context_length
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import TokenizedText
 from stickytoken.machine import Precision

@@ -1,0 +1,170 @@
+"""What a SentenceTransformer puts around the tokens of a text."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stickytoken.encoders.protocol import shown
+from stickytoken.errors import ModelError
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
+
+# Texts whose inputs show the template, and shorter ones for models that read very little.
+_SAMPLES = ("The cat sat on a warm stone.", "Trains leave at noon")
+_SHORT_SAMPLES = ("a", "to")
+# Tokens for the special tokens: the longer samples are used if they fit with this many tokens to spare.
+_ROOM = 8
+# Characters of another library's error that a message quotes.
+_SHOWN_REASON = 300
+# Inputs of the modules that are the same for every text.
+_COMMON_FEATURES = ("modality", "prompt_length")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTypes:
+    """Token type ids of an input, for models that read them.
+
+    Attributes:
+        before: types of the special tokens before the content.
+        content: type of every content token.
+        after: types of the special tokens after the content.
+    """
+
+    before: tuple[int, ...]
+    content: int
+    after: tuple[int, ...]
+
+    def of_input(self, content_length: int) -> list[int]:
+        """Return the types of an input with so many content tokens."""
+        return [*self.before, *[self.content] * content_length, *self.after]
+
+
+@dataclass(frozen=True, slots=True)
+class InputTemplate:
+    """What surrounds the content ids in the input of a model.
+
+    Attributes:
+        before: special token ids before the content.
+        after: special token ids after the content.
+        features: further inputs of the modules, such as ``prompt_length``.
+        token_types: None if the model reads no token types.
+        flat: whether the input is one flat list of ids with offsets (static embeddings), not a matrix.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    features: dict[str, Any]
+    token_types: TokenTypes | None
+    flat: bool
+
+    @property
+    def overhead(self) -> int:
+        """Number of special tokens in an input."""
+        return len(self.before) + len(self.after)
+
+
+def read_template(
+    model: SentenceTransformer, tokenizer: HuggingFaceTokenizer, prompt: str, name: str
+) -> InputTemplate:
+    """Find the template of a model by passing two texts through its own preprocessing.
+
+    Args:
+        model: the model.
+        tokenizer: a tokenizer that gives the content ids of texts as the model does.
+        prompt: text put before every input.
+        name: of the model, for messages.
+
+    Raises:
+        ModelError: the model reads no text, changes texts, puts special tokens around them that depend on the
+            text, or has no room for the prompt.
+    """
+    longest = model.max_seq_length if model.max_seq_length is not None else math.inf
+    samples = _SAMPLES
+    sample_lengths = [len(ids) for ids in tokenizer.encode_many([prompt + sample for sample in samples])]
+    if max(sample_lengths) + _ROOM > longest:
+        samples = _SHORT_SAMPLES
+    if len(tokenizer.encode_many([prompt])[0]) >= longest:
+        raise ModelError(f"{name}: the prompt is too long: the model reads {longest} tokens in total")
+    with tokenizer.settings_kept():
+        templates = [_template_around(sample, model, tokenizer, prompt, name) for sample in samples]
+    if templates[0] != templates[1]:
+        raise ModelError(
+            f"{name}: the special tokens depend on the text; stickytoken cannot insert ids into its input"
+        )
+    return templates[0]
+
+
+def _template_around(
+    sample: str, model: SentenceTransformer, tokenizer: HuggingFaceTokenizer, prompt: str, name: str
+) -> InputTemplate:
+    """Return what the model's preprocessing puts around the ids of one text."""
+    features = _preprocessed(sample, model, prompt, name)
+    flat = "offsets" in features
+    ids = features["input_ids"] if flat else features["input_ids"][0]
+    padded = not flat and "attention_mask" in features
+    unpadded = features["attention_mask"][0].bool() if padded else slice(None)
+    input_ids = tuple(ids[unpadded].tolist())
+    content = tuple(tokenizer.encode_many([prompt + sample])[0])
+    start = _position_of(content, input_ids)
+    if start is None:
+        raise ModelError(f"{name}: {_why_changed(model, prompt)}")
+    end = start + len(content)
+    token_types = None
+    if "token_type_ids" in features and not flat:
+        types = tuple(features["token_type_ids"][0][unpadded].tolist())
+        token_types = TokenTypes(types[:start], types[start], types[end:])
+    return InputTemplate(
+        before=input_ids[:start],
+        after=input_ids[end:],
+        features={key: features[key] for key in _COMMON_FEATURES if key in features},
+        token_types=token_types,
+        flat=flat,
+    )
+
+
+def _preprocessed(sample: str, model: SentenceTransformer, prompt: str, name: str) -> dict[str, Any]:
+    """Return the inputs that the model makes from a text."""
+    try:
+        features = model.preprocess([sample], prompt=prompt or None)
+    except Exception as error:  # processors of images and sound fail in many ways; the cause is chained
+        reason = " ".join(str(error).split())[:_SHOWN_REASON]
+        raise ModelError(
+            f"{name} does not read text alone ({type(error).__name__}: {reason}): pass a text model"
+        ) from error
+    ids = features.get("input_ids")
+    mask = features.get("attention_mask", ids)
+    if not hasattr(ids, "shape") or not hasattr(mask, "shape"):  # processors of sound return lists
+        raise ModelError(f"{name}: its first module does not read token ids (is it a text model?)")
+    return features
+
+
+def _position_of(part: tuple[int, ...], sequence: tuple[int, ...]) -> int | None:
+    """Return where `part` first begins in `sequence`; None if it does not occur."""
+    for start in range(len(sequence) - len(part) + 1):
+        if sequence[start : start + len(part)] == part:
+            return start
+    return None
+
+
+def _why_changed(model: SentenceTransformer, prompt: str) -> str:
+    """Say why the input of a model does not contain the tokens of its prompt and text as they are."""
+    first: Any = model[0]
+    processor = getattr(first, "processor", None)
+    has_chat_template = any(getattr(reader, "chat_template", None) for reader in (processor, first.tokenizer))
+    reads_messages = has_chat_template and "message" in getattr(first, "modalities", ())
+    if reads_messages and prompt:
+        return (
+            f"its chat template puts the prompt {shown(prompt)} into a message of its own, apart from the "
+            "text, so that copies cannot be inserted by token id: leave the prompt out (prompt='')"
+        )
+    if reads_messages:
+        return (
+            "its chat template changes the text, so that copies cannot be inserted by token id: use a model "
+            "that reads plain text"
+        )
+    return "its input does not contain the tokens of the text as they are"

@@ -1,0 +1,36 @@
+"""Batches of inputs of equal length, which need no padding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Number of tokens in a batch is a multiple of this where possible: matrix kernels are fastest with multiples of
+# 64, and with few distinct numbers of tokens.
+TOKEN_MULTIPLE = 64
+
+
+def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDArray[np.intp]]:
+    """Divide inputs into batches of equal length, the longest inputs first.
+
+    Args:
+        lengths: number of tokens of each input.
+        token_budget: tokens in a batch; an input that is longer is a batch of its own.
+
+    Returns:
+        The indices of the inputs of each batch.
+    """
+    sizes = np.asarray(lengths, dtype=np.intp)
+    batches: list[NDArray[np.intp]] = []
+    for length in sorted(set(sizes.tolist()), reverse=True):
+        indices = np.flatnonzero(sizes == length)
+        rows = max(1, token_budget // max(1, length))
+        # The fewest rows whose tokens are a multiple of TOKEN_MULTIPLE.
+        step = TOKEN_MULTIPLE // math.gcd(length, TOKEN_MULTIPLE)
+        if rows >= step:
+            rows -= rows % step
+        batches.extend(indices[start : start + rows] for start in range(0, len(indices), rows))
+    return batches

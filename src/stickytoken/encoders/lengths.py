@@ -1,0 +1,106 @@
+"""How many tokens a model reads: its positions, and the limit of its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from stickytoken.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+NO_LIMIT = 10**9
+"""Lengths from this one are no limit: tokenizers write "no limit" as a huge integer or as infinity."""
+
+# Names of the modules in which models of transformers keep learned position embeddings.
+_POSITION_EMBEDDINGS = ("position_embeddings", "embed_positions", "wpe")
+
+
+def learned_positions(model: torch.nn.Module) -> list[int]:
+    """Return how many tokens each table of learned position embeddings in the model is good for."""
+    import torch
+
+    positions: list[int] = []
+    for name, module in model.named_modules():
+        if not name.endswith(_POSITION_EMBEDDINGS) or not isinstance(module, torch.nn.Embedding):
+            continue
+        # RoBERTa numbers positions from after the padding index, OPT from an offset.
+        if module.padding_idx is None:
+            unused = getattr(module, "offset", 0)
+        else:
+            unused = module.padding_idx + 1
+        positions.append(int(module.num_embeddings - unused))
+    return positions
+
+
+def readable_positions(model: torch.nn.Module, max_length: int | None, name: str) -> int | None:
+    """Return the number of positions that the model has, learned or configured; None if it has no limit.
+
+    Args:
+        model: any torch model.
+        max_length: the length that the user asks for, which must not exceed the positions.
+        name: of the model, for the error message.
+
+    Raises:
+        InputError: `max_length` exceeds the positions.
+    """
+    from transformers import PreTrainedModel
+
+    candidates = learned_positions(model)
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            configured = _configured_positions(module.config)
+            if configured is not None:
+                candidates.append(configured)
+    positions = min(candidates, default=None)
+    if positions is not None and max_length is not None and max_length > positions:
+        raise InputError(
+            f"max_length is {max_length}: {name!r} has only {positions} positions; pass at most {positions}"
+        )
+    return positions
+
+
+def _configured_positions(config: Any) -> int | None:
+    """Return `max_position_embeddings` where it is a limit, else None."""
+    declared = getattr(config, "max_position_embeddings", None)
+    if not isinstance(declared, int) or declared <= 0:  # XLNet uses -1 for no limit
+        return None
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    if not isinstance(rope, Mapping):
+        return declared
+    # The settings hold for all layers, or there are some for each kind of layer.
+    settings_of_kinds = [value for value in rope.values() if isinstance(value, Mapping)]
+    for settings in [rope, *settings_of_kinds]:
+        rope_type = settings.get("rope_type", settings.get("type", "default"))
+        if rope_type != "default":  # scaled rotary positions have no such limit
+            return None
+    return declared
+
+
+def context_length(
+    model: torch.nn.Module, tokenizer: Any, max_length: int | None, name: str, *, taken: int
+) -> int | None:
+    """Return how many tokens a prompted language model reads; None is no limit.
+
+    Args:
+        model: the language model.
+        tokenizer: its tokenizer, which may declare a limit.
+        max_length: the length that the user asks for; None is the model's own limit.
+        name: of the model, for messages.
+        taken: tokens of the prompt without a text.
+
+    Raises:
+        InputError: the prompt leaves no room for a text, or `max_length` exceeds the positions.
+    """
+    positions = readable_positions(model, max_length, name)
+    tokenizer_limit = getattr(tokenizer, "model_max_length", None)
+    limits = [limit for limit in (tokenizer_limit, positions) if limit is not None and limit < NO_LIMIT]
+    longest = min(limits, default=None) if max_length is None else max_length
+    if longest is None:
+        return None
+    if longest <= taken:
+        raise InputError(
+            f"{name!r} reads {longest} tokens, and the prompt alone takes {taken}: use a shorter prompt"
+        )
+    return int(longest)
