@@ -1,8 +1,7 @@
 """Models that read queries and documents differently: by a Router, by prompts, or by other settings.
 
-A `Router` of sentence-transformers holds one chain of modules for each route. The encoder works with one of
-them: `routed` returns a model of the modules of that route alone, so that its tokenizer, its lengths and its
-weights are those that texts meet.
+A `Router` of sentence-transformers holds one chain of modules for each route. The encoder works with one
+route: `routed` returns a model of its modules alone, with their tokenizer, lengths and weights.
 """
 
 from __future__ import annotations
@@ -17,19 +16,20 @@ from sentence_transformers.base.modules import Router
 from stickytoken.encoders.loading.description import choices_of, route_taken
 from stickytoken.errors import InputError, ModelError
 
-QUERY, DOCUMENT = "query", "document"
+QUERY = "query"
+DOCUMENT = "document"
 # Names of prompts that `encode_query` and `encode_document` look for, in their order.
 _PROMPTS = {QUERY: ("query",), DOCUMENT: ("document", "passage", "corpus")}
 
 
 class RoutedModel(SentenceTransformer):
-    """One route of a model: it passes the task to modules that read it, whoever calls the model.
+    """One route of a model. Every call passes the task to the modules that read it.
 
     Attributes:
         route: name of the route that texts take, or of the task in a model without a Router.
-        task: what `encode` of the whole model would be given as its task; None is nothing.
+        task: the task that `encode` of the user's model would be given; None is no task.
         task_matters: whether a module reads the task, beside the choice of the route.
-        other_routes: what else can be asked for.
+        other_routes: routes and tasks that the user can choose instead.
     """
 
     route: str
@@ -45,7 +45,7 @@ class RoutedModel(SentenceTransformer):
 
     @property
     def description(self) -> str:
-        """The route for a person, with what else can be asked for."""
+        """The route in words, with the other routes if it is the default."""
         if self.task is not None:
             return self.route
         others = ", ".join(self.other_routes)
@@ -60,8 +60,8 @@ def routed(model: SentenceTransformer, route: str | None, name: str) -> Sentence
     """Return the model as it reads texts on a route; its modules and weights are shared, not copied.
 
     Args:
-        model: the whole model. One without a Router is returned as it is, unless a route is asked for.
-        route: what is asked for, such as ``query`` or ``document``; None is the route that `encode` takes.
+        model: the user's model. Without a Router, it is returned as it is, unless the user names a route.
+        route: that the user names, such as ``query`` or ``document``; None is the route that `encode` takes.
         name: of the model, for messages.
 
     Raises:
@@ -77,7 +77,9 @@ def routed(model: SentenceTransformer, route: str | None, name: str) -> Sentence
     taken: list[str] = []
     for key, module in model.named_children():
         if isinstance(module, Router):
-            modules.update(_unrouted(key, module, route, name, taken))
+            route_of_router = _route_in(module, route, name)
+            taken.append(route_of_router)
+            modules.update(_modules_on(route_of_router, key, module, route, name))
         else:
             modules[key] = module
     if not modules:
@@ -88,27 +90,41 @@ def routed(model: SentenceTransformer, route: str | None, name: str) -> Sentence
     return _routed_model(model, modules, taken[0], route, tuple(dict.fromkeys(choices)))
 
 
-def _unrouted(
-    key: str, router: Router, route: str | None, name: str, taken: list[str]
+def _route_in(router: Router, route: str | None, name: str) -> str:
+    """Return the route of a Router that a text takes."""
+    mappings = router.route_mappings or {}
+    return route_taken(list(router.sub_modules), mappings, router.default_route, route, name)
+
+
+def _modules_on(
+    taken: str, key: str, router: Router, route: str | None, name: str
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the modules of the route with their names, those of a Router in it too; note the route."""
-    chosen = route_taken(
-        list(router.sub_modules), router.route_mappings or {}, router.default_route, route, name
-    )
-    taken.append(chosen)
-    chain: Any = router.sub_modules[chosen]
-    for place, module in enumerate(chain):
-        inner = f"{key}_{chosen}_{place}"
+    """Yield the modules of one route of a Router, each with a name that is unique in the model.
+
+    Args:
+        taken: the route.
+        key: name of the Router in its model.
+        router: the Router. If it holds another Router, the modules of a route of that follow.
+        route: that the user names.
+        name: of the model, for messages.
+    """
+    chain: Any = router.sub_modules[taken]
+    for index, module in enumerate(chain):
+        inner_key = f"{key}_{taken}_{index}"
         if isinstance(module, Router):
-            yield from _unrouted(inner, module, route, name, taken)
+            yield from _modules_on(_route_in(module, route, name), inner_key, module, route, name)
         else:
-            yield inner, module
+            yield inner_key, module
 
 
 def _with_task(model: SentenceTransformer, route: str, name: str) -> RoutedModel:
-    """Return a model without a Router that reads queries or documents in a way of their own."""
-    names = [prompt for prompts in _PROMPTS.values() for prompt in prompts]
-    has_prompts = any(model.prompts.get(prompt) for prompt in names)
+    """Return a model without a Router as it reads the texts of one task.
+
+    Raises:
+        InputError: the model reads the texts of all tasks alike, or knows no such task.
+    """
+    prompt_names = [*_PROMPTS[QUERY], *_PROMPTS[DOCUMENT]]
+    has_prompts = any(model.prompts.get(prompt_name) for prompt_name in prompt_names)
     reads_tasks = _reads_tasks(model)
     if not has_prompts and not reads_tasks:
         raise InputError(
@@ -127,14 +143,23 @@ def _routed_model(
     task: str | None,
     choices: tuple[str, ...],
 ) -> RoutedModel:
+    """Return a model of the modules of one route.
+
+    Args:
+        model: the user's model.
+        modules: the modules of the route, by name.
+        taken: the route.
+        task: the task that `encode` would be given; None is no task.
+        choices: the routes and tasks that the user can choose.
+    """
     default_prompt = model.default_prompt_name
-    named = [prompt for prompt in _PROMPTS.get(task or "", ()) if prompt in model.prompts]
-    if named:  # `encode_query` prefers its own prompt to the default one, even if it is empty
-        default_prompt = named[0] if model.prompts[named[0]] else None
+    task_prompts = [prompt for prompt in _PROMPTS.get(task or "", ()) if prompt in model.prompts]
+    if task_prompts:  # `encode_query` prefers its own prompt to the default one, even if it is empty
+        default_prompt = task_prompts[0] if model.prompts[task_prompts[0]] else None
     prompts: dict[str, Any] = model.prompts
-    chain: Any = modules  # ordered by name, which the library declares as a list
+    named_modules: Any = modules  # the library accepts modules by name, and declares a list
     flat = RoutedModel(
-        modules=chain,
+        modules=named_modules,
         device=str(model.device),
         prompts=prompts,
         default_prompt_name=default_prompt,
@@ -142,7 +167,8 @@ def _routed_model(
         truncate_dim=model.truncate_dim,
     )
     flat.module_kwargs = model.module_kwargs
-    flat.route, flat.task = taken, task
+    flat.route = taken
+    flat.task = task
     flat.task_matters = task is not None and _reads_tasks(flat)
     flat.other_routes = tuple(choice for choice in choices if choice not in (taken, task))
     flat.train(model.training)
@@ -151,11 +177,12 @@ def _routed_model(
 
 def _reads_tasks(model: SentenceTransformer) -> bool:
     """Whether a module reads the task: in its forward pass, for its length limit, or in its chat template."""
-    of_modules = model.module_kwargs or {}
+    options_of_modules = model.module_kwargs or {}
     for key, module in model.named_children():
-        if "task" in (*getattr(module, "forward_kwargs", ()), *of_modules.get(key, ())):
+        options = [*getattr(module, "forward_kwargs", ()), *options_of_modules.get(key, ())]
+        if "task" in options:
             return True
     first: Any = model[0]
-    lengths = (getattr(first, "query_length", None), getattr(first, "document_length", None))
-    template = getattr(getattr(first, "tokenizer", None), "chat_template", None)
-    return lengths != (None, None) or "task" in str(template or "")
+    has_lengths = any(getattr(first, f"{task}_length", None) is not None for task in (QUERY, DOCUMENT))
+    chat_template = getattr(getattr(first, "tokenizer", None), "chat_template", None)
+    return has_lengths or "task" in str(chat_template or "")

@@ -20,18 +20,17 @@ from stickytoken.vocabulary import RoundTripTokenizer
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
-# The published category tables count these roles, not cls, as special.
+# Roles whose tokens count as special in the published tables of categories; cls does not.
 _SPECIAL_ROLES = ("bos", "eos", "pad", "unk", "sep", "mask")
 _WORD = re.compile(r"\S+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # Characters of several planes: a vocabulary that has all of them at their own numbers is Unicode.
 _CODE_POINTS = ("a", "Z", "é", "中", "😀")
-_OWN_TOKENIZER = ("entries", "special_ids", "decode_many", "encode_many")
+_ROUND_TRIP_MEMBERS = ("entries", "special_ids", "decode_many", "encode_many")
 
-
-# What decides whether a pipeline alone does what its tokenizer does: this many entries, spread over the
-# vocabulary, are decoded in both ways, and these texts and those entries are encoded in both ways. An
-# override in Python that changes only rarer entries than one in 256 is not seen.
+# The sample on which a pipeline is compared with its tokenizer: about so many entries, spread over the
+# vocabulary, are decoded in both ways, and these texts and those entries are encoded in both ways. The sample
+# may miss an override in Python that changes fewer entries than one in 256.
 _COMPARED_ENTRIES = 256
 _COMPARED_TEXTS = (
     "The river is COLD in winter, isn't it?",
@@ -41,25 +40,39 @@ _COMPARED_TEXTS = (
     "река зимой 東京 🙂",
     "word_with-signs@example.org/a?b=c",
 )
-# What tokenizers raise that need more than a text, such as the places of words on a page.
+# Errors of tokenizers that need more than a text, such as the positions of words on a page.
 _REFUSALS = (AssertionError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError)
 
 
 class HuggingFaceTokenizer:
     """One batched interface to a tokenizer.
 
-    The Rust pipeline does the work, in a copy if others use it too. Some classes change in Python what their
-    pipeline does. So results of the pipeline are first compared with those of the tokenizer on a sample, and
-    where they differ, the tokenizer is called text by text, as one is that is written in Python.
+    The Rust pipeline of the tokenizer does the work. Some classes change in Python what their pipeline does.
+    So the pipeline is first compared with the tokenizer on a sample. Where they differ, the tokenizer is
+    called text by text, like a tokenizer that has no pipeline.
+
+    Attributes:
+        rows: of the model's embedding matrix; None if they are unknown or unlimited.
     """
 
     def __init__(self, tokenizer: Any, *, shared: bool = True, rows: int | None = None) -> None:
-        self.rows = rows  # of the model's embedding matrix; None if they are unknown or unlimited
+        """Wrap a tokenizer of transformers or of the tokenizers library.
+
+        Args:
+            tokenizer: the tokenizer.
+            shared: whether others use it too, so that its pipeline is copied.
+            rows: of the model's embedding matrix; None if they are unknown or unlimited.
+
+        Raises:
+            ModelError: it has no subword vocabulary to search for sticky tokens.
+        """
+        self.rows = rows
         self._tokenizer = tokenizer
         self._backend: Tokenizer | None = None
-        if (backend := _backend_of(tokenizer)) is not None:
+        backend = _backend_of(tokenizer)
+        if backend is not None:
             self._backend = copy.deepcopy(backend) if shared else backend
-            # A copy loses the first; a caller may have changed the others.
+            # A copy loses this setting, and users may have changed padding and truncation.
             self._backend.encode_special_tokens = getattr(
                 tokenizer, "split_special_tokens", backend.encode_special_tokens
             )
@@ -73,28 +86,30 @@ class HuggingFaceTokenizer:
         self._require_entries()
         self._decoder: Tokenizer | None = self._backend
         if self._backend is not None:
-            self._compare_with_own()
+            self._compare_with_tokenizer()
 
-    def _compare_with_own(self) -> None:
-        """Do without the pipeline for what the tokenizer does otherwise, on a sample of entries and texts."""
+    def _compare_with_tokenizer(self) -> None:
+        """Stop using the pipeline for what the tokenizer does otherwise, on a sample of entries and texts."""
         ids = list(self.entries)
-        every = -(-len(ids) // _COMPARED_ENTRIES)
-        added = sorted(self.special_ids.intersection(ids))
-        rows = [[token_id] for token_id in dict.fromkeys((*ids[::every], *added))]
-        rows += [[*first, *second] for first, second in pairwise(rows)]
+        step = -(-len(ids) // _COMPARED_ENTRIES)
+        special = sorted(self.special_ids.intersection(ids))
+        single_entries = [[token_id] for token_id in dict.fromkeys([*ids[::step], *special])]
+        pairs_of_entries = [[*first, *second] for first, second in pairwise(single_entries)]
+        rows = single_entries + pairs_of_entries
         decoded = self.decode_many(rows)
-        if decoded != self._decoded_by_own(rows):
+        decoded_by_tokenizer = self._decoded_by_tokenizer(rows)
+        if decoded != decoded_by_tokenizer:
             self._decoder = None
-            decoded = self._decoded_by_own(rows)
-        if self._is_bare:  # its encodings are those of the copy
+        if self._is_bare:  # the pipeline is a copy of the tokenizer, so it encodes alike
             return
-        texts = [*_COMPARED_TEXTS, *(text for text in decoded if not _SURROGATE.search(text))]
+        valid_texts = [text for text in decoded_by_tokenizer if not _SURROGATE.search(text)]
+        texts = [*_COMPARED_TEXTS, *valid_texts]
         try:
             with self.settings_kept():
-                own = self._encoded_by_own(texts)
+                encoded_by_tokenizer = self._encoded_by_tokenizer(texts)
         except _REFUSALS:  # nothing to compare with
             return
-        if self.encode_many(texts) != own:
+        if self.encode_many(texts) != encoded_by_tokenizer:
             self._backend = None
 
     @property
@@ -109,51 +124,67 @@ class HuggingFaceTokenizer:
 
         return isinstance(self._tokenizer, Tokenizer)
 
-    def _decoded_by_own(self, ids: Sequence[Sequence[int]]) -> list[str]:
+    def _decoded_by_tokenizer(self, ids: Sequence[Sequence[int]]) -> list[str]:
         options = {"skip_special_tokens": False}
         if not self._is_bare:
             options["clean_up_tokenization_spaces"] = False
         return [self._tokenizer.decode(list(row), **options) for row in ids]
 
-    def _encoded_by_own(self, texts: Sequence[str]) -> list[list[int]]:
-        rows = []
+    def _encoded_by_tokenizer(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text, by the tokenizer itself.
+
+        Raises:
+            ModelError: it has no id for a part of a text, and no entry for unknown text.
+        """
+        rows: list[list[int]] = []
         for text in texts:
-            # A Python tokenizer without an entry for unknown pieces gives None as their id, or fails.
+            ids: list[int | None]
+            # A Python tokenizer without an entry for unknown text gives None as an id, or fails.
             try:
                 ids = list(self._tokenizer.encode(text, add_special_tokens=False, truncation=False))
             except (TypeError, ValueError):
                 ids = [None]
-            if None in ids:
-                name = type(self._tokenizer).__name__
+            known_ids = [token_id for token_id in ids if token_id is not None]
+            if len(known_ids) < len(ids):
                 raise ModelError(
-                    f"the model's {name} cannot encode {shown(text)}: it has no id for a part of it, and no "
-                    "entry for unknown text: add that entry to its vocabulary"
+                    f"the model's {type(self._tokenizer).__name__} cannot encode {shown(text)}: it has no id "
+                    "for a part of it, and no entry for unknown text: add that entry to its vocabulary"
                 )
-            rows.append(ids)
+            rows.append(known_ids)
         return rows
 
     @contextmanager
     def settings_kept(self) -> Iterator[None]:
+        """Restore padding and truncation of the user's tokenizer, which calls of it change."""
         backend = _backend_of(self._tokenizer)
         if backend is None:
             yield
             return
-        padding, truncation = backend.padding, backend.truncation
+        padding = backend.padding
+        truncation = backend.truncation
         try:
             yield
         finally:
-            backend.no_padding() if padding is None else backend.enable_padding(**padding)
-            backend.no_truncation() if truncation is None else backend.enable_truncation(**truncation)
+            if padding is None:
+                backend.no_padding()
+            else:
+                backend.enable_padding(**padding)
+            if truncation is None:
+                backend.no_truncation()
+            else:
+                backend.enable_truncation(**truncation)
 
     @cached_property
     def entries(self) -> Mapping[int, str]:
-        vocabulary = self._vocabulary()
-        return {
-            int(token_id): token.decode("utf-8", "backslashreplace") if isinstance(token, bytes) else token
-            for token, token_id in sorted(vocabulary.items(), key=lambda entry: int(entry[1]))
-        }
+        """The tokens by id, in the order of their ids."""
+        entries: dict[int, str] = {}
+        for token, token_id in sorted(self._vocabulary().items(), key=lambda item: int(item[1])):
+            text = token.decode("utf-8", "backslashreplace") if isinstance(token, bytes) else token
+            entries[int(token_id)] = text
+        return entries
 
     def _vocabulary(self) -> Mapping[Any, Any]:
+        """Return the ids by token, as the tokenizer has them."""
         if self._backend is not None:
             return self._backend.get_vocab()
         try:
@@ -163,35 +194,46 @@ class HuggingFaceTokenizer:
         return vocabulary
 
     def _require_entries(self) -> None:
-        """Refuse a vocabulary without entries to search, before anything walks through it."""
-        kind = type(self._tokenizer).__name__
+        """Refuse a vocabulary without entries to search.
+
+        Raises:
+            ModelError: it is empty, is Unicode itself, or has only special tokens.
+        """
+        class_name = type(self._tokenizer).__name__
         if not self.entries:
-            raise ModelError(f"the vocabulary of a {kind} has no entries: pass a model with a vocabulary")
+            raise ModelError(
+                f"the vocabulary of a {class_name} has no entries: pass a model with a vocabulary"
+            )
         # CANINE: the vocabulary of its tokenizer is Unicode itself.
         if all(self.entries.get(ord(character)) == character for character in _CODE_POINTS):
             raise ModelError(
-                f"the ids of a {kind} are Unicode code points, which are no vocabulary to search for sticky "
-                "tokens: pass a model with a vocabulary of pieces"
+                f"the ids of a {class_name} are Unicode code points, which are no vocabulary to search for "
+                "sticky tokens: pass a model with a vocabulary of pieces"
             )
-        if not set(self.entries) - self.special_ids - {getattr(self._tokenizer, "cls_token_id", None)}:
+        ordinary_ids = set(self.entries) - self.special_ids
+        ordinary_ids.discard(getattr(self._tokenizer, "cls_token_id", -1))
+        if not ordinary_ids:
             raise ModelError("the tokenizer has only special tokens: pass a model with a vocabulary")
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        named = {getattr(self._tokenizer, f"{role}_token_id", None) for role in _SPECIAL_ROLES}
+        """Ids of the special tokens, except that of the role cls."""
+        special = {getattr(self._tokenizer, f"{role}_token_id", None) for role in _SPECIAL_ROLES}
         if hasattr(self._tokenizer, "all_special_ids"):
-            others = set(self._tokenizer.all_special_ids)
+            marked = set(self._tokenizer.all_special_ids)
         else:  # a bare pipeline marks its special tokens, without roles
             added = self._tokenizer.get_added_tokens_decoder()
-            others = {token_id for token_id, token in added.items() if token.special}
-        others.discard(getattr(self._tokenizer, "cls_token_id", None))
-        return frozenset(token_id for token_id in named | others if token_id is not None)
+            marked = {token_id for token_id, token in added.items() if token.special}
+        marked.discard(getattr(self._tokenizer, "cls_token_id", None))
+        special |= marked
+        return frozenset(token_id for token_id in special if token_id is not None)
 
     @cached_property
     def unknown_id(self) -> int | None:
-        found = getattr(self._tokenizer, "unk_token_id", None)
-        if found is not None or self._backend is None:
-            return found
+        """Id of the token for unknown text; None if the tokenizer has none."""
+        unknown_id = getattr(self._tokenizer, "unk_token_id", None)
+        if unknown_id is not None or self._backend is None:
+            return unknown_id
         model = json.loads(self._backend.to_str())["model"]  # a bare pipeline has no roles
         token = model.get("unk_token")
         return model.get("unk_id") if token is None else self._backend.token_to_id(token)
@@ -207,30 +249,38 @@ class HuggingFaceTokenizer:
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
         if self._decoder is not None:
             return self._decoder.decode_batch(ids, skip_special_tokens=False)
-        return self._decoded_by_own(ids)
+        return self._decoded_by_tokenizer(ids)
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         if self._backend is not None:
             return [encoding.ids for encoding in self._encodings(self._backend, texts, offsets=False)]
-        return self._encoded_by_own(texts)
+        return self._encoded_by_tokenizer(texts)
 
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
+        """Return the ids of each text, and the span of characters of each id; None if spans are unknown."""
         if self._backend is None:
             return [(ids, None) for ids in self.encode_many(texts)]
         return [(encoding.ids, encoding.offsets) for encoding in self._encodings(self._backend, texts)]
 
     def tokenize(self, texts: Sequence[str], prompt: str = "") -> list[TokenizedText]:
-        # A token with both the end of the prompt and the start of the text counts as text. Without offsets,
-        # every token counts as a word.
-        if self._backend is None:
-            heads = len(self.encode_many([prompt])[0]) if prompt else 0
+        """Return the ids of each text by word, with those of the prompt in the head.
+
+        A token with both the end of the prompt and the start of the text counts as text. Without a pipeline,
+        spans are unknown, and every token counts as a word.
+        """
+        prompted_texts = [prompt + text for text in texts]
+        if self._backend is not None:
+            encodings = self._encodings(self._backend, prompted_texts)
             return [
-                TokenizedText(tuple(ids[:heads]), tuple((token_id,) for token_id in ids[heads:]))
-                for ids in self.encode_many([prompt + text for text in texts])
+                _split_into_words(encoding, text, len(prompt))
+                for encoding, text in zip(encodings, prompted_texts, strict=True)
             ]
-        whole = [prompt + text for text in texts]
-        pairs = zip(self._encodings(self._backend, whole), whole, strict=True)
-        return [_cut(encoding, text, len(prompt)) for encoding, text in pairs]
+        head_length = len(self.encode_many([prompt])[0]) if prompt else 0
+        tokenized: list[TokenizedText] = []
+        for ids in self.encode_many(prompted_texts):
+            words = tuple((token_id,) for token_id in ids[head_length:])
+            tokenized.append(TokenizedText(tuple(ids[:head_length]), words))
+        return tokenized
 
     @staticmethod
     def _encodings(backend: Tokenizer, texts: Sequence[str], *, offsets: bool = True) -> list[Encoding]:
@@ -238,50 +288,65 @@ class HuggingFaceTokenizer:
             encode = backend.encode_batch if offsets else backend.encode_batch_fast
             return encode(list(texts), add_special_tokens=False)
         except TypeError as error:
-            broken = next((text for text in texts if _SURROGATE.search(text)), None)
-            if broken is None:
-                raise
-            raise EncodingError(
-                f"the text {broken[:80]!r} contains half a surrogate pair: pass valid Unicode text"
-            ) from error
+            for text in texts:
+                if _SURROGATE.search(text):
+                    raise EncodingError(
+                        f"the text {text[:80]!r} contains half a surrogate pair: pass valid Unicode text"
+                    ) from error
+            raise
 
 
 def adapted(tokenizer: Any) -> RoundTripTokenizer:
-    own: RoundTripTokenizer = tokenizer
-    complete = all(hasattr(tokenizer, part) for part in _OWN_TOKENIZER)
-    return own if complete else HuggingFaceTokenizer(tokenizer)
+    """Return the tokenizer if it has the members of `RoundTripTokenizer`; otherwise wrap it."""
+    if all(hasattr(tokenizer, member) for member in _ROUND_TRIP_MEMBERS):
+        own: RoundTripTokenizer = tokenizer
+        return own
+    return HuggingFaceTokenizer(tokenizer)
 
 
 def vocabulary_size(tokenizer: Any) -> int | None:
+    """Return the number of entries of a tokenizer, as far as that is cheap to tell."""
     backend = _backend_of(tokenizer)
     if backend is not None:
         return backend.get_vocab_size()
     return len(tokenizer) if hasattr(tokenizer, "__len__") else None
 
 
-def _cut(encoding: Encoding, text: str, prompt_length: int) -> TokenizedText:
-    starts = {match.start() for match in _WORD.finditer(text, prompt_length)}
+def _split_into_words(encoding: Encoding, text: str, prompt_length: int) -> TokenizedText:
+    """Divide the ids of a text into those of the prompt and those of each word.
+
+    Args:
+        encoding: the ids of the text, and the span of characters of each.
+        text: prompt and text.
+        prompt_length: number of characters of the prompt.
+    """
+    word_starts = {match.start() for match in _WORD.finditer(text, prompt_length)}
     head: list[int] = []
     words: list[list[int]] = []
-    begun = False
+    has_content = False  # whether a token before this one contains more than whitespace
     for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
         if end <= prompt_length and not words and prompt_length:
             head.append(token_id)
             continue
         # A token may include the whitespace before its word; blank tokens belong to a word.
-        spaces = len(text[start:end]) - len(text[start:end].lstrip())
-        begins = start + spaces in starts and end > start
-        if not words or (begins and begun):
+        token_text = text[start:end]
+        content_start = start + len(token_text) - len(token_text.lstrip())
+        begins_word = content_start in word_starts and end > start
+        if not words or (begins_word and has_content):
             words.append([])
-        if begins:
-            starts.discard(start + spaces)
-        begun = begun or bool(text[start:end].strip())  # blanks may have spans of no characters
+        if begins_word:
+            word_starts.discard(content_start)
+        if token_text.strip():  # blanks may have spans of no characters
+            has_content = True
         words[-1].append(token_id)
     return TokenizedText(tuple(head), tuple(tuple(word) for word in words))
 
 
 def _backend_of(tokenizer: Any) -> Tokenizer | None:
+    """Return the Rust pipeline of a tokenizer; None if it has none."""
     from tokenizers import Tokenizer
 
-    backend = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
+    if isinstance(tokenizer, Tokenizer):
+        return tokenizer
+    backend = getattr(tokenizer, "backend_tokenizer", None)
     return backend if isinstance(backend, Tokenizer) else None

@@ -9,6 +9,7 @@ import torch
 from sentence_transformers.base.modules import InputModule
 
 from stickytoken.encoders import prompted as prompts
+from stickytoken.encoders.lengths import context_length
 from stickytoken.encoders.prompted.model import (
     Decoder,
     Features,
@@ -20,7 +21,6 @@ from stickytoken.encoders.prompted.model import (
     pooled_states,
 )
 from stickytoken.encoders.protocol import LayerChoice, Prompting
-from stickytoken.encoders.lengths import context_length
 from stickytoken.errors import EncodingError, InputError
 
 __all__ = ["CausalPrompt"]

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# Number of tokens in a batch is a multiple of this where possible: matrix kernels are fastest with multiples of
-# 64, and with few distinct numbers of tokens.
+# The number of tokens in a batch is a multiple of this where possible: matrix kernels are fastest with
+# multiples of 64, and with few distinct numbers of tokens.
 TOKEN_MULTIPLE = 64
 
 

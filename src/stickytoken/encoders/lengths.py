@@ -25,10 +25,8 @@ def learned_positions(model: torch.nn.Module) -> list[int]:
     for name, module in model.named_modules():
         if not name.endswith(_POSITION_EMBEDDINGS) or not isinstance(module, torch.nn.Embedding):
             continue
-        # RoBERTa numbers positions from after the padding index, OPT from an offset.
-        if module.padding_idx is None:
-            unused = getattr(module, "offset", 0)
-        else:
+        unused = getattr(module, "offset", 0)  # OPT numbers positions from an offset
+        if module.padding_idx is not None:  # RoBERTa numbers them from after the padding index
             unused = module.padding_idx + 1
         positions.append(int(module.num_embeddings - unused))
     return positions

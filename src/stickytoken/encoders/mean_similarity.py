@@ -1,4 +1,4 @@
-"""u, the mean cosine over a vocabulary, and how evenly its vectors use their dimensions."""
+"""The mean cosine over a vocabulary (u), and how evenly its vectors use their dimensions (IsoScore)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stickytoken.encoders.protocol import Encoder, has_vector, reads_ids
 from stickytoken.errors import EncodingError
 from stickytoken.unit_vectors import exact_unit_vectors
 
-# Seed of the sample of entries that u is estimated from: one sample for all models with a vocabulary.
+# Seed of the sample of entries from which u is estimated: models with one vocabulary have one sample.
 _SEED = 4
 
 
@@ -25,8 +25,7 @@ class MeanSimilarity(NamedTuple):
         left_out: number of entries that tokenize to nothing or to more than the model reads, or whose vector
             is zero.
         error: standard error of the value; 0 if all entries were encoded.
-        isoscore: how evenly the same vectors use all dimensions, from 0 (one) to 1 (all alike); see
-            `isoscore`.
+        isoscore: how evenly the same vectors use all dimensions, from 0 to 1; see `isoscore`.
     """
 
     value: float
@@ -37,9 +36,17 @@ class MeanSimilarity(NamedTuple):
 
 
 def isoscore(covariance: NDArray[np.float64]) -> float | None:
-    """How evenly vectors use their dimensions: 0 if one has all the variance, 1 if all have the same."""
-    # Rudman et al., "IsoScore: Measuring the Uniformity of Embedding Space Utilization" (Findings of ACL
-    # 2022), section 4. None if there is one dimension, or if nothing varies.
+    """Return how evenly vectors use their dimensions: 0 if one has all the variance, 1 if all have the same.
+
+    Rudman et al., "IsoScore: Measuring the Uniformity of Embedding Space Utilization" (Findings of ACL 2022),
+    section 4.
+
+    Args:
+        covariance: of the vectors, shape (d, d).
+
+    Returns:
+        The IsoScore; None if there is one dimension, or if nothing varies.
+    """
     size = len(covariance)
     variances = np.maximum(np.linalg.eigvalsh(covariance), 0.0)  # along the principal components
     length = float(np.linalg.norm(variances))
@@ -60,16 +67,16 @@ def mean_similarity(
 ) -> MeanSimilarity:
     """Compute u: the mean cosine over all ordered pairs of vocabulary embeddings.
 
-    Every vocabulary string is encoded as a text, as the published values were
-    (Chen et al. 2025). The mean over all V x V pairs, each entry with itself
-    included, is the squared norm of the mean unit vector: O(V d) time, O(d) memory. The covariance
-    of the same vectors, for the IsoScore, takes O(V d^2) and O(d^2).
+    Every vocabulary string is encoded as a text, as for the published values (Chen et al. 2025). The mean
+    over all V x V pairs, including each entry with itself, is the squared norm of the mean unit vector, which
+    takes O(V d) time and O(d) memory. The covariance of the same vectors, for the IsoScore, takes O(V d^2) and O(d^2).
 
     Args:
         encoder: the model.
-        report: called with the entries done and the total, first with 0 done.
-        most: encode at most this many entries, and estimate u from this fixed random sample.
-        chunk: entries encoded at a time.
+        report: called with the number of entries done and the total, first with 0 done.
+        most: number of entries to encode at most; if there are more, u is estimated from a fixed random
+            sample of this size.
+        chunk: number of entries to encode at a time.
 
     Raises:
         EncodingError: No entry can be encoded.
@@ -79,11 +86,11 @@ def mean_similarity(
     sampled = most is not None and most < entries
     if sampled:
         order = np.random.default_rng(_SEED).permutation(entries)
-        strings = [strings[place] for place in np.sort(order[:most]).tolist()]
+        strings = [strings[index] for index in np.sort(order[:most]).tolist()]
     total = np.zeros(encoder.dimension)
     product = np.zeros((encoder.dimension, encoder.dimension))
     count = 0
-    kept: list[NDArray[np.float64]] = []  # of a sample
+    sampled_units: list[NDArray[np.float64]] = []
     if report is not None:
         report(0, len(strings))
     for start in range(0, len(strings), chunk):
@@ -91,13 +98,13 @@ def mean_similarity(
         total += units.sum(axis=0)
         count += len(units)
         if sampled:
-            kept.append(units)
+            sampled_units.append(units)
         else:
             product += units.T @ units
         if report is not None:
             report(min(start + chunk, len(strings)), len(strings))
     if sampled:
-        return _estimated(encoder, np.concatenate(kept), len(strings), entries)
+        return _estimated(encoder, np.concatenate(sampled_units), len(strings), entries)
     if count == 0:
         raise EncodingError(f"{encoder.name}: no vocabulary entry can be encoded")
     mean = total / count
@@ -108,22 +115,32 @@ def mean_similarity(
 def _unit_vectors_of_entries(encoder: Encoder, strings: list[str]) -> NDArray[np.float64]:
     """Return the unit vectors of the strings that the model reads in full and that have a vector."""
     ids = encoder.content_ids(strings)
-    usable = [place for place, row in enumerate(ids) if row and encoder.fits(row)]
+    readable = [index for index, content in enumerate(ids) if content and encoder.fits(content)]
     if reads_ids(encoder):
-        vectors = encoder.encode_ids([ids[place] for place in usable], allow_zero=True)
+        vectors = encoder.encode_ids([ids[index] for index in readable], allow_zero=True)
     else:
-        vectors = encoder.encode([strings[place] for place in usable], allow_zero=True)
+        vectors = encoder.encode([strings[index] for index in readable], allow_zero=True)
     return exact_unit_vectors(vectors[has_vector(vectors)])
 
 
 def _estimated(encoder: Encoder, vectors: NDArray[np.float64], drawn: int, entries: int) -> MeanSimilarity:
-    """Estimate u from a random sample, with the standard error of a U-statistic (Hoeffding 1948)."""
+    """Estimate u from a random sample, with the standard error of a U-statistic (Hoeffding 1948).
+
+    Args:
+        encoder: the model, for messages.
+        vectors: unit vectors of the sampled entries that can be encoded.
+        drawn: size of the sample.
+        entries: size of the vocabulary.
+
+    Raises:
+        EncodingError: fewer than two entries of the sample can be encoded.
+    """
     count = len(vectors)
     if count < 2:
         raise EncodingError(f"{encoder.name}: of {drawn:,} random vocabulary entries, {count} can be encoded")
     mean = vectors.mean(axis=0)
-    of_two = (count * float(mean @ mean) - 1) / (count - 1)  # of two different entries
-    value = of_two + (1 - of_two) / entries  # an entry is paired with itself, too
+    between_entries = (count * float(mean @ mean) - 1) / (count - 1)
+    value = between_entries + (1 - between_entries) / entries  # each entry is also paired with itself
     spread = float((vectors @ mean).std(ddof=1))
     error = 2 * spread * np.sqrt((1 - count / entries) / count)
     covariance = vectors.T @ vectors / count - np.outer(mean, mean)

@@ -1,4 +1,4 @@
-"""Encoders of torch models, and a SentenceTransformer as one, in batches of equal length."""
+"""Encoders of torch models; the encoder of a SentenceTransformer, in batches of equal length."""
 
 from __future__ import annotations
 
@@ -10,24 +10,20 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from stickytoken.encoders import compute
+from stickytoken.encoders._template import read_template
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer, vocabulary_size
 from stickytoken.encoders.compute import batches, layers, linear, prefixes
+from stickytoken.encoders.lengths import NO_LIMIT, learned_positions, readable_positions
 from stickytoken.encoders.protocol import EncoderIdentity, require_usable, shown, texts_of
-from stickytoken.encoders.text_encoder import (
-    NO_LIMIT,
-    learned_positions,
-    read_template,
-    readable_positions,
-    require_components,
-)
+from stickytoken.encoders.text_encoder import require_components
 from stickytoken.encoders.token_table import table_rows
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
@@ -41,68 +37,86 @@ if TYPE_CHECKING:
     from stickytoken.encoders.loading.resolution import EncoderSpec
 
 Content = tuple[int, ...]
+Derived = TypeVar("Derived")
 _LOG = logging.getLogger(__name__)
-_SAMPLED, _IN_A_ROW, _COPIES = 512, 8, 8
+
+# Inputs on which ways to compute are compared: this many vocabulary entries, in rows of so many tokens, and
+# the same rows with so many copies of one entry.
+_SAMPLED_ENTRIES = 512
+_ENTRIES_IN_A_ROW = 8
+_COPIES = 8
+# Samples on which it is tested that the last layer can be computed for the first token alone.
+_FIRST_TOKEN_SAMPLES = 4
+# Children of a layer of BERT and of those built like it: attention with residual and norm, and then what
+# works token by token.
+_BERT_LAYER_CHILDREN = {"attention", "intermediate", "output"}
 
 
 class ModelEncoder(ABC):
     """An encoder of a torch model that belongs to the user, who may change it at any time.
 
     The encoder keeps what it has read from the model (tokenizer, special tokens, lengths) and what it has
-    computed from the weights (lower precisions, trials). Every `encode` compares cheap marks:
-    versions and addresses of the weights, the size of the vocabulary, prompt and longest input. `identity`
-    compares everything, so each run begins with the model as it is.
+    computed from the weights (dimension, lower precisions, tests of faster ways). Every `encode` compares
+    cheap marks: addresses and versions of the weights, the size of the vocabulary, prompt and longest input.
+    `identity` compares everything, so that each run begins with the model as it is.
+
+    Attributes:
+        own_tokenizer: a copy of the user's tokenizer.
+        entries_tokenizer: the same, or one that encodes vocabulary entries as in a prompt.
+        max_length: longest input in tokens, including special tokens; None is no limit.
+        user_tokenizer: the tokenizer of the user's model.
+        normalizes: whether vectors are scaled to length 1.
+        spec: how the model was loaded; None for a model object.
     """
 
-    # What `_read` sets.
-    own_tokenizer: HuggingFaceTokenizer  # a copy of the user's
-    entries_tokenizer: HuggingFaceTokenizer  # the same, or one that encodes entries as in a prompt
-    max_length: int | None  # in tokens, including special tokens
-
-    normalizes = False  # whether vectors are scaled to length 1
-    _from_weights: ClassVar[tuple[str, ...]] = ("dimension", "_samples")
+    own_tokenizer: HuggingFaceTokenizer
+    entries_tokenizer: HuggingFaceTokenizer
+    max_length: int | None
+    user_tokenizer: Any
+    normalizes = False
 
     def __init__(
         self, network: torch.nn.Module, name: str, precision: Precision | None, packed_layers: bool | None
     ) -> None:
+        """Read the model.
+
+        Args:
+            network: the torch model.
+            name: the name that the user gave.
+            precision: arithmetic that is less exact than the weights; None is that of the weights.
+            packed_layers: whether linear layers on a CPU may have packed weights; None leaves it to the
+                environment, or else to a measurement.
+        """
         if precision is not None:
             batches.require_precision(network, precision, name)
         self.name = name
-        self.spec: EncoderSpec | None = None  # of a model that was loaded by name
-        self._network, self._precision, self._packed_layers = network, precision, packed_layers
-        self._lower: dict[Precision, Self] = {}
+        self.spec: EncoderSpec | None = None
+        self._network = network
+        self._precision = precision
+        self._packed_layers = packed_layers
+        # What is derived from the weights, by name; replaced as a whole when they change.
+        self._derived: dict[str, Any] = {}
         self._weights_hash: str | None = None
         self._weights_marks = self._marks_of_weights()
         self._read()
         self._input_marks = self._marks_of_inputs()
-        if precision is None:
-            with compute.exclusive(network):
-                _ = self._arithmetic  # now, so that a warning comes when the model is loaded
+        # Chosen now, so that a warning comes when the model is loaded.
+        with compute.exclusive(network):
+            self._arithmetic = self._chosen_arithmetic()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.name} on {self.device}>"
 
-    # What subclasses provide, beside the parts of `IdEncoder`.
+    # What subclasses provide, beside the members of `IdEncoder`.
 
-    dimension: Any
-    device: Any
-    dtype: Any  # of the weights
-    user_tokenizer: Any
-
+    @property
     @abstractmethod
-    def _read(self) -> None: ...  # tokenizer, special tokens and lengths, from the user's model
+    def device(self) -> str: ...
 
+    @property
     @abstractmethod
-    def _settings(self) -> tuple[object, ...]: ...  # of the user's model that `_read` depends on; cheap
-
-    @abstractmethod
-    def _modules_and_prompt(self) -> tuple[str, str]: ...  # a hash of the modules, for the identity
-
-    @abstractmethod
-    def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]: ...  # of distinct contents
-
-    @abstractmethod
-    def _run(self, contents: Sequence[Content]) -> None: ...  # every layer on every token
+    def dtype(self) -> torch.dtype:
+        """Type of the weights."""
 
     @abstractmethod
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]: ...
@@ -111,10 +125,36 @@ class ModelEncoder(ABC):
     def fits(self, ids: Sequence[int]) -> bool: ...
 
     @abstractmethod
-    def check_input(self, content: Content, label: Callable[[], str]) -> None: ...  # label names the text
+    def check_input(self, content: Content, label: Callable[[], str]) -> None:
+        """Raise an `EncodingError` if the model cannot read the content; `label` names its text."""
 
     @abstractmethod
-    def usable_entries(self) -> list[int]: ...
+    def usable_entries(self) -> list[int]:
+        """Return the vocabulary entries that the model embeds."""
+
+    @abstractmethod
+    def _read(self) -> None:
+        """Read tokenizer, special tokens and lengths from the user's model."""
+
+    @abstractmethod
+    def _settings(self) -> tuple[object, ...]:
+        """Return what `_read` depends on in the user's model, as far as that is cheap to compare."""
+
+    @abstractmethod
+    def _modules_and_prompt(self) -> tuple[str, str]:
+        """Return a hash of the modules and the prompt, for the identity."""
+
+    @abstractmethod
+    def _measured_dimension(self) -> int:
+        """Return the number of components of a vector."""
+
+    @abstractmethod
+    def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
+        """Compute the vectors of distinct contents in the fastest way."""
+
+    @abstractmethod
+    def _run(self, contents: Sequence[Content]) -> None:
+        """Compute the contents plainly: every layer on every token."""
 
     # What is the same for all.
 
@@ -124,7 +164,12 @@ class ModelEncoder(ABC):
         return self.entries_tokenizer
 
     @property
+    def dimension(self) -> int:
+        return self._derive("dimension", self._measured_dimension)
+
+    @property
     def parameters(self) -> int:
+        """Number of weights."""
         return sum(parameter.numel() for parameter in self._network.parameters())
 
     @property
@@ -153,29 +198,43 @@ class ModelEncoder(ABC):
             return self
         with compute.exclusive(self._network):
             self._follow()
-            if precision not in self._lower:
-                batches.require_precision(self._network, precision, self.name)
-                if not self._samples:
-                    raise InputError(
-                        f"{self.name} reads too few tokens to compare {precision} with its own: leave the "
-                        "precision out"
-                    )
-                lower = self._changed(_precision=precision)
-                exact, found = (each._vectors(self._samples) for each in (self, lower))
-                center = self._center(exact)
-                linear.require_agreement(exact - center, found - center, precision, self.name)
-                self._lower[precision] = lower
-            return self._lower[precision]
+            return self._derive(f"at {precision}", partial(self._lowered, precision))
 
-    def _changed(self, **settings: Any) -> Self:
+    def _lowered(self, precision: Precision) -> Self:
+        """Return an encoder that computes at a lower precision, if its vectors are close enough.
+
+        Raises:
+            InputError: the vectors differ too much, or the model reads too few tokens to compare them.
+        """
+        batches.require_precision(self._network, precision, self.name)
+        if not self._samples:
+            raise InputError(
+                f"{self.name} reads too few tokens to compare {precision} with its own: leave the "
+                "precision out"
+            )
+        lower = self._copy()
+        lower._precision = precision
+        lower._arithmetic = lower._chosen_arithmetic()
+        lower._start_over()
+        exact = self._vectors(self._samples)
+        lowered = lower._vectors(self._samples)
+        center = self._center(exact)
+        linear.require_agreement(exact - center, lowered - center, precision, self.name)
+        return lower
+
+    def _copy(self) -> Self:
+        """Return another encoder of the same model; call `_start_over` after a change of its settings."""
         other = copy.copy(self)
-        vars(other).update(settings, spec=None, _lower={}, _weights_hash=None)
-        other._read()
-        other._forget()
-        other._input_marks = other._marks_of_inputs()
-        if other._precision is not self._precision:
-            vars(other).pop("_arithmetic", None)
+        other.spec = None
+        other._weights_hash = None
+        other._derived = {}
         return other
+
+    def _start_over(self) -> None:
+        """Read the model and forget everything derived, after a change of the encoder's own settings."""
+        self._read()
+        self._forget()
+        self._input_marks = self._marks_of_inputs()
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         texts = texts_of(texts)
@@ -187,14 +246,16 @@ class ModelEncoder(ABC):
     def _encode(
         self, ids: Sequence[Sequence[int]], texts: Sequence[str] | None, *, allow_zero: bool
     ) -> NDArray[np.float32]:
+        """Return the vectors of contents; `texts` names them in messages, None decodes their ids."""
         # Equal inputs share one row: less work, and exactly equal vectors.
-        rows: dict[Content, int] = {}
-        places = [rows.setdefault(tuple(content), len(rows)) for content in ids]
-        contents = list(rows)
-        first = dict(zip(reversed(places), reversed(range(len(places))), strict=True))
+        row_of: dict[Content, int] = {}
+        rows = [row_of.setdefault(tuple(content), len(row_of)) for content in ids]
+        contents = list(row_of)
 
         def label(row: int) -> str:
-            return shown(texts[first[row]] if texts else self.own_tokenizer.decode_many([contents[row]])[0])
+            if texts:
+                return shown(texts[rows.index(row)])
+            return shown(self.own_tokenizer.decode_many([contents[row]])[0])
 
         self._follow()
         if not contents:
@@ -202,7 +263,9 @@ class ModelEncoder(ABC):
         self._check_inputs(contents, label)
         vectors = self._vectors(contents)
         require_usable(vectors, self.name, label, allow_zero=allow_zero)
-        return (unit_vectors(vectors) if self.normalizes else vectors)[places]
+        if self.normalizes:
+            vectors = unit_vectors(vectors)
+        return vectors[rows]
 
     def _check_inputs(self, contents: Sequence[Content], label: Callable[[int], str]) -> None:
         """Check every content; the error names the first one that the model cannot read.
@@ -215,8 +278,8 @@ class ModelEncoder(ABC):
         ids = np.fromiter(itertools.chain.from_iterable(contents), np.int64, int(lengths.sum()))
         if ids.size:
             ends = lengths.cumsum()
-            for place in (ids.argmin(), ids.argmax()):
-                extreme_rows.add(int(np.searchsorted(ends, place, side="right")))
+            for position in (ids.argmin(), ids.argmax()):
+                extreme_rows.add(int(np.searchsorted(ends, position, side="right")))
         try:
             for row in extreme_rows:
                 self.check_input(contents[row], partial(label, row))
@@ -225,23 +288,22 @@ class ModelEncoder(ABC):
                 self.check_input(content, partial(label, row))
             raise
 
-    # What all vectors share, to be subtracted before precisions are compared.
     def _center(self, exact: NDArray[np.float32]) -> Any:
+        """Return what all vectors share, which is subtracted before precisions are compared."""
         del exact
         return np.float32(0)
 
-    @cached_property
-    def _arithmetic(self) -> batches.Arithmetic:
-        wanted = self._packed_layers
-        if wanted is None and (said := os.environ.get(linear.SWITCH, "").strip().lower()):
-            wanted = said not in ("0", "false", "no", "off")
-        packed = batches.arithmetic(self._network, self._precision, packed=wanted is not False)
-        if wanted is not None or self._precision is not None:
+    # How the model computes.
+
+    def _chosen_arithmetic(self) -> batches.Arithmetic:
+        """Return the context in which to compute: linear layers are packed where asked for, or if faster."""
+        packing_asked = self._packing_asked()
+        packed = batches.arithmetic(self._network, self._precision, packed=packing_asked is not False)
+        if packing_asked is not None or self._precision is not None:
             return packed
         contents = linear.trial_inputs(self._network, self._samples)
         if not contents:
             return packed
-        # Linear layers are packed if that is faster here.
         plain = batches.arithmetic(self._network, None, packed=False)
 
         def trial(arithmetic: batches.Arithmetic) -> None:
@@ -249,34 +311,65 @@ class ModelEncoder(ABC):
                 self._run(contents)
 
         trials = {"plain": partial(trial, plain), "packed": partial(trial, packed)}
-        found = linear.measured(self._network, trials, batches.worker_count(self._network))
-        pays = found["packed"] <= found["plain"]
+        seconds = linear.measured(self._network, trials, batches.worker_count(self._network))
+        packing_pays = seconds["packed"] <= seconds["plain"]
         _LOG.info(
             "%s: linear layers %s, measured on this machine (%.3f s, otherwise %.3f s)",
             self.name,
-            "have packed weights" if pays else "are torch's own",
-            min(found.values()),
-            max(found.values()),
+            "have packed weights" if packing_pays else "are torch's own",
+            min(seconds.values()),
+            max(seconds.values()),
         )
-        return packed if pays else plain
+        return packed if packing_pays else plain
 
-    @cached_property
+    def _packing_asked(self) -> bool | None:
+        """Whether the user asks for packed layers, by argument or by environment; None if not said."""
+        if self._packed_layers is not None:
+            return self._packed_layers
+        switch = os.environ.get(linear.SWITCH, "").strip().lower()
+        if not switch:
+            return None
+        return switch not in ("0", "false", "no", "off")
+
+    @property
     def _samples(self) -> list[Content]:
+        """Readable inputs of vocabulary entries, without and with copies, to compare ways to compute."""
+        return self._derive("samples", self._chosen_samples)
+
+    def _chosen_samples(self) -> list[Content]:
         entries = self.usable_entries()
         special = sorted(self.own_tokenizer.special_ids.intersection(entries))
-        spread = entries[:: max(1, len(entries) // _SAMPLED)]
-        rows = [tuple(spread[start : start + _IN_A_ROW]) for start in range(0, len(spread), _IN_A_ROW)]
-        copied = [*(row[0] for row in rows), *special]
-        copies = [(*rows[k % len(rows)], *(entry,) * _COPIES) for k, entry in enumerate(copied)]
-        return [content for content in (*rows, *copies) if self.fits(content)]
+        spread = entries[:: max(1, len(entries) // _SAMPLED_ENTRIES)]
+        rows = [
+            tuple(spread[start : start + _ENTRIES_IN_A_ROW])
+            for start in range(0, len(spread), _ENTRIES_IN_A_ROW)
+        ]
+        copied_entries = [row[0] for row in rows] + special
+        rows_with_copies = []
+        for number, entry in enumerate(copied_entries):
+            copies = (entry,) * _COPIES
+            rows_with_copies.append(rows[number % len(rows)] + copies)
+        return [content for content in rows + rows_with_copies if self.fits(content)]
 
     @property
     def _rounding(self) -> float:
-        return torch.finfo(self.dtype).eps if self._precision is None else batches.ROUNDING[self._precision]
+        """Machine epsilon of the arithmetic."""
+        if self._precision is None:
+            return torch.finfo(self.dtype).eps
+        return batches.ROUNDING[self._precision]
 
     # Changes of the user's model.
 
+    def _derive(self, name: str, compute_value: Callable[[], Derived]) -> Derived:
+        """Return a value that is derived from the weights, computed once until they change."""
+        derived = self._derived  # another thread may replace it
+        if name not in derived:
+            derived[name] = compute_value()
+        value: Derived = derived[name]
+        return value
+
     def _follow(self) -> None:
+        """Read the model again, and forget what was derived from it, if its marks have changed."""
         marks = self._marks_of_weights()
         if marks != self._weights_marks:
             with compute.exclusive(self._network):
@@ -287,14 +380,10 @@ class ModelEncoder(ABC):
 
     def _read_again(self) -> None:
         with compute.exclusive(self._network):
-            self._read()
-            self._forget()
-            self._input_marks = self._marks_of_inputs()
+            self._start_over()
 
     def _forget(self) -> None:
-        self._lower.clear()
-        for name in self._from_weights:
-            vars(self).pop(name, None)
+        self._derived = {}
 
     def _marks_of_weights(self) -> list[tuple[int, int]]:
         return [compute.weight_mark(weight) for weight in self._network.parameters()]
@@ -304,14 +393,8 @@ class ModelEncoder(ABC):
         return (id(tokenizer), vocabulary_size(tokenizer), *self._settings())
 
 
-# Of BERT's layer and those built like it: attention with residual and norm, then what works token by token.
-_PARTS = {"attention", "intermediate", "output"}
-
-
 class SentenceTransformerEncoder(ModelEncoder):
     """Encode with a loaded SentenceTransformer, which is not changed except for ``max_length``."""
-
-    _from_weights: ClassVar = (*ModelEncoder._from_weights, "_reuse", "_first_token")
 
     def __init__(  # noqa: PLR0913 - all of them keyword-only, one decision each
         self,
@@ -328,52 +411,53 @@ class SentenceTransformerEncoder(ModelEncoder):
         layer: int | None = None,
         route: str | None = None,
     ) -> None:
+        """Read the model; the options are those of `load_encoder`.
+
+        Args:
+            model: the user's model.
+            name: the name that the user gave.
+            prompt: text put before every input; None is the model's default prompt.
+            token_budget: tokens per batch; None chooses by device.
+            max_length: longest input in tokens; it is set on the user's model.
+            reuse: when inputs that begin alike share their computation; None is never.
+            precision: arithmetic that is less exact than the weights.
+            packed_layers: whether linear layers may have packed weights.
+            truncate_dim: number of first components of a vector to read.
+            layer: number of layers to run.
+            route: way to read texts, such as ``query``.
+        """
         from stickytoken.encoders._routes import routed
 
         if len(model) == 0:
             raise ModelError(f"{name}: the model has no modules, so it does not read text")
         self.model = routed(model, route, name)
-        # The user's model, where the encoder works with one route of it.
-        self._whole_model = None if self.model is model else model
+        # The user's model, if the encoder works with one route of it.
+        self._routed_from = None if self.model is model else model
         self._asked_route = route
         if getattr(self.model, "tokenizer", None) is None:
             raise ModelError(f"{name}: the model has no tokenizer, so it does not read text")
-        # How the model is read; None where that is as it was saved.
+        # How the model is read; None if that is as it was saved.
         self.truncate_dim: int | None = None
         self.layer: int | None = None
         if layer is not None:
-            self._cut(layer, name)
+            self._run_first_layers(layer, name)
         self._asked_prompt = prompt
-        self._token_budget, self._reuse_limits = token_budget, reuse
+        self._token_budget = token_budget
+        self._reuse_limits = reuse
         super().__init__(self.model, name, precision, packed_layers)
         if truncate_dim is not None:
             self._truncate(truncate_dim)
-        if max_length is None:
-            return
-        readable_positions(self.model, max_length, name)
-        taken = self.template.overhead + len(self.own_tokenizer.encode_many([self.prompt])[0])
-        if max_length <= taken:
-            raise InputError(
-                f"max_length is {max_length}: the special tokens and the prompt of {name!r} take {taken} "
-                "tokens, which leaves no room for a text; pass more"
-            )
-        with suppress(AttributeError):  # a static embedding has the property without a setter
-            self.model.max_seq_length = max_length
-        if self.model.max_seq_length != max_length:
-            raise InputError(
-                f"max_length is {max_length}: {name!r} reads texts of any length and has no limit to set; "
-                "leave max_length out"
-            )
-        self._read_again()
+        if max_length is not None:
+            self._limit(max_length)
 
-    def _cut(self, layer: int, name: str) -> None:
+    def _run_first_layers(self, layer: int, name: str) -> None:
         """Run only so many layers from now on, without a change to the user's model."""
         shorter = layers.first_layers(self.model, layer, name)
         if shorter is self.model:
             return
         self.layer = layer
         self.model = shorter
-        self._whole_model = None  # the shorter model is a copy that no longer follows its routes
+        self._routed_from = None  # the shorter model is a copy that no longer follows the routes
 
     def _truncate(self, dimension: int) -> None:
         """Read only so many components from now on, without a change to the user's model."""
@@ -381,30 +465,69 @@ class SentenceTransformerEncoder(ModelEncoder):
         if dimension == self.dimension:
             return
         self.truncate_dim = dimension
-        self.model = self._network = copy.copy(self.model)
+        self.model = copy.copy(self.model)
         self.model.truncate_dim = dimension
+        self._network = self.model
+        self._read_again()
+
+    def _limit(self, max_length: int) -> None:
+        """Set the longest input of the user's model.
+
+        Raises:
+            InputError: the model cannot read as many tokens, has no limit to set, or has no room for a text.
+        """
+        readable_positions(self.model, max_length, self.name)
+        prompt_tokens = len(self.own_tokenizer.encode_many([self.prompt])[0])
+        taken = self.template.overhead + prompt_tokens
+        if max_length <= taken:
+            raise InputError(
+                f"max_length is {max_length}: the special tokens and the prompt of {self.name!r} take "
+                f"{taken} tokens, which leaves no room for a text; pass more"
+            )
+        with suppress(AttributeError):  # a static embedding has the property without a setter
+            self.model.max_seq_length = max_length
+        if self.model.max_seq_length != max_length:
+            raise InputError(
+                f"max_length is {max_length}: {self.name!r} reads texts of any length and has no limit to "
+                "set; leave max_length out"
+            )
         self._read_again()
 
     def _read(self) -> None:
-        if self._whole_model is not None:
+        if self._routed_from is not None:
             from stickytoken.encoders._routes import routed
 
-            self.model = routed(self._whole_model, self._asked_route, self.name)
+            self.model = routed(self._routed_from, self._asked_route, self.name)
             if self.truncate_dim is not None:
                 self.model.truncate_dim = self.truncate_dim
         try:
-            self.own_tokenizer = self.entries_tokenizer = HuggingFaceTokenizer(self.model.tokenizer)
+            self.own_tokenizer = HuggingFaceTokenizer(self.model.tokenizer)
         except ModelError as error:
             raise ModelError(f"{self.name!r} has no usable tokenizer: {error}") from error
+        self.entries_tokenizer = self.own_tokenizer
         self.template = read_template(self.model, self.own_tokenizer, self.prompt, self.name)
-        # The smallest of the truncation limits and the number of positions.
-        truncation = getattr(self.model.tokenizer, "truncation", None)
-        cut = truncation["max_length"] if truncation else None
-        limits = [self.model.max_seq_length, cut, *learned_positions(self.model), *self._task_limits()]
-        known = [int(limit) for limit in limits if limit is not None and limit < NO_LIMIT]
-        self.max_length = min(known, default=None)
-        self._rows = self.own_tokenizer.rows = table_rows(self.model)
+        self.max_length = self._longest_input()
+        self._rows = table_rows(self.model)
+        self.own_tokenizer.rows = self._rows
         self._runner = batches.BatchRunner(self.model, self.template, self.name, self._token_budget)
+
+    def _longest_input(self) -> int | None:
+        """Return the smallest limit, by truncation or by the number of positions; None if there is none."""
+        truncation = getattr(self.model.tokenizer, "truncation", None)
+        limits = [
+            self.model.max_seq_length,
+            truncation["max_length"] if truncation else None,
+            self._limit_of_task(),
+            *learned_positions(self.model),
+        ]
+        return min((int(limit) for limit in limits if limit is not None and limit < NO_LIMIT), default=None)
+
+    def _limit_of_task(self) -> int | None:
+        """Return the longest input that the first module declares for the task of the route, if any."""
+        if self.route is None or self.route.task is None:
+            return None
+        limit: int | None = getattr(self.model[0], f"{self.route.task}_length", None)
+        return limit
 
     def _settings(self) -> tuple[object, ...]:
         model = self.model
@@ -414,16 +537,11 @@ class SentenceTransformerEncoder(ModelEncoder):
             model.truncate_dim,
             table_rows(model),
         )
-        whole = self._whole_model
-        if whole is not None:
-            settings += (whole.default_prompt_name, tuple(whole.prompts.items()), whole.truncate_dim)
+        users_model = self._routed_from
+        if users_model is not None:
+            prompts = tuple(users_model.prompts.items())
+            settings += (users_model.default_prompt_name, prompts, users_model.truncate_dim)
         return settings
-
-    def _task_limits(self) -> list[int | None]:
-        """Return the longest input that the first module declares for the task of the route."""
-        if self.route is None or self.route.task is None:
-            return []
-        return [getattr(self.model[0], f"{self.route.task}_length", None)]
 
     @property
     def similarity(self) -> Similarity:
@@ -442,10 +560,13 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     @property
     def prompt(self) -> str:
+        """The text that is put before every input."""
         if self._asked_prompt is not None:
             return self._asked_prompt
-        name = self.model.default_prompt_name
-        return "" if name is None else str(self.model.prompts.get(name) or "")
+        default = self.model.default_prompt_name
+        if default is None:
+            return ""
+        return str(self.model.prompts.get(default) or "")
 
     @property
     def user_tokenizer(self) -> Any:
@@ -458,10 +579,10 @@ class SentenceTransformerEncoder(ModelEncoder):
     def _modules_and_prompt(self) -> tuple[str, str]:
         return compute.modules_fingerprint(self.model), self.prompt
 
-    @cached_property
-    def dimension(self) -> int:
+    def _measured_dimension(self) -> int:
+        content = (self.usable_entries()[0],)
         with compute.computing(self._network):
-            return int(self._runner.vectors([(self.usable_entries()[0],)]).shape[1])
+            return int(self._runner.vectors([content]).shape[1])
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         self._follow()
@@ -472,42 +593,47 @@ class SentenceTransformerEncoder(ModelEncoder):
         return self.own_tokenizer.encode_many([self.prompt + text for text in texts])
 
     def fits(self, ids: Sequence[int]) -> bool:
-        short = self.max_length is None or len(ids) + self.template.overhead <= self.max_length
-        return short and (self._rows is None or max(ids, default=0) < self._rows)
+        is_short = self.max_length is None or len(ids) + self.template.overhead <= self.max_length
+        return is_short and (self._rows is None or max(ids, default=0) < self._rows)
 
     def usable_entries(self) -> list[int]:
-        return [entry for entry in self.own_tokenizer.entries if entry < (self._rows or math.inf)]
+        rows = self._rows or math.inf
+        return [entry for entry in self.own_tokenizer.entries if entry < rows]
 
     def _run(self, contents: Sequence[Content]) -> None:
         self._runner.vectors(contents)
 
-    @cached_property
-    def _reuse(self) -> prefixes.PrefixReuse | None:
+    def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
+        with compute.computing(self._network), self._arithmetic():
+            last_attention = self._derive("last attention", self._skippable_attention)
+            if last_attention is not None:
+                with batches.first_token_only(last_attention):
+                    return self._runner.vectors(contents)
+            reuse = self._derive("reuse", self._prefix_reuse)
+            vectors = None if reuse is None else reuse.shared(contents)
+            return self._runner.vectors(contents) if vectors is None else vectors
+
+    def _prefix_reuse(self) -> prefixes.PrefixReuse | None:
+        """Return what computes inputs that begin alike as a tree; None if the model does not allow it."""
         if self._reuse_limits is None or not batches.pools_by(self.model, "lasttoken"):
             return None
         *carrier, other, token = itertools.islice(self.usable_entries(), 5)
         samples = prefixes.samples_of(tuple(carrier), (other, token))
-        first, pooling, *_ = modules = list[Any](self.model)
-        backbone, text, template = first.model, first.modality_config.get("text", {}), self.template
-        if not (
-            all(map(self.fits, samples))
-            and prefixes.known_kind(backbone)
-            and text.get("method") == "forward"
-            and text.get("method_output_name") in ("last_hidden_state", ["last_hidden_state"])
-            and template.token_types is None
-            and not template.flat
-            and (pooling.include_prompt or "prompt_length" not in template.features)
-        ):
+        if not all(map(self.fits, samples)) or not self._has_plain_inputs():
             return None
+        model = self.model
+        template = self.template
+        first, *later_modules = list[Any](model)
+        backbone = first.model
 
         def finish(picked: torch.Tensor) -> torch.Tensor:
             features = dict(template.features)
             features["token_embeddings"] = picked
             features["attention_mask"] = torch.ones(picked.shape[:2], dtype=torch.long, device=picked.device)
-            for module in modules[1:]:
+            for module in later_modules:
                 features = module(features)
             vectors: torch.Tensor = features["sentence_embedding"]
-            return vectors[:, : self.model.truncate_dim]
+            return vectors[:, : model.truncate_dim]
 
         return prefixes.PrefixReuse(
             backbone,
@@ -522,39 +648,51 @@ class SentenceTransformerEncoder(ModelEncoder):
             rounding=self._rounding,
         )
 
-    @cached_property
-    def _first_token(self) -> torch.nn.Module | None:
+    def _has_plain_inputs(self) -> bool:
+        """Whether a causal backbone reads nothing but ids, and the pooling nothing but its states."""
+        first: Any = self.model[0]
+        pooling: Any = self.model[1]
+        text_settings = first.modality_config.get("text", {})
+        reads_forward = text_settings.get("method") == "forward"
+        output_name = text_settings.get("method_output_name")
+        gives_states = output_name in ("last_hidden_state", ["last_hidden_state"])
+        skips_prompt = not pooling.include_prompt and "prompt_length" in self.template.features
+        return (
+            prefixes.known_kind(first.model)
+            and reads_forward
+            and gives_states
+            and self.template.token_types is None
+            and not self.template.flat
+            and not skips_prompt
+        )
+
+    def _skippable_attention(self) -> torch.nn.Module | None:
+        """Return the attention of the last layer if it may give the state at the first token alone.
+
+        That saves the feed-forward part of the layer for all other tokens. It is tested on a few inputs; None
+        if the vectors differ, or if the model has no such layer or reads another token.
+        """
         if not batches.pools_by(self.model, "cls"):
             return None
-        stack = getattr(getattr(self.model[0].model, "encoder", None), "layer", None)
-        last: Any = stack[-1] if isinstance(stack, torch.nn.ModuleList) and len(stack) else None
-        samples = self._samples[:: max(1, len(self._samples) // 4)]
-        if (
-            not samples
-            or not type(last).__module__.startswith("transformers.models.")
-            or getattr(last, "is_decoder", False)
-            or getattr(last, "chunk_size_feed_forward", 0)
-            or {name for name, _ in last.named_children()} != _PARTS
-        ):
+        backbone: Any = self.model[0].model
+        stack = getattr(getattr(backbone, "encoder", None), "layer", None)
+        if not isinstance(stack, torch.nn.ModuleList) or len(stack) == 0:
             return None
-        attention: torch.nn.Module = last.attention
-        plain = self._runner.vectors(samples)
+        last_layer: Any = stack[-1]
+        samples = self._samples[:: max(1, len(self._samples) // _FIRST_TOKEN_SAMPLES)]
+        if not samples or not _is_bert_layer(last_layer):
+            return None
+        attention: torch.nn.Module = last_layer.attention
+        plain_vectors = self._runner.vectors(samples)
         try:
             with batches.first_token_only(attention):
-                found = self._runner.vectors(samples)
+                vectors = self._runner.vectors(samples)
         except ModelError:
             return None  # another version of transformers, or a module that reads more
-        return attention if prefixes.agree(found, plain, self._rounding) else None
-
-    def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
-        with compute.computing(self._network), self._arithmetic():
-            if self._first_token is not None:
-                with batches.first_token_only(self._first_token):
-                    return self._runner.vectors(contents)
-            shared = None if self._reuse is None else self._reuse.shared(contents)
-            return self._runner.vectors(contents) if shared is None else shared
+        return attention if prefixes.agree(vectors, plain_vectors, self._rounding) else None
 
     def features(self, contents: Sequence[Content]) -> dict[str, Any]:
+        """Return the inputs of the first module for contents of equal length."""
         return self._runner.features(contents)
 
     def check_input(self, content: Content, label: Callable[[], str]) -> None:
@@ -573,3 +711,12 @@ class SentenceTransformerEncoder(ModelEncoder):
                 f"{self.name}: the text {label()} has {length} tokens, the model reads "
                 f"{self.max_length}: use shorter sentences or fewer copies"
             )
+
+
+def _is_bert_layer(layer: Any) -> bool:
+    """Whether a layer is one of transformers, works as BERT's, and computes each token by itself."""
+    children = {name for name, _ in layer.named_children()}
+    is_of_transformers = type(layer).__module__.startswith("transformers.models.")
+    is_decoder = getattr(layer, "is_decoder", False)
+    is_chunked = getattr(layer, "chunk_size_feed_forward", 0)
+    return is_of_transformers and not is_decoder and not is_chunked and children == _BERT_LAYER_CHILDREN

@@ -54,8 +54,8 @@ class TextModel(Protocol):
     def encode(self, texts: Sequence[str]) -> Any: ...
 
 
-# Takes n texts, returns n vectors.
 TextFunction: TypeAlias = Callable[[list[str]], Any]
+"""A function from n texts to n vectors."""
 
 
 class FunctionModel:

@@ -26,9 +26,11 @@ def token_table(model: torch.nn.Module) -> torch.nn.Module | None:
     declared = _declared_by(backbone)
     if declared is not None:
         return declared
-    # Tables of the parts. If several differ, nothing says which of them reads the text.
-    tables = {id(table): table for part in backbone.modules() if (table := _declared_by(part)) is not None}
-    return next(iter(tables.values())) if len(tables) == 1 else None
+    tables = [_declared_by(module) for module in backbone.modules()]
+    distinct_tables = {id(table): table for table in tables if table is not None}
+    if len(distinct_tables) != 1:  # if the parts have several, nothing says which of them reads the text
+        return None
+    return next(iter(distinct_tables.values()))
 
 
 def table_rows(model: torch.nn.Module) -> int | None:
@@ -41,6 +43,7 @@ def table_rows(model: torch.nn.Module) -> int | None:
 
 
 def _declared_by(module: torch.nn.Module) -> torch.nn.Module | None:
+    """Return what `get_input_embeddings` of a module returns, if that is a table."""
     method = getattr(module, "get_input_embeddings", None)
     if method is None:
         return None

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from stickytoken.encoders.compute import computing, switched_on
+from stickytoken.encoders.equal_lengths import equal_length_batches
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow, pooled_states, prompt_states
-from stickytoken.encoders.equal_lengths import equal_length_batches
 from stickytoken.encoders.protocol import require_usable, shown
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.encoders.token_table import token_table

@@ -17,9 +17,9 @@ from pydantic import Field, model_validator
 import stickytoken.measurement as store
 from stickytoken.data.tables import TABLE_SUFFIXES, all_texts
 from stickytoken.encoders import Encoder
+from stickytoken.encoders.lengths import NO_LIMIT
 from stickytoken.encoders.loading.resolution import resolve_model, user_tokenizer
 from stickytoken.encoders.protocol import require_ids
-from stickytoken.encoders.lengths import NO_LIMIT
 from stickytoken.errors import InputError, RepairError, RunError, reading
 from stickytoken.measurement import resume
 from stickytoken.methods.statistics import share_erased

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from stickytoken.encoders._template import InputTemplate
 from stickytoken.encoders.compute.linear import PackedLinears
 from stickytoken.encoders.equal_lengths import equal_length_batches
-from stickytoken.encoders._template import InputTemplate
 from stickytoken.errors import EncodingError, InputError, ModelError, StickyTokenError
 from stickytoken.machine import Precision, SharedSetting, available_cores
 

@@ -36,36 +36,46 @@ from stickytoken.vocabulary import Vocabulary, categorize
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+
+# Characters of another library's error that a message quotes.
 _SHOWN_REASON = 300
-# The first module of a model that was saved with its prompt.
-_MODULE = "stickytoken.encoders.causal_module.CausalPrompt"
+# Class of the first module of a model that was saved with its prompt.
+_PROMPT_MODULE = "stickytoken.encoders.causal_module.CausalPrompt"
 
 
 def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
+    """Give all modules the precision of the backbone, which was loaded in it.
+
+    Raises:
+        ModelError: the backbone always loads in another precision.
+    """
     import torch
     from transformers import PreTrainedModel
 
-    wanted = getattr(torch, dtype)
-    inside: set[int] = set()
-    for backbone in (module for module in model.modules() if isinstance(module, PreTrainedModel)):
-        weights = [weight for weight in backbone.parameters() if weight.is_floating_point()]
-        if weights and all(weight.dtype != wanted for weight in weights):
-            found = str(weights[0].dtype).removeprefix("torch.")
+    asked_dtype = getattr(torch, dtype)
+    backbone_weights: set[int] = set()
+    for module in model.modules():
+        if not isinstance(module, PreTrainedModel):
+            continue
+        floating = [weight for weight in module.parameters() if weight.is_floating_point()]
+        if floating and all(weight.dtype != asked_dtype for weight in floating):
+            loaded_dtype = str(floating[0].dtype).removeprefix("torch.")
             raise ModelError(
-                f"{name!r} cannot be loaded in {dtype}: its {type(backbone).__name__} always loads in "
-                f"{found}: pass {found}"
+                f"{name!r} cannot be loaded in {dtype}: its {type(module).__name__} always loads in "
+                f"{loaded_dtype}: pass {loaded_dtype}"
             )
-        inside.update(map(id, backbone.parameters()))
+        backbone_weights.update(map(id, module.parameters()))
     for weight in model.parameters():
-        if weight.is_floating_point() and id(weight) not in inside:
-            weight.data = weight.data.to(wanted)
+        if weight.is_floating_point() and id(weight) not in backbone_weights:
+            weight.data = weight.data.to(asked_dtype)
 
 
 AnyModel: TypeAlias = "str | Path | SentenceTransformer | Encoder | TextModel | TextFunction"
 
 _DTYPES = ("float32", "float16", "bfloat16", "tf32")
-# Options that an object without them would ignore.
-_OF_NAMED_MODELS = (
+# Options of models that are loaded here. An encoder that is already loaded would ignore them.
+_LOADING_OPTIONS = (
     "device", "prompt", "prompt_name", "revision", "max_length", "token_budget", "packed_layers", "route",
     "start", "exit", "layer", "token_prepending", "contrast", "contrast_layer", "contrast_strength",
     "contrast_rule", "truncate_dim",
@@ -173,54 +183,102 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         truncate_dim=truncate_dim,
         route=route,
     )
-    options: dict[str, Any] = asdict(spec) | asdict(spec.prompting)
-    given = {name: options[name] for name in _OF_NAMED_MODELS if options[name] not in (None, False)}
+    endpoint_options = {"tokenizer": tokenizer, "candidates": candidates, "endpoint": endpoint}
     if isinstance(model, str) and names_endpoint(model):
-        from stickytoken.encoders.endpoint.encoder import load_endpoint
-
-        text, length = given.pop("prompt", None), given.pop("max_length", None)
-        given.pop("truncate_dim", None)
-        if given:
-            raise InputError(
-                f"{', '.join(given)} cannot be set on {model}, which is behind an endpoint: leave it out"
-            )
-        return load_endpoint(
-            model,
-            tokenizer,
-            candidates=candidates,
-            prompt=text,
-            max_length=length,
-            truncate_dim=truncate_dim,
-            options=endpoint,
-        )
-    encoder: Encoder
+        return _load_endpoint(model, spec, endpoint_options)
     require_single_vectors_of(model)
     if isinstance(model, (str, Path)):
-        _refuse(model, tokenizer=tokenizer, candidates=candidates, endpoint=endpoint)
+        _refuse_endpoint_options(model, endpoint_options)
         return load_from_spec(spec)
     if _is_sentence_transformer(model):
-        _refuse(model, tokenizer=tokenizer, candidates=candidates, endpoint=endpoint)
+        _refuse_endpoint_options(model, endpoint_options)
         return _of_loaded(model, spec)
-    # A function or a callable object, which a class and a torch module are not.
-    if callable(model) and not (
-        isinstance(model, type) or hasattr(model, "encode") or hasattr(model, "forward")
-    ):
-        vocabulary = vocabulary_of(tokenizer, candidates)
-        own = FunctionModel(model, vocabulary, given.pop("max_length", None))
-        _refuse(own.name, endpoint=endpoint)
-        encoder = TextEncoder(own, given.pop("truncate_dim", None))
-    else:
-        encoder = model if is_encoder(model) else TextEncoder(model, given.pop("truncate_dim", None))
-        _refuse(encoder.name, tokenizer=tokenizer, candidates=candidates, endpoint=endpoint)
-    if given:
+    if _is_function(model):
+        return _of_function(model, spec, endpoint_options)
+    return _of_object(model, spec, endpoint_options)
+
+
+def _loading_options(spec: EncoderSpec) -> dict[str, Any]:
+    """Return the options for loading a model that the user has set, with their values."""
+    values: dict[str, Any] = asdict(spec) | asdict(spec.prompting)
+    return {name: values[name] for name in _LOADING_OPTIONS if values[name] not in (None, False)}
+
+
+def _load_endpoint(model: str, spec: EncoderSpec, endpoint_options: dict[str, Any]) -> Encoder:
+    """Return the encoder of a model behind an endpoint, which supports few of the options."""
+    from stickytoken.encoders.endpoint.encoder import load_endpoint
+
+    supported = ("prompt", "max_length", "truncate_dim")
+    unsupported = [name for name in _loading_options(spec) if name not in supported]
+    if unsupported:
         raise InputError(
-            f"{', '.join(given)} cannot be set on {encoder.name}, a {type(model).__name__} that is already "
-            "loaded: set it on the object and leave it out here"
+            f"{', '.join(unsupported)} cannot be set on {model}, which is behind an endpoint: leave it out"
         )
+    return load_endpoint(
+        model,
+        endpoint_options["tokenizer"],
+        candidates=endpoint_options["candidates"],
+        prompt=spec.prompting.prompt,
+        max_length=spec.max_length,
+        truncate_dim=spec.truncate_dim,
+        options=endpoint_options["endpoint"],
+    )
+
+
+def _is_function(model: object) -> TypeGuard[TextFunction]:
+    """Whether the model is a function or a callable object; classes and torch modules are not."""
+    is_model = hasattr(model, "encode") or hasattr(model, "forward")
+    return callable(model) and not isinstance(model, type) and not is_model
+
+
+def _of_function(function: TextFunction, spec: EncoderSpec, endpoint_options: dict[str, Any]) -> Encoder:
+    """Return the encoder of a function from texts to vectors."""
+    vocabulary = vocabulary_of(endpoint_options["tokenizer"], endpoint_options["candidates"])
+    model = FunctionModel(function, vocabulary, spec.max_length)
+    _refuse_endpoint_options(model.name, {"endpoint": endpoint_options["endpoint"]})
+    encoder = TextEncoder(model, spec.truncate_dim)
+    _refuse_loading_options(function, encoder.name, spec, supported=("max_length", "truncate_dim"))
     return encoder
 
 
+def _of_object(
+    model: Encoder | TextModel | TextFunction, spec: EncoderSpec, endpoint_options: dict[str, Any]
+) -> Encoder:
+    """Return an encoder as it is, or the encoder of an object with a method `encode`."""
+    encoder: Encoder
+    supported: tuple[str, ...] = ()
+    if is_encoder(model):
+        encoder = model
+    else:
+        encoder = TextEncoder(model, spec.truncate_dim)
+        supported = ("truncate_dim",)
+    _refuse_endpoint_options(encoder.name, endpoint_options)
+    _refuse_loading_options(model, encoder.name, spec, supported=supported)
+    return encoder
+
+
+def _refuse_loading_options(model: object, name: str, spec: EncoderSpec, supported: tuple[str, ...]) -> None:
+    """Refuse options that an encoder which is already loaded would ignore."""
+    ignored = [option for option in _loading_options(spec) if option not in supported]
+    if ignored:
+        raise InputError(
+            f"{', '.join(ignored)} cannot be set on {name}, a {type(model).__name__} that is already "
+            "loaded: set it on the object and leave it out here"
+        )
+
+
+def _refuse_endpoint_options(model: object, options: dict[str, Any]) -> None:
+    """Refuse options of models that do not bring their own tokenizer."""
+    names = [name for name, value in options.items() if value is not None]
+    if names:
+        raise InputError(
+            f"{', '.join(names)} cannot be set on {model}, which is neither a model behind an endpoint "
+            "nor a function: leave it out"
+        )
+
+
 def _prompting_of(prompt: str | Prompting | None, layer: int | None) -> Prompting:
+    """Return the prompt and the layer in one object; both may say the layer, if they agree."""
     prompting = prompt if isinstance(prompt, Prompting) else Prompting(prompt)
     if layer is None:
         layer = prompting.layer
@@ -229,15 +287,13 @@ def _prompting_of(prompt: str | Prompting | None, layer: int | None) -> Promptin
     return prompting if layer is None else replace(prompting, layer=whole_number("layer", layer))
 
 
-def _refuse(model: object, **options: Any) -> None:
-    if given := [name for name, value in options.items() if value is not None]:
-        raise InputError(
-            f"{', '.join(given)} cannot be set on {model}, which is neither a model behind an endpoint "
-            "nor a function: leave it out"
-        )
-
-
 def load_from_spec(spec: EncoderSpec) -> IdEncoder:
+    """Load a model by name or folder.
+
+    Raises:
+        ModelError: the model cannot be found, reached or used.
+        InputError: an option has a wrong value, or does not apply to this model.
+    """
     if spec.dtype not in _DTYPES:
         raise InputError(f"dtype {spec.dtype!r} is unknown: use one of {', '.join(_DTYPES)}")
     if spec.max_length is not None and spec.max_length < 1:
@@ -246,38 +302,58 @@ def load_from_spec(spec: EncoderSpec) -> IdEncoder:
         )
     if spec.device is not None:
         resolution.require_device(spec.device)
-    source, prompting = resolution.resolve_model(spec.model, spec.revision), spec.prompting
+    source = resolution.resolve_model(spec.model, spec.revision)
     resolution.require_embedding_model(source, spec.revision)
-    folder, given = Path(source.location), prompting.prompt
+    folder = Path(source.location)
     if source.origin is Origin.FOLDER:
         spec = replace(spec, model=str(folder.resolve()))
-    saved: list[str] = []  # the types of the modules of a model that was saved with its prompt
-    causal = given is not None and (prompts.is_template(given) or bool(prompting.given))
+    saved_modules: list[str] = []
     if source.origin is not Origin.HUB and (folder / "modules.json").is_file():
-        with suppress(ValueError, KeyError, TypeError):  # reported when the model is loaded
-            modules = json.loads((folder / "modules.json").read_text("utf-8"))
-            saved = [str(entry["type"]) for entry in modules]
-        causal = saved[:1] == [_MODULE]
-    if not causal:
-        _refuse_prompt_options(prompting, source.name)
+        saved_modules = _saved_modules(folder)
+        is_prompted = saved_modules[:1] == [_PROMPT_MODULE]
+    else:
+        is_prompted = _asks_for_prompted_model(spec.prompting)
+    if not is_prompted:
+        _refuse_prompt_options(spec.prompting, source.name)
         return _load_plain(source, spec)
-    if prompting.prompt_name is not None:
+    if spec.prompting.prompt_name is not None:
         raise InputError(
             f"{source.name!r} is a prompted language model, which has no named prompts: leave out the prompt "
-            f"name {prompting.prompt_name!r}"
+            f"name {spec.prompting.prompt_name!r}"
         )
     _refuse_truncation(spec, repr(source.name))
-    return _load_causal(source, spec, [kind.rpartition(".")[2] for kind in saved])
+    return _load_causal(source, spec, [module.rpartition(".")[2] for module in saved_modules])
+
+
+def _asks_for_prompted_model(prompting: Prompting) -> bool:
+    """Whether a prompt and its options make sense only for a prompted language model."""
+    if prompting.prompt is None:
+        return False
+    return prompts.is_template(prompting.prompt) or bool(prompting.decoder_options)
+
+
+def _saved_modules(folder: Path) -> list[str]:
+    """Return the classes of the modules that a folder lists; none if the list is damaged."""
+    with suppress(ValueError, KeyError, TypeError):  # reported when the model is loaded
+        modules = json.loads((folder / "modules.json").read_text("utf-8"))
+        return [str(module["type"]) for module in modules]
+    return []
 
 
 def route_of(encoder: Encoder, *, described: bool = False) -> str | None:
-    """Return the route of a model with several, or its description for a person; None without routes."""
+    """Return the name of the route that texts take; None for a model without routes.
+
+    Args:
+        encoder: any encoder.
+        described: return the route in words instead, with the other routes.
+    """
     if not isinstance(encoder, RoutedEncoder) or encoder.route is None:
         return None
     return encoder.route.description if described else encoder.route.route
 
 
 def reads_texts_only(model: AnyModel) -> bool:
+    """Whether the encoder of a model reads no token ids; nothing is loaded to find out."""
     if isinstance(model, (str, Path)):
         return names_endpoint(str(model))
     return not _is_sentence_transformer(model) and not (is_encoder(model) and reads_ids(model))
@@ -285,17 +361,47 @@ def reads_texts_only(model: AnyModel) -> bool:
 
 def _is_sentence_transformer(model: object) -> TypeGuard[SentenceTransformer]:
     """Check the type without importing the library, which takes seconds."""
-    return any(
-        kind.__name__ == "SentenceTransformer" and kind.__module__.startswith("sentence_transformers.")
-        for kind in type(model).__mro__
-    )
+    for ancestor in type(model).__mro__:
+        is_of_library = ancestor.__module__.startswith("sentence_transformers.")
+        if is_of_library and ancestor.__name__ == "SentenceTransformer":
+            return True
+    return False
 
 
 def _of_loaded(model: SentenceTransformer, spec: EncoderSpec) -> IdEncoder:
+    """Return the encoder of a SentenceTransformer that the user has loaded."""
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
-    config = getattr(getattr(model[0], "config", None), "_name_or_path", None) if len(model) else None
-    name, options = Path(config).name if config else "model", spec.prompting
+    config = getattr(model[0], "config", None) if len(model) else None
+    location = getattr(config, "_name_or_path", None)
+    name = Path(location).name if location else "model"
+    _require_usable_model(model, spec, name)
+    module_types = [type(module) for module in model]
+    is_prompted = False
+    if module_types:
+        first = module_types[0]
+        is_prompted = f"{first.__module__}.{first.__name__}" == _PROMPT_MODULE
+    if is_prompted:
+        return _of_loaded_prompted(model, spec, name)
+    _refuse_prompt_options(spec.prompting, name)
+    return SentenceTransformerEncoder(
+        model,
+        name,
+        prompt=_prompt_of(model, spec.prompting, name),
+        token_budget=spec.token_budget,
+        packed_layers=spec.packed_layers,
+        truncate_dim=spec.truncate_dim,
+        layer=spec.prompting.layer,
+        route=spec.route,
+    )
+
+
+def _require_usable_model(model: SentenceTransformer, spec: EncoderSpec, name: str) -> None:
+    """Check that a loaded model can be used as it is.
+
+    Raises:
+        InputError: the model is guarded or has no weights, or an option applies only to loading.
+    """
     if hasattr(type(model), "unguarded"):  # token ids would bypass the guard
         raise InputError(
             f"{name} is guarded, so that copies of a token would not reach it: pass its attribute unguarded"
@@ -310,39 +416,30 @@ def _of_loaded(model: SentenceTransformer, spec: EncoderSpec) -> IdEncoder:
             f"revision {spec.revision!r} cannot be used, since {name} is already loaded: leave out the "
             "revision"
         )
-    kinds = [type(module) for module in model]
-    if [f"{kind.__module__}.{kind.__name__}" for kind in kinds[:1]] != [_MODULE]:
-        _refuse_prompt_options(options, name)
-        return SentenceTransformerEncoder(
-            model,
-            name,
-            prompt=_prompt_of(model, options, name),
-            token_budget=spec.token_budget,
-            packed_layers=spec.packed_layers,
-            truncate_dim=spec.truncate_dim,
-            layer=options.layer,
-            route=spec.route,
-        )
-    _refuse_route(spec, name)
+
+
+def _of_loaded_prompted(model: SentenceTransformer, spec: EncoderSpec, name: str) -> IdEncoder:
+    """Return the encoder of a loaded SentenceTransformer whose first module is a prompted language model."""
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 
+    _refuse_route(spec, name)
     _refuse_truncation(spec, name)
     if model.truncate_dim is not None:
         raise InputError(
             f"{name} truncates its vectors to {model.truncate_dim}, and a model with a prompt is read whole: "
             "set its truncate_dim to None"
         )
-    normalize = _normalizes([kind.__name__ for kind in kinds], name)
-    if options != Prompting():
+    normalize = _normalizes([type(module).__name__ for module in model], name)
+    if spec.prompting != Prompting():
         raise InputError(f"{name} is already loaded with its prompt and layers: leave out the prompt options")
-    module: Any = model[0]
+    first: Any = model[0]
     return CausalPromptEncoder(
-        module.model,
-        module.tokenizer,
+        first.model,
+        first.tokenizer,
         name,
-        module.reading,
+        first.reading,
         token_budget=spec.token_budget,
-        max_length=module.max_seq_length,
+        max_length=first.max_seq_length,
         normalize=normalize,
         packed_layers=spec.packed_layers,
     )
@@ -356,17 +453,27 @@ def _refuse_truncation(spec: EncoderSpec, name: str) -> None:
         )
 
 
-def _normalizes(kinds: list[str], name: str) -> bool:
-    if kinds not in (["CausalPrompt"], ["CausalPrompt", "Normalize"]):
-        raise InputError(f"{name} has {', '.join(kinds)}: only Normalize is supported after a prompt")
-    return len(kinds) > 1
+def _normalizes(modules: list[str], name: str) -> bool:
+    """Whether a prompted model scales its vectors to length 1.
+
+    Args:
+        modules: names of the classes of its modules.
+        name: of the model, for messages.
+
+    Raises:
+        InputError: another module than Normalize follows the prompt.
+    """
+    if modules not in (["CausalPrompt"], ["CausalPrompt", "Normalize"]):
+        raise InputError(f"{name} has {', '.join(modules)}: only Normalize is supported after a prompt")
+    return len(modules) > 1
 
 
 def _refuse_prompt_options(options: Prompting, name: str) -> None:
-    if options.given:
-        asked = ", ".join(options.given)
+    """Refuse options of prompted language models; warn if a prompt looks like the name of one of theirs."""
+    if options.decoder_options:
+        names = ", ".join(options.decoder_options)
         raise InputError(
-            f"{asked} applies only to prompted language models, and {name!r} is not loaded as one: pass a "
+            f"{names} applies only to prompted language models, and {name!r} is not loaded as one: pass a "
             f"plain language model and a prompt ({', '.join(prompts.PROMPTS)}, or a text with {{sentence}})"
         )
     if options.prompt is not None and options.prompt.lower() in prompts.PROMPTS:
@@ -385,8 +492,14 @@ def _refuse_route(spec: EncoderSpec, name: str) -> None:
         )
 
 
-def _load_causal(source: ModelSource, spec: EncoderSpec, saved: list[str]) -> IdEncoder:
-    _refuse_route(spec, source.name)
+def _load_causal(source: ModelSource, spec: EncoderSpec, saved_modules: list[str]) -> IdEncoder:
+    """Load a language model and read it through a prompt.
+
+    Args:
+        source: where the model is.
+        spec: how to load it.
+        saved_modules: names of the classes of its modules, if it was saved with its prompt.
+    """
     import torch
     from transformers import AutoModel, AutoTokenizer
 
@@ -394,38 +507,37 @@ def _load_causal(source: ModelSource, spec: EncoderSpec, saved: list[str]) -> Id
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
     from stickytoken.encoders.prompted.model import find_decoder
 
-    options, folder, local = spec.prompting, Path(source.location), source.origin is not Origin.HUB
-    path = folder / CausalPrompt.config_file_name
-    kept = bool(saved) and path.is_file()
-    normalize = kept and _normalizes(saved, repr(source.name))
-    if kept:
-        if options != Prompting():
-            raise InputError(
-                f"{source.name!r} was saved with its prompt and layers: leave out the prompt options"
-            )
-        try:
-            options = Prompting(**json.loads(path.read_text("utf-8")))
-        except (ValueError, TypeError) as error:
-            raise ModelError(f"{path} is damaged: {error}") from error
+    _refuse_route(spec, source.name)
+    folder = Path(source.location)
+    options = spec.prompting
+    settings_file = folder / CausalPrompt.config_file_name
+    was_saved = bool(saved_modules) and settings_file.is_file()
+    normalize = False
+    if was_saved:
+        normalize = _normalizes(saved_modules, repr(source.name))
+        options = _saved_prompting(source, options, settings_file)
     if options.prompt is None:
-        known = ", ".join(prompts.PROMPTS)
-        raise InputError(f"{source.name!r} is a language model and needs a prompt: {known}")
+        known_prompts = ", ".join(prompts.PROMPTS)
+        raise InputError(f"{source.name!r} is a language model and needs a prompt: {known_prompts}")
     prompt = prompts.find_prompt(options.prompt)
     prompts.require_contrast_options(options)
-    if local and not resolution.has_weights(folder):
+    is_local = source.origin is not Origin.HUB
+    if is_local and not resolution.has_weights(folder):
         raise ModelError(f"{source.name!r} has no weights (*.safetensors or *.bin)")
-    place: dict[str, Any] = {"revision": spec.revision, "trust_remote_code": spec.trust_remote_code}
-    place["local_files_only"] = local
-    precision = Precision.TF32 if spec.dtype == Precision.TF32 else None
-    dtype = torch.float32 if precision else getattr(torch, spec.dtype)
+    hub_options: dict[str, Any] = {
+        "revision": spec.revision,
+        "trust_remote_code": spec.trust_remote_code,
+        "local_files_only": is_local,
+    }
+    precision, dtype = _precision_and_dtype(spec)
     with resolution.explained(source, "tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(source.location, **place)
+        tokenizer = AutoTokenizer.from_pretrained(source.location, **hub_options)
     with resolution.loading_weights(source):
-        model = AutoModel.from_pretrained(source.location, dtype=dtype, **place)
-    model = model.to(spec.device or resolution.available_devices()[:2][-1]).eval()
-    if precision:
+        model = AutoModel.from_pretrained(source.location, dtype=getattr(torch, dtype), **hub_options)
+    model = model.to(spec.device or resolution.default_device()).eval()
+    if precision is not None:
         resolution.require_cuda(model.device.type, source.name)
-    reading, choice = reading_for(find_decoder(model, source.name), prompt, options)
+    reading, layer_choice = reading_for(find_decoder(model, source.name), prompt, options)
     encoder = CausalPromptEncoder(
         model,
         tokenizer,
@@ -440,31 +552,45 @@ def _load_causal(source: ModelSource, spec: EncoderSpec, saved: list[str]) -> Id
     encoder.spec = replace(
         spec,
         device=encoder.device,
-        prompting=spec.prompting if kept else Prompting(**reading.options),
-        layer_choice=LayerChoice.SAVED if kept else choice,
+        prompting=spec.prompting if was_saved else Prompting(**reading.options),
+        layer_choice=LayerChoice.SAVED if was_saved else layer_choice,
     )
     return encoder
 
 
+def _saved_prompting(source: ModelSource, options: Prompting, settings_file: Path) -> Prompting:
+    """Return the prompt with which a model was saved; `options` are those of the user, who must set none."""
+    if options != Prompting():
+        raise InputError(
+            f"{source.name!r} was saved with its prompt and layers: leave out the prompt options"
+        )
+    try:
+        return Prompting(**json.loads(settings_file.read_text("utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"{settings_file} is damaged: {error}") from error
+
+
+def _precision_and_dtype(spec: EncoderSpec) -> tuple[Precision | None, str]:
+    """Return the arithmetic, if it is less exact than the weights, and the type of the weights."""
+    if spec.dtype == Precision.TF32:
+        return Precision.TF32, "float32"
+    return None, spec.dtype
+
+
 def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
+    """Load a SentenceTransformer, or a model of transformers with a pooling that is guessed."""
     import torch
     from sentence_transformers import SentenceTransformer
 
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
-    folder, name = Path(source.location), source.name
-    precision = Precision.TF32 if spec.dtype == Precision.TF32 else None
-    dtype = "float32" if precision else spec.dtype
-    described = (folder / "modules.json").is_file()
+    folder = Path(source.location)
+    name = source.name
+    precision, dtype = _precision_and_dtype(spec)
     if source.origin is Origin.FOLDER:
-        if not described and not (folder / "config.json").is_file():
-            if any((folder / file).is_file() for file in resolution.TOKENIZER_FILES):
-                raise ModelError(f"{name!r} has a tokenizer but no model: detection needs the weights")
-            raise ModelError(f"{name!r} has no model: it contains neither modules.json nor config.json")
-        if not resolution.has_weights(folder):
-            raise ModelError(f"{name!r} has no weights (*.safetensors or *.bin): detection needs them")
+        _require_model_files(folder, name)
     with resolution.loading_weights(source):
-        loaded = SentenceTransformer(
+        model = SentenceTransformer(
             source.location,
             device=spec.device,
             revision=spec.revision,
@@ -472,20 +598,20 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
             local_files_only=source.origin is not Origin.HUB,
             model_kwargs={"dtype": getattr(torch, dtype)},
         )
-    set_precision(loaded, dtype, name)
-    if folder.is_dir() and not described:
-        pooling = getattr(loaded[-1], "pooling_mode", type(loaded[-1]).__name__)
+    set_precision(model, dtype, name)
+    if folder.is_dir() and not (folder / "modules.json").is_file():
+        pooling = getattr(model[-1], "pooling_mode", type(model[-1]).__name__)
         warnings.warn(
             f"{name!r} has no modules.json, so its pooling is a guess: {pooling}",
             StickyTokenWarning,
             stacklevel=2,
         )
-    if precision:
-        resolution.require_cuda(loaded.device.type, name)
+    if precision is not None:
+        resolution.require_cuda(model.device.type, name)
     encoder = SentenceTransformerEncoder(
-        loaded,
+        model,
         name,
-        prompt=_prompt_of(loaded, spec.prompting, name),
+        prompt=_prompt_of(model, spec.prompting, name),
         token_budget=spec.token_budget,
         max_length=spec.max_length,
         precision=precision,
@@ -495,18 +621,7 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
         route=spec.route,
     )
     if dtype != "float32":
-        try:  # so that an unsupported precision is reported before a run starts
-            _ = encoder.dimension
-        except torch.OutOfMemoryError:
-            raise
-        except ModelError as error:
-            # torch raises RuntimeError for an unsupported operation or mixture of types.
-            if not isinstance(error.__cause__, RuntimeError):
-                raise
-            reason = " ".join(str(error.__cause__).split())[:_SHOWN_REASON]
-            raise ModelError(
-                f"{name!r} does not support {dtype} on {encoder.device} ({reason}): use float32"
-            ) from error
+        _require_supported_dtype(encoder, dtype)
     encoder.spec = replace(
         spec,
         device=encoder.device,
@@ -514,6 +629,43 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
         truncate_dim=encoder.truncate_dim,
     )
     return encoder
+
+
+def _require_model_files(folder: Path, name: str) -> None:
+    """Refuse a folder without a model or without weights.
+
+    Raises:
+        ModelError: something is missing.
+    """
+    has_model = (folder / "modules.json").is_file() or (folder / "config.json").is_file()
+    if not has_model:
+        if any((folder / file).is_file() for file in resolution.TOKENIZER_FILES):
+            raise ModelError(f"{name!r} has a tokenizer but no model: detection needs the weights")
+        raise ModelError(f"{name!r} has no model: it contains neither modules.json nor config.json")
+    if not resolution.has_weights(folder):
+        raise ModelError(f"{name!r} has no weights (*.safetensors or *.bin): detection needs them")
+
+
+def _require_supported_dtype(encoder: SentenceTransformerEncoder, dtype: str) -> None:
+    """Compute one vector, so that an unsupported precision is reported before a run starts.
+
+    Raises:
+        ModelError: the device or the model cannot compute in this precision.
+    """
+    import torch
+
+    try:
+        _ = encoder.dimension
+    except torch.OutOfMemoryError:
+        raise
+    except ModelError as error:
+        # torch raises RuntimeError for an unsupported operation or mixture of types.
+        if not isinstance(error.__cause__, RuntimeError):
+            raise
+        reason = " ".join(str(error.__cause__).split())[:_SHOWN_REASON]
+        raise ModelError(
+            f"{encoder.name!r} does not support {dtype} on {encoder.device} ({reason}): use float32"
+        ) from error
 
 
 def require_embedding_model(name: str, revision: str | None = None) -> None:
@@ -528,22 +680,37 @@ def require_embedding_model(name: str, revision: str | None = None) -> None:
 
 
 def require_model(name: str, revision: str | None = None) -> str:
-    from transformers.utils.hub import cached_file
+    """Return the name of a model if there is one, without loading it.
 
+    Raises:
+        ModelError: there is no such model, or it cannot be reached.
+    """
     source = resolution.resolve_model(name, revision)
     if source.origin is Origin.HUB:
-        repositories = resolution.hub_repositories(name)
-        *places, last = itertools.product(repositories, ("modules.json", "config.json"))
         with resolution.explained(source, "model"):
-            for place, file in places:
-                with suppress(OSError):  # raised if the file does not exist or cannot be reached
-                    cached_file(place, file, revision=revision)
-                    return name
-            cached_file(*last, revision=revision)
+            _require_hub_files(name, revision)
     return name
 
 
+def _require_hub_files(name: str, revision: str | None) -> None:
+    """Fetch the first file that describes a model; raise what the last attempt raises if there is none."""
+    from transformers.utils.hub import cached_file
+
+    repositories = resolution.hub_repositories(name)
+    *earlier, last = itertools.product(repositories, ("modules.json", "config.json"))
+    for repository, file in earlier:
+        with suppress(OSError):  # raised if the file does not exist or cannot be reached
+            cached_file(repository, file, revision=revision)
+            return
+    cached_file(*last, revision=revision)
+
+
 def loaded_like(encoder: Encoder, folder: Path) -> IdEncoder:
+    """Load the model in a folder with the options of another encoder.
+
+    Raises:
+        ModelError: the other encoder was made from a model object, so its options are unknown.
+    """
     spec: EncoderSpec | None = getattr(encoder, "spec", None)
     if spec is None:
         raise ModelError(f"{encoder.name} was made from a model object: load it by name or from its folder")
@@ -560,18 +727,23 @@ def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
     if isinstance(encoder, (str, Path)):
         require_embedding_model(str(encoder))
         return categorize(resolution.load_tokenizer(encoder))
-    return categorize(
-        encoder if isinstance(encoder, HuggingFaceTokenizer) else load_encoder(encoder).tokenizer
-    )
+    if isinstance(encoder, HuggingFaceTokenizer):
+        return categorize(encoder)
+    return categorize(load_encoder(encoder).tokenizer)
 
 
 def _prompt_of(model: SentenceTransformer, prompting: Prompting, name: str) -> str | None:
+    """Return the prompt that the user asks for, looked up in the model if it is a name; None if not asked.
+
+    Raises:
+        InputError: the model has no prompt of this name.
+    """
     if prompting.prompt_name is None:
         return prompting.prompt
     named: dict[str, Any] = model.prompts
     if prompting.prompt_name not in named:
-        known = ", ".join(sorted(named)) or "none"
+        names = ", ".join(sorted(named)) or "none"
         raise InputError(
-            f"{name} has no prompt named {prompting.prompt_name!r}: use one of its own ({known})"
+            f"{name} has no prompt named {prompting.prompt_name!r}: use one of its own ({names})"
         )
     return str(named[prompting.prompt_name] or "")

@@ -15,7 +15,7 @@ MODULES_FILE = "modules.json"
 ROUTER_FILE = "router_config.json"
 _SETTINGS_FILE = "config_sentence_transformers.json"
 _CONFIG_FILE = "config.json"
-# The files that say what a model is; those of a model on the hub are fetched first.
+# Files that say what a model is. Those of a model on the hub are fetched before its weights.
 DESCRIBING_FILES = (_SETTINGS_FILE, MODULES_FILE, _CONFIG_FILE)
 
 _CROSS_ENCODER = "a cross-encoder, which scores pairs of texts and has no vectors of single texts"
@@ -29,7 +29,7 @@ _MODEL_TYPES = {
     "multivectorencoder": _MULTI_VECTOR,
     "colbert": _MULTI_VECTOR,
 }
-# By parts of the types of modules, for models that were saved before there was a `model_type`.
+# By what the type of a module contains, for models that were saved before there was a `model_type`.
 _MODULE_TYPES = {
     ".cross_encoder.": _CROSS_ENCODER,
     ".sparse_encoder.": _SPARSE,
@@ -59,16 +59,25 @@ def require_single_vectors(folder: Path, name: str) -> None:
     settings = _read(folder / _SETTINGS_FILE)
     model_type = str(settings.get("model_type", "")) if isinstance(settings, dict) else ""
     _refuse(_MODEL_TYPES.get(model_type.lower()), name, f"model_type {model_type} in {_SETTINGS_FILE}")
-    for kind in module_types(folder):
-        found = next((what for part, what in _MODULE_TYPES.items() if part in kind), None)
-        _refuse(found, name, f"its module {kind}")
+    for module_type in module_types(folder):
+        for part, kind in _MODULE_TYPES.items():
+            if part in module_type:
+                _refuse(kind, name, f"its module {module_type}")
+    has_modules = (folder / MODULES_FILE).is_file()
+    if not has_modules:  # a model of transformers
+        architecture = _architecture(folder)
+        if architecture.endswith("ForSequenceClassification"):
+            _refuse(_CLASSIFIER, name, architecture)
+        _refuse(_ARCHITECTURES.get(architecture), name, architecture)
+
+
+def _architecture(folder: Path) -> str:
+    """Return the first class that config.json names; empty if there is none."""
     config = _read(folder / _CONFIG_FILE)
     architectures = config.get("architectures") if isinstance(config, dict) else None
-    first = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
-    is_whole_model = not (folder / MODULES_FILE).is_file()
-    if is_whole_model:
-        classifies = _CLASSIFIER if first.endswith("ForSequenceClassification") else None
-        _refuse(_ARCHITECTURES.get(first, classifies), name, first)
+    if not isinstance(architectures, list) or not architectures:
+        return ""
+    return str(architectures[0])
 
 
 def require_single_vectors_of(model: object) -> None:
@@ -77,40 +86,52 @@ def require_single_vectors_of(model: object) -> None:
     Raises:
         ModelError: The model does not give one dense vector for a text.
     """
-    for kind in type(model).__mro__:
-        if kind.__module__.startswith(("sentence_transformers.", "pylate.")):
-            name = type(model).__name__
-            _refuse(_MODEL_TYPES.get(kind.__name__.lower()), f"the {name}", f"{kind.__module__}.{name}")
+    name = type(model).__name__
+    for ancestor in type(model).__mro__:
+        if ancestor.__module__.startswith(("sentence_transformers.", "pylate.")):
+            kind = _MODEL_TYPES.get(ancestor.__name__.lower())
+            _refuse(kind, f"the {name}", f"{ancestor.__module__}.{name}")
 
 
-def _refuse(kind: str | None, name: str, why: str) -> None:
+def _refuse(kind: str | None, name: str, evidence: str) -> None:
+    """Raise an error about a model of a kind that is not supported; None is a supported one."""
     if kind is not None:
-        raise ModelError(f"{name} is {kind} ({why}): pass an embedding model, with one vector for a text")
+        raise ModelError(
+            f"{name} is {kind} ({evidence}): pass an embedding model, with one vector for a text"
+        )
 
 
 def module_types(folder: Path) -> list[str]:
-    """Return the types of the modules of a model, those in a Router too; none if it has no modules.json."""
-    types = []
+    """Return the types of the modules of a model, including those in a Router; none without modules.json."""
+    types: list[str] = []
     for entry in _entries(folder):
         types.append(str(entry.get("type", "")))
-        inside = _router(folder / entry["path"]).get("types", {})
-        types += map(str, inside.values()) if isinstance(inside, dict) else ()
+        inner_types = _router(folder / entry["path"]).get("types", {})
+        if isinstance(inner_types, dict):
+            types += map(str, inner_types.values())
     return types
 
 
 def modules_on_route(folder: Path, route: str | None, name: str) -> Iterator[tuple[Path, str]]:
-    """Yield folder and class name of the modules that texts go through, in order, those of a route in it.
+    """Yield the folder and class name of each module that texts go through, in order.
+
+    Of a Router, these are the modules of one route.
+
+    Args:
+        folder: of the model.
+        route: asked for; None is the default route.
+        name: of the model, for messages.
 
     Raises:
         ModelError: The list of modules is damaged.
         InputError: There is no such route, or none is named and there is no default.
     """
     for entry in _entries(folder):
-        place = folder / entry["path"]
-        router = _router(place)
+        module_folder = folder / entry["path"]
+        router = _router(module_folder)
         structure = router.get("structure")
         if not isinstance(structure, dict) or not structure:
-            yield place, _class_name(entry.get("type"))
+            yield module_folder, _class_name(entry.get("type"))
             continue
         settings = router.get("parameters", {})
         default = settings.get("default_route")
@@ -119,12 +140,12 @@ def modules_on_route(folder: Path, route: str | None, name: str) -> Iterator[tup
         taken = route_taken(list(structure), _mappings(settings), default, route, name)
         types = router.get("types", {})
         for module in structure[taken]:
-            yield place / str(module), _class_name(types.get(module))
+            yield module_folder / str(module), _class_name(types.get(module))
 
 
-def _class_name(kind: object) -> str:
+def _class_name(module_type: object) -> str:
     """Return the name of a class without its package; empty if the list of modules does not say it."""
-    return kind.rpartition(".")[2] if isinstance(kind, str) else ""
+    return module_type.rpartition(".")[2] if isinstance(module_type, str) else ""
 
 
 def _mappings(settings: Mapping[str, Any]) -> dict[tuple[str | None, Any], str]:
@@ -162,34 +183,41 @@ def route_taken(
         return route
     if _TEXT in routes:
         return _TEXT
-    known = ", ".join(choices_of(routes, mappings))
+    choices = ", ".join(choices_of(routes, mappings))
     if route is not None:
-        raise InputError(f"{name} has no route {route!r}: use one of {known}")
+        raise InputError(f"{name} has no route {route!r}: use one of {choices}")
     if default is None:
-        raise InputError(f"{name} has several routes and no default: name one of {known} (--route)")
+        raise InputError(f"{name} has several routes and no default: name one of {choices} (--route)")
     return default
 
 
 def choices_of(routes: Sequence[str], mappings: Mapping[tuple[str | None, Any], str]) -> tuple[str, ...]:
-    """Return what can be asked for as a route: the names of routes, and the tasks that lead to them."""
-    return tuple(dict.fromkeys((*routes, *(task for task, _ in mappings if task is not None))))
+    """Return what the user can choose as a route: the routes, and the tasks that lead to them."""
+    tasks = [task for task, _ in mappings if task is not None]
+    return tuple(dict.fromkeys([*routes, *tasks]))
 
 
 def _entries(folder: Path) -> list[dict[str, Any]]:
+    """Return the list of modules; empty if there is none.
+
+    Raises:
+        ModelError: it is damaged.
+    """
     path = folder / MODULES_FILE
     if not path.is_file():
         return []
     try:
         entries = json.loads(path.read_text("utf-8"))
-        for entry in entries:  # a path that is no text is found here
-            Path(entry["path"])
+        for entry in entries:
+            Path(entry["path"])  # raises an error if the path is not a text
         return list(entries)
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path} is not a list of modules: {error}") from error
 
 
-def _router(place: Path) -> dict[str, Any]:
-    content = _read(place / ROUTER_FILE)
+def _router(module_folder: Path) -> dict[str, Any]:
+    """Return the settings of a Router; empty for another module."""
+    content = _read(module_folder / ROUTER_FILE)
     return content if isinstance(content, dict) else {}
 
 

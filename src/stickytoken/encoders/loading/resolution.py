@@ -1,4 +1,4 @@
-"""Resolve the name of a model to its location."""
+"""Where the model of a name is, and its tokenizer."""
 
 from __future__ import annotations
 
@@ -40,6 +40,8 @@ _WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.onnx")
 
 
 class Origin(StrEnum):
+    """Where a model comes from."""
+
     FOLDER = "folder"
     CACHE = "hub cache"
     PACKAGED = "packaged"
@@ -54,13 +56,24 @@ class ModelSource:
 
 
 def resolve_model(name: str, revision: str | None = None) -> ModelSource:
+    """Return where a model is: a folder, the hub cache, the packaged model, or else the hub.
+
+    Args:
+        name: of a folder or of a model.
+        revision: branch, tag or commit on the hub.
+
+    Raises:
+        ModelError: there is no such folder, or the name cannot be that of a model.
+        InputError: a revision was passed for a folder.
+    """
     if not name.strip():
         raise ModelError(
             f"{name!r} is not the name of a model: pass a folder, or a hub name such as organisation/model"
         )
     try:
         path = Path(name).expanduser()
-        is_folder, is_file = path.is_dir(), path.is_file()
+        is_folder = path.is_dir()
+        is_file = path.is_file()
     except (OSError, RuntimeError, ValueError) as error:  # too long, no such home, a null character
         raise ModelError(f"no folder or model {name[:80]!r}: {type(error).__name__}") from error
     if is_folder:
@@ -74,27 +87,39 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
         raise ModelError(f"{name!r} is a file: pass the folder of the model")
     if name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name:
         raise ModelError(f"no folder {name!r}: pass a folder, or a hub name such as organisation/model")
+    cached_folder = _cached_folder(name, revision)
+    if cached_folder is not None:
+        return ModelSource(name, str(cached_folder), Origin.CACHE)
+    if revision is None and name in _PACKAGED_NAMES:
+        packaged_folder = _packaged_folder()
+        if packaged_folder is not None:
+            return ModelSource(name, str(packaged_folder), Origin.PACKAGED)
+    return ModelSource(name, name, Origin.HUB)
+
+
+def _cached_folder(name: str, revision: str | None) -> Path | None:
+    """Return the folder of a model in the hub cache; None if it is not there with its weights."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     repositories = (name,) if "/" in name else (f"{_ORGANISATION}/{name}", name)
     for repository, file in itertools.product(repositories, ("modules.json", "config.json")):
         with suppress(HFValidationError):
-            found = try_to_load_from_cache(repository, file, revision=revision)
-            if isinstance(found, str) and has_weights(Path(found).parent):
-                return ModelSource(name, str(Path(found).parent), Origin.CACHE)
-    if revision is None and name in _PACKAGED_NAMES and (folder := _packaged_folder()) is not None:
-        return ModelSource(name, str(folder), Origin.PACKAGED)
-    return ModelSource(name, name, Origin.HUB)
+            cached_path = try_to_load_from_cache(repository, file, revision=revision)
+            if isinstance(cached_path, str) and has_weights(Path(cached_path).parent):
+                return Path(cached_path).parent
+    return None
 
 
 def hub_repositories(name: str) -> tuple[str, ...]:
-    """Repositories that a name may refer to, in order, as SentenceTransformer tries them."""
+    """Return the repositories that a name may refer to, in the order of SentenceTransformer."""
     if "/" in name:
         return (name,)
     from sentence_transformers.util import ORIGINAL_TRANSFORMER_MODELS
 
-    return (name,) if name.lower() in ORIGINAL_TRANSFORMER_MODELS else (f"{_ORGANISATION}/{name}", name)
+    if name.lower() in ORIGINAL_TRANSFORMER_MODELS:
+        return (name,)
+    return (f"{_ORGANISATION}/{name}", name)
 
 
 def require_embedding_model(source: ModelSource, revision: str | None = None) -> None:
@@ -125,11 +150,20 @@ def require_embedding_model(source: ModelSource, revision: str | None = None) ->
 
 
 def has_weights(folder: Path) -> bool:
-    places = [place for pattern in _WEIGHT_PATTERNS for place in (pattern, f"*/{pattern}")]
-    return any(next(folder.glob(place), None) is not None for place in places)
+    """Whether a folder, or a folder in it, has a file of weights."""
+    for pattern in _WEIGHT_PATTERNS:
+        for depth_pattern in (pattern, f"*/{pattern}"):
+            if next(folder.glob(depth_pattern), None) is not None:
+                return True
+    return False
 
 
 def _packaged_folder() -> Path | None:
+    """Return the folder of the packaged model; None if its package is not installed.
+
+    Raises:
+        ModelError: the weights are missing or damaged.
+    """
     spec = find_spec(_PACKAGED_MODULE)
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -147,28 +181,39 @@ def _packaged_folder() -> Path | None:
     return folder
 
 
-_SECONDS = 10
+# Seconds to wait for a connection to the hub.
+_CONNECT_SECONDS = 10
 
 
 def require_hub(*names: str) -> None:
-    """Connect once unless the hub is off, proxied or not needed: its library tries for minutes."""
+    """Check that the hub can be reached; its library would try for minutes.
+
+    Nothing is checked if the hub is switched off, behind a proxy, or not needed.
+
+    Args:
+        names: repositories, one of which is enough in the cache.
+
+    Raises:
+        ConnectionError: the hub cannot be reached.
+    """
     from huggingface_hub import constants
 
     address = urlsplit(constants.ENDPOINT)
     proxied = {address.scheme, "all"} & getproxies().keys()
     if constants.HF_HUB_OFFLINE or address.hostname is None or proxied:
         return
-    cached = (Path(constants.HF_HUB_CACHE, f"models--{name.replace('/', '--')}") for name in names)
-    if any(folder.is_dir() for folder in cached):
-        return
+    for name in names:
+        if Path(constants.HF_HUB_CACHE, f"models--{name.replace('/', '--')}").is_dir():
+            return
     port = address.port or (80 if address.scheme == "http" else 443)
     try:
-        socket.create_connection((address.hostname, port), timeout=_SECONDS).close()
+        socket.create_connection((address.hostname, port), timeout=_CONNECT_SECONDS).close()
     except OSError as error:
         reason = error.strerror or error
         raise ConnectionError(f"{address.hostname} cannot be reached: {reason}") from error
 
 
+# Characters of another library's error that a message quotes.
 _SHOWN_REASON = 300
 _MISSING = re.compile(r"^(\S+)\s*\|\s*MISSING", re.MULTILINE)
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -213,19 +258,28 @@ def loading_weights(source: ModelSource) -> Iterator[None]:
 
 @contextmanager
 def explained(source: ModelSource, part: str) -> Iterator[None]:
+    """Turn whatever goes wrong while a model is loaded into an error that says what to do.
+
+    Args:
+        source: where the model is.
+        part: what is loaded, such as ``tokenizer``.
+
+    Raises:
+        ModelError: anything went wrong.
+    """
     try:
         if source.origin is Origin.HUB:
             require_hub(source.name, f"{_ORGANISATION}/{source.name}")
         yield
-    except Exception as error:  # tokenizers raises nothing narrower; chained
+    except Exception as error:  # tokenizers raises nothing narrower; the cause is chained
         reason = " ".join(str(error).split()) or type(error).__name__
         if "custom code" in reason:
             reason = "it needs Python code from its repository: read that code, then pass trust_remote_code"
         if len(reason) > _SHOWN_REASON:
             reason = reason[: _SHOWN_REASON - 1] + "…"
         if source.origin is Origin.HUB:
-            packaged = source.name in _PACKAGED_NAMES and find_spec(_PACKAGED_MODULE) is None
-            remedy = ": pip install 'stickytoken[offline]' brings it" if packaged else ""
+            lacks_package = source.name in _PACKAGED_NAMES and find_spec(_PACKAGED_MODULE) is None
+            remedy = ": pip install 'stickytoken[offline]' brings it" if lacks_package else ""
             message = (
                 f"no {part} {source.name!r}: no such folder, not in the hub cache, not packaged, "
                 f"and the hub did not deliver it ({reason}){remedy}"
@@ -236,6 +290,7 @@ def explained(source: ModelSource, part: str) -> Iterator[None]:
 
 
 def available_devices() -> list[str]:
+    """Return the devices of this machine: the CPU, and every accelerator."""
     import torch
 
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -244,32 +299,61 @@ def available_devices() -> list[str]:
     return ["cpu", *(f"{accelerator.type}:{index}" for index in range(torch.accelerator.device_count()))]
 
 
+def default_device() -> str:
+    """Return the first accelerator, or the CPU if there is none."""
+    cpu, *accelerators = available_devices()
+    return accelerators[0] if accelerators else cpu
+
+
 def require_device(device: str) -> None:
+    """Check that this machine has a device.
+
+    Raises:
+        InputError: the device is unknown or not available.
+    """
     import torch
 
-    there = available_devices()
-    advice = f"this machine has {', '.join(there)}; pass one of these, or leave the device out"
+    available = available_devices()
+    advice = f"this machine has {', '.join(available)}; pass one of these, or leave the device out"
     try:
-        wanted = torch.device(device)
+        parsed = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise InputError(f"device {device!r} is unknown: {advice}") from error
-    if wanted.type == "meta":
+    if parsed.type == "meta":
         raise InputError(f"device {device!r} has no values, only shapes: {advice}")
     # torch treats cpu:1 as cpu, and cuda as the current CUDA device.
-    if wanted.type != "cpu" and f"{wanted.type}:{wanted.index or 0}" not in there:
+    if parsed.type != "cpu" and f"{parsed.type}:{parsed.index or 0}" not in available:
         raise InputError(f"device {device!r} is not available: {advice}")
 
 
-def require_cuda(kind: str, name: str) -> None:
-    if kind != "cuda":
-        raise InputError(f"dtype 'tf32' needs CUDA, and {name} is on {kind}: use float32")
+def require_cuda(device_type: str, name: str) -> None:
+    """Check that a model that computes in TF32 is on CUDA.
+
+    Raises:
+        InputError: it is on another type of device.
+    """
+    if device_type != "cuda":
+        raise InputError(f"dtype 'tf32' needs CUDA, and {name} is on {device_type}: use float32")
 
 
 @dataclass(frozen=True, slots=True)
-class EncoderSpec:  # how an encoder was loaded; arguments as in `load_encoder`
-    model: str  # an absolute folder, or a name
-    device: str | None = None  # None before the model is loaded
-    # With names and presets resolved; empty for a saved `CausalPrompt`, which has its own.
+class EncoderSpec:
+    """How an encoder was loaded, so that it can be loaded again. The options are those of `load_encoder`.
+
+    Attributes:
+        model: an absolute folder, or a name.
+        device: None before the model is loaded.
+        prompting: with names and presets resolved; empty for a saved `CausalPrompt`, which has its own.
+        truncate_dim: None if all components are read.
+        route: as the user asked; None is the default of the model.
+        layer_choice: why this layer is read; None for a model without a prompt.
+        vocabulary: tokenizer of a model behind an endpoint.
+        candidates: file of strings in place of that tokenizer.
+        endpoint: how to use a model behind an endpoint.
+    """
+
+    model: str
+    device: str | None = None
     prompting: Prompting = field(default_factory=Prompting)
     dtype: str = "float32"
     revision: str | None = None
@@ -277,16 +361,15 @@ class EncoderSpec:  # how an encoder was loaded; arguments as in `load_encoder`
     max_length: int | None = None
     token_budget: int | None = None
     packed_layers: bool | None = None
-    truncate_dim: int | None = None  # None where all components are read
-    route: str | None = None  # as asked; None is the default of the model
-    # Where the layer that is read comes from; None for a model without a prompt.
+    truncate_dim: int | None = None
+    route: str | None = None
     layer_choice: LayerChoice | None = None
-    # Of a model behind an endpoint: its tokenizer, or a file of strings in its place.
     vocabulary: str | None = None
     candidates: str | None = None
     endpoint: EndpointOptions | None = None
 
 
+# Files of which a folder with a tokenizer has at least one.
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -361,22 +444,25 @@ def user_tokenizer(
 
     module = text_module(folder, name, route)
     files = {path.name for path in module.folder.iterdir()}
+    has_pipeline = "tokenizer.json" in files
+    has_settings = not files.isdisjoint({"tokenizer_config.json", "config.json"})
     with explained(ModelSource(name, str(folder), origin), "tokenizer"):
-        bare = "tokenizer.json" in files and not files & {"tokenizer_config.json", "config.json"}
-        if bare or (module.is_static and "tokenizer.json" in files):
+        if has_pipeline and (module.is_static or not has_settings):
             return Tokenizer.from_file(str(module.folder / "tokenizer.json"))
         options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": True}
-        place = module.settings.get("tokenizer_name_or_path") or str(module.folder)
-        complete = files >= {"tokenizer.json", "tokenizer_config.json", "config.json"}
-        if complete and place == str(module.folder) and _is_generic(module.folder):
+        location = module.settings.get("tokenizer_name_or_path") or str(module.folder)
+        is_in_folder = location == str(module.folder)
+        is_complete = files >= {"tokenizer.json", "tokenizer_config.json", "config.json"}
+        tokenizer_class: Any
+        if is_complete and is_in_folder and _is_generic(module.folder):
             from transformers import TokenizersBackend
 
-            kind: Any = TokenizersBackend
+            tokenizer_class = TokenizersBackend
         else:
             from transformers import AutoTokenizer
 
-            kind = AutoTokenizer
-        return _set_up(kind, place, module.settings, options)
+            tokenizer_class = AutoTokenizer
+        return _set_up(tokenizer_class, location, module.settings, options)
 
 
 def _declared_rows(module: TextModule) -> int | None:
@@ -394,6 +480,7 @@ def _declared_rows(module: TextModule) -> int | None:
 
 
 def _hub_tokenizer(name: str, revision: str | None, trust_remote_code: bool) -> Any:
+    """Load the tokenizer of a model on the hub."""
     from transformers import AutoTokenizer
 
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
@@ -405,40 +492,44 @@ def _hub_tokenizer(name: str, revision: str | None, trust_remote_code: bool) -> 
 
 
 def _hub_settings(repository: str, revision: str | None) -> dict[str, Any]:
+    """Return the settings of the module that reads text; none if the repository has no such file."""
     from transformers.utils.hub import cached_file
 
-    for name in _MODULE_SETTINGS:
+    for file in _MODULE_SETTINGS:
         with suppress(OSError):  # the repository has no such file
-            return _settings_in(Path(str(cached_file(repository, name, revision=revision))))
+            return _settings_in(Path(str(cached_file(repository, file, revision=revision))))
     return {}
 
 
-def _set_up(kind: Any, place: str, settings: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+def _set_up(
+    tokenizer_class: Any, location: str, settings: Mapping[str, Any], options: Mapping[str, Any]
+) -> Any:
     """Load a tokenizer with the settings of its module, as the Transformer of sentence-transformers does."""
     # The older name of the entry takes precedence.
-    given = dict(settings.get("tokenizer_args") or settings.get("processor_kwargs") or {})
-    given.pop("trust_remote_code", None)  # a file must not allow code to run
+    saved_options = dict(settings.get("tokenizer_args") or settings.get("processor_kwargs") or {})
+    saved_options.pop("trust_remote_code", None)  # a file must not allow code to run
     if settings.get("max_seq_length") is not None:
-        given.setdefault("model_max_length", settings["max_seq_length"])
-    tokenizer = kind.from_pretrained(place, **given, **options)
+        saved_options.setdefault("model_max_length", settings["max_seq_length"])
+    tokenizer = tokenizer_class.from_pretrained(location, **saved_options, **options)
     if settings.get("do_lower_case"):
         _read_lower_case(tokenizer)
     return tokenizer
 
 
 def _read_lower_case(tokenizer: Any) -> None:
+    """Let a tokenizer lower-case every text before all else."""
     from tokenizers.normalizers import Lowercase, Sequence
 
     if not tokenizer.is_fast:
         tokenizer.do_lower_case = True
         return
     backend = tokenizer.backend_tokenizer
-    present: Any = backend.normalizer
+    normalizer: Any = backend.normalizer
     steps: list[Any] = []
-    if isinstance(present, Sequence):
-        steps = [present[place] for place in range(len(present))]
-    elif present is not None:
-        steps = [present]
+    if isinstance(normalizer, Sequence):
+        steps = [normalizer[index] for index in range(len(normalizer))]
+    elif normalizer is not None:
+        steps = [normalizer]
     if not any(isinstance(step, Lowercase) for step in steps):
         backend.normalizer = Sequence([Lowercase(), *steps])
 
@@ -450,18 +541,15 @@ GENERIC_TYPES = ("bert", "mpnet", "roberta", "xlm-roberta")
 def _is_generic(folder: Path) -> bool:
     """Whether `AutoTokenizer`, which imports torch, would choose the class that reads tokenizer.json."""
     with suppress(ValueError, AttributeError):  # a damaged file, which is reported when it is loaded
-        named = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
-        model = json.loads((folder / "config.json").read_text("utf-8"))
-        return (
-            named.get("tokenizer_class") == "TokenizersBackend"
-            and "auto_map" not in named
-            and model.get("model_type") in GENERIC_TYPES
-            and "model_name" not in model
-        )
+        tokenizer_config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+        model_config = json.loads((folder / "config.json").read_text("utf-8"))
+        names_backend = tokenizer_config.get("tokenizer_class") == "TokenizersBackend"
+        is_generic_type = model_config.get("model_type") in GENERIC_TYPES and "model_name" not in model_config
+        return names_backend and is_generic_type and "auto_map" not in tokenizer_config
     return False
 
 
-# Where a module that reads text keeps its settings: the first of these files that is there.
+# Files in which a module that reads text may keep its settings; the first that exists counts.
 _MODULE_SETTINGS = (
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -473,17 +561,27 @@ _MODULE_SETTINGS = (
 )
 
 
+_STATIC = "StaticEmbedding"
+
+
 @dataclass(frozen=True, slots=True)
 class TextModule:
-    """The module of a model that reads text: where its tokenizer is, and how it is set up."""
+    """The module of a model that reads text.
+
+    Attributes:
+        folder: holds its tokenizer.
+        class_name: empty if the model has no list of modules.
+        settings: of its settings file.
+    """
 
     folder: Path
-    kind: str = ""  # the name of its class; empty if the folder has no list of modules
+    class_name: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_static(self) -> bool:
-        return self.kind == "StaticEmbedding"
+        """Whether it looks up token vectors, without a transformer."""
+        return self.class_name == _STATIC
 
 
 def text_module(folder: Path, name: str, route: str | None = None) -> TextModule:
@@ -498,12 +596,14 @@ def text_module(folder: Path, name: str, route: str | None = None) -> TextModule
         ModelError: The folder has no tokenizer, or its list of modules or their settings are damaged.
         InputError: The model has no such route.
     """
-    for place, kind in modules_on_route(folder, route, name):
-        if any((place / file).is_file() for file in TOKENIZER_FILES):
-            # Of a folder without a list of modules, sentence-transformers reads no settings.
-            found = [place / file for file in _MODULE_SETTINGS if (place / file).is_file()]
-            settings = _settings_in(found[0]) if found and kind != "StaticEmbedding" else {}
-            return TextModule(place, kind, settings)
+    for module_folder, class_name in modules_on_route(folder, route, name):
+        if not any((module_folder / file).is_file() for file in TOKENIZER_FILES):
+            continue
+        # In a folder without a list of modules, sentence-transformers reads no settings.
+        settings: dict[str, Any] = {}
+        if class_name != _STATIC:
+            settings = _module_settings(module_folder)
+        return TextModule(module_folder, class_name, settings)
     if any((folder / file).is_file() for file in TOKENIZER_FILES):
         return TextModule(folder)
     raise ModelError(f"{name!r} has no tokenizer: it contains none of {', '.join(TOKENIZER_FILES)}")
@@ -512,6 +612,14 @@ def text_module(folder: Path, name: str, route: str | None = None) -> TextModule
 def tokenizer_folder(folder: Path, name: str, route: str | None = None) -> Path:
     """Return the folder of the tokenizer, in a model with routes that of one of them."""
     return text_module(folder, name, route).folder
+
+
+def _module_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings of a module; none if it has no settings file."""
+    for file in _MODULE_SETTINGS:
+        if (folder / file).is_file():
+            return _settings_in(folder / file)
+    return {}
 
 
 def _settings_in(file: Path) -> dict[str, Any]:

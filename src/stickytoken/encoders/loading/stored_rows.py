@@ -42,12 +42,23 @@ _ROWS_AT_A_TIME = 8192
 
 @dataclass(frozen=True)
 class StoredTensor:
+    """A tensor in a safetensors file.
+
+    Attributes:
+        file: the file.
+        name: of the tensor.
+        dtype: as safetensors names it, such as F32.
+        shape: of the tensor.
+        start: byte of the file at which it begins.
+        size: in bytes.
+    """
+
     file: Path
     name: str
-    dtype: str  # as safetensors names it, such as F32
+    dtype: str
     shape: tuple[int, ...]
-    start: int  # the byte of the file at which it begins
-    size: int  # bytes
+    start: int
+    size: int
 
     @property
     def row_bytes(self) -> int:
@@ -56,6 +67,7 @@ class StoredTensor:
 
     @property
     def readable(self) -> bool:
+        """Whether NumPy reads this type."""
         return self.dtype in _NUMPY_TYPES
 
     def read(self, begin: int, end: int) -> NDArray[Any]:
@@ -135,7 +147,7 @@ class TokenRows:
         if self.mapping is None:
             rows = self.matrix.read(begin, end)
         else:
-            rows = self._matrix_in_memory[self._places[begin:end]]
+            rows = self._matrix_in_memory[self._stored_rows[begin:end]]
         if self.weights is None:
             return rows
         wide = rows.astype(FLOATING_TYPES[self.dtype], copy=False)
@@ -152,19 +164,19 @@ class TokenRows:
         return self.matrix.read_whole()
 
     @cached_property
-    def _places(self) -> NDArray[np.int64]:
+    def _stored_rows(self) -> NDArray[np.int64]:
         """The stored row of each token id; all ids in order without a mapping."""
         if self.mapping is None:
             return np.arange(len(self))
-        places = self.mapping.read_whole().astype(np.int64)
-        outside = (places < 0) | (places >= self.matrix.shape[0])
-        if outside.any():
-            token_id = int(np.flatnonzero(outside)[0])
+        stored_rows = self.mapping.read_whole().astype(np.int64)
+        is_outside = (stored_rows < 0) | (stored_rows >= self.matrix.shape[0])
+        if is_outside.any():
+            token_id = int(np.flatnonzero(is_outside)[0])
             raise ModelError(
-                f"{self.matrix.file} is damaged: it gives token {token_id} the row {places[token_id]}, and "
-                f"has {self.matrix.shape[0]} rows"
+                f"{self.matrix.file} is damaged: it gives token {token_id} the row {stored_rows[token_id]}, "
+                f"and has {self.matrix.shape[0]} rows"
             )
-        return places
+        return stored_rows
 
 
 def static_rows(tensors: Sequence[StoredTensor]) -> TokenRows | None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.compute import computing, config_of, prefixes, weight_mark
 from stickytoken.encoders.compute.batches import BatchEngine
+from stickytoken.encoders.lengths import context_length
 from stickytoken.encoders.prompted import AUXILIARY, Ids, OwnTokenizer, PromptVocabulary, own_tokenizer
 from stickytoken.encoders.prompted.model import (
     FixedBeginnings,
@@ -27,7 +28,6 @@ from stickytoken.encoders.prompted.model import (
 )
 from stickytoken.encoders.protocol import shown
 from stickytoken.encoders.sentence_transformer import Content, ModelEncoder
-from stickytoken.encoders.lengths import context_length
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import TokenizedText
 from stickytoken.machine import Precision
@@ -250,8 +250,7 @@ class CausalPromptEncoder(ModelEncoder):
         dtype: torch.dtype = self._decoder.embedding.weight.dtype
         return dtype
 
-    @cached_property
-    def dimension(self) -> int:
+    def _measured_dimension(self) -> int:
         with computing(self._network):
             return int(self._runner.forward([PromptRow(0, (0,))], None, [self.prompted.number]).shape[-1])
 
@@ -278,7 +277,11 @@ class CausalPromptEncoder(ModelEncoder):
 
     def reread(self, reading: Reading) -> CausalPromptEncoder:
         self._follow()
-        return self._changed(reading=reading, _token_budget=self._runner.token_budget)
+        other = self._copy()
+        other.reading = reading
+        other._token_budget = self._runner.token_budget
+        other._start_over()
+        return other
 
     def sentence_transformer(self) -> SentenceTransformer:
         from sentence_transformers import SentenceTransformer
