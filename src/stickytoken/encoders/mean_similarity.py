@@ -69,7 +69,8 @@ def mean_similarity(
 
     Every vocabulary string is encoded as a text, as for the published values (Chen et al. 2025). The mean
     over all V x V pairs, including each entry with itself, is the squared norm of the mean unit vector, which
-    takes O(V d) time and O(d) memory. The covariance of the same vectors, for the IsoScore, takes O(V d^2) and O(d^2).
+    takes O(V d) time and O(d) memory. The covariance of the same vectors, for the IsoScore, takes O(V d^2)
+    and O(d^2).
 
     Args:
         encoder: the model.
