@@ -18,7 +18,8 @@ from stickytoken.errors import RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.profile.estimates import EFFECTS_FILE
-from stickytoken.reports.content import read_content, steps
+from stickytoken.reports.content import read_content
+from stickytoken.reports.facts import steps
 from stickytoken.reports.figures.explanation import explanation_figures
 from stickytoken.unit_vectors import exact_unit_vectors
 from stickytoken.vocabulary import LEAST_BENIGN

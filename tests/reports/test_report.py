@@ -23,14 +23,9 @@ from stickytoken import open_run
 from stickytoken.detection import reopen, token_evidence
 from stickytoken.detection.run import next_steps
 from stickytoken.errors import InputError, RunError
-from stickytoken.reports.content import (
-    cards,
-    columns,
-    explained_tokens,
-    read_content,
-    report_figures,
-    steps,
-)
+from stickytoken.reports.cards import cards
+from stickytoken.reports.content import read_content
+from stickytoken.reports.facts import columns, explained_tokens, report_figures, steps
 from stickytoken.reports.templating import commands, cosine, flowing, glossary, number, plain
 from stickytoken.validation import markdown
 from stickytoken.vocabulary import categorize
@@ -148,7 +143,7 @@ def test_the_page_allows_its_own_scripts_by_hash_and_asks_for_nothing(html):
 def test_every_figure_has_its_words_its_numbers_and_a_name(run, explained_run, measured):
     for folder in (run.path, explained_run, measured.path.parent):
         content, page = read_content(folder), Page(stickytoken.report(folder))
-        explained = [figure for each in explained_tokens(content) for figure in each["figures"]]
+        explained = [figure for each in explained_tokens(content) for figure in each.figures]
         figures = [*report_figures(content), *explained]
         names = [figure.name for figure in figures]
         assert set(page.data["figures"]) == set(names)

@@ -13,7 +13,9 @@ from report_pages import GRAVE, opened, violations, wait_for_plots, wait_until, 
 from stickytoken import open_run
 from stickytoken.errors import InputError, RunError
 from stickytoken.reports import save_figures
-from stickytoken.reports.content import MOST_CARDS, read_content, report_figures
+from stickytoken.reports.cards import MOST_CARDS
+from stickytoken.reports.content import read_content
+from stickytoken.reports.facts import report_figures
 from stickytoken.reports.figures import template
 
 

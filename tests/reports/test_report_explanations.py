@@ -16,7 +16,8 @@ from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.explanation.files import explanation_folders
 from stickytoken.reports import report as make_report
-from stickytoken.reports.content import explained_tokens, read_content
+from stickytoken.reports.content import read_content
+from stickytoken.reports.facts import explained_tokens
 
 pytestmark = pytest.mark.slow  # whole runs
 
@@ -39,10 +40,10 @@ def test_the_section_stands_before_the_table_with_all_figures(explained_run):
     ids = [value for tag, name, value in page.attributes if (tag, name) == ("h2", "id")]
     assert ids[ids.index("explanations") + 1] == "flagged"
     tokens = explained_tokens(read_content(explained_run))
-    assert {each["token"] for each in tokens} == {"river", "garden"}
-    names = [f"explain-{each['token_id']}-{kind}" for each in tokens for kind in KINDS]
+    assert {each.token for each in tokens} == {"river", "garden"}
+    names = [f"explain-{each.token_id}-{kind}" for each in tokens for kind in KINDS]
     assert [name for name in page.data["figures"] if name.startswith("explain-")] == names
-    assert all(each["verdict"] in page.text for each in tokens)
+    assert all(each.verdict in page.text for each in tokens)
 
 
 def test_markdown_and_json_say_the_same_and_all_figures_are_saved(explained_run, tmp_path, monkeypatch):
@@ -83,9 +84,9 @@ def test_of_many_tokens_the_first_are_drawn_and_all_are_told_of(run_copy):
             change(other, tokens=[document["tokens"][0] | {"token_id": token_id, "token": token}])
     tokens = explained_tokens(read_content(run_copy))
     assert len(tokens) > 4
-    assert [bool(each["figures"]) for each in tokens] == [place < 4 for place in range(len(tokens))]
+    assert [bool(each.figures) for each in tokens] == [place < 4 for place in range(len(tokens))]
     page = Page(stickytoken.report(run_copy))
-    assert {each["token"] for each in tokens} <= set(page.tokens)
+    assert {each.token for each in tokens} <= set(page.tokens)
     assert page.tags.count("figure") == len(page.data["figures"])
 
 
@@ -93,8 +94,8 @@ def test_a_model_without_attention_is_said_to_have_none(run, planted_encoder, tm
     folder = shutil.copytree(run.path, tmp_path / "run")
     explain(planted_encoder, [planted.PLANTED], run=folder, settings=SMALL, out=folder / "explain")
     (token,) = explained_tokens(read_content(folder))
-    assert token["run_verdict"] == "sticky"
-    words = {figure.name.split("-")[-1]: figure.alt for figure in token["figures"]}
+    assert token.run_verdict == "sticky"
+    words = {figure.name.split("-")[-1]: figure.alt for figure in token.figures}
     assert words["heads"] == "This model does not expose its attention."
     assert words["attention"] == "This model does not expose it."
     assert "static embedding model: it has no attention" in Page(stickytoken.report(folder)).text

@@ -119,11 +119,14 @@ def test_panels_stand_below_each_other_without_touching():
 
 def test_breakdowns_count_every_token_once():
     table = tokens(400, sticky=5)
-    for _, _, examined, sticky in breakdowns(table):
-        assert (sum(examined), sum(sticky)) == (400, 5)
-    (_, kinds, *_), (_, scripts, *_), (_, _, lengths, _), (_, _, _, positions) = breakdowns(table)
-    assert (kinds, scripts) == (["whole word"], ["Arabic", "Greek", "Latin"])
-    assert (lengths[-1], positions[0]) == ((table["length"] >= 10).sum(), 5)
+    kinds, scripts, lengths, positions = breakdowns(table)
+    for part in (kinds, scripts, lengths, positions):
+        assert sum(part.examined) == 400
+        assert sum(part.sticky) == 5
+    assert kinds.groups == ["whole word"]
+    assert scripts.groups == ["Arabic", "Greek", "Latin"]
+    assert lengths.examined[-1] == (table["length"] >= 10).sum()
+    assert positions.sticky[0] == 5
     figure = composition(table)
     assert figure.alt.startswith("5 of 400 tokens are sticky. By kind of entry, whole word: 5 of 400.")
     shares = [row for row in figure.table.rows if row[1] == "0–10"]

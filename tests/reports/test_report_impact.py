@@ -14,7 +14,8 @@ import stickytoken
 from report_pages import Page
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.impacts.results import TABLES, impacts_in
-from stickytoken.reports.content import read_content, report_figures, run_details
+from stickytoken.reports.content import read_content
+from stickytoken.reports.facts import report_figures, run_details
 from stickytoken.reports.figures.effects import costs
 
 FIGURES = ["impact-costs", "impact-tokens", "intrusion"]

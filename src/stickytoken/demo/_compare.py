@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
@@ -15,8 +16,11 @@ from stickytoken.encoders.protocol import IdReader
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Joining, Placement, Token, place_as_text
 from stickytoken.methods.probes import KeyedPaths
+from stickytoken.repairs import Repair
+from stickytoken.repairs.result import RepairedTokenRecord
 from stickytoken.reports.comparison import comparison_figures, comparison_parts
-from stickytoken.reports.figures.effects import repair_curves
+from stickytoken.reports.figures import ReportFigure
+from stickytoken.reports.figures.effects import CurveWords, repair_curves
 from stickytoken.unit_vectors import exact_unit_vectors
 from stickytoken.validation import visible
 
@@ -28,7 +32,8 @@ _TWO_RUNS_NEEDED = (
 _FIGURES = 2
 
 
-def compare_tab(library: shared.RunLibrary, own_tab: gr.Tab) -> None:
+def compare_tab(library: shared.RunLibrary, tab: gr.Tab) -> None:
+    """Fill the tab that compares two runs."""
     labels = library.labels
     if len(labels) < 2:
         needed = _TWO_RUNS_NEEDED.format(count="one" if labels else "none")
@@ -39,152 +44,218 @@ def compare_tab(library: shared.RunLibrary, own_tab: gr.Tab) -> None:
         second = gr.Dropdown(labels, value=labels[1], label="Compared with", interactive=True, min_width=280)
     outputs = [gr.HTML("", elem_id="compare-answer"), *ui.figure_slots(_FIGURES)]
 
-    def respond(one: object, other: object) -> list[Any]:
-        if one == other:
+    def respond(first_label: object, second_label: object) -> list[Any]:
+        if first_label == second_label:
             raise InputError("both runs are the same: choose two different ones")
-        contents = [library.content(label) for label in (one, other)]
-        found = compare([content.run or content.path for content in contents])
-        figures = comparison_figures(found)
-        said = ui.render("comparison.html.j2", **comparison_parts(found))
-        return [said, *ui.slot_contents([*figures, *[None] * (_FIGURES - len(figures))])]
+        contents = [library.content(label) for label in (first_label, second_label)]
+        comparison = compare([content.run or content.path for content in contents])
+        answer = ui.render("comparison.html.j2", **comparison_parts(comparison))
+        figures: list[ReportFigure | None] = [*comparison_figures(comparison)]
+        figures += [None] * (_FIGURES - len(figures))
+        return [answer, *ui.slot_contents(figures)]
 
-    answered = ui.show_errors(respond, lambda error: [error, *ui.slot_contents([None] * _FIGURES)])
+    def blank(error: str) -> list[Any]:
+        return [error, *ui.slot_contents([None] * _FIGURES)]
+
+    answered = ui.show_errors(respond, blank)
+
+    def opened(was_visited: bool, first_label: object, second_label: object) -> list[Any]:
+        return ui.on_first_visit(was_visited, len(outputs), lambda: answered(first_label, second_label))
+
     gr.on([first.input, second.input], answered, [first, second], outputs, **ui.ON_TABLES)
-    ui.on_first_opening(own_tab, answered, [first, second], outputs, **ui.ON_TABLES)
+    visited = gr.State(False)
+    tab.select(opened, [visited, first, second], [visited, *outputs], **ui.ON_TABLES)
 
 
 _NO_REPAIR = (
     "No repaired model is open. Make one with `stickytoken repair RUN --out YOUR_FOLDER`, then start the app "
     "with it: `stickytoken demo --run RUN --repair YOUR_FOLDER`."
 )
+# Ordinary tokens that a repaired token is compared with.
 _ORDINARY = 4
+# Copies in the worked example.
 _COPIES = 8
 
 
 def repair_tab(startup: shared.Startup, page: gr.Blocks) -> None:
+    """Fill the tab that compares a model with its repaired copy."""
     if startup.repair is None:
         gr.HTML(ui.message(_NO_REPAIR), elem_id="repair-answer")
         return
-    repair, tokens = startup.repair, {token.token_id: token for token in startup.repair.record.tokens}
+    repair = startup.repair
+    token_by_id = {token.token_id: token for token in repair.record.tokens}
     texts = ui.text_fields(*SENTENCES)
     with gr.Row():
-        choices = [(f"{visible(token.token)} ({token.strategy})", key) for key, token in tokens.items()]
-        token = gr.Dropdown(choices, value=None, label="Repaired token", min_width=180, interactive=False)
+        choices = [
+            (f"{visible(token.token)} ({token.strategy})", token_id)
+            for token_id, token in token_by_id.items()
+        ]
+        token_field = gr.Dropdown(
+            choices, value=None, label="Repaired token", min_width=180, interactive=False
+        )
         placement = ui.placement_field()
-        number = ui.count_field("Copies", 1, shared.COPIES, interactive=False)
+        copies = ui.count_field("Copies", 1, shared.COPIES, interactive=False)
     button = gr.Button("Compare before and after", variant="primary", interactive=False)
-    answer = gr.HTML(ui.message(LOADING.format(model=visible(startup.model_name))), elem_id="repair-answer")
-    inputs, outputs = [*texts, token, placement, number], [answer, *ui.figure_slots(1)]
-    example = ui.Once()
+    loading = ui.message(LOADING.format(model=visible(startup.model_name)))
+    answer = gr.HTML(loading, elem_id="repair-answer")
+    inputs = [*texts, token_field, placement, copies]
+    outputs = [answer, *ui.figure_slots(1)]
 
-    def respond(anchor: object, carrier: object, token_id: object, where: object, count: object) -> list[Any]:
-        sentences = shared.checked_text("sentence A", anchor), shared.checked_text("sentence B", carrier)
-        chosen = tokens.get(shared.checked_token_id(token_id))
-        if chosen is None:
-            raise InputError("the repair has no token with that id: choose one from the list")
-        place = shared.checked_placement(where)
-        copies = shared.checked_count("the number of copies", count, 1, shared.COPIES)
-        context = startup.context()
-        if context.repaired is None:
-            raise InputError(
-                f"the repair in {repair.path.name} is of a different model than {context.model.name}: "
-                "start the app with the model of that repair"
-            )
-        benign = context.model.benign(chosen.token_id, context.run, _ORDINARY)
-        with context.model.encoder() as original, context.repaired.encoder() as repaired:
-            models = (original, repaired)
-            counts, lines, read = _similarities(models, *sentences, chosen.text, place, copies, benign)
-            plain, other = (model.encode([sentences[1]]) for model in models)
-        verification = repair.record.verification
-        said = ui.render(
-            "repair.html.j2",
-            copies=copies,
-            unchanged=lines["before the repair"][0],
-            changes={name: line[counts.index(copies)] - line[0] for name, line in lines.items()},
-            same=np.array_equal(plain, other),
-            read=read,
-            name=visible(chosen.token),
-            token=chosen,
-            state=repair.record.state,
-            checks=[] if verification is None else verification.checks,
-            repair=repair.path.name,
+    def respond(
+        anchor: object, carrier: object, token_id: object, placement_value: object, count: object
+    ) -> list[Any]:
+        question = _RepairQuestion(
+            anchor=shared.checked_text("sentence A", anchor),
+            carrier=shared.checked_text("sentence B", carrier),
+            token=_repaired_token(token_by_id, token_id),
+            placement=shared.checked_placement(placement_value),
+            copies=shared.checked_count("the number of copies", count, 1, shared.COPIES),
         )
-        figure = repair_curves(
-            "repair-try",
-            "Similarity of the two sentences",
-            "The similarity of the two sentences as copies of the token are written into sentence B, in the "
-            "model before the repair and in the repaired one, and as copies of ordinary tokens of the same "
-            "kind and length are. After a repair, copies should move the sentence about as ordinary tokens "
-            "do.",
-            counts,
-            lines,
-            "Similarity of the two sentences",
-            "cosine similarity",
-        )
-        return [said, *ui.slot_contents([figure])]
-
-    def first() -> list[Any]:
-        chosen = shared.worked_example(startup.context())
-        asked = (chosen.anchor, chosen.carrier, next(iter(tokens)), Placement.SUFFIX.value, _COPIES)
-        shown = [gr.update(value=value, interactive=True) for value in asked]
-        return [*shown, gr.update(interactive=True), *answered(*asked)]
+        return _repair_answer(startup.context(), repair, question)
 
     def blank(error: str) -> list[Any]:
         return [error, *ui.slot_contents([None])]
 
     answered = ui.show_errors(respond, blank)
-    opening = ui.show_errors(
-        lambda: example.get(first), lambda error: [*([gr.skip()] * (len(inputs) + 1)), *blank(error)]
-    )
-    page.load(opening, None, [*inputs, button, *outputs], **ui.ON_STARTUP)
-    submitted = [*(text.submit for text in texts), number.submit]
-    gr.on([button.click, *submitted, token.input, placement.input], answered, inputs, outputs, **ui.ON_MODEL)
 
+    def fill_in() -> list[Any]:
+        example = shared.worked_example(startup.context())
+        values = (example.anchor, example.carrier, next(iter(token_by_id)), Placement.SUFFIX.value, _COPIES)
+        fields = [gr.update(value=value, interactive=True) for value in values]
+        return [*fields, gr.update(interactive=True), *answered(*values)]
+
+    def unfilled(error: str) -> list[Any]:
+        return [*([gr.skip()] * (len(inputs) + 1)), *blank(error)]
+
+    once = ui.Once()
+    filled_in = ui.show_errors(lambda: once.get(fill_in), unfilled)
+    page.load(filled_in, None, [*inputs, button, *outputs], **ui.ON_STARTUP)
+    submits = [*(text.submit for text in texts), copies.submit]
+    triggers = [button.click, *submits, token_field.input, placement.input]
+    gr.on(triggers, answered, inputs, outputs, **ui.ON_MODEL)
+
+
+def _repaired_token(token_by_id: dict[int, RepairedTokenRecord], token_id: object) -> RepairedTokenRecord:
+    """Return the token that a visitor chose."""
+    token = token_by_id.get(shared.checked_token_id(token_id))
+    if token is None:
+        raise InputError("the repair has no token with that id: choose one from the list")
+    return token
+
+
+@dataclass(frozen=True)
+class _RepairQuestion:
+    """What a visitor asks about a repair."""
+
+    anchor: str  # stays as it is
+    carrier: str  # gets the copies
+    token: RepairedTokenRecord
+    placement: Placement
+    copies: int
+
+
+def _repair_answer(context: shared.AppContext, repair: Repair, question: _RepairQuestion) -> list[Any]:
+    """Encode the sentences with both models, and return the answer and its figure."""
+    if context.repaired is None:
+        raise InputError(
+            f"the repair in {repair.path.name} is of a different model than {context.model.name}: "
+            "start the app with the model of that repair"
+        )
+    token = question.token
+    ordinary = context.model.benign(token.token_id, context.run, _ORDINARY)
+    with context.model.encoder() as original, context.repaired.encoder() as repaired:
+        curves = _similarities(original, repaired, question, ordinary)
+        vector = original.encode([question.carrier])
+        repaired_vector = repaired.encode([question.carrier])
+    verification = repair.record.verification
+    position = curves.counts.index(question.copies)
+    answer = ui.render(
+        "repair.html.j2",
+        copies=question.copies,
+        unchanged=curves.lines["before the repair"][0],
+        changes={name: line[position] - line[0] for name, line in curves.lines.items()},
+        same=np.array_equal(vector, repaired_vector),
+        read=curves.read_as,
+        name=visible(token.token),
+        token=token,
+        state=repair.record.state,
+        checks=[] if verification is None else verification.checks,
+        repair=repair.path.name,
+    )
+    figure = repair_curves(_CURVE_WORDS, curves.counts, curves.lines)
+    return [answer, *ui.slot_contents([figure])]
+
+
+_CURVE_WORDS = CurveWords(
+    name="repair-try",
+    title="Similarity of the two sentences",
+    reading="The similarity of the two sentences as copies of the token are written into sentence B: in the "
+    "model before the repair, in the repaired one, and with copies of ordinary tokens of the same kind and "
+    "length. After a repair, copies should move the sentence about as ordinary tokens do.",
+    measure="Similarity of the two sentences",
+    axis="cosine similarity",
+)
 
 _SEED = 42
+# Keeps the random places of copies in this tab apart from those of other tabs.
 _KEY = 1
+# Numbers of copies on the curves, besides the one that the visitor asks for.
+_CURVE_COUNTS = (0, 1, 2, 4, 8, 16, 32)
+
+
+@dataclass(frozen=True)
+class _RepairCurves:
+    """Similarities of two sentences by number of copies."""
+
+    counts: list[int]  # numbers of copies, 0 first
+    lines: dict[
+        str, list[float]
+    ]  # by name: before the repair, after it, and ordinary tokens if there are any
+    read_as: list[str]  # vocabulary entries as which the repaired model reads the sentence with its copies
 
 
 def _similarities(
-    models: tuple[IdReader, IdReader],
-    anchor: str,
-    carrier: str,
-    text: str,
-    placement: Placement,
-    copies: int,
-    ordinary: Sequence[Token],
-) -> tuple[list[int], dict[str, list[float]], list[str]]:
-    tried = sorted({copies, *(0, 1, 2, 4, 8, 16, 32)})
+    original: IdReader, repaired: IdReader, question: _RepairQuestion, ordinary: Sequence[Token]
+) -> _RepairCurves:
+    """Compute the similarity of the sentences with both models, for numbers of copies that fit both."""
+    candidates = sorted({question.copies, *_CURVE_COUNTS})
     path: tuple[int, ...] = ()
-    if placement is Placement.RANDOM:
-        paths = KeyedPaths(_SEED, _KEY, (len(carrier.split()),), tried[-1], Insertion.IDS)
+    if question.placement is Placement.RANDOM:
+        word_counts = (len(question.carrier.split()),)
+        paths = KeyedPaths(_SEED, _KEY, word_counts, candidates[-1], Insertion.IDS)
         (path,) = paths.of(Token(0, ""))
 
-    def written(what: str, counts: Sequence[int]) -> list[str]:
-        return [place_as_text([what.strip()] * n, carrier, placement, path, Joining.WORDS) for n in counts]
+    def with_copies(text: str, counts: Sequence[int]) -> list[str]:
+        return [
+            place_as_text([text.strip()] * count, question.carrier, question.placement, path, Joining.WORDS)
+            for count in counts
+        ]
 
-    def similarities(model: IdReader, what: str) -> list[float]:
-        units = exact_unit_vectors(model.encode([anchor, *written(what, counts)]))
-        return [float(value) for value in units[1:] @ units[0]]
-
-    original, repaired = models
-    before, after = (model.content_ids(written(text, tried)) for model in models)
+    original_ids = original.content_ids(with_copies(question.token.text, candidates))
+    repaired_ids = repaired.content_ids(with_copies(question.token.text, candidates))
     counts = [
-        n
-        for n, old, new in zip(tried, before, after, strict=True)
-        if original.fits(old) and repaired.fits(new)
+        count
+        for count, ids, ids_after in zip(candidates, original_ids, repaired_ids, strict=True)
+        if original.fits(ids) and repaired.fits(ids_after)
     ]
-    if copies not in counts:
+    if question.copies not in counts:
         raise InputError(
-            f"sentence B with {copies} copies is longer than {original.name} reads "
+            f"sentence B with {question.copies} copies is longer than {original.name} reads "
             f"({original.max_length} tokens): shorten it or use fewer copies"
         )
+
+    def line(model: IdReader, text: str) -> list[float]:
+        units = exact_unit_vectors(model.encode([question.anchor, *with_copies(text, counts)]))
+        return [float(similarity) for similarity in units[1:] @ units[0]]
+
     lines = {
-        "before the repair": similarities(original, text),
-        "after the repair": similarities(repaired, text),
+        "before the repair": line(original, question.token.text),
+        "after the repair": line(repaired, question.token.text),
     }
     if ordinary:
-        usual = [similarities(original, token.text) for token in ordinary]
-        lines["ordinary tokens"] = [float(np.mean(values)) for values in zip(*usual, strict=True)]
-    read = after[tried.index(copies)]
-    return counts, lines, [repaired.tokenizer.entries[token_id] for token_id in read]
+        ordinary_lines = [line(original, token.text) for token in ordinary]
+        lines["ordinary tokens"] = np.mean(ordinary_lines, axis=0).tolist()
+    ids_with_copies = repaired_ids[candidates.index(question.copies)]
+    return _RepairCurves(
+        counts, lines, [repaired.tokenizer.entries[token_id] for token_id in ids_with_copies]
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterable
@@ -20,26 +19,32 @@ from stickytoken.validation import visible
 
 _Arguments = ParamSpec("_Arguments")
 _LOG = logging.getLogger(__name__)
-_LINE = 500
+# Characters of an error on the page and in the log.
+_LONGEST_LINE = 500
 
 
 def render(template: str, **values: Any) -> str:
+    """Render a template of the app as HTML."""
     return environment("stickytoken.demo").get_template(template).render(**values)
 
 
-def tables(*named: tuple[str, DataTable]) -> str:
-    return render("tables.html.j2", tables=[(name, table) for name, table in named if table.rows])
+def tables(*titled: tuple[str, DataTable]) -> str:
+    """Render tables with their titles, without those that have no rows."""
+    return render("tables.html.j2", tables=[(title, table) for title, table in titled if table.rows])
 
 
 def message(text: str) -> str:
+    """Render a message; what stands between backticks is code."""
     return render("message.html.j2", text=text)
 
 
 def lead(text: str) -> str:
+    """Render the sentence below the name of a tab."""
     return render("lead.html.j2", text=text)
 
 
 def figure_slots(count: int) -> list[Any]:
+    """Make hidden places for figures; `slot_contents` returns what goes into them."""
     slots: list[Any] = []
     for _ in range(count):
         with gr.Column(visible=False, elem_classes="figure") as column:
@@ -48,20 +53,23 @@ def figure_slots(count: int) -> list[Any]:
 
 
 def slot_contents(figures: Iterable[ReportFigure | None]) -> list[Any]:
+    """Return the values of the components of `figure_slots`; None hides a slot."""
     contents: list[Any] = []
     for figure in figures:
         if figure is None:
             contents += [gr.update(visible=False), "", None, ""]
             continue
-        # The page's script needs what is in `meta` to label and resize the plot.
         plot = go.Figure(figure.plot)
+        # The page's script reads `meta` to label and resize the plot.
         plot.update_layout(meta={"alt": visible(f"{figure.title}. {figure.alt}"), "narrow": figure.narrow})
-        title, words = render("title.html.j2", title=figure.title), render("words.html.j2", figure=figure)
+        title = render("title.html.j2", title=figure.title)
+        words = render("words.html.j2", figure=figure)
         contents += [gr.update(visible=True), title, plot, words]
     return contents
 
 
 def text_fields(*labels: str) -> list[gr.Textbox]:
+    """Make fields for sentences side by side; they are locked until the model is loaded."""
     with gr.Row():
         return [
             gr.Textbox(label=label, lines=2, max_lines=6, min_width=280, interactive=False)
@@ -70,30 +78,43 @@ def text_fields(*labels: str) -> list[gr.Textbox]:
 
 
 def count_field(
-    name: str, least: int, most: int, value: int | None = None, interactive: bool | None = None
+    name: str, smallest: int, largest: int, value: int | None = None, interactive: bool | None = None
 ) -> gr.Number:
-    """Not a slider: Gradio's sliders put another number in the place of one outside their range."""
+    """Make a field for a whole number.
+
+    It is not a slider: Gradio's sliders replace a number outside their range by another one.
+    """
     return gr.Number(
-        value, minimum=least, maximum=most, step=1, label=name, info=f"{least} to {most}", min_width=150,
-        interactive=interactive,
+        value, minimum=smallest, maximum=largest, step=1, label=name, info=f"{smallest} to {largest}",
+        min_width=150, interactive=interactive,
     )  # fmt: skip
 
 
 def placement_field(interactive: bool = False) -> gr.Radio:
-    places = [
+    """Make a choice of where the copies go."""
+    placements = [
         ("before (prefix)", "prefix"),
         ("after (suffix)", "suffix"),
         ("between words (random)", "random"),
     ]
     return gr.Radio(
-        places, value="suffix", label="Where the copies go", min_width=220, interactive=interactive
+        placements, value="suffix", label="Where the copies go", min_width=220, interactive=interactive
     )
 
 
 def show_errors(
     handler: Callable[_Arguments, list[Any]], blank: Callable[[str], list[Any]]
 ) -> Callable[_Arguments, list[Any]]:
-    """Make an error replace the old answer; what is no `StickyTokenError` is a defect, and logged as one."""
+    """Make an error of a handler replace the old answer.
+
+    Args:
+        handler: of an event.
+        blank: returns the outputs with an error in place of an answer.
+
+    Returns:
+        The handler. A `StickyTokenError` is shown and logged in one line; any other error is a defect, and
+        is logged with its traceback.
+    """
 
     @functools.wraps(handler)
     def guarded(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> list[Any]:
@@ -111,26 +132,50 @@ def show_errors(
 
 
 def one_line(text: str) -> str:
+    """Return a text in one line, with visible characters, cut where it is very long."""
     line = visible(" ".join(text.split()))
-    return line if len(line) <= _LINE else f"{line[:_LINE]} ..."
+    return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} ..."
 
 
 class Once:
-    """Values of components that the first visitor computes and later ones get a copy of."""
+    """Values of components that the first visitor computes and later visitors get a copy of."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: list[Any] | None = None
 
     def get(self, compute: Callable[[], list[Any]]) -> list[Any]:
+        """Return the values, computed at the first call."""
         with self._lock:
             if self._values is None:
                 self._values = compute()
             return deepcopy(self._values)  # Gradio modifies updates
 
 
-def _events(name: str, limit: int, trigger: str, progress: str) -> dict[str, Any]:
-    """Handlers check their inputs themselves: Gradio's components would refuse with a traceback."""
+def on_first_visit(was_visited: bool, outputs: int, answer: Callable[[], list[Any]]) -> list[Any]:
+    """Return the state of a tab that a visitor opens, and its outputs.
+
+    Args:
+        was_visited: the state: whether this visitor has opened the tab before.
+        outputs: their number. They stay as they are in a tab that was opened before.
+        answer: returns the outputs.
+    """
+    if was_visited:
+        return [True, *([gr.skip()] * outputs)]
+    return [True, *answer()]
+
+
+def _event_options(name: str, limit: int, trigger: str, progress: str) -> dict[str, Any]:
+    """Return options of events that share a queue.
+
+    Handlers check their inputs themselves, because Gradio's components would refuse with a traceback.
+
+    Args:
+        name: of the queue.
+        limit: events of the queue that run at a time.
+        trigger: what happens to a second event while the first one runs.
+        progress: how the page shows that an event runs.
+    """
     return {
         "preprocess": False,
         "api_visibility": "private",
@@ -142,24 +187,8 @@ def _events(name: str, limit: int, trigger: str, progress: str) -> dict[str, Any
 
 
 # Events that need the model run one at a time; a newer request replaces one that waits.
-ON_MODEL = _events("model", 1, "always_last", "minimal")
+ON_MODEL = _event_options("model", 1, "always_last", "minimal")
 # Events that only read tables in memory.
-ON_TABLES = _events("tables", 4, "always_last", "hidden")
+ON_TABLES = _event_options("tables", 4, "always_last", "hidden")
 # Events that wait until the model is loaded, then return what is computed once for all visitors.
-ON_STARTUP = _events("startup", 16, "once", "minimal")
-
-
-def on_first_opening(
-    tab: gr.Tab, handler: Callable[..., Any], inputs: list[Any], outputs: list[Any], **how: Any
-) -> None:
-    seen = gr.State(False)
-
-    @functools.wraps(handler)
-    def opened(was_seen: bool, *values: Any) -> list[Any]:
-        return [True, *([gr.skip()] * len(outputs) if was_seen else handler(*values))]
-
-    # Gradio reads the number of inputs and the wish for progress from the signature.
-    signature = inspect.signature(handler)
-    first = inspect.Parameter("was_seen", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    vars(opened)["__signature__"] = signature.replace(parameters=[first, *signature.parameters.values()])
-    tab.select(opened, [seen, *inputs], [seen, *outputs], **how)
+ON_STARTUP = _event_options("startup", 16, "once", "minimal")

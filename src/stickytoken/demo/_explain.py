@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+import plotly.graph_objects as go
 import polars as pl
 
 from stickytoken.attribution import sentences, why
@@ -26,14 +27,22 @@ from stickytoken.reports.page import shaded_rows
 from stickytoken.validation import visible
 from stickytoken.vocabulary import LEAST_BENIGN
 
-# What the form begins with, and the most that it takes.
-_COPIES, _CARRIERS, _BENIGN = 8, 8, 8
-_MOST_CARRIERS, _MOST_BENIGN = 20, 16
+# What the form begins with.
+_COPIES = 8
+_CARRIERS = 8
+_BENIGN = 8
+# The most that the form takes: an answer should come within a minute on two cores.
+_MOST_CARRIERS = 20
+_MOST_BENIGN = 16
+# Fewer than `explain` takes by default, for the same reason.
+_ATTRIBUTION_CARRIERS = 2
+_DIRECTIONS = 256
 # The overview of all measures, and the figures of the report.
 _FIGURES = 7
 
 
-def explain_tab(startup: shared.Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
+def explain_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
+    """Fill the tab that explains a token."""
     gr.HTML(ui.lead("Why is this token sticky? What the model does with its copies, beside benign tokens."))
     with gr.Row():
         token = gr.Textbox(label="Token", info=NAMING, min_width=180, interactive=False)
@@ -47,9 +56,8 @@ def explain_tab(startup: shared.Startup, page: gr.Blocks, own_tab: gr.Tab) -> No
     )
     inputs = [token, placement, copies, carriers, benign, attribution]
     button = gr.Button("Explain", variant="primary", interactive=False)
-    said = gr.HTML("", elem_id="explain-answer", min_height=80)
-    outputs = [said, *ui.figure_slots(_FIGURES), gr.HTML("", elem_id="explain-tables")]
-    example = ui.Once()
+    answer = gr.HTML("", elem_id="explain-answer", min_height=80)
+    outputs = [answer, *ui.figure_slots(_FIGURES), gr.HTML("", elem_id="explain-tables")]
 
     def example_name() -> str:
         context = startup.context()
@@ -70,82 +78,116 @@ def explain_tab(startup: shared.Startup, page: gr.Blocks, own_tab: gr.Tab) -> No
             carriers=shared.checked_count("the number of texts", carriers, 2, _MOST_CARRIERS),
             benign=shared.checked_count("the number of benign tokens", benign, LEAST_BENIGN, _MOST_BENIGN),
             attribution=attribution is True,
-            attribution_carriers=2,
+            attribution_carriers=_ATTRIBUTION_CARRIERS,
             attribution_benign=LEAST_BENIGN,
-            directions=256,
+            directions=_DIRECTIONS,
         )
         context = startup.context()
         token_id = shared.named_token(context.model.vocabulary, name).id
+        shown_progress = _shown_on(progress)
         with context.model.encoder() as encoder:
-            return _shown(
-                explain(encoder, [token_id], run=context.run, settings=settings, progress=_step(progress))
+            explanation = explain(
+                encoder, [token_id], run=context.run, settings=settings, progress=shown_progress
             )
-
-    def opened(progress: gr.Progress = gr.Progress()) -> list[Any]:  # noqa: B008 - how gradio asks for it
-        counts = (_COPIES, _CARRIERS, _BENIGN)
-        return example.get(lambda: respond(example_name(), Placement.SUFFIX.value, *counts, False, progress))
-
-    def started() -> list[Any]:
-        return [gr.update(value=example_name(), interactive=True), gr.update(interactive=True), gr.skip()]
+        return _explanation_outputs(explanation)
 
     def blank(error: str) -> list[Any]:
         return [error, *ui.slot_contents([None] * _FIGURES), ""]
 
-    starting = ui.show_errors(started, lambda error: [gr.skip(), gr.skip(), error])
-    page.load(starting, None, [token, button, said], **ui.ON_STARTUP)
-    full = ui.ON_MODEL | {"show_progress": "full", "show_progress_on": [said]}
-    gr.on([button.click, token.submit], ui.show_errors(respond, blank), inputs, outputs, **full)
-    ui.on_first_opening(own_tab, ui.show_errors(opened, blank), [], outputs, **full)
+    once = ui.Once()
+
+    def example(progress: gr.Progress) -> list[Any]:
+        placement_value = Placement.SUFFIX.value
+        return once.get(
+            lambda: respond(example_name(), placement_value, _COPIES, _CARRIERS, _BENIGN, False, progress)
+        )
+
+    example_or_error = ui.show_errors(example, blank)
+
+    def opened(
+        was_visited: bool,
+        progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
+    ) -> list[Any]:
+        return ui.on_first_visit(was_visited, len(outputs), lambda: example_or_error(progress))
+
+    def fill_in() -> list[Any]:
+        return [gr.update(value=example_name(), interactive=True), gr.update(interactive=True), gr.skip()]
+
+    filled_in = ui.show_errors(fill_in, lambda error: [gr.skip(), gr.skip(), error])
+    page.load(filled_in, None, [token, button, answer], **ui.ON_STARTUP)
+    with_progress = ui.ON_MODEL | {"show_progress": "full", "show_progress_on": [answer]}
+    gr.on([button.click, token.submit], ui.show_errors(respond, blank), inputs, outputs, **with_progress)
+    visited = gr.State(False)
+    tab.select(opened, [visited], [visited, *outputs], **with_progress)
 
 
-def _step(progress: gr.Progress) -> ProgressCallback:
+def _shown_on(progress: gr.Progress) -> ProgressCallback:
+    """Return a callback that shows steps on the page."""
+
     def show(step: Progress) -> None:
         progress((step.done, max(1, step.total)), desc=step.stage)
 
     return show
 
 
-def _shown(found: Explanation) -> list[Any]:
-    (token,) = found.tokens
-    # The answer is the first sentence; full stops in the name of the token end none.
-    start = len(f"{token.token!r}")
-    first, stop, rest = token.verdict[start:].partition(". ")
-    said = ui.render(
+def _explanation_outputs(explanation: Explanation) -> list[Any]:
+    """Return the answer, the figures and the tables of an explanation of one token."""
+    (token,) = explanation.tokens
+    first_sentence, further_sentences = _split_verdict(token.verdict, repr(token.token))
+    answer = ui.render(
         "explanation.html.j2",
-        verdict=f"{token.verdict[:start]}{first}{stop.strip()}",
-        more=rest,
+        verdict=first_sentence,
+        more=further_sentences,
         run_verdict=token.run_verdict,
-        settings=found.settings,
-        carriers=found.carriers,
-        source=found.source,
-        pooling=found.pooling or "unknown",
-        benign=found.benign["benign"].to_list(),
-        notes=found.notes,
+        settings=explanation.settings,
+        carriers=explanation.carriers,
+        source=explanation.source,
+        pooling=explanation.pooling or "unknown",
+        benign=explanation.benign["benign"].to_list(),
+        notes=explanation.notes,
     )
+    overview = _deviations(explanation.measures, visible(token.token))
+    figures = [overview, *explanation_figures(explanation.content(token.token_id))]
+    with_numbers = [figure if figure.table.rows else None for figure in figures]
+    return [answer, *ui.slot_contents(with_numbers), _explanation_tables(explanation)]
+
+
+def _split_verdict(verdict: str, quoted_token: str) -> tuple[str, str]:
+    """Return the first sentence of a verdict, which is the answer, and the further ones.
+
+    A verdict begins with the token, and a full stop in the token ends no sentence.
+    """
+    start = len(quoted_token)
+    first, stop, rest = verdict[start:].partition(". ")
+    return f"{verdict[:start]}{first}{stop.strip()}", rest
+
+
+def _explanation_tables(explanation: Explanation) -> str:
+    """Render the tables below the figures of an explanation."""
+    (token,) = explanation.tokens
     findings = [
-        (each.called, _layer(each.layer), _layer(each.begins), each.value, each.benign_mean, each.deviations)
-        for each in token.findings
+        (
+            finding.called,
+            _layer_text(finding.layer),
+            _layer_text(finding.begins),
+            finding.value,
+            finding.benign_mean,
+            finding.deviations,
+        )
+        for finding in token.findings
     ]
-    pairs = found.pairs.select(pl.exclude("token_id", "token", "pair"))
-    near = found.neighbours.select("neighbour", pl.col("neighbour_id").cast(pl.String), "cosine")
-    details = ui.tables(
-        (
-            "Measures outside the benign interval",
-            DataTable(("measure", "layer", "begins", "value", "benign mean", "SD"), findings),
-        ),
-        (
-            "Similarity as a sum over tokens",
-            DataTable([name.replace("_", " ") for name in pairs.columns], pairs.rows()),
-        ),
-        ("Nearest embeddings", DataTable(("nearest embedding", "id", "cosine"), near.rows())),
+    pairs = explanation.pairs.select(pl.exclude("token_id", "token", "pair"))
+    pair_headings = [name.replace("_", " ") for name in pairs.columns]
+    neighbours = explanation.neighbours.select("neighbour", pl.col("neighbour_id").cast(pl.String), "cosine")
+    measure_headings = ("measure", "layer", "begins", "value", "benign mean", "SD")
+    return ui.tables(
+        ("Measures outside the benign interval", DataTable(measure_headings, findings)),
+        ("Similarity as a sum over tokens", DataTable(pair_headings, pairs.rows())),
+        ("Nearest embeddings", DataTable(("nearest embedding", "id", "cosine"), neighbours.rows())),
     )
-    overview = _deviations(found.measures, visible(token.token))
-    figures = [overview, *explanation_figures(found.content(token.token_id))]
-    drawn = [figure if figure.table.rows else None for figure in figures]
-    return [said, *ui.slot_contents(drawn), details]
 
 
-def _layer(layer: int | None) -> str | None:
+def _layer_text(layer: int | None) -> str | None:
     return None if layer is None else str(layer)
 
 
@@ -153,48 +195,59 @@ _MEASURES = ("measure", "layer", "value", "low", "high", "benign_low", "benign_h
 
 
 def _deviations(measures: pl.DataFrame, token: str) -> ReportFigure:
-    every = [row | {"layer": _layer(row["layer"])} for row in furthest(measures)]
-    rows = [row for row in every if row["deviations"] is not None]
+    """Draw how far each measure lies from the benign tokens, at the layer where it differs most."""
+    all_rows = [row | {"layer": _layer_text(row["layer"])} for row in furthest(measures)]
+    rows = [row for row in all_rows if row["deviations"] is not None]
     rows.sort(key=lambda row: abs(row["deviations"]))
-
-    def named(row: Mapping[str, Any]) -> str:
-        layer = "" if row["layer"] is None else f", layer {row['layer']}"
-        return f"{row['measure'].replace('_', ' ')}{layer}"
-
-    figure = fig.new_figure(height=110 + 24 * max(1, len(rows)))
-    marks = ((True, "diamond", "outside the benign interval"), (False, "circle-open", "inside"))
-    for outside, symbol, name in marks:
-        chosen = [row for row in rows if bool(row["outside"]) is outside]
-        if chosen:
-            figure.add_scatter(
-                x=[round(row["deviations"], 3) for row in chosen],
-                y=[named(row) for row in chosen],
-                mode="markers",
-                marker={"color": fig.STICKY if outside else fig.ORDINARY, "symbol": symbol, "size": 10},
-                name=name,
-                hovertemplate="%{y}: %{x:.1f} SD<extra></extra>",
-            )
-    figure.add_vline(x=0, line=fig.THIN_LINE)
-    figure.update_xaxes(title_text="standard deviations of the benign tokens", zeroline=False)
-    figure.update_yaxes(categoryorder="array", categoryarray=[named(row) for row in rows])
-    figure.update_layout(hovermode="closest")
     count = sum(bool(row["outside"]) for row in rows)
-    said = f"{count} of {len(rows)} measures of {token} lie outside the interval of the benign tokens."
+    alt = f"{count} of {len(rows)} measures of {token} lie outside the interval of the benign tokens."
     if rows:
-        said += f" The largest deviation: {named(rows[-1])}, {rows[-1]['deviations']:+.1f} SD."
+        largest = rows[-1]
+        alt += f" The largest deviation: {_measure_name(largest)}, {largest['deviations']:+.1f} SD."
     return ReportFigure(
         "deviations",
         "All measures",
-        figure,
-        said,
+        _draw_deviations(rows),
+        alt,
         "Each measure at the layer where it differs most. One measure just outside the interval means "
         "little; several far outside, together with rising similarities, mean a lot.",
-        DataTable.of({name: name.replace("_", " ") for name in _MEASURES}, every),
+        DataTable.of({name: name.replace("_", " ") for name in _MEASURES}, all_rows),
         # The names of the measures leave little room.
         {"xaxis.title.text": "SD of the<br>benign tokens", "xaxis.nticks": 4, "xaxis.tickangle": 0},
     )
 
 
+def _measure_name(row: Mapping[str, Any]) -> str:
+    layer = "" if row["layer"] is None else f", layer {row['layer']}"
+    return f"{row['measure'].replace('_', ' ')}{layer}"
+
+
+def _draw_deviations(rows: list[dict[str, Any]]) -> go.Figure:
+    """Draw a row for each measure, the largest deviation on top."""
+    figure = fig.new_figure(height=110 + 24 * max(1, len(rows)))
+    for is_outside in (True, False):
+        marked = [row for row in rows if bool(row["outside"]) is is_outside]
+        if not marked:
+            continue
+        marker = {"color": fig.ORDINARY, "symbol": "circle-open", "size": 10}
+        if is_outside:
+            marker |= {"color": fig.STICKY, "symbol": "diamond"}
+        figure.add_scatter(
+            x=[round(row["deviations"], 3) for row in marked],
+            y=[_measure_name(row) for row in marked],
+            mode="markers",
+            marker=marker,
+            name="outside the benign interval" if is_outside else "inside",
+            hovertemplate="%{y}: %{x:.1f} SD<extra></extra>",
+        )
+    figure.add_vline(x=0, line=fig.THIN_LINE)
+    figure.update_xaxes(title_text="standard deviations of the benign tokens", zeroline=False)
+    figure.update_yaxes(categoryorder="array", categoryarray=[_measure_name(row) for row in rows])
+    figure.update_layout(hovermode="closest")
+    return figure
+
+
+# Pairs of tokens that are listed.
 _PAIRS = 10
 _METHODS = [
     ("deletions (Shapley values)", AttributionMethod.DELETION.value),
@@ -202,23 +255,24 @@ _METHODS = [
 ]
 
 
-def why_tab(startup: shared.Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
+def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
+    """Fill the tab that divides the similarity of two texts among their tokens."""
     gr.HTML(ui.lead("Why are these texts similar? Their similarity as a sum over pairs of their tokens."))
     texts = ui.text_fields("First text", "Second text")
     method = gr.Radio(_METHODS, value=_METHODS[0][1], label="Method")
     words = gr.Checkbox(value=False, label="Whole words in place of tokens")
     button = gr.Button("Show why", variant="primary", interactive=False)
-    said = gr.HTML(
+    answer = gr.HTML(
         ui.message("An example follows when the model is loaded."), elem_id="why-answer", min_height=80
     )
-    example = ui.Once()
 
     def example_texts() -> tuple[str, str]:
         context = startup.context()
-        chosen = shared.worked_example(context)
+        example = shared.worked_example(context)
         with context.model.encoder() as encoder:
-            token = encoder.tokenizer.decode_many([(chosen.token_id,)])[0].strip()
-        return " ".join([chosen.carrier, *[token] * chosen.copies]), chosen.anchor
+            token = encoder.tokenizer.decode_many([(example.token_id,)])[0].strip()
+        copies = [token] * example.copies
+        return " ".join([example.carrier, *copies]), example.anchor
 
     def respond(
         first: object,
@@ -227,33 +281,60 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
         words: object,
         progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
     ) -> list[Any]:
-        asked = shared.checked_text("the first text", first), shared.checked_text("the second text", second)
+        first_text = shared.checked_text("the first text", first)
+        second_text = shared.checked_text("the second text", second)
         if not isinstance(method, str) or method not in set(AttributionMethod):
             raise InputError(f"the method is unknown: choose one of {', '.join(AttributionMethod)}")
         context = startup.context()
         with context.model.encoder() as encoder:
-            found = why(
-                encoder, *asked, method=method, run=context.run, words=words is True, progress=_step(progress)
+            similarity = why(
+                encoder,
+                first_text,
+                second_text,
+                method=method,
+                run=context.run,
+                words=words is True,
+                progress=_shown_on(progress),
             )
-        if found.run is not None and Path(found.run).is_relative_to(shared.EXAMPLES):
-            found = replace(found, run="RUN")  # not where the package is installed, which helps nobody
-        answer, *more = reversed(sentences(found, _PAIRS))
-        found = found.grouped()
-        pairs, rows = found.strongest(_PAIRS), shaded_rows(found)
-        return [ui.render("why.html.j2", said=answer, more=more[::-1], found=found, pairs=pairs, rows=rows)]
+        if similarity.run is not None and Path(similarity.run).is_relative_to(shared.EXAMPLES):
+            # The path of the installed package helps nobody.
+            similarity = replace(similarity, run="RUN")
+        lines = sentences(similarity, _PAIRS)
+        grouped = similarity.grouped()
+        html = ui.render(
+            "why.html.j2",
+            headline=lines[-1],
+            lines=lines[:-1],
+            why=grouped,
+            pairs=grouped.strongest(_PAIRS),
+            rows=shaded_rows(grouped),
+        )
+        return [html]
 
-    def opened(progress: gr.Progress = gr.Progress()) -> list[Any]:  # noqa: B008 - how gradio asks for it
-        method = AttributionMethod.DELETION.value
-        return example.get(lambda: respond(*example_texts(), method, False, progress))
+    once = ui.Once()
 
-    def started() -> list[Any]:
-        values = [gr.update(value=text, interactive=True) for text in example_texts()]
-        return [*values, gr.update(interactive=True), gr.skip()]
+    def example(progress: gr.Progress) -> list[Any]:
+        first_text, second_text = example_texts()
+        method_name = AttributionMethod.DELETION.value
+        return once.get(lambda: respond(first_text, second_text, method_name, False, progress))
 
-    starting = ui.show_errors(started, lambda error: [*[gr.skip()] * 3, error])
-    page.load(starting, None, [*texts, button, said], **ui.ON_STARTUP)
-    full = ui.ON_MODEL | {"show_progress": "full", "show_progress_on": [said]}
+    example_or_error = ui.show_errors(example, lambda error: [error])
+
+    def opened(
+        was_visited: bool,
+        progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
+    ) -> list[Any]:
+        return ui.on_first_visit(was_visited, 1, lambda: example_or_error(progress))
+
+    def fill_in() -> list[Any]:
+        fields = [gr.update(value=text, interactive=True) for text in example_texts()]
+        return [*fields, gr.update(interactive=True), gr.skip()]
+
+    filled_in = ui.show_errors(fill_in, lambda error: [gr.skip(), gr.skip(), gr.skip(), error])
+    page.load(filled_in, None, [*texts, button, answer], **ui.ON_STARTUP)
+    with_progress = ui.ON_MODEL | {"show_progress": "full", "show_progress_on": [answer]}
     answered = ui.show_errors(respond, lambda error: [error])
-    inputs = [*texts, method, words]
-    gr.on([button.click, *(text.submit for text in texts)], answered, inputs, [said], **full)
-    ui.on_first_opening(own_tab, ui.show_errors(opened, lambda error: [error]), [], [said], **full)
+    triggers = [button.click, *(text.submit for text in texts)]
+    gr.on(triggers, answered, [*texts, method, words], [answer], **with_progress)
+    visited = gr.State(False)
+    tab.select(opened, [visited], [visited, answer], **with_progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from shlex import quote
 from typing import Any
@@ -12,11 +13,15 @@ import polars as pl
 from stickytoken.demo import _components as ui
 from stickytoken.demo.context import EXAMPLES, Startup, checked_token_id, worst_token
 from stickytoken.detection import token_evidence
+from stickytoken.detection.run_folder import RunEvidence
 from stickytoken.errors import InputError
 from stickytoken.methods import Column
-from stickytoken.reports import content as facts
+from stickytoken.reports import facts
+from stickytoken.reports.cards import FIRST_CARDS, cards
+from stickytoken.reports.content import RunContent, row_dicts
 from stickytoken.validation import visible
 
+# More rows make the page slow.
 _TABLE_ROWS = 500
 _FILTERED = ("verdict", "entry", "script")
 _NO_RUN = (
@@ -24,7 +29,8 @@ _NO_RUN = (
 )
 
 
-def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
+def explore_tab(startup: Startup, tab: gr.Tab) -> None:
+    """Fill the tab with the tokens of a run."""
     if startup.opened is None:
         gr.HTML(ui.message(_NO_RUN))
         return
@@ -32,7 +38,7 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
     content = library.content(startup.opened)
     rows = _filtered(content)
     run = gr.Dropdown(library.labels, value=startup.opened, label="Run", interactive=True)
-    about = [gr.HTML(said, elem_id=f"explore-{name}") for name, said in _about(content).items()]
+    about = [gr.HTML(html, elem_id=f"explore-{name}") for name, html in _about(content).items()]
     with gr.Row():
         search = gr.Textbox(label="Search", info="part of a token", min_width=160)
         filters = [
@@ -47,66 +53,81 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
         elem_id="explore-table", buttons=[],
     )  # fmt: skip
     token = gr.Dropdown(
-        _offered(rows), value=_first(content), label="Token to show", interactive=True,
+        _offered(rows), value=_first_token(content), label="Token to show", interactive=True,
         info="or click a row of the table", elem_id="explore-token",
     )  # fmt: skip
-    shown = [gr.HTML("", elem_id="explore-evidence"), *ui.figure_slots(1)]
+    evidence = [gr.HTML("", elem_id="explore-evidence"), *ui.figure_slots(1)]
 
     def open_run(label: object) -> list[Any]:
-        found = library.content(label)
-        rows = _filtered(found)
-        fresh = [gr.update(choices=_choices(found, name), value=[]) for name in _FILTERED]
-        offered = gr.update(choices=_offered(rows), value=_first(found))
-        return ["", *fresh, *_about(found).values(), _counted(found, len(rows)), _table(found, rows), offered]
+        opened_content = library.content(label)
+        all_rows = _filtered(opened_content)
+        fresh_filters = [gr.update(choices=_choices(opened_content, name), value=[]) for name in _FILTERED]
+        return [
+            "",
+            *fresh_filters,
+            *_about(opened_content).values(),
+            _counted(opened_content, len(all_rows)),
+            _table(opened_content, all_rows),
+            gr.update(choices=_offered(all_rows), value=_first_token(opened_content)),
+        ]
 
-    def no_tokens() -> list[Any]:  # each time anew, because Gradio modifies updates
+    def no_tokens() -> list[Any]:
+        # Made for every answer, because Gradio modifies updates.
         return [gr.update(value={"headers": [], "data": []}), gr.update(choices=[], value=None)]
 
     def no_run(error: str) -> list[Any]:
-        return ["", *(gr.update(choices=[], value=[]) for _ in _FILTERED), error, "", "", *no_tokens()]
+        no_filters = [gr.update(choices=[], value=[]) for _ in _FILTERED]
+        return ["", *no_filters, error, "", "", *no_tokens()]
 
-    def narrow(label: object, text: object, *wanted: object) -> list[Any]:
-        found = library.content(label)
-        rows = _filtered(found, text if isinstance(text, str) else "", *wanted)
-        # What is looked for is shown; with no search, the token stays that is shown.
-        first: dict[str, Any] = {"value": rows["token_id"][0]} if text and len(rows) else {}
-        return [_counted(found, len(rows)), _table(found, rows), gr.update(choices=_offered(rows), **first)]
+    def narrow(label: object, text: object, *filter_values: object) -> list[Any]:
+        searched_content = library.content(label)
+        matches = _filtered(searched_content, text if isinstance(text, str) else "", filter_values)
+        offered = gr.update(choices=_offered(matches))
+        # Select the first match. Without a search, keep the current token.
+        if text and len(matches):
+            offered["value"] = matches["token_id"][0]
+        return [_counted(searched_content, len(matches)), _table(searched_content, matches), offered]
 
     def select(label: object, event: gr.SelectData) -> list[Any]:
-        place = [column.title for column in facts.columns(library.content(label))].index("id")
+        titles = [column.title for column in facts.columns(library.content(label))]
         cells = event.row_value if isinstance(event.row_value, list) else []
-        known = place < len(cells) and cells[place] not in (None, "")
-        return [gr.update(value=checked_token_id(cells[place])) if known else gr.skip(), gr.skip()]
+        id_column = titles.index("id")
+        has_id = id_column < len(cells) and cells[id_column] not in (None, "")
+        return [gr.update(value=checked_token_id(cells[id_column])) if has_id else gr.skip(), gr.skip()]
 
     def look(label: object, token_id: object) -> list[Any]:
-        return _evidence(startup, label, token_id)
+        return _evidence_outputs(startup, label, token_id)
 
     looked = ui.show_errors(look, lambda error: [error, *ui.slot_contents([None])])
-    ui.on_first_opening(own_tab, looked, [run, token], shown, **ui.ON_MODEL)
-    listing = [*about, count, table, token]
-    choice = run.input(ui.show_errors(open_run, no_run), run, [search, *filters, *listing], **ui.ON_TABLES)
-    choice.then(looked, [run, token], shown, **ui.ON_MODEL)
-    # Pasted text is a change but not an input.
-    triggers = [search.change, *(each.input for each in filters)]
+
+    def opened(was_visited: bool, label: object, token_id: object) -> list[Any]:
+        return ui.on_first_visit(was_visited, len(evidence), lambda: looked(label, token_id))
+
+    visited = gr.State(False)
+    tab.select(opened, [visited, run, token], [visited, *evidence], **ui.ON_MODEL)
+    run_outputs = [search, *filters, *about, count, table, token]
+    run_opened = run.input(ui.show_errors(open_run, no_run), run, run_outputs, **ui.ON_TABLES)
+    run_opened.then(looked, [run, token], evidence, **ui.ON_MODEL)
+    # Text that is pasted is a change but not an input.
+    triggers = [search.change, *(field.input for field in filters)]
     narrowed = ui.show_errors(narrow, lambda error: [error, *no_tokens()])
-    gr.on(triggers, narrowed, [run, search, *filters], [count, table, token], **ui.ON_TABLES).then(
-        looked, [run, token], shown, **ui.ON_MODEL
-    )
+    searched = gr.on(triggers, narrowed, [run, search, *filters], [count, table, token], **ui.ON_TABLES)
+    searched.then(looked, [run, token], evidence, **ui.ON_MODEL)
     selected = ui.show_errors(select, lambda error: [gr.update(value=None), error])
-    table.select(selected, run, [token, shown[0]], **ui.ON_TABLES).then(
-        looked, [run, token], shown, **ui.ON_MODEL
-    )
-    token.input(looked, [run, token], shown, **ui.ON_MODEL)
+    row_selected = table.select(selected, run, [token, evidence[0]], **ui.ON_TABLES)
+    row_selected.then(looked, [run, token], evidence, **ui.ON_MODEL)
+    token.input(looked, [run, token], evidence, **ui.ON_MODEL)
 
 
-def _first(content: facts.RunContent) -> int | None:
+def _first_token(content: RunContent) -> int | None:
     return None if content.run is None else worst_token(content)
 
 
-def _about(content: facts.RunContent) -> dict[str, str]:
+def _about(content: RunContent) -> dict[str, str]:
     """Render the answer of a run: its headline, and the rest of the first screen of its report."""
     steps = list(facts.steps(content))
-    if content.path.is_relative_to(EXAMPLES):  # where the package is installed, which helps nobody
+    if content.path.is_relative_to(EXAMPLES):
+        # The path of the installed package helps nobody.
         installed = quote(str(content.path))
         steps = [step._replace(command=step.command.replace(installed, "RUN")) for step in steps]
     tone = facts.tone(content)
@@ -114,7 +135,7 @@ def _about(content: facts.RunContent) -> dict[str, str]:
     about = ui.render(
         "run.html.j2",
         tone=tone,
-        cards=facts.cards(content, content.sticky.head(facts.FIRST_CARDS)),
+        cards=cards(content, content.sticky.head(FIRST_CARDS)),
         sticky=sticky,
         strongest=None if sticky else facts.strongest(content),
         steps=steps,
@@ -127,54 +148,66 @@ def _about(content: facts.RunContent) -> dict[str, str]:
     return {"headline": headline, "about": about}
 
 
-def _counted(content: facts.RunContent, rows: int) -> str:
-    said = f"{rows:,} {'token' if rows == 1 else 'tokens'}"
+def _counted(content: RunContent, rows: int) -> str:
+    """Say how many tokens pass the filters, and which of them are listed."""
+    text = f"{rows:,} {'token' if rows == 1 else 'tokens'}"
     if rows > _TABLE_ROWS:
-        said += f"; the first {_TABLE_ROWS} are listed, so narrow the search"
-    said += "."
+        text += f"; the first {_TABLE_ROWS} are listed, so narrow the search"
+    text += "."
     if "reason" in content.tokens.columns:
-        said += " The column reason says why a token is flagged."
-    return ui.message(said)
+        text += " The column reason says why a token is flagged."
+    return ui.message(text)
 
 
 _NOT_JUDGED = "not judged"
-# In columns of text, such as the severity of a token that is not flagged; columns of numbers stay numbers.
+# Stands for missing text, such as the severity of a token that is not flagged.
 _NO_TEXT = "–"
 
 
-def _choices(content: facts.RunContent, column: str) -> list[str]:
+def _choices(content: RunContent, column: str) -> list[str]:
+    """Return what a filter offers: the values in a column."""
     if content.run is None:
         return []
     return sorted(content.tokens[column].fill_null(_NOT_JUDGED).unique())
 
 
-def _filtered(content: facts.RunContent, text: str = "", *wanted: object) -> pl.DataFrame:
+def _filtered(content: RunContent, text: str = "", filter_values: Sequence[object] = ()) -> pl.DataFrame:
+    """Return the tokens of a run that pass the search and the filters, flagged ones first.
+
+    Args:
+        content: of the run.
+        text: part of a token, in any case.
+        filter_values: of the columns in `_FILTERED`, in their order; an empty list passes all tokens.
+
+    Raises:
+        InputError: the value of a filter is no list of text.
+    """
     if content.run is None:
         return content.tokens
-    kept = content.tokens
-    for column, values in zip(_FILTERED, wanted, strict=False):
-        if values is not None and not (
-            isinstance(values, list) and all(isinstance(each, str) for each in values)
-        ):
+    tokens = content.tokens
+    for column, values in zip(_FILTERED, filter_values, strict=False):
+        is_list_of_text = isinstance(values, list) and all(isinstance(value, str) for value in values)
+        if values is not None and not is_list_of_text:
             raise InputError(f"{column} is not a list of entries: choose some from the list")
         if values:
-            kept = kept.filter(pl.col(column).fill_null(_NOT_JUDGED).is_in(values))
-    if text := text.strip().lower():
+            tokens = tokens.filter(pl.col(column).fill_null(_NOT_JUDGED).is_in(values))
+    searched = text.strip().lower()
+    if searched:
         names = pl.col("token", "decoded").str.to_lowercase()
-        kept = kept.filter(pl.any_horizontal(names.str.contains(text, literal=True)))
-    places = {token_id: place for place, token_id in enumerate(content.flagged["token_id"])}
-    order = pl.col("token_id").replace_strict(places, default=len(places), return_dtype=pl.Int64)
-    return kept.sort(
+        tokens = tokens.filter(pl.any_horizontal(names.str.contains(searched, literal=True)))
+    rank = {token_id: position for position, token_id in enumerate(content.flagged["token_id"])}
+    order = pl.col("token_id").replace_strict(rank, default=len(rank), return_dtype=pl.Int64)
+    return tokens.sort(
         order, content.method.ranked_by.key, "token_id", descending=[False, True, False], nulls_last=True
     )
 
 
-def _table(content: facts.RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
+def _table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
     """Lay out tokens for Gradio: values to sort by, and the same as text to read."""
     columns = facts.columns(content)
     values = []
     texts = []
-    for row in facts.rows_of(content, tokens.head(_TABLE_ROWS)):
+    for row in row_dicts(content, tokens.head(_TABLE_ROWS)):
         values.append([_value(row.get(column.key), column) for column in columns])
         texts.append([_text(row.get(column.key), column) for column in columns])
     return {
@@ -202,35 +235,47 @@ def _text(value: Any, column: Column) -> str:
 
 
 def _offered(tokens: pl.DataFrame) -> list[tuple[str, int]]:
+    """Return the choices of the token to show: what is listed, with ids."""
     if tokens.is_empty():
         return []
     rows = tokens.head(_TABLE_ROWS).select("token", "token_id").iter_rows()
     return [(f"{visible(token)} (id {token_id})", token_id) for token, token_id in rows]
 
 
-def _evidence(startup: Startup, label: object, token_id: object) -> list[Any]:
+def _evidence_outputs(startup: Startup, label: object, token_id: object) -> list[Any]:
+    """Return the card and the curves of a token of a run.
+
+    Raises:
+        InputError: the run is not finished or did not examine the token.
+    """
     if token_id is None:
         return ["", *ui.slot_contents([None])]
-    content, wanted = startup.library.content(label), checked_token_id(token_id)
+    content = startup.library.content(label)
+    chosen_id = checked_token_id(token_id)
     if content.run is None:
         raise InputError("this run is not finished, so no token has evidence yet")
-    kept = content.evidence
-    if kept is not None and wanted in kept.tokens["token_id"]:
-        chosen = kept.tokens.filter(pl.col("ordinary") | (pl.col("token_id") == wanted))
-        # An ordinary token that is asked for is drawn like any other, beside the other ordinary ones.
-        rows = chosen.with_columns(ordinary=pl.col("ordinary") & (pl.col("token_id") != wanted))
-        kept = kept._replace(tokens=rows)
-    else:
-        model = startup.context().model
-        with model.encoder():
-            found = token_evidence(model.reopened(content.run), [wanted], with_ordinary=kept is None)
-        if kept is None:
-            kept = found
-        else:
-            kept = kept._replace(tokens=pl.concat([found.tokens, kept.tokens.filter("ordinary")]))
-    shown = replace(content, evidence=kept)
-    found_cards = facts.cards(shown, shown.tokens.filter(token_id=wanted))
-    if not found_cards:
-        raise InputError(f"the run did not examine token id {wanted}: choose one from its table")
-    card = ui.render("evidence.html.j2", card=found_cards[0], confidence=content.confidence)
-    return [card, *ui.slot_contents(facts.curve_figures(shown) or [None])]
+    content = replace(content, evidence=_evidence_of(startup, content, chosen_id))
+    token_cards = cards(content, content.tokens.filter(token_id=chosen_id))
+    if not token_cards:
+        raise InputError(f"the run did not examine token id {chosen_id}: choose one from its table")
+    card = ui.render("evidence.html.j2", card=token_cards[0], confidence=content.confidence)
+    return [card, *ui.slot_contents(facts.curve_figures(content) or [None])]
+
+
+def _evidence_of(startup: Startup, content: RunContent, token_id: int) -> RunEvidence:
+    """Return the evidence of a token and of ordinary tokens; measure it if the run does not keep it."""
+    stored = content.evidence
+    if stored is not None and token_id in stored.tokens["token_id"]:
+        rows = stored.tokens.filter(pl.col("ordinary") | (pl.col("token_id") == token_id))
+        # A chosen ordinary token is drawn like any other, beside the other ordinary ones.
+        rows = rows.with_columns(ordinary=pl.col("ordinary") & (pl.col("token_id") != token_id))
+        return stored._replace(tokens=rows)
+    if content.run is None:
+        raise InputError("this run is not finished, so no token has evidence yet")
+    model = startup.context().model
+    with model.encoder():
+        reopened = model.reopened(content.run)
+        measured = token_evidence(reopened, [token_id], with_ordinary=stored is None)
+    if stored is None:
+        return measured
+    return stored._replace(tokens=pl.concat([measured.tokens, stored.tokens.filter("ordinary")]))

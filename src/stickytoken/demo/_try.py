@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from string import ascii_uppercase
 from typing import Any
 
 import gradio as gr
 import numpy as np
+import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from stickytoken.demo import _components as ui, context as shared
@@ -16,7 +19,7 @@ from stickytoken.errors import InputError, StickyTokenError
 from stickytoken.insertion import Insertion, Placement, Token, TokenizedText, copies_as_ids
 from stickytoken.methods.probes import SYMPTOM_COPIES, KeyedPaths
 from stickytoken.reports import figures as fig
-from stickytoken.reports.figures import DataTable, ReportFigure
+from stickytoken.reports.figures import Band, DataTable, ReportFigure
 from stickytoken.reports.templating import cosine
 from stickytoken.unit_vectors import exact_unit_vectors
 from stickytoken.validation import visible
@@ -25,9 +28,11 @@ Matrix = NDArray[np.float64]
 Ids = tuple[int, ...]
 
 _SEED = 42
+# Keeps the random places of copies in this tab apart from those of other tabs.
 _KEY = 0
+# Benign tokens that a token is compared with.
 _BENIGN = 4
-_WHERE = {
+_PLACEMENTS = {
     Placement.PREFIX: "before sentence B",
     Placement.SUFFIX: "after sentence B",
     Placement.RANDOM: "between the words of sentence B",
@@ -39,74 +44,117 @@ LOADING = "{model} is being loaded; a worked example follows in a few seconds. E
 
 
 def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
+    """Fill the tab in which a visitor tries a token on two sentences."""
     texts = ui.text_fields(*SENTENCES)
     with gr.Row():
         token = gr.Textbox(label="Token", info=NAMING, elem_id="try-token", min_width=180, interactive=False)
-        chosen = gr.Dropdown(
+        listed_token = gr.Dropdown(
             [], value=None, label="From the run", info=_LISTED, min_width=180, interactive=False
         )
         placement = ui.placement_field()
         copies = ui.count_field("Copies", 1, shared.COPIES, interactive=False)
     button = gr.Button("Show what happens", variant="primary", interactive=False)
     answer = gr.HTML(ui.message(LOADING.format(model=visible(startup.model_name))), elem_id="try-answer")
+    inputs = [*texts, token, placement, copies]
     outputs = [answer, *ui.figure_slots(2), gr.HTML("", elem_id="try-sentences")]
-    example = ui.Once()
 
-    def respond(*asked: object) -> list[Any]:
-        return _answered(startup.context(), *asked)
+    def respond(anchor: object, carrier: object, name: object, where: object, count: object) -> list[Any]:
+        context = startup.context()
+        return _answer(context, _checked_question(context, anchor, carrier, name, where, count))
 
-    def choose(anchor: object, carrier: object, token_id: object, *how: object) -> list[Any]:
+    answered = ui.show_errors(respond, _blank)
+
+    def choose(anchor: object, carrier: object, token_id: object, where: object, count: object) -> list[Any]:
         if token_id is None:
             return [gr.skip()] * (1 + len(outputs))
         name = startup.context().model.name_of(shared.checked_token_id(token_id))
-        return [name, *answered(anchor, carrier, name, *how)]
+        return [name, *answered(anchor, carrier, name, where, count)]
 
-    def first() -> list[Any]:
-        context = startup.context()
-        chosen = shared.worked_example(context)
-        name = context.model.name_of(chosen.token_id)
-        asked = (chosen.anchor, chosen.carrier, name, Placement.SUFFIX.value, chosen.copies)
-        try:
-            said = _answered(context, *asked, why=chosen.why)
-        except StickyTokenError as error:
-            said = _blank(ui.message(str(error)))
-        listed = [
-            (f"{context.model.shown_name(token_id)}: {verdict}", token_id)
-            for token_id, verdict in shared.listed_tokens(context.content)
-        ]
-        info = _LISTED if listed else "no run of this model is open"
-        return [
-            *(gr.update(value=value, interactive=True) for value in asked),
-            gr.update(choices=listed, info=info, interactive=bool(listed)),
-            gr.update(interactive=True),
-            *said,
-        ]
+    def fill_in() -> list[Any]:
+        return _filled_form(startup.context())
 
-    answered = ui.show_errors(respond, _blank)
-    inputs = [*texts, token, placement, copies]
-    filled = [*inputs, chosen, button]
-    opening = ui.show_errors(
-        lambda: example.get(first), lambda error: [*([gr.skip()] * len(filled)), *_blank(error)]
+    once = ui.Once()
+    form = [*inputs, listed_token, button]
+    filled_in = ui.show_errors(
+        lambda: once.get(fill_in), lambda error: [*([gr.skip()] * len(form)), *_blank(error)]
     )
-    page.load(opening, None, [*filled, *outputs], **ui.ON_STARTUP)
-    submitted = [token.submit, *(text.submit for text in texts), copies.submit]
-    gr.on([button.click, *submitted, placement.input], answered, inputs, outputs, **ui.ON_MODEL)
-    choosing = ui.show_errors(choose, lambda error: [gr.skip(), *_blank(error)])
-    chosen.input(choosing, [*texts, chosen, placement, copies], [token, *outputs], **ui.ON_MODEL)
+    page.load(filled_in, None, [*form, *outputs], **ui.ON_STARTUP)
+    submits = [token.submit, *(text.submit for text in texts), copies.submit]
+    gr.on([button.click, *submits, placement.input], answered, inputs, outputs, **ui.ON_MODEL)
+    chosen = ui.show_errors(choose, lambda error: [gr.skip(), *_blank(error)])
+    listed_token.input(chosen, [*texts, listed_token, placement, copies], [token, *outputs], **ui.ON_MODEL)
 
 
 def _blank(error: str) -> list[Any]:
+    """Return the outputs with an error in place of an answer."""
     return [error, *ui.slot_contents([None, None]), ""]
+
+
+def _filled_form(context: shared.AppContext) -> list[Any]:
+    """Return the form with the worked example, unlocked, and its outputs."""
+    example = shared.worked_example(context)
+    name = context.model.name_of(example.token_id)
+    values = (example.anchor, example.carrier, name, Placement.SUFFIX.value, example.copies)
+    try:
+        outputs = _answer(context, _checked_question(context, *values), example.why)
+    except StickyTokenError as error:
+        outputs = _blank(ui.message(str(error)))
+    listed = [
+        (f"{context.model.shown_name(token_id)}: {verdict}", token_id)
+        for token_id, verdict in shared.listed_tokens(context.content)
+    ]
+    info = _LISTED if listed else "no run of this model is open"
+    return [
+        *(gr.update(value=value, interactive=True) for value in values),
+        gr.update(choices=listed, info=info, interactive=bool(listed)),
+        gr.update(interactive=True),
+        *outputs,
+    ]
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What a visitor asks about a token."""
+
+    anchor: str  # sentence A
+    carrier: str  # sentence B
+    token: Token
+    placement: Placement
+    copies: int
+
+
+def _checked_question(
+    context: shared.AppContext,
+    anchor: object,
+    carrier: object,
+    name: object,
+    placement: object,
+    copies: object,
+) -> _Question:
+    """Check the values of the form.
+
+    Raises:
+        InputError: a value is missing, of the wrong kind or beyond its limit.
+    """
+    return _Question(
+        anchor=shared.checked_text("sentence A", anchor),
+        carrier=shared.checked_text("sentence B", carrier),
+        placement=shared.checked_placement(placement),
+        copies=shared.checked_count("the number of copies", copies, 1, shared.COPIES),
+        token=shared.named_token(context.model.vocabulary, name),
+    )
 
 
 @dataclass(frozen=True)
 class Trial:
+    """Similarities of sentences with copies of a token and of benign ones."""
+
     token: Token
     placement: Placement
-    copies: int  # that were asked for, at least 1
+    copies: int  # that the visitor asked for, at least 1
     benign: tuple[Token, ...]  # tokens to compare with; the first one is in the heat map
     counts: list[int]  # numbers of copies on the curves, 0 first, ascending
-    # Similarities of the two sentences by token, the one asked for first, and number of copies
+    # Similarities of the two sentences by token, the visitor's first, and number of copies
     curves: Matrix
     # Of the sentences in the heat map: A stays as it is, B gets the copies, C and so on are others; those
     # without room for the copies are left out
@@ -116,46 +164,45 @@ class Trial:
     # the first benign token if there is one
     heat: list[Matrix]
 
-    def at(self, copies: int) -> list[float]:
+    def similarities(self, copies: int) -> list[float]:
+        """Return the similarity of the two sentences with a number of copies, by token."""
         return [float(value) for value in self.curves[:, self.counts.index(copies)]]
 
 
-def _answered(
-    context: shared.AppContext,
-    anchor: object,
-    carrier: object,
-    name: object,
-    placement: object,
-    copies: object,
-    *,
-    why: str = "",
-) -> list[Any]:
-    first, second = shared.checked_text("sentence A", anchor), shared.checked_text("sentence B", carrier)
-    place = shared.checked_placement(placement)
-    count = shared.checked_count("the number of copies", copies, 1, shared.COPIES)
-    token = shared.named_token(context.model.vocabulary, name)
+def _answer(context: shared.AppContext, question: _Question, why: str = "") -> list[Any]:
+    """Return the outputs for a question.
+
+    Args:
+        context: of the app.
+        question: about a token.
+        why: says why this token is shown; empty where a visitor asked for it.
+    """
+    token = question.token
     benign = context.model.benign(token.id, context.run, _BENIGN)
-    others = [text for text in shared.other_sentences(context) if text not in (first, second)]
+    sentences = [question.anchor, question.carrier]
+    sentences += [text for text in shared.other_sentences(context) if text not in sentences]
     with context.model.encoder() as encoder:
-        trial = try_token(encoder, [first, second, *others], token, benign, place, count)
-    shown, *shown_benign = (context.model.shown_name(each.id) for each in (token, *benign))
+        trial = try_token(encoder, sentences, token, benign, question.placement, question.copies)
+    name = context.model.shown_name(token.id)
+    benign_names = [context.model.shown_name(benign_token.id) for benign_token in benign]
     u = None if context.run is None else context.run.plan.mean_similarity
-    said = ui.render(
+    answer = ui.render(
         "answer.html.j2",
-        said=describe_trial(trial, shown),
-        name=shown,
+        said=describe_trial(trial, name),
+        name=name,
         token_id=token.id,
         verdict=context.verdict_of(token.id),
-        copies=count,
-        where=_WHERE[place],
-        benign=shown_benign,
+        copies=question.copies,
+        where=_PLACEMENTS[question.placement],
+        benign=benign_names,
         u=u,
         why=why,
     )
-    figures = (similarity_curve(trial, shown, shown_benign, u), pair_heatmap(trial, shown, *shown_benign[:1]))
+    curve = similarity_curve(trial, name, benign_names, u)
+    heatmap = pair_heatmap(trial, name, benign_names[0] if benign_names else "")
     rows = list(zip(trial.names, trial.texts, strict=True))
-    sentences = ui.tables(("Sentences of the heat-map", DataTable(("sentence", "text"), rows)))
-    return [said, *ui.slot_contents(figures), sentences]
+    sentence_table = ui.tables(("Sentences of the heat-map", DataTable(("sentence", "text"), rows)))
+    return [answer, *ui.slot_contents((curve, heatmap)), sentence_table]
 
 
 def try_token(
@@ -166,191 +213,269 @@ def try_token(
     placement: Placement,
     copies: int,
 ) -> Trial:
-    """Put copies of a token, and of benign ones at the same places, into the second text and the others."""
-    tokenized = encoder.tokenize(texts)
-    anchor, carrier = tokenized[:2]
+    """Put copies of a token, and of benign ones at the same places, into the second text and the others.
 
-    def fits(text: TokenizedText, count: int = copies) -> bool:
+    Args:
+        encoder: the model.
+        texts: sentence A, sentence B, and others for the heat map.
+        token: that the visitor asks about.
+        benign: tokens to compare with.
+        placement: of the copies.
+        copies: in every sentence of the heat map; the curve has other numbers, too.
+
+    Raises:
+        InputError: a sentence has no tokens, or is too long for the model.
+    """
+    tokenized = encoder.tokenize(texts)
+    anchor = tokenized[0]
+    carrier = tokenized[1]
+
+    def fits(text: TokenizedText, count: int) -> bool:
         return encoder.fits((*text.ids, *(token.id,) * count))
 
-    longest = encoder.max_length
-    for name, text in (("sentence A", anchor), ("sentence B", carrier)):
-        if not text.words:
-            raise InputError(f"{name} has no tokens that {encoder.name} knows: write one with words")
-    for name, text in (("sentence B", carrier), ("sentence A", anchor)):
-        if not fits(text, 0):
-            raise InputError(
-                f"{name} has {len(text.ids)} tokens, more than {encoder.name} reads ({longest} with its "
-                "special tokens): shorten it"
-            )
-    if not fits(carrier):
-        raise InputError(
-            f"sentence B has {len(carrier.ids) + copies} tokens with {copies} copies, "
-            f"more than {encoder.name} reads ({longest} including special tokens): shorten it or use fewer "
-            "copies"
-        )
-    counts = [n for n in sorted({0, copies, *SYMPTOM_COPIES}) if n <= copies or fits(carrier, n)]
-    kept = [k for k, text in enumerate(tokenized) if text.words and fits(text)]
+    _require_fitting(encoder, anchor, carrier, copies, fits)
+    counts = [
+        count for count in sorted({0, copies, *SYMPTOM_COPIES}) if count <= copies or fits(carrier, count)
+    ]
+    fitting = [position for position, text in enumerate(tokenized) if text.words and fits(text, copies)]
 
-    def edited(token: Token, count: int, k: int) -> Ids:
-        text = tokenized[k]
+    def with_copies(inserted: Token, count: int, position: int) -> Ids:
+        text = tokenized[position]
         path: tuple[int, ...] = ()
         if count == 0:
             return text.ids
         if placement is Placement.RANDOM:
-            most = max(copies, SYMPTOM_COPIES[-1])
-            paths = KeyedPaths(_SEED, _KEY, (len(text.words),), most, Insertion.IDS)
-            # Independent of the token, so that all tokens have the same places.
-            (path,) = paths.of(Token(k, ""))
-        return copies_as_ids(token, text, placement, count, path)
+            most_copies = max(copies, SYMPTOM_COPIES[-1])
+            paths = KeyedPaths(_SEED, _KEY, (len(text.words),), most_copies, Insertion.IDS)
+            # The places depend on the sentence but not on the token, so that all tokens have the same.
+            (path,) = paths.of(Token(position, ""))
+        return copies_as_ids(inserted, text, placement, count, path)
 
-    # Everything is encoded in one call.
-    curves = [edited(each, count, 1) for each in (token, *benign) for count in counts]
-    rows = [[edited(each, copies, k) for k in kept] for each in (token, *benign[:1])]
-    parts = [[anchor.ids], curves, [tokenized[k].ids for k in kept], *rows]
-    units = exact_unit_vectors(encoder.encode_ids([ids for part in parts for ids in part]))
-    first, inserted, plain, *with_copies = np.split(units, np.cumsum([len(part) for part in parts])[:-1])
+    def all_with_copies(inserted: Token) -> list[Ids]:
+        return [with_copies(inserted, copies, position) for position in fitting]
+
+    curve_inputs: list[Ids] = []
+    for inserted in (token, *benign):
+        curve_inputs += [with_copies(inserted, count, 1) for count in counts]
+    plain_inputs = [tokenized[position].ids for position in fitting]
+    heat_inputs = [all_with_copies(inserted) for inserted in (token, *benign[:1])]
+    # All inputs are encoded in one call.
+    inputs_by_part = [[anchor.ids], curve_inputs, plain_inputs, *heat_inputs]
+    units = exact_unit_vectors(encoder.encode_ids(list(chain.from_iterable(inputs_by_part))))
+    ends = np.cumsum([len(part_inputs) for part_inputs in inputs_by_part])
+    anchor_unit, curve_units, plain_units, *heat_units = np.split(units, ends[:-1])
     return Trial(
         token,
         placement,
         copies,
         benign,
         counts,
-        curves=(inserted @ first[0]).reshape(1 + len(benign), len(counts)),
-        names=[ascii_uppercase[k] for k in kept],
-        texts=[texts[k] for k in kept],
-        heat=[each @ plain.T for each in (plain, *with_copies)],
+        curves=(curve_units @ anchor_unit[0]).reshape(1 + len(benign), len(counts)),
+        names=[ascii_uppercase[position] for position in fitting],
+        texts=[texts[position] for position in fitting],
+        heat=[row_units @ plain_units.T for row_units in (plain_units, *heat_units)],
     )
+
+
+def _require_fitting(
+    encoder: IdReader,
+    anchor: TokenizedText,
+    carrier: TokenizedText,
+    copies: int,
+    fits: Callable[[TokenizedText, int], bool],
+) -> None:
+    """Refuse sentences without tokens, and those that the model does not read whole."""
+    for name, text in (("sentence A", anchor), ("sentence B", carrier)):
+        if not text.words:
+            raise InputError(f"{name} has no tokens that {encoder.name} knows: write one with words")
+    for name, text in (("sentence B", carrier), ("sentence A", anchor)):
+        if not fits(text, 0):
+            raise InputError(
+                f"{name} has {len(text.ids)} tokens, more than {encoder.name} reads ({encoder.max_length} "
+                "with its special tokens): shorten it"
+            )
+    if not fits(carrier, copies):
+        raise InputError(
+            f"sentence B has {len(carrier.ids) + copies} tokens with {copies} copies, more than "
+            f"{encoder.name} reads ({encoder.max_length} including special tokens): shorten it or use fewer "
+            "copies"
+        )
 
 
 def describe_trial(trial: Trial, token: str) -> str:
+    """Say how the similarity of the two sentences changes, beside what copies of benign tokens do."""
     copies = trial.copies
-    after, *others = trial.at(copies)
+    after, *benign_similarities = trial.similarities(copies)
+    counted = f"1 copy of {token} changes" if copies == 1 else f"{copies} copies of {token} change"
     text = (
-        f"{copies} {'copy' if copies == 1 else 'copies'} of {token} "
-        f"{'changes' if copies == 1 else 'change'} the similarity of the two sentences from "
-        f"{cosine(trial.at(0)[0], 3)} to {cosine(after, 3)}"
+        f"{counted} the similarity of the two sentences from {cosine(trial.similarities(0)[0], 3)} to "
+        f"{cosine(after, 3)}"
     )
-    if not others:
-        return text + "."
-    mean, least, most = cosine(float(np.mean(others)), 3), min(others), max(others)
-    text += f"; the same number of copies of {len(others)} matched benign"
-    if len(others) == 1:
+    if not benign_similarities:
+        return f"{text}."
+    mean = cosine(float(np.mean(benign_similarities)), 3)
+    low = min(benign_similarities)
+    high = max(benign_similarities)
+    text += f"; the same number of copies of {len(benign_similarities)} matched benign"
+    if len(benign_similarities) == 1:
         return f"{text} token to {mean}."
-    seen = "within their range" if least <= after <= most else "outside their range"
-    return f"{text} tokens to {mean} on average ({cosine(least, 3)} to {cosine(most, 3)}): it is {seen}."
+    range_part = "within" if low <= after <= high else "outside"
+    return (
+        f"{text} tokens to {mean} on average ({cosine(low, 3)} to {cosine(high, 3)}): it is {range_part} "
+        "their range."
+    )
 
 
-# Numbers of copies written below the curve, besides the one that was asked for.
+# Numbers of copies that are written below the curve, besides the one that the visitor asked for.
 _TICKS = (0, 1, 2, 4, 8, 16, 32)
 
 
 def similarity_curve(trial: Trial, token: str, benign: list[str], u: float | None) -> ReportFigure:
-    counts, asked, (own, *others) = trial.counts, trial.copies, trial.curves.tolist()
-    places = fig.spread_out(counts)
+    """Draw the similarity of the two sentences by number of copies.
+
+    Args:
+        trial: of a token.
+        token: its name.
+        benign: names of the benign tokens.
+        u: the model's mean similarity; None without a run.
+    """
+    names = (token, *(f"{name} (benign)" for name in benign))
+    dotted = "Dotted: the model's mean similarity u. " if u is not None else ""
+    return ReportFigure(
+        "similarity-curve",
+        "Similarity of the two sentences",
+        _draw_curve(trial, token, u),
+        describe_trial(trial, token),
+        "The similarity of the two sentences as copies of the token are added to sentence B; the thin line "
+        f"marks the number chosen. Green: the mean and the range of matched benign tokens. {dotted}"
+        "A sticky token makes unrelated sentences more similar than benign tokens do. Many copies of any "
+        "token make related sentences less similar. One pair proves nothing.",
+        DataTable(
+            ("token", *(f"{count} copies" for count in trial.counts)),
+            [(name, *line) for name, line in zip(names, trial.curves.tolist(), strict=True)],
+        ),
+    )
+
+
+def _draw_curve(trial: Trial, token: str, u: float | None) -> go.Figure:
+    """Draw the curve of the token and the band of the benign ones."""
+    counts = trial.counts
+    positions = fig.spread_out(counts)
     figure = fig.new_figure(height=380)
-    if others:
+    benign_curves = trial.curves[1:]
+    if len(benign_curves):
         fig.draw_ordinary(
             figure,
-            places,
-            fig.band(trial.curves[1:]),
+            positions,
+            Band.of(benign_curves),
             customdata=counts,
-            name=f"{len(others)} benign tokens: mean and range",
+            name=f"{len(benign_curves)} benign tokens: mean and range",
             hovertemplate="benign tokens<br>%{customdata} copies: %{y:.3f}<extra></extra>",
         )
+    sizes = [11 if count == trial.copies else 6 for count in counts]
     figure.add_scatter(
-        x=places,
-        y=np.round(own, 5).tolist(),
+        x=positions,
+        y=np.round(trial.curves[0], 5).tolist(),
         customdata=counts,
         mode="lines+markers",
         line={"color": fig.STICKY, "width": 2.5},
-        marker={"size": [11 if n == asked else 6 for n in counts], "symbol": "diamond"},
+        marker={"size": sizes, "symbol": "diamond"},
         name=fig.label(token),
         hovertemplate=f"{fig.label(token)}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
     )
     if u is not None:
         figure.add_hline(y=u, line=fig.DOTTED_LINE, annotation={"text": "u", "showarrow": False})
-    figure.add_vline(x=places[counts.index(asked)], line=fig.THIN_LINE)
-    figure.update_xaxes(
-        title_text="copies in sentence B",
-        tickvals=places,
-        ticktext=[str(n) if n in (*_TICKS, asked) else "" for n in counts],
-        zeroline=False,
-    )
+    figure.add_vline(x=positions[counts.index(trial.copies)], line=fig.THIN_LINE)
+    ticks = [str(count) if count in (*_TICKS, trial.copies) else "" for count in counts]
+    figure.update_xaxes(title_text="copies in sentence B", tickvals=positions, ticktext=ticks, zeroline=False)
     figure.update_yaxes(title_text="cosine similarity to sentence A", zeroline=False)
     figure.update_layout(legend={"y": -0.22, "yanchor": "top"}, margin={"t": 12}, hovermode="closest")
-    names = (token, *(f"{name} (benign)" for name in benign))
-    return ReportFigure(
-        "similarity-curve",
-        "Similarity of the two sentences",
-        figure,
-        describe_trial(trial, token),
-        "The similarity of the two sentences as copies of the token are added to sentence B; the thin line "
-        "marks the number chosen. Green: the mean and the range of matched benign tokens. "
-        + ("Dotted: the model's mean similarity u. " if u is not None else "")
-        + "A sticky token makes unrelated sentences more similar than benign tokens do. Many copies of any "
-        "token make related sentences less similar. One pair proves nothing.",
-        DataTable(
-            ("token", *(f"{n} copies" for n in counts)),
-            [(name, *row) for name, row in zip(names, (own, *others), strict=True)],
-        ),
-    )
+    return figure
 
 
 def pair_heatmap(trial: Trial, token: str, benign: str = "") -> ReportFigure:
-    copies, names, matrices = trial.copies, trial.names, trial.heat
-    titles = ["without copies", f"{copies} × {fig.label(token)}", f"{copies} × {fig.label(benign)} (benign)"]
-    columns = ["mean similarity to the others, without copies"]
-    columns += [f"with {copies} × {name}" for name in (token, benign)]
-    others = [values[~np.eye(len(names), dtype=bool)].reshape(len(names), -1) for values in matrices]
-    # Sentences are most similar to themselves: colours are for the other pairs.
-    shades = [float(value) for values in others for value in values.ravel()] or [0.0, 1.0]
-    said = ""
-    if len(names) > 1:
-        what = ("without copies", "with copies of the token", "with copies of the benign token")
-        means = [f"{name} {values.mean():.3f}" for name, values in zip(what, others, strict=False)]
-        said = f"Mean similarity of different sentences: {', '.join(means)}. "
-    itself = ", ".join(f"{np.diag(values).mean():.3f}" for values in matrices[1:])
-    plot = fig.new_panels(titles[: len(matrices)], 410, 0.03, same_scale=True)
-    for column, values in enumerate(matrices, start=1):
+    """Draw the similarities of all sentences: without copies, with those of the token and of a benign one.
+
+    Args:
+        trial: of a token.
+        token: its name.
+        benign: name of the benign token; empty without one.
+    """
+    titles = ["mean similarity to the others, without copies"]
+    titles += [f"with {trial.copies} × {name}" for name in (token, benign)]
+    off_diagonals = [_off_diagonal(matrix) for matrix in trial.heat]
+    rows = []
+    for row, (name, text) in enumerate(zip(trial.names, trial.texts, strict=True)):
+        rows.append((name, text, *_row_means(off_diagonals, row)))
+    plot = _draw_heatmap(trial, off_diagonals, token, benign)
+    # Every cell shows its number, and a narrow screen has no room for the scale.
+    narrow = fig.stacked(plot, len(trial.heat), 350 * len(trial.heat)) | {"coloraxis.showscale": False}
+    return ReportFigure(
+        "pair-heatmap",
+        "All pairs",
+        plot,
+        _heatmap_in_words(trial, off_diagonals),
+        "Rows are sentences with the copies, columns are sentences without. Copies of a sticky token make "
+        "all rows similar: unrelated pairs become brighter, and a sentence becomes less similar to its own "
+        "original (the diagonal).",
+        DataTable(("sentence", "text", *titles[: len(trial.heat)]), rows),
+        narrow,
+    )
+
+
+def _off_diagonal(matrix: Matrix) -> Matrix:
+    """Return the similarities of different sentences, with a row for each sentence."""
+    size = len(matrix)
+    return matrix[~np.eye(size, dtype=bool)].reshape(size, -1)
+
+
+def _row_means(off_diagonals: Sequence[Matrix], row: int) -> list[float | None]:
+    """Return the mean similarity of a sentence to the others in each matrix; None without others."""
+    return [float(matrix[row].mean()) if matrix.shape[1] else None for matrix in off_diagonals]
+
+
+def _heatmap_in_words(trial: Trial, off_diagonals: Sequence[Matrix]) -> str:
+    """Describe the matrices by the means of their different sentences and of their diagonals."""
+    text = ""
+    if len(trial.names) > 1:
+        names = ("without copies", "with copies of the token", "with copies of the benign token")
+        means = [f"{name} {matrix.mean():.3f}" for name, matrix in zip(names, off_diagonals, strict=False)]
+        text = f"Mean similarity of different sentences: {', '.join(means)}. "
+    to_originals = ", ".join(f"{np.diag(matrix).mean():.3f}" for matrix in trial.heat[1:])
+    return f"{text}Mean similarity of a sentence with copies to its original: {to_originals}."
+
+
+def _draw_heatmap(trial: Trial, off_diagonals: Sequence[Matrix], token: str, benign: str) -> go.Figure:
+    """Draw a panel for each matrix, with the number in every cell."""
+    titles = [
+        "without copies",
+        f"{trial.copies} × {fig.label(token)}",
+        f"{trial.copies} × {fig.label(benign)} (benign)",
+    ]
+    plot = fig.new_panels(titles[: len(trial.heat)], 410, 0.03, same_scale=True)
+    for panel, matrix in enumerate(trial.heat, start=1):
         plot.add_heatmap(
-            z=np.round(values, 3).tolist(),
-            x=names,
-            y=names,
+            z=np.round(matrix, 3).tolist(),
+            x=trial.names,
+            y=trial.names,
             coloraxis="coloraxis",
             texttemplate="%{z:.2f}",
             textfont={"size": 11},
             hovertemplate="copies in %{y}, compared with %{x}: %{z:.3f}<extra></extra>",
             row=1,
-            col=column,
+            col=panel,
         )
     plot.update_yaxes(autorange="reversed", showgrid=False)
     plot.update_xaxes(showgrid=False)
     plot.update_yaxes(title_text="sentence with the copies", col=1)
-    plot.update_layout(
-        coloraxis={
-            "colorscale": "Cividis",
-            "cmin": min(0.0, *shades),
-            "cmax": max(shades),
-            "colorbar": {"title": {"text": "cosine"}, "thickness": 12, "len": 0.9},
-        },
-        margin={"t": 40},
-    )
-    return ReportFigure(
-        "pair-heatmap",
-        "All pairs",
-        plot,
-        f"{said}Mean similarity of a sentence with copies to its original: {itself}.",
-        "Rows are sentences with the copies, columns are sentences without. Copies of a sticky token make "
-        "all rows similar: unrelated pairs become brighter, and a sentence becomes less similar to its own "
-        "original (the diagonal).",
-        DataTable(
-            ("sentence", "text", *columns[: len(matrices)]),
-            [
-                (name, text, *(float(values[row].mean()) if len(names) > 1 else None for values in others))
-                for row, (name, text) in enumerate(zip(names, trial.texts, strict=True))
-            ],
-        ),
-        # Every cell shows its number, and a narrow screen has no room for the scale.
-        fig.stacked(plot, len(matrices), 350 * len(matrices)) | {"coloraxis.showscale": False},
-    )
+    # A sentence is most similar to itself: colours are for pairs of different sentences.
+    low = min((float(matrix.min()) for matrix in off_diagonals if matrix.size), default=0.0)
+    high = max((float(matrix.max()) for matrix in off_diagonals if matrix.size), default=1.0)
+    color_axis = {
+        "colorscale": "Cividis",
+        "cmin": min(0.0, low),
+        "cmax": high,
+        "colorbar": {"title": {"text": "cosine"}, "thickness": 12, "len": 0.9},
+    }
+    plot.update_layout(coloraxis=color_axis, margin={"t": 40})
+    return plot

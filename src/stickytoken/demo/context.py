@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -35,74 +35,122 @@ if TYPE_CHECKING:
 
 
 EXAMPLES = Path(__file__).parent / "example"
-EXAMPLE, TAMPERED = EXAMPLES / "all-MiniLM-L6-v2", EXAMPLES / "tampered"
+EXAMPLE = EXAMPLES / "all-MiniLM-L6-v2"
+TAMPERED = EXAMPLES / "tampered"
+# Runs of a folder that are listed, the latest: more make the list hard to use.
+_MOST_RUNS = 50
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """A run in the list of the app."""
+
+    label: str
+    path: Path
+    record: RunRecord
 
 
 class RunLibrary:
-    def __init__(self, listed: Sequence[tuple[str, Path, RunRecord]], left_out: Sequence[str] = ()) -> None:
-        self.paths = {label: path for label, path, _ in listed}
-        self.records = {label: record for label, _, record in listed}
-        self._read: dict[str, RunContent] = {}
-        self._lock = threading.Lock()
+    """The runs that the app lists; a run is read when a visitor first opens it."""
+
+    def __init__(self, runs: Sequence[ListedRun], left_out: Sequence[str] = ()) -> None:
+        """List runs.
+
+        Args:
+            runs: with distinct labels.
+            left_out: why other folders could not be read as runs, a line for each.
+        """
+        self.paths = {run.label: run.path for run in runs}
+        self.records = {run.label: run.record for run in runs}
         self.left_out = tuple(left_out)
+        self._contents: dict[str, RunContent] = {}
+        self._lock = threading.Lock()
 
     @property
     def labels(self) -> list[str]:
         return list(self.paths)
 
     def content(self, label: object) -> RunContent:
+        """Return what is stored in a run.
+
+        Raises:
+            RunError: there is no run with that label, or it is damaged.
+        """
         if not isinstance(label, str) or label not in self.paths:
             raise RunError("there is no run with that name: choose one from the list")
         with self._lock:
-            if label not in self._read:
-                self._read[label] = read_content(self.paths[label])
-            return self._read[label]
+            if label not in self._contents:
+                self._contents[label] = read_content(self.paths[label])
+            return self._contents[label]
 
 
 def find_runs(
     named: Sequence[Path], folder: Path, examples: Sequence[Path] = (TAMPERED, EXAMPLE)
 ) -> RunLibrary:
-    listed = [_listed(path.expanduser()) for path in named]
-    taken = {path.expanduser().resolve() for path in named}
-    try:
-        found = [path.parent for path in folder.glob(f"*/{store.RUN_FILE}")]
-        found = sorted(found, key=lambda path: (-path.stat().st_mtime, path.name))[:50]
-    except OSError:
-        found = []  # nobody named this folder, so an unreadable one is no error
-    unread = []
-    for path in found:
-        if path.resolve() in taken:
+    """List the runs that a user named, those in a folder, the latest first, and packaged ones.
+
+    Args:
+        named: run folders; a damaged one is an error.
+        folder: with other run folders; those that cannot be read are left out.
+        examples: packaged run folders; absent ones are left out.
+
+    Raises:
+        RunError: a named folder is no run or is damaged.
+    """
+    runs = [_listed(path.expanduser()) for path in named]
+    named_paths = {path.expanduser().resolve() for path in named}
+    errors = []
+    for path in _run_folders(folder):
+        if path.resolve() in named_paths:
             continue
         try:
             run = _listed(path)
-            if not listed:  # the app opens with the first one
+            is_opened_first = not runs
+            if is_opened_first:
                 read_content(path)
-            listed.append(run)
+            runs.append(run)
         except StickyTokenError as error:
-            unread.append(error)
+            errors.append(error)
     for example in examples:
         if (example / store.RUN_FILE).is_file():
             record = RunFolder(example).read_run()
-            listed.append((f"{record.model.title} (example)", example, record))
-    labels = [label for label, *_ in listed]
-    return RunLibrary(
-        [
-            (f"{label}, {visible(str(path))}" if labels.count(label) > 1 else label, path, record)
-            for label, path, record in listed
-        ],
-        [" ".join(visible(str(error)).split()) for error in unread],
-    )
+            runs.append(ListedRun(f"{record.model.title} (example)", example, record))
+    left_out = [" ".join(visible(str(error)).split()) for error in errors]
+    return RunLibrary(_with_distinct_labels(runs), left_out)
 
 
-def _listed(path: Path) -> tuple[str, Path, RunRecord]:
+def _run_folders(folder: Path) -> list[Path]:
+    """Return the run folders in a folder, the latest first; none if the folder cannot be read."""
+    try:
+        run_folders = [path.parent for path in folder.glob(f"*/{store.RUN_FILE}")]
+        return sorted(run_folders, key=lambda path: (-path.stat().st_mtime, path.name))[:_MOST_RUNS]
+    except OSError:
+        # Nobody named this folder, so an unreadable one is no error.
+        return []
+
+
+def _with_distinct_labels(runs: Sequence[ListedRun]) -> list[ListedRun]:
+    """Add their paths to the labels of runs that have the same label."""
+    labels = [run.label for run in runs]
+    distinct = []
+    for run in runs:
+        is_shared = labels.count(run.label) > 1
+        label = f"{run.label}, {visible(str(run.path))}" if is_shared else run.label
+        distinct.append(replace(run, label=label))
+    return distinct
+
+
+def _listed(path: Path) -> ListedRun:
+    """Read the record of a run folder; its name is the label."""
     folder = RunFolder(path)
     if not folder.exists():
         raise RunError(f"no run folder {str(path)!r}")
     record = folder.read_run()
     name = visible(path.resolve().name)
-    return name if record.result else f"{name} (not finished)", path, record
+    return ListedRun(name if record.result else f"{name} (not finished)", path, record)
 
 
+# Of the choice of benign tokens.
 _SEED = 42
 
 
@@ -111,7 +159,7 @@ class SharedModel:
 
     def __init__(self, encoder: IdReader) -> None:
         self._encoder = encoder
-        self._identity = encoder.identity  # once: nobody changes the model of a server
+        self._identity = encoder.identity  # computed once: the model of a server does not change
         # Reentrant: a run is reopened within calls that already hold the lock.
         self._lock = threading.RLock()
         self.vocabulary: Vocabulary = categorize(encoder.tokenizer)
@@ -125,13 +173,20 @@ class SharedModel:
 
     @contextmanager
     def encoder(self) -> Iterator[IdReader]:
+        """Lend the model to one visitor at a time."""
         with self._lock:
             yield self._encoder
 
     def is_model_of(self, record: resume.MeasurementRecord) -> bool:
+        """Say whether a run or a repair is of this model."""
         return model_difference(record, self._identity) == []
 
     def reopened(self, run: Run) -> Reopened:
+        """Return a run with its model, to measure more tokens.
+
+        Raises:
+            InputError: the run is of another model.
+        """
         if not self.is_model_of(run.record):
             raise InputError(
                 f"the run was made with {run.record.model.name} or with other settings of it, but "
@@ -141,18 +196,21 @@ class SharedModel:
             return self._reopened(run)
 
     def benign(self, token_id: int, run: Run | None, count: int) -> tuple[Token, ...]:
+        """Return benign tokens that match a token; none that the run flags or that is too long to read."""
         excluded = flagged_tokens(run) | self._unread | {token_id}
         return match_benign(self.vocabulary, token_id, excluded, count, _SEED).tokens
 
     def name_of(self, token_id: int) -> str:
+        """Return what a visitor types to name a token: its string, or # and its id if that is not enough."""
         name = self._string(token_id)
         try:
-            found = named_token(self.vocabulary, name)
+            named = named_token(self.vocabulary, name)
         except InputError:
             return f"#{token_id}"
-        return name if found.id == token_id and visible(name) == name else f"#{token_id}"
+        return name if named.id == token_id and visible(name) == name else f"#{token_id}"
 
     def shown_name(self, token_id: int) -> str:
+        """Return the string of a token with visible characters."""
         return visible(self._string(token_id))
 
     def _string(self, token_id: int) -> str:
@@ -161,12 +219,16 @@ class SharedModel:
         return self.vocabulary.tokens[self.vocabulary.ids.index(token_id)]
 
 
+# The most that a visitor can ask for; a larger input would keep others waiting.
 TEXT_CHARACTERS = 1000
 COPIES = 32
 _TOKEN_CHARACTERS = 200
+# Larger ids are no ids of any vocabulary.
+_FIRST_ABSURD_ID = 10**9
 
 
 def checked_text(name: str, text: object) -> str:
+    """Return a sentence that a visitor typed, or refuse it under the name of its field."""
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"{name} is empty: write a sentence")
     if len(text) > TEXT_CHARACTERS:
@@ -176,33 +238,40 @@ def checked_text(name: str, text: object) -> str:
     return text
 
 
-def checked_count(name: str, value: object, least: int, most: int) -> int:
-    wanted = f"enter a whole number from {least} to {most}"
+def checked_count(name: str, value: object, smallest: int, largest: int) -> int:
+    """Return a whole number that a visitor typed, or refuse it under the name of its field."""
+    advice = f"enter a whole number from {smallest} to {largest}"
     if value is None:
-        raise InputError(f"{name} is empty: {wanted}")
+        raise InputError(f"{name} is empty: {advice}")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InputError(f"{name} is not a number: {wanted}")
-    if not least <= value <= most or value != int(value):
-        raise InputError(f"{name} is {value!s:.20}: {wanted}")
+        raise InputError(f"{name} is not a number: {advice}")
+    if not smallest <= value <= largest or value != int(value):
+        raise InputError(f"{name} is {value!s:.20}: {advice}")
     return int(value)
 
 
 def checked_placement(value: object) -> Placement:
+    """Return the placement that a visitor chose."""
     if not isinstance(value, str) or value not in set(Placement):
         raise InputError(f"the place of the copies is unknown: choose one of {', '.join(Placement)}")
     return Placement(value)
 
 
 def checked_token_id(value: object) -> int:
-    # A cell of a table holds the id as text.
+    """Return the id of a token that a visitor chose from a list, or in a table, whose cells hold text."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _FIRST_ABSURD_ID:
         return value
     raise InputError("no token with that id: choose one from the list")
 
 
 def named_token(vocabulary: Vocabulary, name: object) -> Token:
+    """Return the token that a visitor named by its string, or by # and its id.
+
+    Raises:
+        InputError: there is no such token, or it cannot occur in text.
+    """
     if not isinstance(name, str) or not name.strip():
         raise InputError("the token is empty: write it as in the vocabulary, or # and its id")
     if len(name) > _TOKEN_CHARACTERS:
@@ -212,7 +281,7 @@ def named_token(vocabulary: Vocabulary, name: object) -> Token:
 
 @dataclass(frozen=True)
 class AppContext:
-    """Shared by all visitors and never changed."""
+    """What all visitors share; it never changes."""
 
     model: SharedModel  # the model
     library: RunLibrary  # the runs
@@ -227,22 +296,26 @@ class AppContext:
 
     @property
     def sentences(self) -> list[str]:
-        kept = []
+        """The anchors of the run, or the sentences to use without one."""
+        anchors = []
         if self.content is not None and self.content.plan is not None:
-            kept = self.content.method.texts(self.content.plan).anchors
-        return kept or list(self.corpus.texts)
+            anchors = self.content.method.texts(self.content.plan).anchors
+        return anchors or list(self.corpus.texts)
 
     def verdict_of(self, token_id: int) -> str | None:
+        """Return the verdict of the run on a token, with its reason; None without one."""
         rows = [] if self.run is None else self.run.tokens.filter(token_id=token_id).to_dicts()
         for row in rows:
             if row["verdict"] is not None:
-                return f"{row['verdict']} in the run{f': {reason}' if (reason := row.get('reason')) else ''}"
+                reason = row.get("reason")
+                return f"{row['verdict']} in the run: {reason}" if reason else f"{row['verdict']} in the run"
         return None
 
 
 def make_context(
     model: SharedModel, library: RunLibrary, corpus: Sentences, repaired: SharedModel | None = None
 ) -> AppContext:
+    """Make the context of an app with the first finished run of its model."""
     for label, record in library.records.items():
         if record.result is not None and model.is_model_of(record):
             return AppContext(model, library, library.content(label), corpus, repaired)
@@ -260,9 +333,11 @@ class Startup:
 
     @property
     def opened(self) -> str | None:
+        """The label of the run that the app opens with; None without runs."""
         return next(iter(self.library.labels), None)
 
     def finish(self, load: Callable[[], AppContext]) -> None:
+        """Load the model; visitors who wait for it get the context, or the error."""
         try:
             context = load()
         except StickyTokenError as error:
@@ -274,10 +349,12 @@ class Startup:
         self._context.set_result(context)
 
     def context(self) -> AppContext:
+        """Return the context; wait until the model is loaded."""
         return self._context.result()
 
 
 def tampered_models(original: Any) -> tuple[SharedModel, SharedModel]:
+    """Return copies of the packaged model: with the rows that were tampered with, and with repaired rows."""
     import torch
 
     rows = np.load(TAMPERED / "rows.npz")
@@ -292,46 +369,62 @@ def tampered_models(original: Any) -> tuple[SharedModel, SharedModel]:
     return with_rows("tampered"), with_rows("repaired")
 
 
+# Copies in the worked example, where the run has no example of its own.
 _COPIES = 8
+# Flagged tokens in the list of the first tab.
 _LISTED = 200
-# Short sentences are preferred for the heat map: they are read in a table.
+# Characters of a sentence in the heat map: short ones are preferred, because they are read in a table.
 _CHARACTERS = 120
+# Sentences in the heat map, besides the visitor's two.
+_OTHER_SENTENCES = 6
 
 
-class Example(NamedTuple):
+@dataclass(frozen=True)
+class Example:
+    """What the app shows before a visitor asks anything."""
+
     anchor: str
     carrier: str
     token_id: int
     copies: int
-    why: str
+    why: str  # this token and these sentences
 
 
 def worked_example(context: AppContext) -> Example:
-    content, vocabulary = context.content, context.model.vocabulary
+    """Return an example: the worst token of the run with the pair of texts that it raises most."""
+    content = context.content
     if content is None or content.run is None:
-        sentences = spread(list(context.corpus.texts), 2)
-        # A special token that can occur in text, or else a word; special tokens are often the worst.
-        entries = zip(vocabulary.ids, vocabulary.categories, strict=True)
-        special = [token_id for token_id, category in entries if category is Category.OK_SPECIAL]
-        token_id = (special or [token.id for token in vocabulary.available])[0]
-        why = "No run of this model is open, so its sticky tokens are not known."
-        return Example(sentences[0], sentences[-1], token_id, _COPIES, why)
+        return _example_without_run(context)
     which = "the worst token" if len(content.flagged) else "not sticky, but ranks highest"
     why = f"It is {which} in the run {content.path.name}; the sentences are"
     if content.evidence is not None:
         known = pl.col("largest_before").is_not_null()
         rows = content.evidence.tokens.filter(known, token_id=worst_token(content))
-        for row in rows.iter_rows(named=True):
-            pair = (row["largest_anchor"], row["largest_carrier"])
-            copies = content.evidence.record.pair_copies
+        if not rows.is_empty():
+            row = rows.row(0, named=True)
             return Example(
-                *pair,
+                row["largest_anchor"],
+                row["largest_carrier"],
                 row["token_id"],
-                copies,
+                content.evidence.record.pair_copies,
                 f"{why} the unrelated pair of that run that its copies raise most.",
             )
-    own = context.sentences
-    return Example(own[0], own[-1], worst_token(content), _COPIES, f"{why} from that run.")
+    sentences = context.sentences
+    return Example(sentences[0], sentences[-1], worst_token(content), _COPIES, f"{why} from that run.")
+
+
+def _example_without_run(context: AppContext) -> Example:
+    """Return an example with a special token that can occur in text, or else with a word.
+
+    Special tokens are often the worst.
+    """
+    vocabulary = context.model.vocabulary
+    sentences = spread(list(context.corpus.texts), 2)
+    entries = zip(vocabulary.ids, vocabulary.categories, strict=True)
+    special = [token_id for token_id, category in entries if category is Category.OK_SPECIAL]
+    token_id = special[0] if special else vocabulary.available[0].id
+    why = "No run of this model is open, so its sticky tokens are not known."
+    return Example(sentences[0], sentences[-1], token_id, _COPIES, why)
 
 
 def worst_token(content: RunContent) -> int:
@@ -345,6 +438,7 @@ def worst_token(content: RunContent) -> int:
 
 
 def listed_tokens(content: RunContent | None) -> list[tuple[int, str]]:
+    """Return ids and verdicts of the tokens that a visitor can choose from: flagged ones, then others."""
     if content is None or content.run is None:
         return []
     listed = dict(content.flagged.head(_LISTED).select("token_id", "verdict").iter_rows())
@@ -355,11 +449,13 @@ def listed_tokens(content: RunContent | None) -> list[tuple[int, str]]:
 
 
 def other_sentences(context: AppContext) -> tuple[str, ...]:
+    """Return the sentences of the heat map besides the visitor's two."""
     short = [text for text in context.sentences if len(text) <= _CHARACTERS]
-    return tuple(spread(short or context.sentences, 6))
+    return tuple(spread(short or context.sentences, _OTHER_SENTENCES))
 
 
 def spread(texts: list[str], count: int) -> list[str]:
+    """Choose some texts at equal distances, from the middle of as many equal parts of the list."""
     if len(texts) <= count:
         return texts
-    return [texts[(2 * k + 1) * len(texts) // (2 * count)] for k in range(count)]
+    return [texts[(2 * position + 1) * len(texts) // (2 * count)] for position in range(count)]

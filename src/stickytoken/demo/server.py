@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import socket
 import time
 from collections.abc import Container
@@ -13,7 +12,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import gradio as gr
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stickytoken.demo._compare import compare_tab, repair_tab
@@ -31,18 +33,32 @@ _LOG = logging.getLogger(__name__)
 _FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
 _MONO = ["ui-monospace", "SF Mono", "Menlo", "Consolas", "Noto Sans Mono", "monospace"]
 
-# By light and dark scheme; text has a contrast of at least 4.5 to 1 in both.
+# Gradio's names of colours in the light and in the dark scheme; text has a contrast of at least 4.5 to 1.
 _COLORS = {
-    "button_primary_background_fill": ("#00609a", "#00609a"),
-    "button_primary_background_fill_hover": ("#004a78", "#004a78"),
-    "button_primary_text_color": ("#ffffff", "#ffffff"),
-    "block_info_text_color": ("#57606f", "#a3adbb"),
-    "block_label_text_color": ("#3b4350", "#d0d6de"),
-    "block_title_text_color": ("#3b4350", "#d0d6de"),
+    "button_primary_background_fill": "#00609a",
+    "button_primary_background_fill_dark": "#00609a",
+    "button_primary_background_fill_hover": "#004a78",
+    "button_primary_background_fill_hover_dark": "#004a78",
+    "button_primary_text_color": "#ffffff",
+    "button_primary_text_color_dark": "#ffffff",
+    "block_info_text_color": "#57606f",
+    "block_info_text_color_dark": "#a3adbb",
+    "block_label_text_color": "#3b4350",
+    "block_label_text_color_dark": "#d0d6de",
+    "block_title_text_color": "#3b4350",
+    "block_title_text_color_dark": "#d0d6de",
 }
+# Requests that may wait for the model; more are refused.
+_LONGEST_QUEUE = 32
 
 
 def make_app(startup: Startup, shared: bool = False) -> gr.Blocks:
+    """Make the page of the app.
+
+    Args:
+        startup: the runs, and the model when it is loaded.
+        shared: whether the page is also served on a public address.
+    """
     model = visible(startup.model_name)
     blocks = _CheckedBlocks(title=f"Sticky tokens of {model}", analytics_enabled=False, fill_width=False)
     with blocks:
@@ -53,23 +69,22 @@ def make_app(startup: Startup, shared: bool = False) -> gr.Blocks:
         with gr.Tabs():
             with gr.Tab("Try"):
                 try_tab(startup, blocks)
-            with gr.Tab("Why similar") as asking:
-                why_tab(startup, blocks, asking)
-            with gr.Tab("Explore") as exploring:
-                explore_tab(startup, exploring)
-            with gr.Tab("Why sticky") as explaining:
-                explain_tab(startup, blocks, explaining)
+            with gr.Tab("Why similar") as tab:
+                why_tab(startup, blocks, tab)
+            with gr.Tab("Explore") as tab:
+                explore_tab(startup, tab)
+            with gr.Tab("Why sticky") as tab:
+                explain_tab(startup, blocks, tab)
             with gr.Tab("Repair"):
                 repair_tab(startup, blocks)
-            with gr.Tab("Compare") as comparing:
-                compare_tab(startup.library, comparing)
-    # Requests that may wait for the model; more are refused.
-    blocks.queue(max_size=32)
+            with gr.Tab("Compare") as tab:
+                compare_tab(startup.library, tab)
+    blocks.queue(max_size=_LONGEST_QUEUE)
     return blocks
 
 
 class _CheckedBlocks(gr.Blocks):
-    """Blocks that answer a malformed request with one line."""
+    """Blocks that answer a malformed request in one line."""
 
     async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any, **kwargs: Any) -> Any:
         if len(inputs) != len(block_fn.inputs):
@@ -93,20 +108,14 @@ def _malformed(reason: str) -> gr.Error:
     )
 
 
+# Names under which this machine reaches itself. A page of another site can make a browser resolve that site's
+# name to this machine and then read the app (DNS rebinding); its requests still carry the other name.
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?", re.ASCII)
 _BODY_BYTES = 16_000_000
 _API = "/gradio_api"
 _JOIN = f"{_API}/queue/join"
-# The page sends nothing else; uploads, direct calls and Gradio's own editor stay closed.
+# The page posts nothing else; uploads, direct calls and Gradio's own editor stay closed.
 _POSTED = (_JOIN, f"{_API}/cancel", f"{_API}/reset")
-
-
-def is_allowed(address: str, names: Container[str] = LOOPBACK) -> bool:
-    # A page of another site can make a browser resolve that site's name to this machine and then read the app
-    # (DNS rebinding); the request still carries the other name.
-    found = _HOST.fullmatch(address.lower())
-    return found is not None and found[1] in names
 
 
 # Gradio's page contains inline scripts and builds functions from templates, so both must be allowed; but
@@ -125,76 +134,106 @@ _POLICY = "; ".join(
         "form-action 'self'",
     )
 )
-_HEADERS = ((b"content-security-policy", _POLICY.encode("ascii")), (b"referrer-policy", b"no-referrer"))
+_HEADERS = {"content-security-policy": _POLICY, "referrer-policy": "no-referrer"}
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """Why a request is not answered."""
+
+    status: int
+    reason: str
 
 
 class RequestGuard:
-    """ASGI middleware that answers the app's own page alone, and adds a policy to every response."""
+    """ASGI middleware that answers the app's own page only, and adds a policy to every response."""
 
-    def __init__(self, app: ASGIApp, hosts: Container[str]) -> None:
+    def __init__(self, app: ASGIApp, public_hosts: Container[str]) -> None:
+        """Guard an app.
+
+        Args:
+            app: whose requests are checked.
+            public_hosts: names under which others reach the app; filled when it is shared.
+        """
         self._app = app
-        self._hosts = hosts
+        self._public_hosts = public_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_policy(message: Message) -> None:
+        """Answer a request, or refuse it."""
+
+        async def send_with_policy(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+                MutableHeaders(scope=message).update(_HEADERS)
             await send(message)
 
-        refused = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
-        if refused is None:
+        refusal = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
+        if refusal is None:
             try:
-                await self._app(scope, receive, with_policy)
+                await self._app(scope, receive, send_with_policy)
             except KeyError:
                 # Gradio looks events up by number when they are sent; handlers run later, in its queue.
                 if scope["type"] != "http" or scope["path"].rstrip("/") != _JOIN:
                     raise
-                refused = (404, "the page has no such event: reload it")
-        if refused is not None:
-            status, reason = refused
-            _LOG.warning("refused a request: %s", reason)
-            await _refuse(scope, with_policy, status, reason)
+                refusal = _Refusal(404, "the page has no such event: reload it")
+        if refusal is not None:
+            _LOG.warning("refused a request: %s", refusal.reason)
+            await _refuse(scope, receive, send_with_policy, refusal)
 
-    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        headers: dict[bytes, list[str]] = {}
-        for name, value in scope["headers"]:
-            headers.setdefault(name.lower(), []).append(value.decode("latin-1"))
-        hosts = headers.get(b"host", [])
-        if len(hosts) != 1 or not is_allowed(hosts[0], self._hosts):
-            return 403, "this app answers on this machine only: open it as localhost or 127.0.0.1"
-        for origin in headers.get(b"origin", []):
-            address = origin.partition("://")[2]
-            public = is_allowed(address, self._hosts) and not is_allowed(address)
-            if address != hosts[0] and not public:
-                return 403, "this app answers its own page only"
+    def _refusal(self, scope: Scope) -> _Refusal | None:
+        """Return why a request is refused; None if it is answered."""
+        headers = Headers(scope=scope)
+        if any(not self._is_own_origin(origin, headers) for origin in headers.getlist("origin")):
+            return _Refusal(403, "this app answers its own page only")
         if scope["type"] == "websocket":
-            return 403, "this app has no websockets"
-        return None if scope["method"] in ("GET", "HEAD", "OPTIONS") else _refused_body(scope, headers)
+            return _Refusal(403, "this app has no websockets")
+        if scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            return None
+        return _refused_body(scope["path"], headers)
+
+    def _is_own_origin(self, origin: str, headers: Headers) -> bool:
+        """Say whether a page is the app's own: under the name of this request, or under a public name."""
+        address = origin.partition("://")[2]
+        return address == headers.get("host") or address.lower() in self._public_hosts
 
 
-def _refused_body(scope: Scope, headers: dict[bytes, list[str]]) -> tuple[int, str] | None:
-    if scope["path"].rstrip("/") not in _POSTED:
-        return 404, "this app has no API: use the command line or the Python package instead"
-    length = headers.get(b"content-length", [""])[0]
+def _refused_body(path: str, headers: Headers) -> _Refusal | None:
+    """Return why a request with a body is refused; None if it is answered."""
+    if path.rstrip("/") not in _POSTED:
+        return _Refusal(404, "this app has no API: use the command line or the Python package instead")
+    length = headers.get("content-length", "")
     if not length.isdecimal():
-        return 411, "the length of the request is missing"
+        return _Refusal(411, "the length of the request is missing")
     if int(length) > _BODY_BYTES:
-        return 413, f"the request has more than {_BODY_BYTES:,} bytes"
+        return _Refusal(413, f"the request has more than {_BODY_BYTES:,} bytes")
     return None
 
 
-async def _refuse(scope: Scope, send: Send, status: int, reason: str) -> None:
+async def _refuse(scope: Scope, receive: Receive, send: Send, refusal: _Refusal) -> None:
+    """Answer a request with the reason why it is refused."""
     if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008, "reason": reason})
+        await send({"type": "websocket.close", "code": 1008, "reason": refusal.reason})
         return
-    body = f"{reason}\n".encode()
-    headers = [
-        (b"content-type", b"text/plain; charset=utf-8"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+    # The connection is closed, because the body of the request was not read.
+    response = PlainTextResponse(f"{refusal.reason}\n", refusal.status, {"connection": "close"})
+    await response(scope, receive, send)
+
+
+class _TrustedHosts:
+    """Makes Starlette's check of the host, which learns the public name when the app is shared."""
+
+    def __init__(self) -> None:
+        self._middleware: list[TrustedHostMiddleware] = []
+
+    def __call__(self, app: ASGIApp) -> TrustedHostMiddleware:
+        """Check the host of every request to an app."""
+        middleware = TrustedHostMiddleware(app, list(LOOPBACK), www_redirect=False)
+        self._middleware.append(middleware)
+        return middleware
+
+    def add(self, host: str) -> None:
+        """Answer requests under another name, too."""
+        for middleware in self._middleware:
+            middleware.allowed_hosts.append(host)
 
 
 HOST = "127.0.0.1"
@@ -203,74 +242,100 @@ _LARGEST_PORT = 65_535
 
 @dataclass(frozen=True)
 class Served:
+    """An app that is being served."""
+
     blocks: gr.Blocks  # the page
     url: str  # its address on this machine
     public_url: str | None  # its public address; None if it is not shared
 
     def wait(self) -> None:
+        """Wait until the app is closed."""
         while self.blocks.is_running:
             time.sleep(0.2)
 
     def close(self) -> None:
+        """Stop serving."""
         self.blocks.close(verbose=False)
 
 
 def require_free(port: int) -> int:
+    """Return a port that is free: the given one, or any for 0.
+
+    Raises:
+        InputError: the port is no port number, or is in use.
+    """
     if not 0 <= port <= _LARGEST_PORT:
         raise InputError(
             f"port {port} is not a port number: use 1 to {_LARGEST_PORT}, or 0 for any free port"
         )
-    with socket.socket() as tried:
+    with socket.socket() as listener:
         # As servers do: a port whose last connections are closing counts as free.
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            tried.bind((HOST, port))
+            listener.bind((HOST, port))
         except OSError as error:
             raise InputError(
                 f"port {port} cannot be used ({(error.strerror or str(error)).lower()}): choose another one "
                 "with --port, or --port 0 for any free port"
             ) from error
-        found: int = tried.getsockname()[1]
-        return found
+        free_port: int = listener.getsockname()[1]
+        return free_port
 
 
 def serve(blocks: gr.Blocks, port: int, share: bool) -> Served:
-    """Start serving in the background, on 127.0.0.1 alone, to requests that address this machine by name."""
-    free = require_free(port)
-    hosts = set(LOOPBACK)
-    light = {name: color for name, (color, _) in _COLORS.items()}
-    dark = {f"{name}_dark": color for name, (_, color) in _COLORS.items()}
-    themes = json.dumps({name: template(name) for name in ("light", "dark")})
-    script = packaged("app.js", "stickytoken.demo").replace("__THEMES__", themes) + packaged("pieces.js")
+    """Start serving in the background, on 127.0.0.1 only.
+
+    Args:
+        blocks: the page.
+        port: to serve on; 0 takes any free one.
+        share: whether Gradio also serves the page on a public address.
+
+    Raises:
+        InputError: the port is in use, or no public address could be made.
+    """
+    free_port = require_free(port)
+    trusted_hosts = _TrustedHosts()
+    public_hosts: set[str] = set()
+    guards = [Middleware(trusted_hosts), Middleware(RequestGuard, public_hosts=public_hosts)]
+    # System fonts, so that nothing is fetched.
+    theme = gr.themes.Default(primary_hue="blue", font=_FONTS, font_mono=_MONO).set(**_COLORS)
+    launch_options: dict[str, Any] = {
+        "server_name": HOST,
+        "server_port": free_port,
+        "share": share,
+        "quiet": True,
+        "prevent_thread_lock": True,
+        "inbrowser": False,
+        "show_error": False,
+        "footer_links": [],
+        "run_history": False,
+        "ssr_mode": False,
+        "pwa": False,
+        "mcp_server": False,
+        "enable_monitoring": False,
+        "allowed_paths": [],
+        "app_kwargs": {"middleware": guards},
+        "theme": theme,
+        "css": packaged("pieces.css") + packaged("app.css", "stickytoken.demo"),
+        "head": f"<script>{_script()}</script>",
+    }
     try:
-        _, url, public = blocks.launch(
-            server_name=HOST,
-            server_port=free,
-            share=share,
-            quiet=True,
-            prevent_thread_lock=True,
-            inbrowser=False,
-            show_error=False,
-            footer_links=[],
-            run_history=False,
-            ssr_mode=False,
-            pwa=False,
-            mcp_server=False,
-            enable_monitoring=False,
-            allowed_paths=[],
-            app_kwargs={"middleware": [Middleware(RequestGuard, hosts=hosts)]},
-            # System fonts, so that nothing is fetched.
-            theme=gr.themes.Default(primary_hue="blue", font=_FONTS, font_mono=_MONO).set(**light, **dark),
-            css=packaged("pieces.css") + packaged("app.css", "stickytoken.demo"),
-            head=f"<script>{script}</script>",
-        )
+        _, url, public_url = blocks.launch(**launch_options)
     except OSError as error:
-        raise InputError(f"port {free} was just taken: choose another one with --port") from error
-    if share and not public:
+        raise InputError(f"port {free_port} was just taken: choose another one with --port") from error
+    if share and not public_url:
         blocks.close(verbose=False)
         raise InputError(
             "no public address could be made: check the network, or start the app without --share"
         )
-    if public:
-        hosts.add((urlsplit(public).hostname or "").lower())
-    return Served(blocks, url, public)
+    if public_url:
+        public_host = (urlsplit(public_url).hostname or "").lower()
+        trusted_hosts.add(public_host)
+        public_hosts.add(public_host)
+    return Served(blocks, url, public_url)
+
+
+def _script() -> str:
+    """Return the page's own scripts, with the themes of its pictures."""
+    themes = json.dumps({"light": template("light"), "dark": template("dark")})
+    return packaged("app.js", "stickytoken.demo").replace("__THEMES__", themes) + packaged("pieces.js")

@@ -18,9 +18,9 @@ require_package("jinja2", "a report", "report")
 from stickytoken.comparisons import Comparison
 from stickytoken.detection import Run
 from stickytoken.measurement import write_atomically
-from stickytoken.reports import content as facts
 from stickytoken.reports.comparison import comparison_figures, comparison_markdown, comparison_page
 from stickytoken.reports.content import RunContent, read_content
+from stickytoken.reports.facts import explained_tokens, report_figures
 from stickytoken.reports.figures import ReportFigure
 from stickytoken.reports.page import run_document, run_markdown, run_page
 from stickytoken.validation import file_path, shown
@@ -31,7 +31,7 @@ REPORT_FILE = "report.html"
 
 
 class Format(StrEnum):
-    """What a report is written as."""
+    """The format of a report."""
 
     HTML = "html"
     MD = "md"
@@ -51,10 +51,10 @@ def report(
         what: a run or its folder, or a comparison; the report of an unfinished run says what is missing.
         format: ``html``, one self-contained file; ``md``; ``json``. Default: by the ending of ``out``, else
             ``html``.
-        out: write it to this file too; its folder must exist.
+        out: write the report to this file too; its folder must exist.
         figures: save the figures as PNG and SVG into this folder; needs the extra ``figures`` and Chrome or
             Chromium.
-        explanations: a folder that `explain` wrote to; those in the run folder are shown without it.
+        explanations: a folder that `explain` wrote to. Default: the explanations in the run folder.
 
     Returns:
         The report.
@@ -74,94 +74,136 @@ def report(
             f"a report is about one run, but {len(what)} were passed: put them side by side with "
             "`stickytoken compare`"
         )
-    target = None if out is None else file_path("out", out)
-    pictures = None if figures is None else file_path("figures", figures)
-    why = None if explanations is None else file_path("explanations", explanations)
-    subject: RunContent | Comparison
-    if isinstance(what[0], Comparison):
-        if why is not None:
-            raise InputError("explanations belong to one run: leave them out of a comparison")
-        subject = what[0]
-    else:
-        place = what[0].path if isinstance(what[0], Run) else file_path("the run", what[0])
-        subject = read_content(place, why)
-    text = _written(subject, format_of(target) if format is None else Format(str(format)))
-    if target is not None:
-        write_report(text, target)
-    if pictures is not None:
-        if isinstance(subject, Comparison):
-            drawn = comparison_figures(subject)
-        else:
-            drawn = facts.report_figures(subject)
-            drawn += [figure for each in facts.explained_tokens(subject) for figure in each["figures"]]
-        save_figures(drawn, pictures)
+    report_path = None if out is None else file_path("out", out)
+    figures_folder = None if figures is None else file_path("figures", figures)
+    explanations_folder = None if explanations is None else file_path("explanations", explanations)
+    subject = _subject(what[0], explanations_folder)
+    text = _rendered(subject, format_of(report_path) if format is None else Format(str(format)))
+    if report_path is not None:
+        write_report(text, report_path)
+    if figures_folder is not None:
+        save_figures(_figures_of(subject), figures_folder)
     return text
 
 
-def _written(subject: RunContent | Comparison, format_: Format) -> str:
-    if format_ is Format.JSON:
+def _subject(
+    run_or_comparison: Run | str | Path | Comparison, explanations: Path | None
+) -> RunContent | Comparison:
+    """Return what is reported: a comparison, or what is stored in a run folder."""
+    if isinstance(run_or_comparison, Comparison):
+        if explanations is not None:
+            raise InputError("explanations belong to one run: leave them out of a comparison")
+        return run_or_comparison
+    if isinstance(run_or_comparison, Run):
+        return read_content(run_or_comparison.path, explanations)
+    return read_content(file_path("the run", run_or_comparison), explanations)
+
+
+def _rendered(subject: RunContent | Comparison, report_format: Format) -> str:
+    """Render a report in one of its formats."""
+    if report_format is Format.JSON:
         document = subject.summary() if isinstance(subject, Comparison) else run_document(subject)
         return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+    is_page = report_format is Format.HTML
     if isinstance(subject, Comparison):
-        return comparison_page(subject) if format_ is Format.HTML else comparison_markdown(subject)
-    return run_page(subject) if format_ is Format.HTML else run_markdown(subject)
+        return comparison_page(subject) if is_page else comparison_markdown(subject)
+    return run_page(subject) if is_page else run_markdown(subject)
+
+
+def _figures_of(subject: RunContent | Comparison) -> list[ReportFigure]:
+    """Return all figures of a report, those of explanations last."""
+    if isinstance(subject, Comparison):
+        return comparison_figures(subject)
+    figures = report_figures(subject)
+    for token in explained_tokens(subject):
+        figures += token.figures
+    return figures
 
 
 def format_of(path: Path | None) -> Format:
+    """Return the format that the ending of a file stands for, or HTML."""
     suffix = "" if path is None else path.suffix.lower().removeprefix(".")
     return Format(suffix) if suffix in tuple(Format) else Format.HTML
 
 
 def write_report(text: str, path: Path) -> None:
+    """Write a report to a file, in a folder that exists.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
     try:
-        folder = path.parent.is_dir() and not path.is_dir()
+        is_folder = path.is_dir()
+        has_folder = path.parent.is_dir()
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
-    if not folder:
-        reason = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        raise RunError(f"{path} cannot be written: {reason}")
+    if is_folder:
+        raise RunError(f"{path} cannot be written: it is a folder")
+    if not has_folder:
+        raise RunError(f"{path} cannot be written: there is no folder {path.parent}")
     write_atomically(path, text.encode("utf-8", "backslashreplace"))
 
 
+# Width of a saved figure, in pixels of the screen.
 _WIDTH = 900
-# Dots of a PNG by dot of the screen: sharp at the width of a column in print.
+# Pixels of a PNG for each pixel of the screen: sharp at the width of a printed column.
 _SCALE = 3
 _FORMATS = ("png", "svg")
 
 
 def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
-    """Draw every figure as PNG and SVG; no file is replaced before all are drawn."""
+    """Draw every figure as PNG and SVG; no file is replaced before all are drawn.
+
+    Returns:
+        The files.
+
+    Raises:
+        InputError: there are no figures, or no browser can be started.
+        MissingExtraError: the extra ``figures`` is not installed.
+        RunError: the folder or a file in it cannot be written.
+    """
     if importlib.util.find_spec("kaleido") is None:
         raise MissingExtraError("saving figures", "figures")
-    from choreographer.browsers.chromium import ChromeNotFoundError
-    from choreographer.errors import BrowserClosedError, BrowserFailedError
-    from plotly.graph_objects import Figure
-    from plotly.io import write_images
-
     if not figures:
         raise InputError("there are no figures to save: none of the runs is finished")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{folder} cannot be created: {error.strerror or error}") from error
+    with TemporaryDirectory() as temporary:
+        paths = _draw(figures, Path(temporary))
+        for path in paths:
+            # Copied, not renamed: the folder may be on another disk.
+            write_atomically(folder / path.name, path.read_bytes())
+    return [folder / path.name for path in paths]
+
+
+def _draw(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
+    """Draw figures into a folder with a browser, and return the files."""
+    from choreographer.browsers.chromium import ChromeNotFoundError
+    from choreographer.errors import BrowserClosedError, BrowserFailedError
+    from plotly.graph_objects import Figure
+    from plotly.io import write_images
+
     white = {"paper_bgcolor": "white", "plot_bgcolor": "white"}
-    plots = [Figure(figure.plot).update_layout(white) for figure in figures for _ in _FORMATS]
-    names = [f"{figure.name}.{kind}" for figure in figures for kind in _FORMATS]
-    with TemporaryDirectory() as drawn:
-        paths = [Path(drawn) / name for name in names]
-        try:
-            heights = [plot.layout.height for plot in plots]
-            write_images(plots, paths, width=_WIDTH, height=heights, scale=_SCALE)
-        except (ChromeNotFoundError, BrowserFailedError, BrowserClosedError, RuntimeError) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise InputError(
-                f"figures are drawn by Chrome or Chromium, and neither could be started ({reason}): install "
-                "one, or set BROWSER_PATH to its program; the HTML report needs no browser to be written"
-            ) from error
-        except OSError as error:
-            raise RunError(f"figures cannot be drawn in {drawn}: {error.strerror or error}") from error
-        if missing := [path.name for path in paths if not path.is_file() or not path.stat().st_size]:
-            raise RunError(f"the browser did not draw {missing[0]}: run the same command again")
-        for name in names:
-            write_atomically(folder / name, (Path(drawn) / name).read_bytes())  # it may be on another disk
-    return [folder / name for name in names]
+    plots = []
+    paths = []
+    for figure in figures:
+        for file_format in _FORMATS:
+            plots.append(Figure(figure.plot).update_layout(white))
+            paths.append(folder / f"{figure.name}.{file_format}")
+    heights = [plot.layout.height for plot in plots]
+    try:
+        write_images(plots, paths, width=_WIDTH, height=heights, scale=_SCALE)
+    except (ChromeNotFoundError, BrowserFailedError, BrowserClosedError, RuntimeError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(
+            f"figures are drawn by Chrome or Chromium, and neither could be started ({reason}): install "
+            "one, or set BROWSER_PATH to its program; the HTML report needs no browser to be written"
+        ) from error
+    except OSError as error:
+        raise RunError(f"figures cannot be drawn in {folder}: {error.strerror or error}") from error
+    for path in paths:
+        if not path.is_file() or path.stat().st_size == 0:
+            raise RunError(f"the browser did not draw {path.name}: run the same command again")
+    return paths

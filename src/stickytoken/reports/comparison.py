@@ -1,4 +1,4 @@
-"""Report a comparison: its figures, tables and words, as a page and as Markdown."""
+"""The report of a comparison: its words, tables and figures, as a page and as Markdown."""
 
 from __future__ import annotations
 
@@ -35,19 +35,30 @@ _WARNINGS = {
 _IN_REPORTS = ("u", "IsoScore")
 
 
+@dataclass(frozen=True)
+class RunHeadline:
+    """The answer of a compared run."""
+
+    name: str  # of the run
+    text: str
+    tone: str  # severity of its worst token, or ``clean``
+
+
 def comparison_parts(comparison: Comparison) -> dict[str, Any]:
+    """Return headlines, notes and tables of a comparison, by the names that the templates use."""
     answers, reasons = comparison.comparability
+    headlines = []
+    for compared in comparison.runs:
+        text = comparisons.short_headline(compared.run)
+        headlines.append(RunHeadline(compared.name, text, comparisons.tone_of(compared.run.sticky)))
     return {
-        "headlines": [
-            (each.name, comparisons.short_headline(each.run), comparisons.tone_of(each.run.sticky))
-            for each in comparison.runs
-        ],
+        "headlines": headlines,
         "notes": comparison.notes,
         "summary": DataTable(comparisons.HEADINGS, comparisons.shown_rows(comparison)),
         "answers": [f"{measure.value}: {answer.value}" for measure, answer in answers.items()],
         "comparability": DataTable(
             ("comparable?", "because"),
-            [(each.answer.value, comparisons.shown_reason(each)) for each in reasons],
+            [(reason.answer.value, comparisons.shown_reason(reason)) for reason in reasons],
         ),
         "agreements": DataTable.of(
             {
@@ -69,25 +80,26 @@ def finding(comparison: Comparison) -> str:
     with_sticky = [compared.name for compared in comparison.runs if not compared.run.sticky.is_empty()]
     without = [compared.name for compared in comparison.runs if compared.run.sticky.is_empty()]
     if not with_sticky:
-        said = "No run found a sticky token."
+        answer_line = "No run found a sticky token."
     elif not without:
-        said = "Every run found sticky tokens."
+        answer_line = "Every run found sticky tokens."
     else:
-        found = comparisons.listed(with_sticky)
-        said = f"{found} found sticky tokens; {comparisons.listed(without)} found none."
+        finders = comparisons.listed(with_sticky)
+        answer_line = f"{finders} found sticky tokens; {comparisons.listed(without)} found none."
     answers = set(comparison.comparability.answers.values())
     for answer, warning in _WARNINGS.items():
         if answer in answers:
-            return f"{said} {warning}"
-    return said
+            return f"{answer_line} {warning}"
+    return answer_line
 
 
 def _glossary(comparison: Comparison) -> dict[str, str]:
     """Collect the words of the comparison and of the methods of its runs."""
     words = dict(comparisons.READING)
     for compared in comparison.runs:
-        own = glossary(compared.run.method)
-        words |= {word: text for word, text in own.items() if word not in words and word not in _IN_REPORTS}
+        for word, meaning in glossary(compared.run.method).items():
+            if word not in _IN_REPORTS:
+                words.setdefault(word, meaning)
     return words
 
 
@@ -108,6 +120,7 @@ def comparison_page(comparison: Comparison) -> str:
 
 
 def comparison_markdown(comparison: Comparison) -> str:
+    """Render a comparison as Markdown."""
     return render_markdown(
         "comparison.md.j2",
         finding=finding(comparison),
@@ -118,14 +131,21 @@ def comparison_markdown(comparison: Comparison) -> str:
 
 
 def comparison_figures(comparison: Comparison) -> list[ReportFigure]:
-    tokens = [tokens_by_run(comparison)] if comparison.tokens else []
-    return [worst_by_run(comparison), *tokens]
+    """Return the worst tokens of each run and, if any run has sticky tokens, these run by run."""
+    figures = [worst_by_run(comparison)]
+    if comparison.tokens:
+        figures.append(tokens_by_run(comparison))
+    return figures
 
 
-# A narrow screen has room for so many letters beside the marks, and for so many of a run's name.
-_NARROW_LETTERS = 18
-_NAME_BEGIN, _NAME_END = 12, 18
+# Characters of a row's name that a narrow screen has room for.
+_NARROW_CHARACTERS = 18
+# Characters of a run's name in a legend, at its beginning and at its end.
+_NAME_BEGIN = 12
+_NAME_END = 18
+# Nobody reads a figure with more rows; the table has all tokens.
 _MOST_TOKENS = 30
+# One shape for each run; runs beyond the last repeat them.
 _SHAPES = ("diamond", "circle", "square", "triangle-up", "x", "star", "cross", "triangle-down")
 
 
@@ -141,29 +161,30 @@ class _WorstOfRun:
 
 def worst_by_run(comparison: Comparison) -> ReportFigure:
     """Draw the largest erased share and the largest lift of each run, with their intervals."""
-    drawn = {measure: _worst_of_runs(comparison, measure) for measure in MEASURES}
+    worst = {measure: _worst_of_runs(comparison, measure) for measure in MEASURES}
     names = [compared.name for compared in comparison.runs if _has_measures(compared)]
     left_out = [compared.name for compared in comparison.runs if not _has_measures(compared)]
-    parts = []
+    descriptions = []
     rows = []
-    for measure, entries in drawn.items():
+    for measure, entries in worst.items():
         for entry in entries:
             value = comparisons.shown_value(measure, entry.worst)
-            parts.append(f"{entry.name}: {measure.title} {value} by {wording.quoted(entry.worst.token)}")
+            descriptions.append(
+                f"{entry.name}: {measure.title} {value} by {wording.quoted(entry.worst.token)}"
+            )
             rows.append(_table_row(measure, entry))
     if left_out:
-        parts.append(f"not drawn, because the method does not measure it: {', '.join(left_out)}")
-    figure = _draw_worst(names, drawn) if names else fig.empty_figure("no run has erased shares or lifts")
+        descriptions.append(f"not drawn, because the method does not measure it: {', '.join(left_out)}")
+    figure = fig.empty_figure("no run has erased shares or lifts")
     narrow: dict[str, Any] = {}
     if names:
-        narrow = fig.stacked(figure, len(MEASURES), 2 * figure.layout.height)
-        narrow["yaxis.ticktext"] = [fig.label(_cut(visible(name))) for name in names]
-        narrow["yaxis2.ticktext"] = narrow["yaxis.ticktext"]
+        figure = _draw_worst(names, worst)
+        narrow = _on_a_narrow_screen(figure, names)
     return ReportFigure(
         "worst-by-run",
         "The worst tokens of each run",
         figure,
-        f"{'; '.join(parts)}.",
+        f"{'; '.join(descriptions)}.",
         "One row per run, in the order that they were passed in. Marks are filled if the run calls the token "
         "sticky; the line through a mark is its interval. The bar goes from the median token to the 99th "
         "percentile: one token in a hundred lies beyond it. Dotted: the threshold of the rule.",
@@ -200,11 +221,20 @@ def _table_row(measure: Column, entry: _WorstOfRun) -> tuple[str | None, ...]:
     return (measure.title, entry.name, worst.token, worst.verdict, *cells)
 
 
-def _draw_worst(names: Sequence[str], drawn: Mapping[Column, Sequence[_WorstOfRun]]) -> go.Figure:
+def _on_a_narrow_screen(figure: go.Figure, row_names: Sequence[str]) -> dict[str, Any]:
+    """Return the changes of the layout on a narrow screen: panels below each other, shorter row names."""
+    changes = fig.stacked(figure, len(MEASURES), 2 * figure.layout.height)
+    labels = [fig.label(fig.shortened(visible(name), _NARROW_CHARACTERS)) for name in row_names]
+    changes["yaxis.ticktext"] = labels
+    changes["yaxis2.ticktext"] = labels
+    return changes
+
+
+def _draw_worst(names: Sequence[str], worst: Mapping[Column, Sequence[_WorstOfRun]]) -> go.Figure:
     """Draw a panel per measure: the bulk of the tokens as a bar, the worst token as a mark."""
-    titles = [fig.axis_title(measure) for measure in drawn]
+    titles = [fig.axis_title(measure) for measure in worst]
     figure = fig.new_panels(titles, 150 + 52 * len(names), 0.08, same_scale=True)
-    for panel, (measure, entries) in enumerate(drawn.items(), start=1):
+    for panel, (measure, entries) in enumerate(worst.items(), start=1):
         _draw_bulk(figure, entries, panel)
         _draw_marks(figure, entries, measure, panel)
         for threshold in {entry.threshold for entry in entries if entry.threshold is not None}:
@@ -243,32 +273,31 @@ def _draw_bulk(figure: go.Figure, entries: Sequence[_WorstOfRun], panel: int) ->
     )
 
 
+def _arm(start: float | None, end: float | None) -> float | None:
+    """Return the length of an error bar; None without an interval."""
+    return None if start is None or end is None else round(end - start, 4)
+
+
 def _draw_marks(figure: go.Figure, entries: Sequence[_WorstOfRun], measure: Column, panel: int) -> None:
     """Draw the worst tokens with their intervals and names."""
     largest = max((abs(entry.worst.value) for entry in entries), default=0.0)
-
-    def arm(start: float | None, end: float | None) -> float | None:
-        return None if start is None or end is None else round(end - start, 4)
-
+    symbols = ["diamond" if entry.worst.verdict == "sticky" else "diamond-open" for entry in entries]
+    # A token is written on the side of its mark that has more room.
+    sides = ["top left" if entry.worst.value > largest / 2 else "top right" for entry in entries]
     figure.add_scatter(
         y=[fig.label(entry.name) for entry in entries],
         x=[round(entry.worst.value, 4) for entry in entries],
         error_x={
             "type": "data",
             "symmetric": False,
-            "array": [arm(entry.worst.value, entry.worst.high) for entry in entries],
-            "arrayminus": [arm(entry.worst.low, entry.worst.value) for entry in entries],
+            "array": [_arm(entry.worst.value, entry.worst.high) for entry in entries],
+            "arrayminus": [_arm(entry.worst.low, entry.worst.value) for entry in entries],
         },
         mode="markers+text",
         text=[fig.legend_label(entry.worst.token) for entry in entries],
-        # A token is written on the side of its mark that has more room.
-        textposition=["top left" if entry.worst.value > largest / 2 else "top right" for entry in entries],
+        textposition=sides,
         cliponaxis=False,
-        marker={
-            "color": fig.STICKY,
-            "size": 11,
-            "symbol": ["diamond" if entry.worst.verdict == "sticky" else "diamond-open" for entry in entries],
-        },
+        marker={"color": fig.STICKY, "size": 11, "symbol": symbols},
         name="worst token (filled: sticky)",
         legendgroup="worst",
         showlegend=panel == 1,
@@ -281,16 +310,14 @@ def _draw_marks(figure: go.Figure, entries: Sequence[_WorstOfRun], measure: Colu
 def tokens_by_run(comparison: Comparison) -> ReportFigure:
     """Draw both measures of every token that a run calls sticky, with a mark for each run."""
     tokens = comparison.tokens
-    drawn = [token for token in tokens if any(_is_measured(in_run) for in_run in token.in_runs)]
-    drawn = drawn[:_MOST_TOKENS]
+    measured = [token for token in tokens if any(_is_measured(in_run) for in_run in token.in_runs)]
+    measured = measured[:_MOST_TOKENS]
     shared = sum(all(in_run.verdict == "sticky" for in_run in token.in_runs) for token in tokens)
     figure = fig.empty_figure("no run has a sticky token with an erased share or a lift")
     narrow: dict[str, Any] = {}
-    if drawn:
-        figure = _draw_tokens(comparison.names, drawn)
-        narrow = fig.stacked(figure, len(MEASURES), 2 * figure.layout.height)
-        narrow["yaxis.ticktext"] = [fig.label(_cut(visible(token.token))) for token in drawn]
-        narrow["yaxis2.ticktext"] = narrow["yaxis.ticktext"]
+    if measured:
+        figure = _draw_tokens(comparison.names, measured)
+        narrow = _on_a_narrow_screen(figure, [token.token for token in measured])
     return ReportFigure(
         "sticky-tokens-by-run",
         "Sticky tokens, run by run",
@@ -328,38 +355,9 @@ def _draw_tokens(names: Sequence[str], tokens: Sequence[ComparedToken]) -> go.Fi
     """Draw a panel per measure, with a row for each token and a mark for each run."""
     titles = [fig.axis_title(measure) for measure in MEASURES]
     figure = fig.new_panels(titles, 170 + 24 * len(tokens), 0.08, same_scale=True)
-    for place, name in enumerate(names):
-        shown_name = _shortened(visible(name))
+    for run, name in enumerate(names):
         for panel, measure in enumerate(MEASURES, start=1):
-            marks = [
-                (row, getattr(token.in_runs[place], measure.key), token.in_runs[place].verdict)
-                for row, token in enumerate(tokens)
-            ]
-            marks = [mark for mark in marks if mark[1] is not None]
-            if not marks:
-                continue
-            shape = _SHAPES[place % len(_SHAPES)]
-            figure.add_scatter(
-                x=[round(value, 4) for _, value, _ in marks],
-                y=[row for row, _, _ in marks],
-                mode="markers",
-                customdata=[
-                    [fig.label(tokens[row].token), fig.label(verdict or "not judged")]
-                    for row, _, verdict in marks
-                ],
-                hovertemplate=f"%{{customdata[0]}}: %{{x:{fig.number_format(measure)}}}, "
-                f"%{{customdata[1]}}<extra>{fig.label(name)}</extra>",
-                marker={
-                    "color": fig.SERIES[place % len(fig.SERIES)],
-                    "symbol": [shape if verdict == "sticky" else f"{shape}-open" for _, _, verdict in marks],
-                    "size": 10,
-                },
-                name=fig.label(shown_name),
-                legendgroup=str(place),
-                showlegend=panel == 1,
-                row=1,
-                col=panel,
-            )
+            _draw_tokens_of_run(figure, tokens, run, name, panel, measure)
     for panel, measure in enumerate(MEASURES, start=1):
         figure.add_vline(x=0, line=fig.THIN_LINE, col=panel)
         figure.update_xaxes(tickformat=fig.tick_format(measure), col=panel)
@@ -373,12 +371,53 @@ def _draw_tokens(names: Sequence[str], tokens: Sequence[ComparedToken]) -> go.Fi
     return figure
 
 
-def _shortened(name: str) -> str:
+def _draw_tokens_of_run(
+    figure: go.Figure, tokens: Sequence[ComparedToken], run: int, name: str, panel: int, measure: Column
+) -> None:
+    """Draw a measure of the tokens that a run measured.
+
+    Args:
+        figure: gets the marks.
+        tokens: one row each.
+        run: position of the run in the comparison, which decides colour and shape.
+        name: of the run.
+        panel: of the measure, from 1.
+        measure: the erased share or the lift.
+    """
+    rows = []
+    values = []
+    hover_texts = []
+    symbols = []
+    shape = _SHAPES[run % len(_SHAPES)]
+    for row, token in enumerate(tokens):
+        in_run = token.in_runs[run]
+        value = in_run.erased if measure is ERASED else in_run.lift_sd
+        if value is None:
+            continue
+        rows.append(row)
+        values.append(round(value, 4))
+        hover_texts.append([fig.label(token.token), fig.label(in_run.verdict or "not judged")])
+        symbols.append(shape if in_run.verdict == "sticky" else f"{shape}-open")
+    if not rows:
+        return
+    figure.add_scatter(
+        x=values,
+        y=rows,
+        mode="markers",
+        customdata=hover_texts,
+        hovertemplate=f"%{{customdata[0]}}: %{{x:{fig.number_format(measure)}}}, "
+        f"%{{customdata[1]}}<extra>{fig.label(name)}</extra>",
+        marker={"color": fig.SERIES[run % len(fig.SERIES)], "symbol": symbols, "size": 10},
+        name=fig.label(_without_middle(visible(name))),
+        legendgroup=str(run),
+        showlegend=panel == 1,
+        row=1,
+        col=panel,
+    )
+
+
+def _without_middle(name: str) -> str:
     """Shorten the middle of a long name: the end of a run's name holds its identity."""
     if len(name) <= _NAME_BEGIN + _NAME_END + 1:
         return name
     return f"{name[:_NAME_BEGIN]}…{name[-_NAME_END:]}"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _NARROW_LETTERS else f"{text[: _NARROW_LETTERS - 1]}…"

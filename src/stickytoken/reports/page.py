@@ -1,4 +1,4 @@
-"""Pages that load nothing from anywhere: the report of a run, and why two texts are similar."""
+"""Self-contained pages, which load nothing: the report of a run, and why two texts are similar."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import base64
 import gzip
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,17 @@ from stickytoken.attribution import Part, Why, sentences
 from stickytoken.errors import InputError
 from stickytoken.measurement import write_atomically
 from stickytoken.methods import Column
-from stickytoken.reports import content as facts, templating
-from stickytoken.reports.content import RunContent
+from stickytoken.reports import facts, templating
+from stickytoken.reports.cards import FIRST_CARDS, Card, cards
+from stickytoken.reports.content import RunContent, row_dicts
 from stickytoken.reports.figures import DataTable, ReportFigure, template
+
+# More rows would make the page slow to open; tokens.parquet has them all.
+_MOST_ROWS = 1000
 
 
 def _values(content: RunContent) -> dict[str, Any]:
+    """Return what every form of a report shows, by the names that the templates use."""
     return {
         "content": content,
         "record": content.record,
@@ -31,13 +38,13 @@ def _values(content: RunContent) -> dict[str, Any]:
         "steps": facts.steps(content),
         "facts": facts.key_facts(content),
         "notes": facts.notes(content),
-        "cards": facts.cards(content),
+        "cards": cards(content),
         "strongest": facts.strongest(content),
         "rank_in_a_search": facts.rank_in_a_search(content),
         "overview": facts.report_figures(content),
         "explained": facts.explained_tokens(content),
         "scans": facts.shown_scans(content),
-        "rows": facts.rows_of(content, content.flagged),
+        "rows": row_dicts(content, content.flagged),
         "how": content.method.how(content.settings),
         "computed": facts.run_details(content),
         "glossary": templating.glossary(content.method),
@@ -48,41 +55,36 @@ def run_page(content: RunContent) -> str:
     """Render the report of a run as one self-contained HTML page."""
     values = _values(content)
     flagged = content.flagged
-    overview = values["overview"]
-    explained = values["explained"]
     tone = facts.tone(content)
-    own = {
+    # A page has no room for columns in which no flagged token has a value.
+    columns = [
+        column
+        for column in facts.columns(content)
+        if column.key not in flagged.columns or flagged[column.key].is_not_null().any()
+    ]
+    figures = list(values["overview"])
+    for token in values["explained"]:
+        figures += token.figures
+    values |= {
         "parts": _parts(content, values),
-        # Of a model that needs nothing, a reader wants the answer; what else was measured is closed.
+        # The reader of a clean report wants the answer: all other parts are closed.
         "quiet": tone == "clean",
         "tone": tone,
         "title": content.record.model.title,
-        "first_cards": facts.FIRST_CARDS,
+        "first_cards": FIRST_CARDS,
         "confidence": content.confidence,
-        # A page has no room for columns in which no flagged token has a value.
-        "columns": [
-            column
-            for column in facts.columns(content)
-            if column.key not in flagged.columns or flagged[column.key].is_not_null().any()
-        ],
-        # More rows would make the file slow to open; tokens.parquet has them all.
+        "columns": columns,
         "rows": values["rows"][:_MOST_ROWS],
         "flagged": len(flagged),
     }
-    figures = list(overview)
-    for token in explained:
-        figures += token["figures"]
-    return render("run.html.j2", figures, **values | own)
-
-
-_MOST_ROWS = 1000
+    return render("run.html.j2", figures, **values)
 
 
 def _parts(content: RunContent, values: dict[str, Any]) -> dict[str, str]:
     """Return the titles of the page's parts below the first screen, by id."""
     parts: dict[str, str] = {}
     if content.run is not None:
-        if len(values["cards"]) > facts.FIRST_CARDS:
+        if len(values["cards"]) > FIRST_CARDS:
             parts["worst"] = "More sticky tokens"
         if content.sticky.height and values["strongest"] is not None:
             parts["strongest"] = values["strongest"].title
@@ -99,20 +101,25 @@ def run_markdown(content: RunContent) -> str:
     """Render the report of a run as Markdown."""
     values = _values(content)
     columns = facts.columns(content)
-    rows = [[_cell(column, row[column.key]) for column in columns] for row in values["rows"]]
+    rows = [_cells(row, columns) for row in values["rows"]]
     flagged = DataTable([column.title for column in columns], rows)
     return templating.render_markdown("run.md.j2", flagged=flagged, **values)
 
 
-def _cell(column: Column, value: Any) -> str | None:
-    """Write a cell of the table of flagged tokens; None is missing."""
-    return None if value is None else column.text(value)
+def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str | None]:
+    """Write a row of the table of flagged tokens; None is missing."""
+    values = [(column, row[column.key]) for column in columns]
+    return [None if value is None else column.text(value) for column, value in values]
 
 
 def run_document(content: RunContent) -> dict[str, Any]:
     """Return the report of a run as JSON values."""
     values = _values(content)
-    curves, ordinary_curves = facts.curves_of(content)
+    curves = facts.curves_of(content)
+    explanations = []
+    for token in values["explained"]:
+        figures = [_figure_document(figure) for figure in token.figures]
+        explanations.append(vars(token) | {"figures": figures})
     return {
         "run": str(content.path),
         "model": content.record.model.name,
@@ -124,111 +131,172 @@ def run_document(content: RunContent) -> dict[str, Any]:
         "tone": facts.tone(content),
         "facts": [fact._asdict() for fact in values["facts"]],
         "notes": values["notes"],
-        "worst": [
-            card.row | {"consequences": card.consequences, "pairs": card.pairs} for card in values["cards"]
-        ],
+        "worst": [_card_document(card) for card in values["cards"]],
         "strongest": facts.strongest_rows(content),
         "rank_in_a_search": values["rank_in_a_search"],
         "flagged": values["rows"],
-        "curves": curves,
-        "ordinary_curves": ordinary_curves,
-        "figures": [_figure(figure) for figure in values["overview"]],
-        "explanations": [
-            token | {"figures": [_figure(figure) for figure in token["figures"]]}
-            for token in values["explained"]
-        ],
-        "scans": [scan | {"sources": vars(scan["sources"])} for scan in values["scans"]],
+        "curves": curves.tokens,
+        "ordinary_curves": curves.ordinary,
+        "figures": [_figure_document(figure) for figure in values["overview"]],
+        "explanations": explanations,
+        "scans": [asdict(scan) for scan in values["scans"]],
         "how": values["how"],
         "computed": values["computed"],
         "glossary": values["glossary"],
     }
 
 
-def _figure(figure: ReportFigure) -> dict[str, Any]:
-    said = {"name": figure.name, "title": figure.title, "alt": figure.alt, "reading": figure.reading}
-    return said | vars(figure.table)
+def _card_document(card: Card) -> dict[str, Any]:
+    return card.row | {"consequences": card.consequences, "pairs": card.pairs}
 
 
-def render(name: str, figures: list[ReportFigure], **values: Any) -> str:
+def _figure_document(figure: ReportFigure) -> dict[str, Any]:
+    """Return the words and the table of a figure as JSON values."""
+    return {
+        "name": figure.name,
+        "title": figure.title,
+        "alt": figure.alt,
+        "reading": figure.reading,
+        "columns": figure.table.columns,
+        "rows": figure.table.rows,
+    }
+
+
+def render(name: str, figures: Sequence[ReportFigure], **values: Any) -> str:
+    """Render a template as a page with figures, which the page's own scripts draw.
+
+    Args:
+        name: of the template.
+        figures: on the page.
+        values: for the template.
+    """
     script = templating.packaged("pieces.js") + templating.packaged("report.js")
-    bundle, digest = _plotly_bundle() if figures else (None, None)
-    drawn = {}
+    bundle = _plotly_bundle() if figures else None
+    plots = {}
     for figure in figures:
         plot = json.loads(figure.plot.to_json())
-        plot["layout"].pop("template", None)  # the page has it once, by theme
-        drawn[figure.name] = {"data": plot["data"], "layout": plot["layout"], "narrow": figure.narrow}
+        plot["layout"].pop("template", None)  # the page has one template for each theme
+        plots[figure.name] = {"data": plot["data"], "layout": plot["layout"], "narrow": figure.narrow}
     themes = {"light": template("light"), "dark": template("dark")}
-    policy = (
+    page = templating.environment().get_template(name)
+    return page.render(
+        figures={figure.name: figure for figure in figures},
+        bundle=None if bundle is None else bundle.packed,
+        data=templating.json_for_html({"themes": themes, "figures": plots}),
+        policy=_policy(script, bundle),
+        style=Markup(templating.packaged("pieces.css") + templating.packaged("report.css")),
+        script=Markup(script),
+        **values,
+    )
+
+
+@dataclass(frozen=True)
+class _Bundle:
+    """A script that travels compressed within a page."""
+
+    packed: str  # compressed and in base 64
+    digest: str  # of the script itself
+
+
+@cache
+def _plotly_bundle() -> _Bundle:
+    """Return the script of the installed Plotly; it takes 2 MB instead of 4.8."""
+    from plotly.offline import get_plotlyjs
+
+    script = get_plotlyjs()
+    # Without a time stamp, the same page has the same bytes.
+    packed = gzip.compress(script.encode(), compresslevel=9, mtime=0)
+    return _Bundle(base64.b64encode(packed).decode(), _digest(script))
+
+
+def _policy(script: str, bundle: _Bundle | None) -> str:
+    """Return a Content-Security-Policy that allows the page's own scripts and no connections."""
+    digests = [_digest(script)]
+    if bundle is not None:
+        digests.append(bundle.digest)
+    allowed_scripts = " ".join(f"'sha256-{digest}'" for digest in digests)
+    directives = (
         "default-src 'none'",
-        " ".join(("script-src", *(f"'sha256-{each}'" for each in (_digest(script), digest) if each))),
+        f"script-src {allowed_scripts}",
         "style-src 'unsafe-inline'",
         "img-src data: blob:",
         "base-uri 'none'",
         "form-action 'none'",
     )
-    return (
-        templating.environment()
-        .get_template(name)
-        .render(
-            figures={figure.name: figure for figure in figures},
-            bundle=bundle,
-            data=templating.json_for_html({"themes": themes, "figures": drawn}),
-            policy="; ".join(policy),
-            style=Markup(templating.packaged("pieces.css") + templating.packaged("report.css")),
-            script=Markup(script),
-            **values,
-        )
-    )
+    return "; ".join(directives)
 
 
-@cache
-def _plotly_bundle() -> tuple[str, str]:
-    """The script of the installed Plotly, compressed (2 MB of 4.8), and its digest."""
-    from plotly.offline import get_plotlyjs
-
-    script = get_plotlyjs()
-    # No time stamp, so that the same page has the same bytes.
-    packed = gzip.compress(script.encode(), compresslevel=9, mtime=0)
-    return base64.b64encode(packed).decode(), _digest(script)
-
-
-def _digest(script: str) -> str:  # as a Content-Security-Policy names it
+def _digest(script: str) -> str:
+    """Return the SHA-256 of a script in base 64, as a Content-Security-Policy names it."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def similarity_page(found: Why, top: int = 10) -> str:
-    shown = found.grouped()
+def similarity_page(why: Why, top: int = 10) -> str:
+    """Render why two texts are similar as one self-contained HTML page.
+
+    Args:
+        why: the similarity as a sum over pairs of tokens.
+        top: number of pairs to list.
+    """
+    grouped = why.grouped()
     return render(
         "similarity.html.j2",
         [],
-        title=found.model,
-        found=shown,
-        lines=sentences(found, top),
-        pairs=shown.strongest(top),
-        rows=shaded_rows(shown),
+        title=why.model,
+        why=grouped,
+        lines=sentences(why, top),
+        pairs=grouped.strongest(top),
+        rows=shaded_rows(grouped),
     )
 
 
-def shaded_rows(found: Why) -> list[tuple[Part, list[tuple[float, str]]]]:
-    highest = float(np.abs(found.matrix).max()) or 1.0
+@dataclass(frozen=True)
+class ShadedCell:
+    """A contribution to a similarity, with the colour of its cell."""
 
-    def shade(value: float) -> str:
-        red, green, blue = (214, 69, 65) if value >= 0 else (52, 101, 202)
-        # Numbers stay legible on the deepest shade, on light and on dark ground.
-        return f"rgba({red},{green},{blue},{0.55 * abs(value / highest):.3f})"
-
-    return [
-        (part, [(float(value), shade(float(value))) for value in values])
-        for part, values in zip(found.first.parts, found.matrix, strict=True)
-    ]
+    value: float
+    color: str  # in CSS
 
 
-def write_similarity_page(found: Why, path: Path, top: int = 10) -> None:
+@dataclass(frozen=True)
+class ShadedRow:
+    """The contributions of a part of the first text, with those of the second text as columns."""
+
+    part: Part
+    cells: list[ShadedCell]
+
+
+# Red raises the similarity, blue lowers it; as red, green and blue from 0 to 255.
+_RAISES = (214, 69, 65)
+_LOWERS = (52, 101, 202)
+# Opacity of the strongest cell: numbers stay legible on it, on light and on dark ground.
+_DEEPEST_SHADE = 0.55
+
+
+def shaded_rows(why: Why) -> list[ShadedRow]:
+    """Return the matrix of contributions by row; the larger a value, the deeper its colour."""
+    largest = float(np.abs(why.matrix).max()) or 1.0
+    rows = []
+    for part, values in zip(why.first.parts, why.matrix, strict=True):
+        cells = [ShadedCell(float(value), _shade(float(value), largest)) for value in values]
+        rows.append(ShadedRow(part, cells))
+    return rows
+
+
+def _shade(value: float, largest: float) -> str:
+    red, green, blue = _RAISES if value >= 0 else _LOWERS
+    opacity = _DEEPEST_SHADE * abs(value / largest)
+    return f"rgba({red},{green},{blue},{opacity:.3f})"
+
+
+def write_similarity_page(why: Why, path: Path, top: int = 10) -> None:
+    """Write the page of `similarity_page` to a file, in a folder that exists."""
     require_place(path)
-    write_atomically(path, similarity_page(found, top).encode("utf-8", "backslashreplace"))
+    write_atomically(path, similarity_page(why, top).encode("utf-8", "backslashreplace"))
 
 
 def require_place(path: Path) -> None:
+    """Refuse a path at which no file can be written."""
     if path.is_dir():
         raise InputError(f"{path} is a folder: pass the name of a file to write")
     if not path.parent.is_dir():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
@@ -15,49 +16,81 @@ from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.templating import minus
 
-# More tokens make a panel that nobody reads; the table has all of them.
+# Nobody reads a panel with more tokens; the table has all of them.
 _MOST_TOKENS = 30
-_LOOKS: Mapping[str, tuple[str, str]] = {
-    "sticky": (fig.STICKY, "diamond"),
-    "benign": (fig.CONTROL, "circle-open"),
+
+
+@dataclass(frozen=True)
+class _Look:
+    """How a group of tokens is drawn."""
+
+    color: str
+    symbol: str
+    dash: str
+    offset: float  # of its marks from the middle of a row, so that the intervals of both groups are seen
+
+
+_LOOKS: Mapping[str, _Look] = {
+    "sticky": _Look(fig.STICKY, "diamond", "solid", -0.12),
+    "benign": _Look(fig.CONTROL, "circle-open", "dash", 0.12),
 }
-# What tables call the tokens that are measured: named, where no run says that they are sticky.
+# Kinds of the tokens whose cost is measured; tokens that a user named need not be sticky.
 _MEASURED = ("sticky", "named")
-# So that the intervals of both kinds are seen.
-_APART = {"sticky": -0.12, "benign": 0.12}
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def impact_figures(impact: Impact, suffix: str = "") -> list[ReportFigure]:
-    found, kind = [], measured_kind(impact.record)
-    if effects := impact.effects.to_dicts():
+    """Return the figures of an impact measurement: its tasks, its tokens, and its intrusion curves.
+
+    Args:
+        impact: a finished measurement.
+        suffix: of the names of the figures, which distinguishes several measurements.
+    """
+    figures = []
+    kind = measured_kind(impact.record)
+    effects = impact.effects.to_dicts()
+    if effects:
         main = impact.effects.filter("main").select("task", "metric")
         conditions = impact.conditions.join(main, on=["task", "metric"], maintain_order="left")
         rows = conditions.filter(pl.col("kind") != "clean").to_dicts()
-        found += [
-            costs(effects, kind, suffix, f"{statistics.settings_line(impact.record.measured_with())}. "),
-            token_costs(rows, kind, suffix),
-        ]
-    if summary := impact.intrusion.to_dicts():
-        found.append(intrusion(summary, impact.intrusion_curves.to_dicts(), kind, suffix))
-    return found
+        settings = f"{statistics.settings_line(impact.record.measured_with())}. "
+        figures.append(costs(effects, kind, suffix, settings))
+        figures.append(token_costs(rows, kind, suffix))
+    summary = impact.intrusion.to_dicts()
+    if summary:
+        figures.append(intrusion(summary, impact.intrusion_curves.to_dicts(), kind, suffix))
+    return figures
+
+
+def _name_of(kind: str, measured: str) -> str:
+    """Return what a figure calls a group of tokens: ``named`` tokens are drawn like sticky ones."""
+    return measured if kind == "sticky" else kind
 
 
 def costs(effects: Rows, measured: str = "sticky", suffix: str = "", settings: str = "") -> ReportFigure:
+    """Draw the mean loss of score of every task, for the measured and the benign tokens.
+
+    Args:
+        effects: rows of effects.parquet.
+        measured: what the measured tokens are called, ``sticky`` or ``named``.
+        suffix: of the name of the figure.
+        settings: a sentence on the settings of the measurement, with a space behind it.
+    """
     figure = fig.new_figure(height=150 + 54 * len(effects))
     tasks = [f"{fig.label(row['task'])}<br>{fig.label(row['metric'])}" for row in effects]
-    for kind, (color, symbol) in _LOOKS.items():
-        drop, name = f"drop_{kind}", measured if kind == "sticky" else kind
-        places = [place for place, row in enumerate(effects) if row[drop] is not None]
-        rows = [effects[place] for place in places]
+    for kind, look in _LOOKS.items():
+        drop = f"drop_{kind}"
+        name = _name_of(kind, measured)
+        defined = [position for position, row in enumerate(effects) if row[drop] is not None]
+        rows = [effects[position] for position in defined]
         figure.add_scatter(
             x=[round(row[drop], 5) for row in rows],
-            y=[place + _APART[kind] for place in places],
-            customdata=[tasks[place] for place in places],
+            y=[position + look.offset for position in defined],
+            customdata=[tasks[position] for position in defined],
             error_x=_arms(rows, drop),
             mode="markers",
-            marker={"color": color, "symbol": symbol, "size": 12},
+            marker={"color": look.color, "symbol": look.symbol, "size": 12},
             name=f"{name} tokens, mean",
             hovertemplate=f"%{{customdata}}<br>{name}: %{{x:.4f}} lost<extra></extra>",
         )
@@ -66,15 +99,15 @@ def costs(effects: Rows, measured: str = "sticky", suffix: str = "", settings: s
     figure.update_yaxes(tickvals=list(range(len(effects))), ticktext=tasks, autorange="reversed")
     if all(row["drop_sticky"] is None for row in effects):
         figure = fig.empty_figure("no metric of these tasks is defined")
+    sentences = [statistics.cost_sentence(row, measured) for row in effects]
     return ReportFigure(
         f"impact-costs{suffix}",
         "What copies cost",
         figure,
-        " ".join(statistics.cost_sentence(row, measured) for row in effects) or "No task was measured.",
-        f"{settings}The further right, the more of the score is lost. "
-        "Copies of any token cost something; what counts is how much more the measured ones cost than "
-        "the benign. Whether other tokens of either kind would differ, only the p value says: it "
-        "compares tokens with their matches.",
+        " ".join(sentences) or "No task was measured.",
+        f"{settings}The further right, the more of the score is lost. Copies of any token cost something; "
+        "what counts is how much more the measured tokens cost than the benign ones. The p-value compares "
+        "the measured tokens with their matches: it says whether other tokens of both kinds would differ.",
         DataTable(*statistics.headed(statistics.EFFECTS, effects, measured)),
         {"xaxis.title.text": "score lost<br>(clean minus edited)"},
         in_markdown=True,
@@ -82,156 +115,218 @@ def costs(effects: Rows, measured: str = "sticky", suffix: str = "", settings: s
 
 
 def _arms(rows: Rows, column: str) -> dict[str, Any]:
-    arms: dict[str, list[float | None]] = {"array": [], "arrayminus": []}
+    """Return the error bars of a column, from its value to the ends of its interval."""
+    above: list[float | None] = []
+    below: list[float | None] = []
     for row in rows:
-        low, high = row[f"{column}_low"], row[f"{column}_high"]
-        arms["array"].append(None if high is None else round(high - row[column], 5))
-        arms["arrayminus"].append(None if low is None else round(row[column] - low, 5))
-    return {"type": "data", "symmetric": False, "thickness": 1.5, **arms}
+        low = row[f"{column}_low"]
+        high = row[f"{column}_high"]
+        above.append(None if high is None else round(high - row[column], 5))
+        below.append(None if low is None else round(row[column] - low, 5))
+    return {"type": "data", "symmetric": False, "thickness": 1.5, "array": above, "arrayminus": below}
 
 
 def _finish(figure: go.Figure) -> None:
+    """Add the line at zero, and put the legend below the axis."""
     figure.add_vline(x=0, line=fig.THIN_LINE)
     legend = {"y": -70 / (figure.layout.height - 110), "yanchor": "top"}
     figure.update_layout(hovermode="closest", legend=legend)
 
 
 def token_costs(conditions: Rows, measured: str = "sticky", suffix: str = "") -> ReportFigure:
+    """Draw the loss of score that every token causes, in a panel for each task.
+
+    Args:
+        conditions: rows of conditions.parquet for the main metric of each task, without the clean one.
+        measured: what the measured tokens are called, ``sticky`` or ``named``.
+        suffix: of the name of the figure.
+    """
     panels = list(dict.fromkeys((row["task"], row["metric"]) for row in conditions))
-    words = []
-    for task, metric in panels:
-        drops: dict[str, list[tuple[float, str]]] = {"sticky": [], "benign": []}
-        for row in conditions:
-            known = row["token_id"] is not None and row["drop"] is not None
-            if known and (row["task"], row["metric"]) == (task, metric):
-                drops.setdefault(_look(row), []).append((row["drop"], row["token"]))
-        if not drops["sticky"] or not drops["benign"]:
-            words.append(f"{task}: {metric} is not defined for all tokens.")
-            continue
-        most, worst = max(drops["sticky"], key=lambda each: each[0])
-        benign = [drop for drop, _ in drops["benign"]]
-        words.append(
-            f"{task}: of all {measured} tokens, copies of {worst} cost {metric} most, {most:.4f}; benign "
-            f"tokens cost {min(benign):.4f} to {max(benign):.4f}."
-        )
-
-    def named(row: Mapping[str, Any]) -> str:
-        return fig.label(row["kind"] if row["token_id"] is None else f"{row['token']} ({row['kind']})")
-
-    ranked = sorted(conditions, key=lambda row: _look(row) != "sticky")
-    names = list(dict.fromkeys(named(row) for row in ranked))[:_MOST_TOKENS]
-    shown = [row for row in ranked if named(row) in names and row["drop"] is not None]
-    count = len(panels)
-    plot = fig.empty_figure("no metric of these tasks is defined")
-    if shown:
-        titles = [fig.label(f"{task}, {metric}") for task, metric in panels]
-        plot = fig.new_panels(titles, 170 + 22 * len(names), 0.03, same_scale=True)
-        for column, panel in enumerate(panels, start=1):
-            for kind, (color, symbol) in _LOOKS.items():
-                rows = [row for row in shown if (row["task"], row["metric"]) == panel and _look(row) == kind]
-                plot.add_scatter(
-                    x=[round(row["drop"], 5) for row in rows],
-                    y=[named(row) for row in rows],
-                    error_x=_arms(rows, "drop"),
-                    mode="markers",
-                    marker={"color": color, "symbol": symbol, "size": 9},
-                    name=f"{measured if kind == 'sticky' else kind} tokens",
-                    legendgroup=kind,
-                    showlegend=column == 1,
-                    hovertemplate="%{y}: %{x:.4f} lost<extra></extra>",
-                    row=1,
-                    col=column,
-                )
-        _finish(plot)
-        plot.update_xaxes(title_text="score lost")
-        plot.update_yaxes(categoryorder="array", categoryarray=names[::-1], dtick=1)
+    sentences = [_token_cost_sentence(conditions, task, metric, measured) for task, metric in panels]
+    ranked = sorted(conditions, key=lambda row: _look_of(row) != "sticky")
+    names = list(dict.fromkeys(_condition_name(row) for row in ranked))[:_MOST_TOKENS]
+    rows = [row for row in ranked if _condition_name(row) in names and row["drop"] is not None]
+    if rows:
+        plot = _draw_token_costs(rows, panels, names, measured)
+    else:
+        plot = fig.empty_figure("no metric of these tasks is defined")
+    panel_count = len(panels)
+    narrow = fig.stacked(plot, panel_count, panel_count * plot.layout.height) if panel_count > 1 else {}
     return ReportFigure(
         f"impact-tokens{suffix}",
         "What copies of each token cost",
         plot,
-        " ".join(words),
+        " ".join(sentences),
         "The main metric of each task. The benign tokens match the measured ones in category, length and "
-        "position in the vocabulary, and are not flagged. A mixture "
-        "divides the copies among all tokens of its kind.",
+        "position in the vocabulary, and are not flagged. A mixture divides the copies among all tokens of "
+        "its kind.",
         DataTable(*statistics.headed(statistics.CONDITIONS, conditions)),
-        fig.stacked(plot, count, count * plot.layout.height) if count > 1 else {},
+        narrow,
         in_markdown=True,
     )
 
 
-def _look(row: Mapping[str, Any]) -> str:
+def _draw_token_costs(
+    rows: Rows, panels: Sequence[tuple[str, str]], names: Sequence[str], measured: str
+) -> go.Figure:
+    """Draw a panel for each task and metric, with a row for each token."""
+    titles = [fig.label(f"{task}, {metric}") for task, metric in panels]
+    plot = fig.new_panels(titles, 170 + 22 * len(names), 0.03, same_scale=True)
+    for column, panel in enumerate(panels, start=1):
+        in_panel = [row for row in rows if (row["task"], row["metric"]) == panel]
+        for kind, look in _LOOKS.items():
+            of_kind = [row for row in in_panel if _look_of(row) == kind]
+            plot.add_scatter(
+                x=[round(row["drop"], 5) for row in of_kind],
+                y=[_condition_name(row) for row in of_kind],
+                error_x=_arms(of_kind, "drop"),
+                mode="markers",
+                marker={"color": look.color, "symbol": look.symbol, "size": 9},
+                name=f"{_name_of(kind, measured)} tokens",
+                legendgroup=kind,
+                showlegend=column == 1,
+                hovertemplate="%{y}: %{x:.4f} lost<extra></extra>",
+                row=1,
+                col=column,
+            )
+    _finish(plot)
+    plot.update_xaxes(title_text="score lost")
+    plot.update_yaxes(categoryorder="array", categoryarray=names[::-1], dtick=1)
+    return plot
+
+
+def _token_cost_sentence(conditions: Rows, task: str, metric: str, measured: str) -> str:
+    """Name the token that costs most on a task, and the range of the benign tokens."""
+    sticky_rows = []
+    benign_drops = []
+    for row in conditions:
+        is_of_task = (row["task"], row["metric"]) == (task, metric)
+        if not is_of_task or row["token_id"] is None or row["drop"] is None:
+            continue
+        if _look_of(row) == "sticky":
+            sticky_rows.append(row)
+        else:
+            benign_drops.append(row["drop"])
+    if not sticky_rows or not benign_drops:
+        return f"{task}: {metric} is not defined for all tokens."
+    worst = max(sticky_rows, key=lambda row: float(row["drop"]))
+    return (
+        f"{task}: of all {measured} tokens, copies of {worst['token']} cost {metric} most, "
+        f"{worst['drop']:.4f}; benign tokens cost {min(benign_drops):.4f} to {max(benign_drops):.4f}."
+    )
+
+
+def _condition_name(row: Mapping[str, Any]) -> str:
+    """Return the label of a condition: its token, or the kind of a mixture."""
+    return fig.label(row["kind"] if row["token_id"] is None else f"{row['token']} ({row['kind']})")
+
+
+def _look_of(row: Mapping[str, Any]) -> str:
+    """Return whether a condition is drawn like ``sticky`` or like ``benign`` tokens."""
     kind: str = row["kind"].split()[0]
     return "sticky" if kind in _MEASURED else kind
 
 
 def intrusion(summary: Rows, curves: Rows, measured: str = "sticky", suffix: str = "") -> ReportFigure:
+    """Draw how many queries have a document with copies among their first results, by number of copies.
+
+    Args:
+        summary: rows of intrusion.parquet, without copies first.
+        curves: rows of intrusion_curves.parquet, one for each token and number of copies.
+        measured: what the measured tokens are called, ``sticky`` or ``named``.
+        suffix: of the name of the figure.
+    """
     figure = fig.new_figure(height=400)
-    lines = []
-    by_token = {row["token"]: None for row in curves if row["kind"] in _MEASURED}
-    for place, token in enumerate(by_token):
-        look = {
-            "mode": "lines",
-            "name": f"each {measured} token",
-            "legendgroup": "each",
-            "showlegend": place == 0,
-            "opacity": 0.6,
-            "line": {"color": fig.STICKY, "width": 1.2},
-        }
-        rows = [row for row in curves if row["token"] == token and row["kind"] in _MEASURED]
-        lines.append((rows, "hits", fig.label(token), look))
-    for kind, (color, symbol) in _LOOKS.items():
-        look = {
-            "mode": "lines+markers",
-            "name": f"{measured if kind == 'sticky' else kind} tokens, mean",
-            "line": {"color": color, "width": 3, "dash": "solid" if kind == "sticky" else "dash"},
-            "marker": {"symbol": symbol, "size": 9},
-        }
-        lines.append((list(summary), f"hits_{kind}", kind, look))
-    for rows, column, who, look in lines:
-        copies = [row["copies"] for row in rows]
-        figure.add_scatter(
-            x=fig.spread_out(copies),
-            y=[round(row[column], 4) for row in rows],
-            customdata=copies,
-            hovertemplate=f"{who}<br>%{{customdata}} copies: %{{y:.2f}}<extra></extra>",
-            **look,
-        )
+    _draw_tokens_hits(figure, curves, measured)
+    _draw_mean_hits(figure, summary, measured)
     figure.add_hline(y=summary[0]["hits_sticky"], line=fig.DOTTED_LINE)
     figure.update_xaxes(title_text="copies", **fig.copies_axis([row["copies"] for row in summary]))
     figure.update_yaxes(title_text="queries with the document in their top 10", rangemode="tozero")
     figure.update_layout(hovermode="closest", legend={"y": -0.2, "yanchor": "top"})
-
-    def counted(copies: int) -> str:
-        return "1 copy" if copies == 1 else f"{copies} copies"
-
-    first, last = summary[0], summary[-1]
-    said = (
-        f"Without copies, a random document of {first['corpus']} is in the top 10 of "
-        f"{first['hits_sticky']:.2f} queries."
-    )
-    for kind in _LOOKS:
-        best = max(summary[1:], key=lambda row: row[f"hits_{kind}"])
-        said += (
-            f" Copies of {measured if kind == 'sticky' else kind} tokens bring it to at most "
-            f"{best[f'hits_{kind}']:.2f} ({counted(best['copies'])}), {counted(last['copies'])} to "
-            f"{last[f'hits_{kind}']:.2f}; its median rank goes from {first[f'rank_{kind}']:.0f} to "
-            f"{last[f'rank_{kind}']:.0f}."
-        )
     return ReportFigure(
         f"intrusion{suffix}",
         "Documents pushed into search results",
         figure,
-        said,
-        f"Copies went into {summary[0]['documents']} random documents; the curves count the queries that "
+        _intrusion_in_words(summary, measured),
+        f"Copies went into {summary[0]['documents']} random documents. The curves count the queries that "
         "have such a document among their first 10 results. Dotted: without copies. Below that line, "
         "copies push documents out of results. The ratio compares measured with benign copies, so it can "
-        "rise while both fall.",
+        "rise while both counts fall.",
         DataTable(*statistics.headed(statistics.INTRUSION, summary, measured)),
         in_markdown=True,
     )
 
 
-_SIDES = {"before": (fig.STICKY, "diamond"), "after": (fig.TOPICAL, "circle")}
+def _draw_tokens_hits(figure: go.Figure, curves: Rows, measured: str) -> None:
+    """Draw a thin line for every measured token."""
+    of_measured = [row for row in curves if row["kind"] in _MEASURED]
+    tokens = list(dict.fromkeys(row["token"] for row in of_measured))
+    for token in tokens:
+        rows = [row for row in of_measured if row["token"] == token]
+        copies = [row["copies"] for row in rows]
+        figure.add_scatter(
+            x=fig.spread_out(copies),
+            y=[round(row["hits"], 4) for row in rows],
+            customdata=copies,
+            hovertemplate=f"{fig.label(token)}<br>%{{customdata}} copies: %{{y:.2f}}<extra></extra>",
+            mode="lines",
+            name=f"each {measured} token",
+            legendgroup="each",
+            showlegend=token == tokens[0],
+            opacity=0.6,
+            line={"color": fig.STICKY, "width": 1.2},
+        )
+
+
+def _draw_mean_hits(figure: go.Figure, summary: Rows, measured: str) -> None:
+    """Draw the means of the measured and of the benign tokens."""
+    copies = [row["copies"] for row in summary]
+    for kind, look in _LOOKS.items():
+        figure.add_scatter(
+            x=fig.spread_out(copies),
+            y=[round(row[f"hits_{kind}"], 4) for row in summary],
+            customdata=copies,
+            hovertemplate=f"{kind}<br>%{{customdata}} copies: %{{y:.2f}}<extra></extra>",
+            mode="lines+markers",
+            name=f"{_name_of(kind, measured)} tokens, mean",
+            line={"color": look.color, "width": 3, "dash": look.dash},
+            marker={"symbol": look.symbol, "size": 9},
+        )
+
+
+def _intrusion_in_words(summary: Rows, measured: str) -> str:
+    """Say how many queries find the document without copies, with the best and with the largest number."""
+    without = summary[0]
+    last = summary[-1]
+    sentences = [
+        f"Without copies, a random document of {without['corpus']} is in the top 10 of "
+        f"{without['hits_sticky']:.2f} queries."
+    ]
+    for kind in _LOOKS:
+        hits = f"hits_{kind}"
+        rank = f"rank_{kind}"
+        best = max(summary[1:], key=lambda row: float(row[hits]))
+        sentences.append(
+            f"Copies of {_name_of(kind, measured)} tokens bring it to at most {best[hits]:.2f} "
+            f"({_counted_copies(best['copies'])}), {_counted_copies(last['copies'])} to {last[hits]:.2f}; "
+            f"its median rank goes from {without[rank]:.0f} to {last[rank]:.0f}."
+        )
+    return " ".join(sentences)
+
+
+def _counted_copies(count: int) -> str:
+    return "1 copy" if count == 1 else f"{count} copies"
+
+
+@dataclass(frozen=True)
+class _Side:
+    """How the state of a token before or after a repair is drawn."""
+
+    color: str
+    symbol: str
+
+
+_SIDES = {"before": _Side(fig.STICKY, "diamond"), "after": _Side(fig.TOPICAL, "circle")}
 _REPAIRED = (
     Column("token", "token"),
     Column("strategy", "strategy"),
@@ -245,110 +340,135 @@ _REPAIRED = (
 
 
 def repaired_tokens(rows: Rows, state: str, findings: str, suffix: str = "") -> ReportFigure:
-    """Draw both measures of every repaired token before and after the repair."""
+    """Draw both measures of every repaired token before and after the repair.
+
+    Args:
+        rows: of the repaired tokens, from `stickytoken.repairs.result.token_rows`.
+        state: a sentence that says whether the repair was verified.
+        findings: sentences on the checks of the repair.
+        suffix: of the name of the figure.
+    """
     measured = [row for row in rows if row["lift_sd_after"] is not None]
     narrow: dict[str, Any] = {}
     if measured:
-        said = _repaired_in_words(measured)
-        shown = measured[:_MOST_TOKENS][::-1]  # the first token on top
-        titles = [fig.axis_title(measure) for measure in wording.MEASURES]
-        plot = fig.new_panels(titles, 150 + 26 * len(shown), 0.06, same_scale=True)
-        for panel, measure in enumerate(wording.MEASURES, start=1):
-            _draw_repaired(plot, shown, measure, panel)
-        names = [fig.label(row["token"]) for row in shown]
-        places = list(range(len(shown)))
-        plot.update_yaxes(tickvals=places, ticktext=names, range=[-0.7, len(shown) - 0.3], zeroline=False)
-        plot.update_layout(legend={"y": -0.2, "yanchor": "top"})
+        summary = _repaired_in_words(measured)
+        plot = _draw_repaired_tokens(measured[:_MOST_TOKENS])
         narrow = fig.stacked(plot, len(wording.MEASURES), 2 * plot.layout.height)
     else:
-        said = "Nothing was measured after the repair."
+        summary = "Nothing was measured after the repair."
         plot = fig.empty_figure("the repair was not verified: nothing was measured")
+    cells = [[column.text(row[column.key]) or None for column in _REPAIRED] for row in rows]
     return ReportFigure(
         f"repair{suffix}",
         "What a repair changed",
         plot,
-        f"{state} {said}",
+        f"{state} {summary}",
         f"Each repaired token, measured on texts that this run has not used, with another seed. {findings}",
-        DataTable(
-            [column.title for column in _REPAIRED],
-            [[column.text(row[column.key]) or None for column in _REPAIRED] for row in rows],
-        ),
+        DataTable([column.title for column in _REPAIRED], cells),
         narrow,
         in_markdown=True,
     )
 
 
-def _repaired_in_words(measured: Sequence[Mapping[str, Any]]) -> str:
+def _repaired_in_words(measured: Rows) -> str:
     """Say what the largest erased share and the largest lift were before and after a repair."""
     sentences = []
     for measure, name in zip(wording.MEASURES, ("erased share", "lift"), strict=True):
         largest = []
         for side in _SIDES:
             values = [row[f"{measure.key}_{side}"] for row in measured]
-            known = [value for value in values if value is not None]
-            if known:
-                largest.append(f"{measure.text(max(known))} {side}")
+            measured_values = [value for value in values if value is not None]
+            if measured_values:
+                largest.append(f"{measure.text(max(measured_values))} {side}")
         if largest:
             sentences.append(f"largest {name} {', '.join(largest)}")
-    said = "; ".join(sentences)
-    return f"Of {wording.counted(len(measured), 'repaired token')}: {said}."
+    return f"Of {wording.counted(len(measured), 'repaired token')}: {'; '.join(sentences)}."
 
 
-def _draw_repaired(plot: go.Figure, rows: Rows, measure: Column, panel: int) -> None:
+def _draw_repaired_tokens(rows: Rows) -> go.Figure:
+    """Draw a panel per measure, with a row for each token, the first one on top."""
+    from_below = list(reversed(rows))
+    titles = [fig.axis_title(measure) for measure in wording.MEASURES]
+    plot = fig.new_panels(titles, 150 + 26 * len(rows), 0.06, same_scale=True)
+    for panel, measure in enumerate(wording.MEASURES, start=1):
+        _draw_before_and_after(plot, from_below, measure, panel)
+    names = [fig.label(row["token"]) for row in from_below]
+    plot.update_yaxes(
+        tickvals=list(range(len(rows))), ticktext=names, range=[-0.7, len(rows) - 0.3], zeroline=False
+    )
+    plot.update_layout(legend={"y": -0.2, "yanchor": "top"})
+    return plot
+
+
+def _draw_before_and_after(plot: go.Figure, rows: Rows, measure: Column, panel: int) -> None:
     """Draw a measure of repaired tokens: a line from before to after, and a mark at both ends."""
-    where = {"row": 1, "col": panel}
-    for place, row in enumerate(rows):
+    cell = {"row": 1, "col": panel}
+    for position, row in enumerate(rows):
         plot.add_scatter(
             x=[row[f"{measure.key}_before"], row[f"{measure.key}_after"]],
-            y=[place, place],
+            y=[position, position],
             mode="lines",
             line={"color": fig.ORDINARY, "width": 1.5},
             hoverinfo="skip",
             showlegend=False,
-            **where,
+            **cell,
         )
-    for side, (color, symbol) in _SIDES.items():
+    for name, side in _SIDES.items():
         plot.add_scatter(
-            x=[row[f"{measure.key}_{side}"] for row in rows],
+            x=[row[f"{measure.key}_{name}"] for row in rows],
             y=list(range(len(rows))),
             customdata=[fig.label(row["token"]) for row in rows],
             mode="markers",
-            marker={"color": color, "symbol": symbol, "size": 9},
-            name=side,
-            legendgroup=side,
+            marker={"color": side.color, "symbol": side.symbol, "size": 9},
+            name=name,
+            legendgroup=name,
             showlegend=panel == 1,
-            hovertemplate=f"%{{customdata}}<br>{side}: %{{x:{fig.number_format(measure)}}}<extra></extra>",
-            **where,
+            hovertemplate=f"%{{customdata}}<br>{name}: %{{x:{fig.number_format(measure)}}}<extra></extra>",
+            **cell,
         )
     plot.update_xaxes(tickformat=fig.tick_format(measure), rangemode="tozero", zeroline=True, col=panel)
 
 
+@dataclass(frozen=True)
+class CurveWords:
+    """The words of a figure of repair curves."""
+
+    name: str  # of the figure
+    title: str
+    reading: str
+    measure: str = "Mean similarity of unrelated texts"  # what the curves show, as a sentence begins
+    axis: str = "mean cosine similarity"  # title of the vertical axis
+
+
 def repair_curves(
-    name: str,
-    title: str,
-    reading: str,
-    copies: Sequence[int],
-    lines: Mapping[str, Sequence[float]],
-    what: str = "Mean similarity of unrelated texts",
-    axis: str = "mean cosine similarity",
+    words: CurveWords, copies: Sequence[int], lines: Mapping[str, Sequence[float]]
 ) -> ReportFigure:
+    """Draw similarities by number of copies: before a repair, after it, and for ordinary tokens.
+
+    Args:
+        words: of the figure.
+        copies: numbers of copies, 0 first.
+        lines: similarities by name, in the order of the legend.
+    """
     figure = fig.new_figure(height=340)
-    places = list(range(len(copies)))
-    looks = [(fig.STICKY, "solid"), (fig.TOPICAL, "solid"), (fig.CONTROL, "dash")]
-    for (tokens, line), (color, dash) in zip(lines.items(), looks, strict=True):
+    positions = list(range(len(copies)))
+    colors = (fig.STICKY, fig.TOPICAL, fig.CONTROL)
+    dashes = ("solid", "solid", "dash")
+    for (name, line), color, dash in zip(lines.items(), colors, dashes, strict=False):
         figure.add_scatter(
-            x=places,
+            x=positions,
             y=[round(value, 5) for value in line],
             customdata=list(copies),
             mode="lines+markers",
             line={"color": color, "dash": dash, "width": 2.5},
-            name=tokens,
-            hovertemplate=f"{tokens}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
+            name=name,
+            hovertemplate=f"{name}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
         )
-    figure.update_xaxes(title_text="copies in a text", tickvals=places, ticktext=[str(n) for n in copies])
-    figure.update_yaxes(title_text=axis, zeroline=False)
-    ends = ", ".join(f"{tokens} {line[-1]:.3f}" for tokens, line in lines.items())
-    said = minus(f"{what} with {copies[-1]} copies in one of them: {ends}.")
-    columns = ("tokens", *(f"{n} copies" for n in copies))
-    table = DataTable(columns, [(tokens, *line) for tokens, line in lines.items()])
-    return ReportFigure(name, title, figure, said, reading, table)
+    ticks = [str(count) for count in copies]
+    figure.update_xaxes(title_text="copies in a text", tickvals=positions, ticktext=ticks)
+    figure.update_yaxes(title_text=words.axis, zeroline=False)
+    ends = ", ".join(f"{name} {line[-1]:.3f}" for name, line in lines.items())
+    alt = minus(f"{words.measure} with {copies[-1]} copies in one of them: {ends}.")
+    columns = ("tokens", *(f"{count} copies" for count in copies))
+    table = DataTable(columns, [(name, *line) for name, line in lines.items()])
+    return ReportFigure(words.name, words.title, figure, alt, words.reading, table)

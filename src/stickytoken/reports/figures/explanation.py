@@ -7,28 +7,22 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 import polars as pl
 
 from stickytoken.explanation.files import StoredExplanation
 from stickytoken.reports import figures as fig
-from stickytoken.reports.figures import DataTable, ReportFigure
+from stickytoken.reports.figures import Band, DataTable, ReportFigure
 from stickytoken.reports.templating import number
 
+Row = Mapping[str, Any]
+
+# Measures that a figure shows, with what they are called.
 _ATTENTION = {"attention_received": "from all positions", "attention_from_others": "from all but the copies"}
-_READ_ATTENTION = (
-    "Green: the mean of matched benign tokens, and the interval in which one more such token would lie, "
-    "over all layers at once. Filled marks lie outside it; the first of them is where the effect begins. "
-    "Attention shows where layers read from, not how much of it reaches the vector."
-)
 _DRIFT = {
     "carrier_cosine_drift": "carrier's tokens: drift",
     "copies_cosine_distance": "copies: distance to benign",
 }
-_READ_DRIFT = (
-    "First panel: how far the states of the carrier's own tokens move when copies are added. Second "
-    "panel: how far the states of the copies lie from those of matched benign tokens. Layer 0 is the "
-    "embedding layer. In a causal model, tokens before the copies cannot drift."
-)
 _POOLING = {
     "pooling_share": "copies' share of the vector",
     "pooling_norm_share": "copies' share of the lengths",
@@ -44,155 +38,265 @@ _EMBEDDING = {
 }
 _BENIGN = ("benign_mean", "benign_low", "benign_high", "deviations")
 
+_READ_ATTENTION = (
+    "Green: the mean of matched benign tokens, and the interval in which one more such token would lie, "
+    "over all layers at once. Filled marks lie outside it; the first of them is where the effect begins. "
+    "Attention shows where layers read from, not how much of it reaches the vector."
+)
+_READ_HEADS = (
+    "Orange heads attend more to these copies than to copies of matched benign tokens, blue heads less. A "
+    "dot marks a head outside the benign interval over all heads at once."
+)
+_READ_DRIFT = (
+    "First panel: how far the states of the carrier's own tokens move when copies are added. Second "
+    "panel: how far the states of the copies lie from those of matched benign tokens. Layer 0 is the "
+    "embedding layer. In a causal model, tokens before the copies cannot drift."
+)
+_READ_ATTRIBUTION = (
+    "Integrated Jacobians (Moeller et al. 2023): the cells sum to the similarity. Orange cells add to it, "
+    "blue cells subtract. After the tokens comes the reference, a text of padding; the last column is the "
+    "sum of each row. Compare row sums, and cells with one another: adjacent copies share what they "
+    "contribute together."
+)
 
-def explanation_figures(found: StoredExplanation) -> list[ReportFigure]:
-    name, token = f"explain-{found.token.token_id}", found.token.token
-    measures = found.tables["measures"]
+
+def explanation_figures(explanation: StoredExplanation) -> list[ReportFigure]:
+    """Return all figures of an explanation; one that has nothing to show says why."""
+    prefix = f"explain-{explanation.token.token_id}"
+    token = explanation.token.token
+    measures = explanation.tables["measures"]
     return [
         _by_layer(
-            f"{name}-attention",
+            f"{prefix}-attention",
             "Attention that the copies receive, by layer",
-            measures,
-            _ATTENTION,
+            _rows_by_panel(measures, _ATTENTION),
             token,
             _READ_ATTENTION,
         ),
-        _by_head(f"{name}-heads", found.tables["heads"]),
+        _by_head(f"{prefix}-heads", explanation.tables["heads"]),
         _by_layer(
-            f"{name}-drift", "Drift of the hidden states, by layer", measures, _DRIFT, token, _READ_DRIFT
+            f"{prefix}-drift",
+            "Drift of the hidden states, by layer",
+            _rows_by_panel(measures, _DRIFT),
+            token,
+            _READ_DRIFT,
         ),
-        _pooling(f"{name}-pooling", measures, token, found.record.pooling or "unknown"),
-        _attribution(f"{name}-attribution", found.tables["attribution"], found.tables["pairs"]),
-        _embedding(f"{name}-embedding", measures, token, found),
+        _pooling(f"{prefix}-pooling", measures, token, explanation.record.pooling or "unknown"),
+        _attribution(f"{prefix}-attribution", explanation.tables["attribution"], explanation.tables["pairs"]),
+        _embedding(f"{prefix}-embedding", explanation),
     ]
 
 
-def _by_layer(
-    name: str, title: str, measures: pl.DataFrame, panels: Mapping[str, str], token: str, reading: str
-) -> ReportFigure:
-    columns = ("layer", "value", "low", "high", *_BENIGN, "outside")
-    headings = ("measure", *(column.replace("_", " ") for column in columns))
-    found = {}
-    for measure, said in panels.items():
+def _rows_by_panel(measures: pl.DataFrame, titles: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of measures that have a value for every layer, by the title of their panel."""
+    rows_by_panel = {}
+    for measure, title in titles.items():
         rows = measures.filter(measure=measure).drop_nulls(["layer", "value"]).sort("layer").to_dicts()
         if rows:
-            found[said] = rows
-    if not found:
+            rows_by_panel[title] = rows
+    return rows_by_panel
+
+
+def _by_layer(
+    name: str, title: str, rows_by_panel: Mapping[str, Sequence[Row]], token: str, reading: str
+) -> ReportFigure:
+    """Draw measures layer by layer, with the interval of the benign tokens.
+
+    Args:
+        name: of the figure.
+        title: of the figure.
+        rows_by_panel: rows of measures.parquet by the title of their panel, ordered by layer.
+        token: that is explained.
+        reading: how to read the figure.
+    """
+    columns = ("layer", "value", "low", "high", *_BENIGN, "outside")
+    headings = ("measure", *(column.replace("_", " ") for column in columns))
+    if not rows_by_panel:
         return fig.figure_of_nothing(name, title, reading, "this model does not expose it", headings)
-    words = []
-    for said, rows in found.items():
-        outside = [row for row in rows if row["outside"]]
-        start = f"{said[:1].upper()}{said[1:]}: {token}"
-        if not outside:
-            words.append(f"{start} stays within the benign interval in all layers.")
-            continue
-        far = max(outside, key=lambda row: abs(row["deviations"] or 0.0))
-        words.append(
-            f"{start} leaves the benign interval in layer {outside[0]['layer']} and is furthest from it in "
-            f"layer {far['layer']}, at {far['value']:.3f} where benign tokens have {far['benign_mean']:.3f}."
-        )
-    figure = fig.new_panels(list(found), 380, 0.1)
-    for column, rows in enumerate(found.values(), start=1):
-        layers = [row["layer"] for row in rows]
-        low, mean, high = ([row[f"benign_{end}"] for row in rows] for end in ("low", "mean", "high"))
-        fig.draw_ordinary(
-            figure,
-            layers,
-            (low, mean, high),
-            column,
-            name="benign tokens: mean and interval",
-            legendgroup="benign",
-            showlegend=column == 1,
-            hovertemplate="benign tokens<br>layer %{x}: %{y:.4f}<extra></extra>",
-        )
-        known = all(row[end] is not None for row in rows for end in ("low", "high"))
-        arms = [row["high"] - row["value"] for row in rows] if known else []
-        figure.add_scatter(
-            x=layers,
-            y=[row["value"] for row in rows],
-            error_y={"type": "data", "array": arms, "thickness": 1.2, "width": 3} if known else None,
-            customdata=["outside" if row["outside"] else "inside" for row in rows],
-            mode="lines+markers",
-            line={"color": fig.STICKY, "width": 2.5},
-            marker={"size": 9, "symbol": _symbols(rows)},
-            name=f"{fig.legend_label(token)} (filled: outside)",
-            legendgroup="token",
-            showlegend=column == 1,
-            hovertemplate=f"{fig.label(token)}<br>layer %{{x}}: %{{y:.4f}}, %{{customdata}}<extra></extra>",
-            row=1,
-            col=column,
-        )
-    step = max(1, len(next(iter(found.values()))) // 8)
-    figure.update_xaxes(title_text="layer", dtick=step, zeroline=False)
+    figure = fig.new_panels(list(rows_by_panel), 380, 0.1)
+    for panel, rows in enumerate(rows_by_panel.values(), start=1):
+        _draw_layers(figure, rows, token, panel)
+    layer_count = len(next(iter(rows_by_panel.values())))
+    figure.update_xaxes(title_text="layer", dtick=max(1, layer_count // 8), zeroline=False)
     figure.update_layout(legend={"y": -0.24, "yanchor": "top"}, hovermode="closest")
-    table = DataTable(
-        headings,
-        [(said, *(row[column] for column in columns)) for said, rows in found.items() for row in rows],
+    sentences = []
+    cells = []
+    for panel_title, rows in rows_by_panel.items():
+        sentences.append(_layers_in_words(panel_title, rows, token))
+        cells += [(panel_title, *_values(row, columns)) for row in rows]
+    panel_count = len(rows_by_panel)
+    narrow = fig.stacked(figure, panel_count, 360 * panel_count) if panel_count > 1 else {}
+    return ReportFigure(name, title, figure, " ".join(sentences), reading, DataTable(headings, cells), narrow)
+
+
+def _values(row: Row, columns: Sequence[str]) -> list[Any]:
+    return [row[column] for column in columns]
+
+
+def _layers_in_words(panel_title: str, rows: Sequence[Row], token: str) -> str:
+    """Say in which layers a measure of a token lies outside the interval of the benign tokens."""
+    start = f"{panel_title[:1].upper()}{panel_title[1:]}: {token}"
+    outside = [row for row in rows if row["outside"]]
+    if not outside:
+        return f"{start} stays within the benign interval in all layers."
+    furthest = _furthest(outside)
+    return (
+        f"{start} leaves the benign interval in layer {outside[0]['layer']} and is furthest from it in "
+        f"layer {furthest['layer']}, at {furthest['value']:.3f} where benign tokens have "
+        f"{furthest['benign_mean']:.3f}."
     )
-    narrow = fig.stacked(figure, len(found), 360 * len(found)) if len(found) > 1 else {}
-    return ReportFigure(name, title, figure, " ".join(words), reading, table, narrow)
 
 
-def _symbols(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _furthest(rows: Sequence[Row]) -> Row:
+    """Return the row with the largest deviation from the benign tokens."""
+    return max(rows, key=lambda row: abs(row["deviations"] or 0.0))
+
+
+def _draw_layers(figure: go.Figure, rows: Sequence[Row], token: str, panel: int) -> None:
+    """Draw a measure by layer: the band of the benign tokens, and the line of the token."""
+    layers = [row["layer"] for row in rows]
+    benign = Band(
+        [row["benign_low"] for row in rows],
+        [row["benign_mean"] for row in rows],
+        [row["benign_high"] for row in rows],
+    )
+    fig.draw_ordinary(
+        figure,
+        layers,
+        benign,
+        panel,
+        name="benign tokens: mean and interval",
+        legendgroup="benign",
+        showlegend=panel == 1,
+        hovertemplate="benign tokens<br>layer %{x}: %{y:.4f}<extra></extra>",
+    )
+    # Without several texts, the token has no intervals.
+    has_intervals = all(row["low"] is not None and row["high"] is not None for row in rows)
+    error_bars = None
+    if has_intervals:
+        arms = [row["high"] - row["value"] for row in rows]
+        error_bars = {"type": "data", "array": arms, "thickness": 1.2, "width": 3}
+    figure.add_scatter(
+        x=layers,
+        y=[row["value"] for row in rows],
+        error_y=error_bars,
+        customdata=["outside" if row["outside"] else "inside" for row in rows],
+        mode="lines+markers",
+        line={"color": fig.STICKY, "width": 2.5},
+        marker={"size": 9, "symbol": _symbols(rows)},
+        name=f"{fig.legend_label(token)} (filled: outside)",
+        legendgroup="token",
+        showlegend=panel == 1,
+        hovertemplate=f"{fig.label(token)}<br>layer %{{x}}: %{{y:.4f}}, %{{customdata}}<extra></extra>",
+        row=1,
+        col=panel,
+    )
+
+
+def _symbols(rows: Sequence[Row]) -> list[str]:
+    """Return filled marks for values outside the benign interval, and open ones for the others."""
     return ["diamond" if row["outside"] else "circle-open" for row in rows]
 
 
+# Columns of the table of attention heads.
+_HEAD_COLUMNS = (
+    "value",
+    "benign_mean",
+    "deviations",
+    "wasserstein",
+    "wasserstein_benign",
+    "kl",
+    "kl_benign",
+)
+# Beyond this deviation from the benign tokens, in standard deviations, colours do not deepen: a single head
+# would leave all others pale.
+_DEEPEST_DEVIATION = 10.0
+
+
 def _by_head(name: str, heads: pl.DataFrame) -> ReportFigure:
+    """Draw a heat map of the attention that copies receive, by layer and head."""
     title = "Attention that the copies receive, by layer and head"
-    reading = (
-        "Orange heads attend more to these copies than to copies of matched benign tokens, blue heads "
-        "less. A dot marks a head outside the benign interval over all heads at once."
-    )
-    single = heads.drop_nulls("head").sort("layer", "head")
-    columns = ("value", "benign_mean", "deviations", "wasserstein", "wasserstein_benign", "kl", "kl_benign")
-    headings = ("layer", "head", *(column.replace("_", " ") for column in columns))
-    if single.is_empty():
+    headings = ("layer", "head", *(column.replace("_", " ") for column in _HEAD_COLUMNS))
+    single_heads = heads.drop_nulls("head").sort("layer", "head")
+    if single_heads.is_empty():
         message = "this model does not expose its attention"
-        return fig.figure_of_nothing(name, title, reading, message, headings)
-    outside = single.filter("outside").to_dicts()
-    said = (
+        return fig.figure_of_nothing(name, title, _READ_HEADS, message, headings)
+    return ReportFigure(
+        name,
+        title,
+        _draw_heads(single_heads),
+        _heads_in_words(single_heads),
+        _READ_HEADS,
+        DataTable(headings, _head_rows(heads, single_heads)),
+    )
+
+
+def _heads_in_words(single_heads: pl.DataFrame) -> str:
+    """Count the heads outside the benign interval, and describe the furthest."""
+    outside = single_heads.filter("outside").to_dicts()
+    text = (
         f"The copies' share of the attention is outside the benign interval in {len(outside)} of "
-        f"{len(single)} heads."
+        f"{len(single_heads)} heads."
     )
     if outside:
-        far = max(outside, key=lambda row: abs(row["deviations"] or 0.0))
-        said += (
-            f" It is furthest in layer {far['layer']}, head {far['head']}: {far['value']:.3f} where benign "
-            f"tokens have {far['benign_mean']:.3f}."
+        furthest = _furthest(outside)
+        text += (
+            f" It is furthest in layer {furthest['layer']}, head {furthest['head']}: "
+            f"{furthest['value']:.3f} where benign tokens have {furthest['benign_mean']:.3f}."
         )
-    # The mean over each layer's heads, and the heads that differ most from the benign ones.
-    furthest = single.sort("wasserstein", descending=True, nulls_last=True).head(5)
-    rows = pl.concat([heads.filter(pl.col("head").is_null()).sort("layer"), furthest]).to_dicts()
-    table = DataTable(
-        headings,
-        [
-            (row["layer"], "mean" if row["head"] is None else row["head"], *(row[key] for key in columns))
-            for row in rows
-        ],
-    )
-    layers, width = single["layer"].unique().sort().to_list(), int(single["head"].max()) + 1  # type: ignore[arg-type]
-    known = {(row["layer"], row["head"]): row for row in single.to_dicts()}
-    cells = [[known.get((layer, head)) for head in range(width)] for layer in layers]
-    shown = ("value", "benign_mean", "wasserstein")
+    return text
+
+
+def _head_rows(heads: pl.DataFrame, single_heads: pl.DataFrame) -> list[tuple[Any, ...]]:
+    """Return table rows: the mean over each layer's heads, and the heads that differ most from benign."""
+    layer_means = heads.filter(pl.col("head").is_null()).sort("layer")
+    most_different = single_heads.sort("wasserstein", descending=True, nulls_last=True).head(5)
+    rows = []
+    for row in pl.concat([layer_means, most_different]).to_dicts():
+        head = "mean" if row["head"] is None else row["head"]
+        rows.append((row["layer"], head, *_values(row, _HEAD_COLUMNS)))
+    return rows
+
+
+def _draw_heads(single_heads: pl.DataFrame) -> go.Figure:
+    """Draw the deviation of each head from the benign tokens; heads that are missing stay blank."""
+    layers = single_heads["layer"].unique().sort().to_list()
+    head_count = max(single_heads["head"].to_list()) + 1
+    row_by_cell = {(row["layer"], row["head"]): row for row in single_heads.to_dicts()}
+    deviations: list[list[Any]] = []
+    details: list[list[Any]] = []
+    dots: list[list[str]] = []
+    for layer in layers:
+        cells = [row_by_cell.get((layer, head)) for head in range(head_count)]
+        deviations.append([cell and cell["deviations"] for cell in cells])
+        details.append([_head_details(cell) for cell in cells])
+        dots.append(["●" if cell and cell["outside"] else "" for cell in cells])
     figure = fig.new_figure(height=170 + 26 * len(layers))
     figure.add_heatmap(
-        x=list(range(width)),
+        x=list(range(head_count)),
         y=layers,
-        z=[[cell and cell["deviations"] for cell in row] for row in cells],
-        customdata=[[[cell and cell[key] for key in shown] for cell in row] for row in cells],
-        text=[["●" if cell and cell["outside"] else "" for cell in row] for row in cells],
+        z=deviations,
+        customdata=details,
+        text=dots,
         texttemplate="%{text}",
         textfont={"size": 9, "color": "#1d2430"},
         hovertemplate="layer %{y}, head %{x}: %{z:.1f} SD<br>share %{customdata[0]:.3f}, benign "
         "%{customdata[1]:.3f}<br>Wasserstein distance %{customdata[2]:.3f}<extra></extra>",
-        **fig.diverging(10.0, "SD from benign"),  # colours go no further
+        **fig.diverging(_DEEPEST_DEVIATION, "SD from benign"),
     )
-    figure.update_xaxes(title_text="head", dtick=1 if width <= 16 else 4, showgrid=False)
+    figure.update_xaxes(title_text="head", dtick=1 if head_count <= 16 else 4, showgrid=False)
     figure.update_yaxes(title_text="layer", autorange="reversed", dtick=1 if len(layers) <= 12 else 4)
-    return ReportFigure(name, title, figure, said, reading, table)
+    return figure
+
+
+def _head_details(cell: Row | None) -> list[Any]:
+    """Return the numbers of a head that are shown beside the pointer."""
+    columns = ("value", "benign_mean", "wasserstein")
+    return [None if cell is None else cell[column] for column in columns]
 
 
 def _pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -> ReportFigure:
+    """Draw what the copies contribute to the text's vector, beside the intervals of the benign tokens."""
     title = "What the copies contribute to the sentence vector"
     reading = (
         f"Pooling of this model: {pooling}. With mean pooling every position contributes a share; with "
@@ -203,6 +307,16 @@ def _pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -> Rep
     table = _table(rows, ("value", "low", "high", *_BENIGN, "outside"))
     if not rows:
         return fig.figure_of_nothing(name, title, reading, "this model does not expose it", table.columns)
+    parts = "; ".join(
+        f"{row['measure']} {row['value']:.3f}, {'outside' if row['outside'] else 'within'} the benign "
+        f"interval of {row['benign_low']:.3f} to {row['benign_high']:.3f}"
+        for row in rows
+    )
+    return ReportFigure(name, title, _draw_pooling(rows, token), f"{token}: {parts}.", reading, table)
+
+
+def _draw_pooling(rows: Sequence[Row], token: str) -> go.Figure:
+    """Draw a row for each measure: the benign interval as a bar, the benign mean and the token as marks."""
     figure = fig.new_figure(height=150 + 56 * len(rows))
     titles = [row["measure"] for row in rows]
     figure.add_bar(
@@ -236,49 +350,76 @@ def _pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -> Rep
     )
     figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.update_layout(hovermode="closest", legend={"y": -0.16, "yanchor": "top"})
-    parts = "; ".join(
-        f"{row['measure']} {row['value']:.3f}, {'outside' if row['outside'] else 'within'} the benign "
-        f"interval of {row['benign_low']:.3f} to {row['benign_high']:.3f}"
-        for row in rows
-    )
-    return ReportFigure(name, title, figure, f"{token}: {parts}.", reading, table)
+    return figure
 
 
 def _measured(
-    measures: pl.DataFrame, names: Mapping[str, str], needed: Sequence[str]
+    measures: pl.DataFrame, titles: Mapping[str, str], needed: Sequence[str]
 ) -> list[dict[str, Any]]:
-    found = {row["measure"]: row for row in measures.drop_nulls(needed).to_dicts()}
-    return [found[key] | {"measure": said} for key, said in names.items() if key in found]
+    """Return the rows of measures that have all needed values, each with its title in place of its name."""
+    row_by_measure = {row["measure"]: row for row in measures.drop_nulls(needed).to_dicts()}
+    return [
+        row_by_measure[measure] | {"measure": title}
+        for measure, title in titles.items()
+        if measure in row_by_measure
+    ]
 
 
-def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> DataTable:
+def _table(rows: Sequence[Row], columns: Sequence[str]) -> DataTable:
     return DataTable.of({column: column.replace("_", " ") for column in ("measure", *columns)}, rows)
 
 
-def _embedding(name: str, measures: pl.DataFrame, token: str, found: StoredExplanation) -> ReportFigure:
+def _embedding(name: str, explanation: StoredExplanation) -> ReportFigure:
+    """Draw where the row of the embedding matrix stands among those of all tokens."""
     title = "The row of the embedding matrix"
-    reading = (
-        "Rows close to those of unused entries were hardly trained (Land and Bartolo 2024). An unusual row "
-        "need not be sticky, and a sticky token need not have an unusual row."
-    )
-    matrix = found.record.vocabulary
-    if {"mean_cosine", "first_component_share"} <= set(matrix):
-        reading += (
-            f" Over the whole vocabulary the mean cosine of two rows is {number(matrix['mean_cosine'], 3)} "
-            "(0: they point in all directions evenly), and the widest direction explains "
-            f"{matrix['first_component_share']:.1%} of the variance."
-        )
+    token = explanation.token.token
+    reading = _reading_of_embedding(explanation.record.vocabulary)
     narrow = {"xaxis.title.text": "% of the available<br>tokens below"}
-    rows = _measured(measures, _EMBEDDING, ("value", "share_below"))
+    rows = _measured(explanation.tables["measures"], _EMBEDDING, ("value", "share_below"))
     table = _table(rows, ("value", "share_below", *_BENIGN, "outside"))
     if not rows:
         message = "this model does not expose its embedding matrix"
         return fig.figure_of_nothing(name, title, reading, message, table.columns, narrow=narrow)
+    parts = "; ".join(
+        f"{row['measure']} {row['value']:.3f}, above {row['share_below']:.1%} of the vocabulary"
+        for row in rows
+    )
+    alt = f"{token}: {parts}."
+    neighbours = explanation.tables["neighbours"].sort("rank").to_dicts()
+    if neighbours:
+        nearest = ", ".join(f"{row['neighbour']} ({row['cosine']:.2f})" for row in neighbours)
+        alt += f" Nearest rows by cosine: {nearest}."
+    return ReportFigure(name, title, _draw_embedding(rows, token), alt, reading, table, narrow)
+
+
+def _reading_of_embedding(vocabulary: Mapping[str, Any]) -> str:
+    """Say how to read the figure, with what was measured over the whole vocabulary."""
+    reading = (
+        "Rows close to those of unused entries were hardly trained (Land and Bartolo 2024). An unusual row "
+        "need not be sticky, and a sticky token need not have an unusual row."
+    )
+    if {"mean_cosine", "first_component_share"} <= set(vocabulary):
+        mean_cosine = number(vocabulary["mean_cosine"], 3)
+        reading += (
+            f" Over the whole vocabulary the mean cosine of two rows is {mean_cosine} "
+            "(0: they point in all directions evenly), and the widest direction explains "
+            f"{vocabulary['first_component_share']:.1%} of the variance."
+        )
+    return reading
+
+
+def _draw_embedding(rows: Sequence[Row], token: str) -> go.Figure:
+    """Draw a row for each measure: a line over the whole vocabulary, and the token's mark on it."""
     figure = fig.new_figure(height=140 + 44 * len(rows))
     titles = [row["measure"] for row in rows]
+    line_titles: list[str] = []
+    line_ends: list[int | None] = []
+    for title in titles:
+        line_titles += [title, title, title]
+        line_ends += [0, 100, None]  # None separates the lines
     figure.add_scatter(
-        y=[title for title in titles for _ in range(3)],
-        x=[place for _ in titles for place in (0, 100, None)],
+        y=line_titles,
+        x=line_ends,
         mode="lines",
         line={"color": fig.ORDINARY, "width": 4},
         opacity=0.35,
@@ -300,54 +441,80 @@ def _embedding(name: str, measures: pl.DataFrame, token: str, found: StoredExpla
     figure.update_xaxes(title_text="% of the available tokens below", range=[-2, 102])
     figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.update_layout(hovermode="closest")
-    parts = "; ".join(
-        f"{row['measure']} {row['value']:.3f}, above {row['share_below']:.1%} of the vocabulary"
-        for row in rows
-    )
-    neighbours = found.tables["neighbours"].sort("rank").to_dicts()
-    near = ", ".join(f"{row['neighbour']} ({row['cosine']:.2f})" for row in neighbours)
-    said = f"{token}: {parts}." + (f" Nearest rows by cosine: {near}." if near else "")
-    return ReportFigure(name, title, figure, said, reading, table, narrow)
+    return figure
+
+
+# Pairs of tokens in the table: those that add or subtract most.
+_LISTED_PAIRS = 10
 
 
 def _attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportFigure:
+    """Draw the similarity of one pair of texts as a sum over pairs of their tokens.
+
+    Args:
+        name: of the figure.
+        cells: of attribution.parquet, one for each pair of tokens.
+        pairs: of pairs.parquet; the first one is drawn.
+    """
     title = "One pair's similarity, token by token"
-    reading = (
-        "Integrated Jacobians (Moeller et al. 2023): the cells sum to the similarity. Orange cells add to "
-        "it, blue cells subtract. After the tokens comes the reference, a text of padding; the last "
-        "column is the sum of each row. Compare row sums, and cells with one another: adjacent copies "
-        "share what they contribute together."
-    )
     if pairs.is_empty():
-        return fig.figure_of_nothing(name, title, reading, "no similarity was attributed")
+        return fig.figure_of_nothing(name, title, _READ_ATTRIBUTION, "no similarity was attributed")
     pair = pairs.sort("pair").row(0, named=True)
     cells = cells.filter(pair=pair["pair"])
-    between = cells.filter(pl.col("row") < pl.col("row").max(), pl.col("column") < pl.col("column").max())
-    copies, carrier = (between.filter(row_part=part)["value"].sum() for part in ("copies", "carrier"))
-    said = (
+    # The last row and the last column are those of the reference.
+    between_tokens = cells.filter(
+        pl.col("row") < pl.col("row").max(), pl.col("column") < pl.col("column").max()
+    )
+    return ReportFigure(
+        name,
+        title,
+        _draw_attribution(cells),
+        _attribution_in_words(pair, between_tokens),
+        _READ_ATTRIBUTION,
+        DataTable(
+            ("carrier with copies", "part", "anchor", "adds"), _attribution_rows(cells, between_tokens)
+        ),
+    )
+
+
+def _attribution_in_words(pair: Row, between_tokens: pl.DataFrame) -> str:
+    """Say what copies, carrier and reference contribute to the similarity of a pair."""
+    from_copies = between_tokens.filter(row_part="copies")["value"].sum()
+    from_carrier = between_tokens.filter(row_part="carrier")["value"].sum()
+    return (
         f"The similarity of “{pair['carrier']}” and “{pair['anchor']}” is {pair['similarity_before']:.3f} "
         f"without copies and {pair['similarity']:.3f} with them. Of that, the rows of the copies "
         f"contribute {pair['from_copies']:.3f}, those of the carrier {pair['from_carrier']:.3f} and that "
         f"of the reference {pair['from_reference']:.3f}; the sum is off by "
         f"{abs(pair['completeness_error']):.2g}. Without the reference, copies contribute "
-        f"{copies:.3f} and the carrier {carrier:.3f}."
+        f"{from_copies:.3f} and the carrier {from_carrier:.3f}."
     )
-    by_row = (
+
+
+def _attribution_rows(cells: pl.DataFrame, between_tokens: pl.DataFrame) -> list[tuple[Any, ...]]:
+    """Return table rows: the sum of each row of the matrix, and the pairs that add or subtract most."""
+    sums = (
         cells.group_by("row", maintain_order=True)
         .agg(pl.col("row_token", "row_part").first(), pl.lit("all").alias("anchor"), pl.col("value").sum())
         .sort("row")
     )
-    largest = between.sort(pl.col("value").abs(), "row", "column", descending=[True, False, False])
-    # The sum of every row, and the pairs of tokens that add or subtract most.
-    rows = [
-        *by_row.select("row_token", "row_part", "anchor", "value").iter_rows(),
-        *largest.head(10).select("row_token", "row_part", "column_token", "value").iter_rows(),
-    ]
-    table = DataTable(("carrier with copies", "part", "anchor", "adds"), rows)
+    largest = between_tokens.sort(pl.col("value").abs(), "row", "column", descending=[True, False, False])
+    rows = list(sums.select("row_token", "row_part", "anchor", "value").iter_rows())
+    rows += largest.head(_LISTED_PAIRS).select("row_token", "row_part", "column_token", "value").iter_rows()
+    return rows
+
+
+def _paired(name: str, columns: Sequence[str]) -> list[list[str]]:
+    return [[name, column] for column in columns]
+
+
+def _draw_attribution(cells: pl.DataFrame) -> go.Figure:
+    """Draw the matrix of a pair, with the sum of every row in its last column."""
     ordered = cells.sort("row", "column")
-    every_row, every_column = (ordered.unique(side).sort(side) for side in ("row", "column"))
-    names = [fig.label(token) for token in every_row["row_token"]]
-    columns = [fig.label(token) for token in every_column["column_token"]]
+    matrix_rows = ordered.unique("row").sort("row")
+    matrix_columns = ordered.unique("column").sort("column")
+    names = [fig.label(token) for token in matrix_rows["row_token"]]
+    columns = [fig.label(token) for token in matrix_columns["column_token"]]
     values = ordered["value"].to_numpy().reshape(len(names), len(columns))
     # The cell of both references is near 1 and tells nothing: colours are those of the tokens.
     strongest = float(np.abs(values[:-1, :-1]).max(initial=0)) or 1.0
@@ -358,7 +525,7 @@ def _attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportF
         x=list(range(len(columns))),
         y=list(range(len(names))),
         z=values.round(6).tolist(),
-        customdata=[[[left, right] for right in columns] for left in names],
+        customdata=[_paired(name, columns) for name in names],
         hovertemplate="%{customdata[0]} and %{customdata[1]}: %{z:.4f}<extra></extra>",
         **fig.diverging(strongest, "added to the similarity"),
     )
@@ -379,9 +546,9 @@ def _attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportF
         zeroline=False,
     )
     figure.add_vline(x=len(columns) - 1.5, line=fig.DOTTED_LINE)
-    # Between the rows where copies begin or end.
-    of_copies = (every_row["row_part"] == "copies").to_list()
-    for place, (above, below) in enumerate(pairwise(of_copies)):
+    # A line between the rows where copies begin or end.
+    is_copy = (matrix_rows["row_part"] == "copies").to_list()
+    for position, (above, below) in enumerate(pairwise(is_copy)):
         if above != below:
-            figure.add_hline(y=place + 0.5, line=fig.DOTTED_LINE)
-    return ReportFigure(name, title, figure, said, reading, table)
+            figure.add_hline(y=position + 0.5, line=fig.DOTTED_LINE)
+    return figure

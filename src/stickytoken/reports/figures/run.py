@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -15,61 +16,71 @@ from plotly.subplots import make_subplots
 from stickytoken.detection.run_folder import is_flagged
 from stickytoken.methods import Column, Distribution, Scatter, wording
 from stickytoken.reports import figures as fig
-from stickytoken.reports.figures import DataTable, ReportFigure
+from stickytoken.reports.figures import Band, DataTable, ReportFigure
 from stickytoken.reports.templating import minus
 from stickytoken.vocabulary import Kind
 
-_FEWEST_BINS, _MOST_BINS = 5, 120
+# Bins of a histogram: fewer hide its shape, more are thinner than a dot of a phone's screen.
+_FEWEST_BINS = 5
+_MOST_BINS = 120
+# Values that differ by less are equal but for rounding.
 _NO_SPAN = 1e-9
 
 
 def distribution(tokens: pl.DataFrame, described: Distribution) -> ReportFigure:
     """Draw how a measure is distributed over the tokens, with the flagged ones marked."""
     column = described.column
-    key = column.key
-    about = (described.name, described.title)
-    measured = tokens.filter(pl.col(key).is_not_null())
+    measured = tokens.filter(pl.col(column.key).is_not_null())
     if measured.is_empty():
-        return fig.figure_of_nothing(*about, described.reading, f"no token has a {column.title}")
-    values = measured[key].to_numpy()
-    counts, edges = bins(values)
-    figure = fig.new_figure()
-    figure.add_bar(
-        x=((edges[:-1] + edges[1:]) / 2).round(6).tolist(),
-        y=[int(count) or None for count in counts],
-        width=float(edges[1] - edges[0]) * 0.96,
-        marker={"color": fig.ORDINARY, "line": {"width": 0}, "opacity": 0.65},
-        customdata=[[_exact(column, start), _exact(column, end)] for start, end in pairwise(edges.tolist())],
-        hovertemplate="%{y:,} tokens from %{customdata[0]} to %{customdata[1]}<extra></extra>",
-        name="tokens",
-    )
-    for verdict in ("topical", "sticky"):
-        flagged = measured.filter(verdict=verdict).sort(key, descending=True)
-        where = f": %{{x:{fig.number_format(column)}}}"
-        _mark(figure, flagged, verdict, flagged[key].round(6), [0.72] * len(flagged), where)
-    for place, (text, value) in enumerate(described.lines.items()):
-        figure.add_vline(x=value, line=fig.DOTTED_LINE)
-        figure.add_annotation(
-            x=value, y=1 - 0.08 * place, yref="paper", text=text, showarrow=False, xanchor="left", xshift=4
-        )
-    figure.update_xaxes(title_text=fig.axis_title(column), tickformat=fig.tick_format(column))
-    figure.update_yaxes(title_text="tokens (log scale)", type="log", dtick=1, rangemode="tozero")
-    top = float(np.log10(max(int(counts.max()), 2))) + 0.35
-    figure.update_yaxes(range=[-0.3, top], tickformat=",d")
-    figure.update_layout(bargap=0, hovermode="closest")
+        message = f"no token has a {column.title}"
+        return fig.figure_of_nothing(described.name, described.title, described.reading, message)
     return ReportFigure(
-        *about,
-        figure,
+        described.name,
+        described.title,
+        _draw_distribution(measured, described),
         _distribution_in_words(measured, column),
         described.reading,
         _distribution_table(measured, column),
     )
 
 
+def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Figure:
+    """Draw a histogram with a logarithmic axis of counts, and marks for the flagged tokens."""
+    column = described.column
+    counts, edges = bins(measured[column.key].to_numpy())
+    ends = [[_exact(column, start), _exact(column, end)] for start, end in pairwise(edges.tolist())]
+    figure = fig.new_figure()
+    figure.add_bar(
+        x=((edges[:-1] + edges[1:]) / 2).round(6).tolist(),
+        y=[int(count) or None for count in counts],
+        width=float(edges[1] - edges[0]) * 0.96,
+        marker={"color": fig.ORDINARY, "line": {"width": 0}, "opacity": 0.65},
+        customdata=ends,
+        hovertemplate="%{y:,} tokens from %{customdata[0]} to %{customdata[1]}<extra></extra>",
+        name="tokens",
+    )
+    for verdict in ("topical", "sticky"):
+        flagged = measured.filter(verdict=verdict).sort(column.key, descending=True)
+        values = f": %{{x:{fig.number_format(column)}}}"
+        _mark(figure, flagged, verdict, flagged[column.key].round(6), [0.72] * len(flagged), values)
+    for position, (text, value) in enumerate(described.lines.items()):
+        figure.add_vline(x=value, line=fig.DOTTED_LINE)
+        height = 1 - 0.08 * position
+        figure.add_annotation(
+            x=value, y=height, yref="paper", text=text, showarrow=False, xanchor="left", xshift=4
+        )
+    figure.update_xaxes(title_text=fig.axis_title(column), tickformat=fig.tick_format(column))
+    figure.update_yaxes(title_text="tokens (log scale)", type="log", dtick=1, rangemode="tozero")
+    top = float(np.log10(max(int(counts.max()), 2))) + 0.35
+    figure.update_yaxes(range=[-0.3, top], tickformat=",d")
+    figure.update_layout(bargap=0, hovermode="closest")
+    return figure
+
+
 def _distribution_in_words(measured: pl.DataFrame, column: Column) -> str:
     """Describe a distribution by its quantiles and the range of its flagged tokens."""
     low, middle, high = np.quantile(measured[column.key].to_numpy(), (0.05, 0.5, 0.95))
-    said = (
+    text = (
         f"{column.title.capitalize()} of {wording.counted(len(measured), 'token')}: median "
         f"{_exact(column, middle)}, 90% between {_exact(column, low)} and {_exact(column, high)}."
     )
@@ -77,11 +88,15 @@ def _distribution_in_words(measured: pl.DataFrame, column: Column) -> str:
         flagged = sorted(measured.filter(verdict=verdict)[column.key])
         if not flagged:
             continue
-        where = f"at {_exact(column, flagged[0])}"
+        span = f"at {_exact(column, flagged[0])}"
         if len(flagged) > 1:
-            where = f"between {_exact(column, flagged[0])} and {_exact(column, flagged[-1])}"
-        said += f" {len(flagged)} {verdict} {where}."
-    return said
+            span = f"between {_exact(column, flagged[0])} and {_exact(column, flagged[-1])}"
+        text += f" {len(flagged)} {verdict} {span}."
+    return text
+
+
+# Intervals in the table of a distribution.
+_TABLE_BINS = 12
 
 
 def _distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
@@ -89,17 +104,16 @@ def _distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
     values = measured[column.key].to_numpy()
     edges = bins(values)[1]
     if np.ptp(values) >= _NO_SPAN:
-        edges = np.linspace(values.min(), values.max(), 13)
-    sticky = measured.filter(verdict="sticky")[column.key].to_numpy()
+        edges = np.linspace(values.min(), values.max(), _TABLE_BINS + 1)
+    sticky_values = measured.filter(verdict="sticky")[column.key].to_numpy()
     counts = np.histogram(values, edges)[0].tolist()
-    sticky_counts = np.histogram(sticky, edges)[0].tolist()
-    rows = [
-        (_exact(column, start), _exact(column, end), count, sticky_count)
-        for (start, end), count, sticky_count in zip(
-            pairwise(edges.tolist()), counts, sticky_counts, strict=True
-        )
-        if count
-    ]
+    sticky_counts = np.histogram(sticky_values, edges)[0].tolist()
+    rows = []
+    for (start, end), count, sticky_count in zip(
+        pairwise(edges.tolist()), counts, sticky_counts, strict=True
+    ):
+        if count:
+            rows.append((_exact(column, start), _exact(column, end), count, sticky_count))
     return DataTable(("from", "to", "tokens", "of them sticky"), rows)
 
 
@@ -111,54 +125,89 @@ def _exact(column: Column, value: float) -> str:
 
 
 def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    low, high = float(values.min()), float(values.max())
+    """Return counts and edges of a histogram, with the bin width of Freedman and Diaconis (1981)."""
+    low = float(values.min())
+    high = float(values.max())
     if high - low < _NO_SPAN:
         return np.array([len(values)]), np.array([low - 0.5e-3, high + 0.5e-3])
-    width = 2 * float(np.subtract(*np.quantile(values, [0.75, 0.25]))) / len(values) ** (1 / 3)
-    wanted = (high - low) / width if width > 0 else _MOST_BINS
-    return np.histogram(values, bins=int(np.clip(np.ceil(wanted), _FEWEST_BINS, _MOST_BINS)))
+    lower_quartile, upper_quartile = np.quantile(values, [0.25, 0.75])
+    width = 2 * float(upper_quartile - lower_quartile) / len(values) ** (1 / 3)
+    bin_count = (high - low) / width if width > 0 else _MOST_BINS
+    return np.histogram(values, bins=int(np.clip(np.ceil(bin_count), _FEWEST_BINS, _MOST_BINS)))
+
+
+# Flagged tokens whose names are written beside their marks; more names would cover each other.
+_MOST_NAMED = 5
 
 
 def _mark(
-    figure: go.Figure, flagged: pl.DataFrame, verdict: str, x: pl.Series, y: Iterable[float], where: str
+    figure: go.Figure,
+    flagged: pl.DataFrame,
+    verdict: str,
+    x: pl.Series,
+    y: Iterable[float],
+    values: str,
 ) -> None:
+    """Mark flagged tokens in a figure.
+
+    Args:
+        figure: gets the marks.
+        flagged: tokens with the same verdict.
+        verdict: of these tokens.
+        x: their horizontal positions.
+        y: their vertical positions.
+        values: Plotly's template of the values that are shown beside the pointer.
+    """
     if flagged.is_empty():
         return
     names = [fig.label(token) for token in flagged["token"]]
-    named = verdict == "sticky" and len(names) <= 5
+    has_names = verdict == "sticky" and len(names) <= _MOST_NAMED
     figure.add_scatter(
         x=x.to_list(),
         y=list(y),
         customdata=names,
-        text=names if named else None,
+        text=names if has_names else None,
         textposition="top center",
-        mode="markers+text" if named else "markers",
+        mode="markers+text" if has_names else "markers",
         marker={"color": fig.COLORS[verdict], "symbol": fig.SYMBOLS[verdict], "size": 11},
-        hovertemplate=f"%{{customdata}}{where}<extra>{verdict}</extra>",
+        hovertemplate=f"%{{customdata}}{values}<extra>{verdict}</extra>",
         cliponaxis=False,
         name=f"{verdict} ({len(names)})",
     )
 
 
-# Of the other tokens: enough to see the cloud, few enough for a phone.
+# Other tokens in a cloud: enough to show its shape, few enough for a phone.
 _DRAWN_POINTS = 2500
+# Keeps the random choice of these tokens apart from other random choices.
+_SCATTER_KEY = 5
 
 
 def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
     """Draw two measures of the tokens against each other, with the flagged ones marked."""
+    measured = tokens.drop_nulls([described.x.key, described.y.key])
+    if measured.is_empty():
+        message = f"no token has a {described.x.title} and a {described.y.title}"
+        return fig.figure_of_nothing(described.name, described.title, described.reading, message)
+    return ReportFigure(
+        described.name,
+        described.title,
+        _draw_scatter(measured, described),
+        _scatter_in_words(measured, described),
+        described.reading,
+        _scatter_table(measured, described),
+    )
+
+
+def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
+    """Draw a random choice of the tokens as a cloud, and all flagged ones as marks."""
     x = described.x.key
     y = described.y.key
-    names = (described.x.title, described.y.title)
-    about = (described.name, described.title)
-    measured = tokens.filter(pl.col(x).is_not_null() & pl.col(y).is_not_null())
-    if measured.is_empty():
-        return fig.figure_of_nothing(*about, described.reading, f"no token has a {names[0]} and a {names[1]}")
     others = measured.filter(~is_flagged())
-    in_all = len(others)
-    if in_all > _DRAWN_POINTS:
-        generator = np.random.default_rng([in_all, 5])
-        others = others[np.sort(generator.choice(in_all, size=_DRAWN_POINTS, replace=False))]
-    where = f"%{{x:{fig.number_format(described.x)}}}, %{{y:{fig.number_format(described.y)}}}"
+    other_count = len(others)
+    if other_count > _DRAWN_POINTS:
+        generator = np.random.default_rng([other_count, _SCATTER_KEY])
+        others = others[np.sort(generator.choice(other_count, size=_DRAWN_POINTS, replace=False))]
+    values = f"<br>%{{x:{fig.number_format(described.x)}}}, %{{y:{fig.number_format(described.y)}}}"
     figure = fig.new_figure(height=430)
     figure.add_scatter(
         x=others[x].round(4).to_list(),
@@ -166,160 +215,180 @@ def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
         customdata=[fig.label(token) for token in others["token"]],
         mode="markers",
         marker={"color": fig.ORDINARY, "size": 4, "opacity": 0.45},
-        hovertemplate=f"%{{customdata}}<br>{where}<extra></extra>",
-        name=f"other tokens ({len(others):,} of {in_all:,} drawn)",
+        hovertemplate=f"%{{customdata}}{values}<extra></extra>",
+        name=f"other tokens ({len(others):,} of {other_count:,} drawn)",
     )
     for verdict in ("topical", "sticky"):
-        rows = measured.filter(verdict=verdict)
-        _mark(figure, rows, verdict, rows[x].round(4), rows[y].round(4), f"<br>{where}")
+        flagged = measured.filter(verdict=verdict)
+        _mark(figure, flagged, verdict, flagged[x].round(4), flagged[y].round(4), values)
     figure.update_xaxes(title_text=fig.axis_title(described.x), tickformat=fig.tick_format(described.x))
     figure.update_yaxes(title_text=fig.axis_title(described.y), tickformat=fig.tick_format(described.y))
     figure.update_layout(hovermode="closest")
-    return ReportFigure(
-        *about,
-        figure,
-        _scatter_in_words(measured, described),
-        described.reading,
-        _scatter_table(measured, described),
-    )
+    return figure
 
 
 def _scatter_in_words(measured: pl.DataFrame, described: Scatter) -> str:
     """Describe a cloud of tokens by the medians of the sticky ones and of all."""
-    said = (
+    text = (
         f"{described.x.title.capitalize()} against {described.y.title} of "
         f"{wording.counted(len(measured), 'token')}."
     )
     sticky = measured.filter(verdict="sticky")
-    for who, rows in ((f"{len(sticky)} sticky", sticky), ("All tokens", measured)):
-        if rows.is_empty():
-            continue
-        medians = [
-            _exact(column, float(np.median(rows[column.key].to_numpy())))
-            for column in (described.x, described.y)
-        ]
-        said += f" {who}: medians {medians[0]} and {medians[1]}."
-    return said
+    groups = {f"{len(sticky)} sticky": sticky, "All tokens": measured}
+    for name, rows in groups.items():
+        if not rows.is_empty():
+            medians = _quantiles(rows, described, 0.5)
+            text += f" {name}: medians {medians[0]} and {medians[1]}."
+    return text
+
+
+def _quantiles(rows: pl.DataFrame, described: Scatter, level: float) -> list[str]:
+    """Return a quantile of both measures as text."""
+    quantiles = []
+    for column in (described.x, described.y):
+        value = np.quantile(rows[column.key].to_numpy(), level)
+        quantiles.append(_exact(column, float(value)))
+    return quantiles
+
+
+# Flagged tokens in the table of a scatter figure.
+_LISTED_TOKENS = 20
 
 
 def _scatter_table(measured: pl.DataFrame, described: Scatter) -> DataTable:
     """List the flagged tokens and the quartiles of all."""
-    x = described.x.key
-    y = described.y.key
-    flagged = measured.filter(is_flagged()).sort(y, descending=True).head(20)
-    rows: list[tuple[Any, ...]] = [
-        (row["token"], row["verdict"], _exact(described.x, row[x]), _exact(described.y, row[y]))
-        for row in flagged.iter_rows(named=True)
-    ]
+    flagged = measured.filter(is_flagged()).sort(described.y.key, descending=True).head(_LISTED_TOKENS)
+    rows: list[tuple[Any, ...]] = []
+    for row in flagged.iter_rows(named=True):
+        x = _exact(described.x, row[described.x.key])
+        y = _exact(described.y, row[described.y.key])
+        rows.append((row["token"], row["verdict"], x, y))
     for name, level in (("lower quartile", 0.25), ("median", 0.5), ("upper quartile", 0.75)):
-        quantiles = [
-            _exact(column, float(np.quantile(measured[column.key].to_numpy(), level)))
-            for column in (described.x, described.y)
-        ]
-        rows.append((f"({name} of all)", None, *quantiles))
+        rows.append((f"({name} of all)", None, *_quantiles(measured, described, level)))
     return DataTable(("token", "verdict", described.x.title, described.y.title), rows)
 
 
+# Tokens with a line of their own; more lines cannot be told apart.
 _DRAWN_CURVES = 6
-# Of pairs below and above the mean similarity.
+# Pairs below and above the mean similarity.
 _SIDES = ("below", "above")
 Curve = dict[str, Any]
 """A token, its verdict, the numbers of copies from 0 on, and the mean similarities of pairs by side."""
 
 
-def _is_drawn(curve: Curve, place: int) -> bool:
-    """Say whether a curve has values for the number of copies at this place."""
-    return all(curve[side][place] is not None for side in _SIDES if curve[side])
-
-
 def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> ReportFigure:
-    ordinary = {side: lines for side in _SIDES if (lines := [each[side] for each in controls if each[side]])}
-    said = "There are no symptom curves."
-    if curves:
-        said = f"Mean similarity of pairs by number of copies; the mean similarity u is {u:.3f}."
-        for curve in curves[:_DRAWN_CURVES]:
-            # Numbers of copies that the tokenizer reads as an unknown word are left out.
-            drawn = [place for place in range(len(curve["copies"])) if _is_drawn(curve, place)]
-            if not drawn:
-                continue
-            first, last = drawn[0], drawn[-1]
-            parts = [
-                f"{side} u from {curve[side][first]:.3f} to {curve[side][last]:.3f}"
-                for side in _SIDES
-                if curve[side]
-            ]
-            said += f" {curve['copies'][last]} copies of {curve['token']} move pairs {' and '.join(parts)}."
-        ends = []
-        for side, lines in ordinary.items():
-            start, end = np.mean([line[0] for line in lines]), np.mean([line[-1] for line in lines])
-            ends.append(f"{side} u from {start:.3f} to {end:.3f}")
-        said += f" Ordinary tokens move them {' and '.join(ends)}." if ends else ""
+    """Draw the mean similarity of pairs by number of copies.
+
+    Args:
+        curves: of the tokens to show.
+        controls: of ordinary tokens.
+        u: the model's mean similarity.
+    """
+    ordinary = _lines_by_side(controls)
     table = DataTable()
-    if either := curves or controls:
-        rows = [(each["token"], side, *each[side]) for each in curves for side in _SIDES if each[side]]
-        rows += [
-            ("(mean of ordinary tokens)", side, *np.mean(lines, axis=0).tolist())
-            for side, lines in ordinary.items()
-        ]
-        copies = either[0]["copies"]
-        table = DataTable(("token", "pairs", *(f"{n} copies" for n in copies)), rows)
-        plot = _curves(curves[:_DRAWN_CURVES], ordinary, copies, u)
+    narrow: dict[str, Any] = {}
+    if curves or controls:
+        copies = (curves or controls)[0]["copies"]
+        table = DataTable(
+            ("token", "pairs", *(f"{count} copies" for count in copies)), _curve_rows(curves, ordinary)
+        )
+        plot = _draw_curves(curves[:_DRAWN_CURVES], ordinary, copies, u)
+        if curves:
+            narrow = fig.stacked(plot, 2, 820)
     else:
         plot = fig.empty_figure("this run has no symptom curves")
     return ReportFigure(
         "symptom-curves",
         "Symptom curves",
         plot,
-        said,
+        _curves_in_words(curves, ordinary, u),
         "Copies of a token are appended to a text. Unrelated pairs lie below the model's mean similarity "
         "u (dotted): a sticky token raises these more than ordinary tokens do (green, dashed; the band "
         "is their range). Related pairs lie above u: a few copies may raise these as well; many copies "
         "of any token lower them, because less and less of the text is left in the vector.",
         table,
-        fig.stacked(plot, 2, 820) if curves else {},
+        narrow,
     )
 
 
-def _curves(
+def _lines_by_side(curves: list[Curve]) -> dict[str, list[list[float]]]:
+    """Collect the lines of curves by side, without sides on which no pair lies."""
+    lines_by_side = {}
+    for side in _SIDES:
+        lines = [curve[side] for curve in curves if curve[side]]
+        if lines:
+            lines_by_side[side] = lines
+    return lines_by_side
+
+
+def _curve_rows(curves: list[Curve], ordinary: Mapping[str, list[list[float]]]) -> list[tuple[Any, ...]]:
+    """Return table rows: every curve, and the mean of the ordinary tokens."""
+    rows: list[tuple[Any, ...]] = []
+    for curve in curves:
+        rows += [(curve["token"], side, *curve[side]) for side in _SIDES if curve[side]]
+    for side, lines in ordinary.items():
+        rows.append(("(mean of ordinary tokens)", side, *np.mean(lines, axis=0).tolist()))
+    return rows
+
+
+def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float]]], u: float) -> str:
+    """Say from where to where copies of each drawn token, and of ordinary ones, move pairs."""
+    if not curves:
+        return "There are no symptom curves."
+    sentences = [f"Mean similarity of pairs by number of copies; the mean similarity u is {u:.3f}."]
+    for curve in curves[:_DRAWN_CURVES]:
+        # Numbers of copies that the tokenizer reads as an unknown word have no value.
+        positions = [position for position in range(len(curve["copies"])) if _has_values(curve, position)]
+        if not positions:
+            continue
+        first = positions[0]
+        last = positions[-1]
+        moves = [_move(side, curve[side][first], curve[side][last]) for side in _SIDES if curve[side]]
+        sentences.append(
+            f"{curve['copies'][last]} copies of {curve['token']} move pairs {' and '.join(moves)}."
+        )
+    if ordinary:
+        moves = []
+        for side, lines in ordinary.items():
+            mean_line = np.mean(lines, axis=0)
+            moves.append(_move(side, mean_line[0], mean_line[-1]))
+        sentences.append(f"Ordinary tokens move them {' and '.join(moves)}.")
+    return " ".join(sentences)
+
+
+def _has_values(curve: Curve, position: int) -> bool:
+    """Say whether a curve has values for the number of copies at a position."""
+    return all(curve[side][position] is not None for side in _SIDES if curve[side])
+
+
+def _move(side: str, start: float, end: float) -> str:
+    return f"{side} u from {start:.3f} to {end:.3f}"
+
+
+def _draw_curves(
     curves: list[Curve], ordinary: Mapping[str, list[list[float]]], copies: list[int], u: float
 ) -> go.Figure:
+    """Draw a panel for the pairs below the mean similarity, and one for those above."""
     titles = ("unrelated pairs (below u)", "related pairs (above u)")
     figure = fig.new_panels(titles, 430, 0.04, same_scale=True)
-    places = fig.spread_out(copies)
-    for column, side in enumerate(_SIDES, start=1):
+    for panel, side in enumerate(_SIDES, start=1):
         if side in ordinary:
-            values = np.array(ordinary[side])
+            lines = np.array(ordinary[side])
             fig.draw_ordinary(
                 figure,
-                places,
-                fig.band(values),
-                column,
+                fig.spread_out(copies),
+                Band.of(lines),
+                panel,
                 customdata=copies,
-                name=f"{len(values)} ordinary tokens: mean and range",
+                name=f"{len(lines)} ordinary tokens: mean and range",
                 legendgroup="controls",
-                showlegend=column == 1,
+                showlegend=panel == 1,
                 hovertemplate="ordinary tokens<br>%{customdata} copies: %{y:.3f}<extra></extra>",
             )
-        for place, curve in enumerate(curves):
-            if not curve[side]:
-                continue
-            name = fig.label(curve["token"])
-            verdict = "" if curve["verdict"] in (None, "sticky") else f" ({curve['verdict']})"
-            figure.add_scatter(
-                x=fig.spread_out(curve["copies"]),
-                y=[None if value is None else round(value, 5) for value in curve[side]],
-                customdata=curve["copies"],
-                mode="lines+markers",
-                line={"color": fig.SERIES[place], "width": 2.5, "dash": fig.DASHES[place]},
-                marker={"size": 7},
-                name=f"{name}{verdict}",
-                legendgroup=str(place),
-                showlegend=column == 1 or not curve["below"],
-                hovertemplate=f"{name}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
-                row=1,
-                col=column,
-            )
-        figure.add_hline(y=u, line=fig.DOTTED_LINE, col=column)
+        for position, curve in enumerate(curves):
+            if curve[side]:
+                _draw_curve(figure, curve, side, position, panel)
+        figure.add_hline(y=u, line=fig.DOTTED_LINE, col=panel)
     figure.update_xaxes(title_text="copies", **fig.copies_axis(copies), zeroline=False)
     figure.update_yaxes(title_text="mean cosine similarity", col=1)
     figure.add_annotation(x=0, y=u, xref="x domain", yref="y", text="u", showarrow=False, xshift=6, yshift=9)
@@ -328,95 +397,174 @@ def _curves(
     return figure
 
 
+def _draw_curve(figure: go.Figure, curve: Curve, side: str, position: int, panel: int) -> None:
+    """Draw the curve of a token on one side of the mean similarity, with gaps where it has no value."""
+    name = fig.label(curve["token"])
+    is_sticky = curve["verdict"] in (None, "sticky")
+    figure.add_scatter(
+        x=fig.spread_out(curve["copies"]),
+        y=[None if value is None else round(value, 5) for value in curve[side]],
+        customdata=curve["copies"],
+        mode="lines+markers",
+        line={"color": fig.SERIES[position], "width": 2.5, "dash": fig.DASHES[position]},
+        marker={"size": 7},
+        name=name if is_sticky else f"{name} ({curve['verdict']})",
+        legendgroup=str(position),
+        showlegend=panel == 1 or not curve["below"],
+        hovertemplate=f"{name}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
+        row=1,
+        col=panel,
+    )
+
+
+# Scripts that have a bar of their own; the rarer ones share one.
 _MOST_SCRIPTS = 7
+# Tokens with this many characters or more share a bar.
 _LONGEST = 10
 _DECILES = 10
 
 
-def breakdowns(tokens: pl.DataFrame) -> list[tuple[str, list[str], list[int], list[int]]]:
-    scripts = tokens["script"].value_counts().sort("count", "script", descending=[True, False])["script"]
-    kept = scripts.head(_MOST_SCRIPTS).to_list()
+@dataclass(frozen=True)
+class Breakdown:
+    """How many tokens of each group were examined, and how many of these are sticky."""
+
+    title: str  # of the property that divides the tokens
+    groups: list[str]
+    examined: list[int]  # one count for each group
+    sticky: list[int]
+
+
+def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
+    """Count tokens by kind of entry, script, length and position in the vocabulary."""
+    counts = tokens["script"].value_counts().sort("count", "script", descending=[True, False])
+    all_scripts = counts["script"].to_list()
+    scripts = all_scripts[:_MOST_SCRIPTS]
     lengths = [str(length) for length in range(1, _LONGEST)] + [f"{_LONGEST}+"]
-    tenths = [f"{10 * place}–{10 * place + 10}" for place in range(_DECILES)]
+    deciles = [f"{10 * decile}–{10 * decile + 10}" for decile in range(_DECILES)]
     length = pl.col("length").clip(1, _LONGEST)
-    place = (pl.col("position") * _DECILES).floor().clip(0, _DECILES - 1).cast(pl.Int64)
-    shown = tokens.select(
+    decile = (pl.col("position") * _DECILES).floor().clip(0, _DECILES - 1).cast(pl.Int64)
+    grouped = tokens.select(
         "verdict",
         "entry",
-        script=pl.when(pl.col("script").is_in(kept)).then(pl.col("script")).otherwise(pl.lit("others")),
+        script=pl.when(pl.col("script").is_in(scripts)).then(pl.col("script")).otherwise(pl.lit("others")),
         length=pl.when(length == _LONGEST).then(pl.lit(lengths[-1])).otherwise(length.cast(pl.String)),
-        position=place.replace_strict(dict(enumerate(tenths)), default=None),
+        position=decile.replace_strict(dict(enumerate(deciles)), default=None),
     )
-    found = []
-    for column, title, groups in (
-        ("entry", "kind of entry", [kind.value for kind in Kind if (shown["entry"] == kind.value).any()]),
-        ("script", "script of its letters", kept + ["others"] * (len(scripts) > _MOST_SCRIPTS)),
-        ("length", "length in characters", lengths),
-        ("position", "position, % of the vocabulary", tenths),
-    ):
-        every, sticky = (
-            dict(rows[column].drop_nulls().value_counts().iter_rows())
-            for rows in (shown, shown.filter(verdict="sticky"))
-        )
-        examined, marked = ([known.get(group, 0) for group in groups] for known in (every, sticky))
-        found.append((title, groups, examined, marked))
-    return found
+    kinds = [kind.value for kind in Kind if (grouped["entry"] == kind.value).any()]
+    if len(all_scripts) > _MOST_SCRIPTS:
+        scripts = [*scripts, "others"]
+    return [
+        _breakdown(grouped, "entry", "kind of entry", kinds),
+        _breakdown(grouped, "script", "script of its letters", scripts),
+        _breakdown(grouped, "length", "length in characters", lengths),
+        _breakdown(grouped, "position", "position, % of the vocabulary", deciles),
+    ]
+
+
+def _breakdown(tokens: pl.DataFrame, column: str, title: str, groups: list[str]) -> Breakdown:
+    """Count all tokens and the sticky ones by the groups in a column."""
+    examined = _count_by_group(tokens, column)
+    sticky = _count_by_group(tokens.filter(verdict="sticky"), column)
+    return Breakdown(
+        title,
+        groups,
+        [examined.get(group, 0) for group in groups],
+        [sticky.get(group, 0) for group in groups],
+    )
+
+
+def _count_by_group(tokens: pl.DataFrame, column: str) -> dict[str, int]:
+    return dict(tokens[column].drop_nulls().value_counts().iter_rows())
 
 
 def composition(tokens: pl.DataFrame) -> ReportFigure:
+    """Draw what kinds of entries sticky tokens are, beside all tokens that the run examined."""
     parts = breakdowns(tokens)
-    plot = make_subplots(
-        rows=2,
-        cols=2,
-        subplot_titles=[name for name, *_ in parts],
-        vertical_spacing=0.22,
-        horizontal_spacing=0.1,
-        figure=fig.new_figure(height=560),
-    )
-    total, sticky = (sum(counts) for counts in parts[0][2:])
-    said = f"{sticky} of {total:,} tokens {'is' if sticky == 1 else 'are'} sticky."
+    total = sum(parts[0].examined)
+    sticky = sum(parts[0].sticky)
+    sentences = [f"{sticky} of {total:,} tokens {'is' if sticky == 1 else 'are'} sticky."]
     rows: list[tuple[Any, ...]] = []
-    for place, (title, groups, examined, marked) in enumerate(parts):
-        where = {"row": place // 2 + 1, "col": place % 2 + 1}
-        for name, counts, look in (
-            ("all tokens examined", examined, (fig.ORDINARY, 0.65, "")),
-            ("sticky tokens", marked, (fig.STICKY, 1, "/")),
-        ):
-            color, opacity, shape = look
-            if not (whole := sum(counts)):
-                continue
-            plot.add_bar(
-                x=groups,
-                y=[round(100 * count / whole, 2) for count in counts],
-                customdata=counts,
-                name=f"{name} ({whole:,})" if place == 0 else name,
-                legendgroup=name,
-                showlegend=place == 0,
-                marker={
-                    "color": color,
-                    "opacity": opacity,
-                    "pattern": {"shape": shape, "size": 5, "solidity": 0.25},
-                },
-                hovertemplate=f"%{{x}}: %{{y:.1f}} % (%{{customdata:,}})<extra>{name}</extra>",
-                **where,
-            )
-        plot.update_xaxes(type="category", tickangle=-45 if len(groups) > _MOST_SCRIPTS else None, **where)
-        counted = [each for each in zip(groups, examined, marked, strict=True) if each[1]]
-        rows += [(title, *each, f"{each[2] / each[1]:.2%}") for each in counted]
-        largest = sorted(counted, key=lambda each: -each[2])[:3]
-        named = "; ".join(f"{group}: {count} of {of:,}" for group, of, count in largest if count)
-        said += f" By {title}, {named}."
-    plot.update_yaxes(title_text="% of them", col=1)
-    legend = {"y": -0.14, "yanchor": "top"}
-    plot.update_layout(barmode="group", bargap=0.25, bargroupgap=0, legend=legend, hovermode="closest")
+    for part in parts:
+        sentences.append(_largest_groups(part))
+        for group, examined_count, sticky_count in zip(part.groups, part.examined, part.sticky, strict=True):
+            if examined_count:
+                share = f"{sticky_count / examined_count:.2%}"
+                rows.append((part.title, group, examined_count, sticky_count, share))
+    plot = _draw_composition(parts)
     return ReportFigure(
         "who-they-are",
         "What the sticky tokens are",
         plot,
-        said,
+        " ".join(sentences),
         "Grey: all tokens that the run examined. Orange: the sticky ones. Where the orange bar is higher, "
         "the group is over-represented among sticky tokens. Position is the rank of the token id: many "
         "tokenizers put special and unused entries first or last, and frequent words before rare ones.",
         DataTable(("property", "group", "tokens", "sticky", "share sticky"), rows),
         fig.stacked(plot, len(parts), 1180),
+    )
+
+
+def _largest_groups(part: Breakdown) -> str:
+    """Name the three groups with the most sticky tokens."""
+    by_sticky_count = sorted(range(len(part.groups)), key=lambda position: -part.sticky[position])
+    largest = [
+        f"{part.groups[position]}: {part.sticky[position]} of {part.examined[position]:,}"
+        for position in by_sticky_count[:3]
+        if part.sticky[position]
+    ]
+    return f"By {part.title}, {'; '.join(largest)}."
+
+
+def _draw_composition(parts: list[Breakdown]) -> go.Figure:
+    """Draw a panel for each property, with bars for all tokens and for the sticky ones."""
+    plot = make_subplots(
+        rows=2,
+        cols=2,
+        subplot_titles=[part.title for part in parts],
+        vertical_spacing=0.22,
+        horizontal_spacing=0.1,
+        figure=fig.new_figure(height=560),
+    )
+    grey = {"color": fig.ORDINARY, "opacity": 0.65, "pattern": _pattern("")}
+    hatched = {"color": fig.STICKY, "opacity": 1, "pattern": _pattern("/")}
+    for position, part in enumerate(parts):
+        cell = {"row": position // 2 + 1, "col": position % 2 + 1}
+        in_legend = position == 0
+        _draw_shares(plot, part.groups, part.examined, "all tokens examined", grey, in_legend, cell)
+        _draw_shares(plot, part.groups, part.sticky, "sticky tokens", hatched, in_legend, cell)
+        angle = -45 if len(part.groups) > _MOST_SCRIPTS else None
+        plot.update_xaxes(type="category", tickangle=angle, **cell)
+    plot.update_yaxes(title_text="% of them", col=1)
+    legend = {"y": -0.14, "yanchor": "top"}
+    plot.update_layout(barmode="group", bargap=0.25, bargroupgap=0, legend=legend, hovermode="closest")
+    return plot
+
+
+def _pattern(shape: str) -> dict[str, Any]:
+    return {"shape": shape, "size": 5, "solidity": 0.25}
+
+
+def _draw_shares(
+    plot: go.Figure,
+    groups: list[str],
+    counts: list[int],
+    name: str,
+    marker: dict[str, Any],
+    in_legend: bool,
+    cell: dict[str, int],
+) -> None:
+    """Draw the shares of groups in percent of their sum; nothing if there are no tokens."""
+    total = sum(counts)
+    if total == 0:
+        return
+    plot.add_bar(
+        x=groups,
+        y=[round(100 * count / total, 2) for count in counts],
+        customdata=counts,
+        name=f"{name} ({total:,})" if in_legend else name,
+        legendgroup=name,
+        showlegend=in_legend,
+        marker=marker,
+        hovertemplate=f"%{{x}}: %{{y:.1f}} % (%{{customdata:,}})<extra>{name}</extra>",
+        **cell,
     )

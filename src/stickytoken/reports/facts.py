@@ -1,0 +1,520 @@
+"""What a report says of a run: its answer, facts, notes, tables and figures.
+
+The pages, the Markdown and the JSON of a report are renderings of what this module returns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from stickytoken.comparisons import rule_lines, short_headline, tone_of
+from stickytoken.detection.run import NextStep, next_steps
+from stickytoken.explanation.files import Finding, StoredExplanation
+from stickytoken.impacts.results import Impact
+from stickytoken.methods import Column, Distribution, Fact, Scatter, wording
+from stickytoken.repairs.documents import mean_curves
+from stickytoken.repairs.result import RepairRecord, last_verified, token_rows
+from stickytoken.reports.cards import MOST_CARDS
+from stickytoken.reports.content import RunContent
+from stickytoken.reports.figures import DataTable, ReportFigure, effects, run as run_figures
+from stickytoken.reports.figures.explanation import explanation_figures
+from stickytoken.reports.figures.run import Curve
+from stickytoken.reports.templating import number, plain
+from stickytoken.scanning import scan as scanning
+from stickytoken.scanning.scan import Scan
+
+# Tokens below the thresholds that are listed, as in a terminal.
+_STRONGEST = 8
+# The latest measurements, repairs and scans that are shown.
+MOST_IMPACTS = 3
+MOST_REPAIRS = 2
+MOST_SCANS = 3
+# Explained tokens with figures: the page must open on a phone.
+_DRAWN_EXPLANATIONS = 4
+# Of a scan: documents with an excerpt, sources in the table, and words named for each document.
+_MOST_DOCUMENTS = 20
+_MOST_SOURCES = 20
+_MOST_WORDS = 3
+_STATES = {True: "verified", False: "NOT VERIFIED", None: "not verified: the verification was switched off"}
+
+
+def headline(content: RunContent) -> str:
+    """Return the answer of a run in a sentence, or how far an unfinished run is."""
+    if content.run is None:
+        # Stages overlap, and random tokens are measured besides a selection of tokens.
+        measured = min(max(content.measured.values(), default=0), content.record.tokens)
+        return (
+            f"{content.record.model.title}: not finished, {measured:,} of {content.record.tokens:,} tokens "
+            "have been measured so far."
+        )
+    return short_headline(content.run)
+
+
+def tone(content: RunContent) -> str:
+    """Return the severity of the worst token, ``clean`` without sticky tokens, or ``unknown``."""
+    return "unknown" if content.run is None else tone_of(content.sticky)
+
+
+def key_facts(content: RunContent) -> list[Fact]:
+    """Return the numbers at the top of a report, each with its meaning."""
+    if content.run is None:
+        return [
+            Fact(f"{count:,}", f"tokens measured in the stage {stage}")
+            for stage, count in content.measured.items()
+        ]
+    examined = len(content.tokens)
+    available = content.record.model.available
+    scope = f"{examined:,} tokens examined ({available:,} can appear in text)"
+    if examined == available:
+        scope = f"all {available:,} tokens that can appear in text"
+    count = Fact(f"{len(content.sticky):,}", f"sticky, of {scope}")
+    return [count, *content.method.key_facts(content.run)]
+
+
+def rule(content: RunContent) -> list[str]:
+    """Return the rule of the run and remarks on it, one sentence or two each."""
+    return [] if content.run is None else rule_lines(content.run)
+
+
+def rank_in_a_search(content: RunContent) -> str | None:
+    """Say what the largest lift of the tokens with evidence means for the rank of an unrelated document."""
+    if content.run is None or content.evidence is None or "lift_sd" not in content.tokens.columns:
+        return None
+    with_evidence = content.evidence.tokens.filter(~pl.col("ordinary"))["token_id"]
+    rows = content.tokens.filter(pl.col("token_id").is_in(with_evidence.implode()), pl.col("lift_sd") > 0)
+    if rows.is_empty():
+        return None
+    row = rows.sort("lift_sd", "token_id", descending=[True, False]).row(0, named=True)
+    moved = content.evidence.moved(row["token_id"])
+    return None if moved is None else wording.rank_in_a_search(row["token"], row["lift_sd"], moved)
+
+
+@dataclass(frozen=True)
+class ShownTable:
+    """Tokens as a table of text."""
+
+    title: str
+    table: DataTable
+
+
+def strongest_rows(content: RunContent) -> list[dict[str, Any]]:
+    """Return the rows of the tokens that stand out most without being flagged."""
+    return [] if content.run is None else content.run.strongest(_STRONGEST).to_dicts()
+
+
+def strongest(content: RunContent) -> ShownTable | None:
+    """Lay out the tokens that stand out most without being flagged; None if there are none."""
+    if content.run is None:
+        return None
+    rows = content.run.strongest(_STRONGEST)
+    if rows.is_empty():
+        return None
+    return ShownTable(_strongest_title(content, rows), token_table(content, rows))
+
+
+def _strongest_title(content: RunContent, rows: pl.DataFrame) -> str:
+    """Name the thresholds in the title of the strongest tokens, where the method has some."""
+    if "lift_sd" not in rows.columns:
+        return "Tokens that come next"
+    smallest_erased = wording.percent(content.settings.number("smallest_erased"))
+    smallest_lift = wording.in_sd(content.settings.number("smallest_lift"))
+    return f"Strongest tokens below the thresholds ({smallest_erased}, {smallest_lift})"
+
+
+def token_table(content: RunContent, rows: pl.DataFrame) -> DataTable:
+    """Lay out rows of tokens as the answer in a terminal does."""
+    if content.run is None:
+        return DataTable()
+    answer = content.method.answer_table(content.run, rows)
+    if answer is None:
+        columns = (Column("token", "token"), *content.run.listed(rows), Column("verdict", "verdict"))
+        table = rows
+    else:
+        columns = answer.columns
+        table = answer.rows
+    columns = tuple(column for column in columns if _has_values(table, column))
+    rows_of_text = [_cells(row, columns) for row in table.iter_rows(named=True)]
+    return DataTable([column.title for column in columns], rows_of_text)
+
+
+def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str]:
+    return [column.text(row[column.key]) for column in columns]
+
+
+def _has_values(table: pl.DataFrame, column: Column) -> bool:
+    """Say whether any row has something to show in a column."""
+    values = table[column.key].drop_nulls()
+    is_blank = values.dtype == pl.String and (values == "").all()
+    return not values.is_empty() and not is_blank
+
+
+def steps(content: RunContent) -> tuple[NextStep, ...]:
+    """Return the commands that come next; none of an unfinished run."""
+    return () if content.run is None else next_steps(content.run, last_verified(content.repairs))
+
+
+def notes(content: RunContent) -> list[str]:
+    """Return what a reader should know before relying on the report, a sentence each."""
+    if content.run is None:
+        return list(content.missing)
+    lines = []
+    examined = len(content.tokens)
+    available = content.record.model.available
+    if examined < available:
+        lines.append(
+            f"only {examined:,} of {available:,} available tokens were examined: the others may be sticky too"
+        )
+    if not content.method.measures_lift and content.sticky.is_empty():
+        lines.append(
+            f"the method {content.record.method} puts no tokens into texts, so it cannot tell whether any "
+            "changes what a text means"
+        )
+    lines += content.method.notes(content.run)
+    lines += content.missing
+    lines += _impact_notes(content.impacts)
+    lines += _repair_notes(content.repairs)
+    return lines
+
+
+def _impact_notes(impacts: tuple[Impact, ...]) -> list[str]:
+    """Name what the impact measurements did not measure, and count those that are not shown."""
+    lines = []
+    for impact in impacts[:MOST_IMPACTS]:
+        lines += [f"impact: {name} was not measured: {reason}" for name, reason in impact.failed.items()]
+    if len(impacts) > MOST_IMPACTS:
+        lines.append(
+            f"only the latest {MOST_IMPACTS} of {len(impacts)} impact measurements "
+            "in the run folder are shown"
+        )
+    return lines
+
+
+def _repair_notes(repairs: tuple[RepairRecord, ...]) -> list[str]:
+    """Name the checks that repairs failed, and count the repairs that are not shown."""
+    lines = []
+    for record in repairs[:MOST_REPAIRS]:
+        checks = [] if record.verification is None else record.verification.checks
+        lines += [
+            f"repair {record.identity[:12]}: {check.name} FAILED: {check.finding}"
+            for check in checks
+            if not check.passed
+        ]
+    if len(repairs) > MOST_REPAIRS:
+        lines.append(f"only the latest {MOST_REPAIRS} of {len(repairs)} repairs are shown")
+    return lines
+
+
+def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
+    """Return what was computed, and with what: groups of names and values, by title."""
+    record = content.record
+    model = record.model.model_dump()
+    loading = model.get("loading")
+    if loading:
+        is_set = {name: value for name, value in loading.items() if value not in (None, "", False)}
+        model["loading"] = is_set
+    encoder = record.identity_parts.get("encoder")
+    groups: dict[str, dict[str, Any]] = {
+        "model": model | (encoder if isinstance(encoder, dict) else {}),
+        "corpus": record.corpus.model_dump(),
+        "result": {} if record.result is None else record.result.model_dump(),
+        "settings": dict(record.settings),
+        "plan": {} if content.plan is None else content.method.plan_facts(content.plan),
+        "vocabulary": {},
+        "versions": dict(record.versions),
+        "hardware": dict(record.hardware),
+        "run": {
+            "folder": str(content.path),
+            "identity": record.identity,
+            "started": record.started,
+            "schema version": record.schema_version,
+            "method": record.method,
+        },
+    }
+    if content.vocabulary is not None:
+        groups["vocabulary"] = dict(Counter(content.vocabulary["category"]).most_common())
+    if content.evidence is not None:
+        evidence = content.evidence.record
+        pictures = evidence.model_dump(mode="json", exclude={"carriers"})
+        groups["pictures"] = pictures | {"carriers": len(evidence.carriers)}
+    for impact in content.impacts[:MOST_IMPACTS]:
+        groups[f"impact {impact.path.name}"] = _impact_details(impact)
+    for repair in content.repairs[:MOST_REPAIRS]:
+        groups[f"repair {repair.identity[:12]}"] = {
+            "state": _STATES[repair.verified],
+            "strategy": repair.strategy,
+            "tokens": len(repair.tokens),
+            **_repair_checks(repair),
+            "seconds": repair.seconds,
+            "started": repair.started,
+        }
+    return {title: values for title, values in groups.items() if values}
+
+
+def _impact_details(impact: Impact) -> dict[str, Any]:
+    """Return the settings, tokens and costs of an impact measurement."""
+    details: dict[str, Any] = dict(impact.record.settings)
+    for kind in ("sticky", "named", "benign"):
+        tokens = [token.token for token in impact.record.tokens if token.kind == kind]
+        if tokens:
+            details[f"{kind} tokens"] = tokens
+    details["texts"] = impact.result.sequences
+    details["seconds"] = impact.result.seconds
+    for task in impact.result.tasks:
+        if task.cut:
+            details[f"texts cut, {task.name}"] = task.cut
+    return details
+
+
+def _repair_checks(record: RepairRecord) -> dict[str, str]:
+    """Return what each check of a repair found, by its name."""
+    checks = [] if record.verification is None else record.verification.checks
+    return {check.name: check.finding if check.passed else f"FAILED: {check.finding}" for check in checks}
+
+
+def columns(content: RunContent) -> tuple[Column, ...]:
+    """Return the columns of the table of flagged tokens."""
+    return (
+        Column("token", "token"),
+        Column("verdict", "verdict"),
+        *content.method.reported,
+        Column("entry", "entry"),
+        Column("script", "script"),
+        Column("token_id", "id"),
+    )
+
+
+def report_figures(content: RunContent) -> list[ReportFigure]:
+    """Return all figures of a report but those of explanations; none of an unfinished run."""
+    if content.run is None:
+        return []
+    described = content.method.figures(content.run)
+    figures = [
+        run_figures.distribution(content.tokens, figure)
+        for figure in described
+        if isinstance(figure, Distribution)
+    ]
+    figures += curve_figures(content)
+    figures += [
+        run_figures.scatter(content.tokens, figure) for figure in described if isinstance(figure, Scatter)
+    ]
+    # Of fewer tokens, the cards say what they are.
+    if len(content.sticky) > MOST_CARDS:
+        figures.append(run_figures.composition(content.tokens))
+    for position, impact in enumerate(content.impacts[:MOST_IMPACTS]):
+        figures += effects.impact_figures(impact, _suffix(position))
+    for position, record in enumerate(content.repairs[:MOST_REPAIRS]):
+        figures += _repair_figures(record, _suffix(position))
+    return figures
+
+
+def _suffix(position: int) -> str:
+    """Return what distinguishes the figures of a later measurement or repair from those of the first."""
+    return f"-{position + 1}" if position else ""
+
+
+def _repair_figures(record: RepairRecord, suffix: str) -> list[ReportFigure]:
+    """Return the figures of a repair: its tokens, and the mean curves if they were measured."""
+    state = _as_sentence(_STATES[record.verified])
+    findings = " ".join(_as_sentence(finding) for finding in _repair_checks(record).values())
+    figures = [effects.repaired_tokens(token_rows(record), state, findings, suffix)]
+    curves = mean_curves(record)
+    if curves is not None:
+        words = effects.CurveWords(
+            f"repair-curves{suffix}",
+            "Symptom curves before and after the repair",
+            "Copies of a repaired token are added to one of two unrelated texts; the mean over all repaired "
+            "tokens. After a repair, the curve should follow that of ordinary tokens.",
+        )
+        copies, lines = curves
+        figures.append(effects.repair_curves(words, copies, lines))
+    return figures
+
+
+def _as_sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+@dataclass(frozen=True)
+class SymptomCurves:
+    """Curves of the tokens with evidence, and of the ordinary tokens that they are compared with."""
+
+    tokens: list[Curve]
+    ordinary: list[Curve]
+
+
+def curves_of(content: RunContent) -> SymptomCurves:
+    """Return the symptom curves that a run keeps."""
+    if content.evidence is None:
+        return SymptomCurves([], [])
+    verdicts = content.tokens.select("token_id", "verdict")
+    vocabulary = content.tokens if content.vocabulary is None else content.vocabulary
+    names = vocabulary.select("token_id", "token").join(verdicts, on="token_id", how="left")
+    rows = content.evidence.tokens.join(names, on="token_id", how="left", maintain_order="left").to_dicts()
+    curves = SymptomCurves([], [])
+    for row in rows:
+        curve = {name: row[name] for name in ("token", "verdict", "copies", "below", "above")}
+        curve["token"] = row["token"] or f"id {row['token_id']}"
+        group = curves.ordinary if row["ordinary"] else curves.tokens
+        group.append(curve)
+    return curves
+
+
+def curve_figures(content: RunContent) -> list[ReportFigure]:
+    """Return the figure of the symptom curves, if the run keeps any."""
+    if content.evidence is None or content.run is None:
+        return []
+    curves = curves_of(content)
+    return [run_figures.symptom_curves(curves.tokens, curves.ordinary, content.run.plan.mean_similarity)]
+
+
+@dataclass(frozen=True)
+class ExplainedToken:
+    """An explanation of a token, as a report shows it."""
+
+    token_id: int
+    token: str
+    run_verdict: str | None  # of the run; None if the run has none
+    verdict: str  # of the explanation, in sentences
+    findings: list[str]  # measures outside the benign interval
+    basis: str  # what was compared
+    notes: list[str]
+    figures: list[ReportFigure]  # only of the first few tokens
+
+
+def explained_tokens(content: RunContent) -> list[ExplainedToken]:
+    """Return the explanations of a run: flagged tokens first, in their order."""
+    rank = {}
+    if content.run is not None:
+        rank = {token_id: position for position, token_id in enumerate(content.flagged["token_id"])}
+
+    def order(explanation: StoredExplanation) -> tuple[int, int]:
+        token_id = explanation.token.token_id
+        return rank.get(token_id, len(rank)), token_id
+
+    tokens = []
+    for position, explanation in enumerate(sorted(content.explanations, key=order)):
+        token = explanation.token
+        is_drawn = position < _DRAWN_EXPLANATIONS
+        tokens.append(
+            ExplainedToken(
+                token_id=token.token_id,
+                token=token.token,
+                run_verdict=token.run_verdict,
+                verdict=token.verdict,
+                findings=[_finding_in_words(finding) for finding in token.findings],
+                basis=_basis(explanation),
+                notes=list(explanation.record.notes),
+                figures=explanation_figures(explanation) if is_drawn else [],
+            )
+        )
+    return tokens
+
+
+def _finding_in_words(finding: Finding) -> str:
+    """Write a measure of a token beside the mean of its benign tokens."""
+    line = f"{finding.called}: {number(finding.value, 3)}, benign {number(finding.benign_mean, 3)}"
+    if finding.deviations is not None:
+        line += f", {number(finding.deviations, 1)} SD"
+    if finding.begins is not None:
+        line += f", begins in layer {finding.begins}"
+    return line
+
+
+def _basis(explanation: StoredExplanation) -> str:
+    """Say what an explanation compared: copies, texts and benign tokens."""
+    record = explanation.record
+    copies = plain(record.settings.get("copies"))
+    placement = plain(record.settings.get("placement"))
+    category = "" if explanation.token.same_category else " of other categories"
+    return (
+        f"{copies} copies ({placement}) in {record.carriers} texts of {record.source}, compared with "
+        f"{len(explanation.tables['benign'])} matched benign tokens{category}."
+    )
+
+
+@dataclass(frozen=True)
+class ShownDocument:
+    """A document with findings, as a report shows it."""
+
+    id: str
+    place: str | None  # its file, and the line in it; None if it came from no file
+    found: str  # the words with their copies, and their share of the text
+    severity: str | None
+    effect: str  # what the copies do to its rank; empty if that was not measured
+    pieces: list[tuple[str, bool]]  # of the excerpt, in order: text, and whether it was found
+
+
+@dataclass(frozen=True)
+class ShownScan:
+    """A scan of documents, as a report shows it."""
+
+    name: str
+    headline: str
+    basis: str | None
+    sources: DataTable
+    documents: list[ShownDocument]  # the worst
+    more: int  # documents with findings that are not shown
+    skipped: int  # records without readable text
+
+
+def shown_scans(content: RunContent) -> list[ShownScan]:
+    """Return the latest scans of a run."""
+    shown_scans = []
+    for scan in content.scans[:MOST_SCANS]:
+        worst = scan.worst.head(_MOST_DOCUMENTS)
+        shown_scans.append(
+            ShownScan(
+                name=scan.record.documents,
+                headline=scanning.headline(scan),
+                basis=scanning.basis(scan),
+                sources=_source_table(scan),
+                documents=[_shown_document(row) for row in worst.iter_rows(named=True)],
+                more=len(scan.documents) - len(worst),
+                skipped=scan.result.skipped,
+            )
+        )
+    return shown_scans
+
+
+def _source_table(scan: Scan) -> DataTable:
+    """Count documents and findings by source; with effects, also those that matter."""
+    columns = ["source", "documents", "with findings"]
+    has_effects = scan.result.matter is not None
+    if has_effects:
+        columns.append("that matter")
+    sources = [source for source in scan.result.sources if source.found]
+    rows: list[list[Any]] = []
+    for source in sources[:_MOST_SOURCES]:
+        row: list[Any] = [source.source or "(none)", source.documents, source.found]
+        if has_effects:
+            row.append(source.matter)
+        rows.append(row)
+    return DataTable(columns, rows)
+
+
+def _shown_document(row: dict[str, Any]) -> ShownDocument:
+    """Write a row of documents.parquet."""
+    words = [f"{word['text']} \N{MULTIPLICATION SIGN} {word['copies']}" for word in row["words"]]
+    if len(words) > _MOST_WORDS:
+        words = [*words[:_MOST_WORDS], "\N{HORIZONTAL ELLIPSIS}"]
+    place = row["path"]
+    if place is not None and row["line"] is not None:
+        place = f"{place}, line {row['line']}"
+    effect = ""
+    if row["effect"] is not None:
+        effect = f"effect {number(row['effect'], 2)} SD"
+        if row["moves_up"] is not None:
+            effect += f", moves up for {row['moves_up']:.0%} of the queries"
+    return ShownDocument(
+        id=row["id"],
+        place=place,
+        found=f"{', '.join(words)}; {row['share']:.0%} of the text",
+        severity=row["severity"],
+        effect=effect,
+        pieces=[(piece["text"], piece["found"]) for piece in row["excerpt"]],
+    )
