@@ -2,9 +2,10 @@
 
 python website/build.py    # then open build/docs/index.html
 
-Pages are those of docs/, the README and its neighbours, and two that are generated from the code. They are
-put together in one folder first, so that the site's program needs no plugins for it. The reports of the
-packaged runs are written beside them, and the pictures of the gallery lead there.
+The pages are those of docs/, the README and other files of the repository's root, and two that are
+generated from the code. They are first collected in one folder, so that the site generator needs no plugins.
+The reports of the packaged runs are written into the same folder, and the pictures of the gallery link to
+them.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from python_reference import python_page
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "src" / "stickytoken" / "demo" / "example"
-# Files that stand where GitHub looks for them, and their pages.
-_BESIDE = {
+# Files in the root of the repository, where GitHub looks for them, and their pages.
+_ROOT_FILES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -37,9 +38,10 @@ _BESIDE = {
     "LICENSE": "LICENSE",
 }
 _FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
-# A link that shows the name of a file, as it does where files are read.
+# A link whose text is the name of a file; the site shows the title of the page instead.
 _FILE_LINK = re.compile(r"\[(?P<page>\w+)\.md\](?=\((?P=page)\.md)")
 _OUTPUT = re.compile(r"(?<=^```console\n).*?(?=^```)", re.DOTALL | re.MULTILINE)
+# Characters of a line in the output of a command, on a screen of 1,280 pixels.
 _OUTPUT_WIDTH = 96
 # A picture of the report of a packaged run, or of its section on the repair.
 _GALLERY = re.compile(r"<picture>.*?images/gallery-(?P<run>[\w-]+?)(?P<repair>-repaired)?\.png\)</picture>")
@@ -47,6 +49,7 @@ _LINK = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)(?P<target>[^)#\s]+)")
 
 
 def main() -> None:
+    """Build the site in build/docs."""
     argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args()
@@ -54,9 +57,9 @@ def main() -> None:
 
 
 def build(folder: Path) -> int:
-    """Build the site into ``folder/docs``, from pages in ``folder/pages``; return the exit status.
+    """Build the site in ``folder/docs``, from pages in ``folder/pages``; return the exit status.
 
-    Any warning, such as a dead link, is a failure.
+    Any warning, such as one of a dead link, is a failure.
     """
     assemble(folder / "pages")
     shutil.copy(ROOT / "website" / "mkdocs.yml", folder)
@@ -67,72 +70,76 @@ def build(folder: Path) -> int:
 
 
 def assemble(folder: Path) -> None:
-    """Write all pages into a folder, which is made anew."""
+    """Write all pages into a folder, which is emptied first."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "docs", folder)
     shutil.copytree(ROOT / "website" / "static", folder, dirs_exist_ok=True)
-    for source, page in _BESIDE.items():
-        (folder / page).write_text(moved((ROOT / source).read_text("utf-8")), encoding="utf-8")
+    for source, target in _ROOT_FILES.items():
+        (folder / target).write_text(moved((ROOT / source).read_text("utf-8")), encoding="utf-8")
     titles = {page.stem: _title(page) for page in folder.glob("*.md")}
-    for written in folder.rglob("*.md"):
-        written.write_text(readable(written.read_text("utf-8"), titles), encoding="utf-8")
+    for page in folder.rglob("*.md"):
+        page.write_text(readable(page.read_text("utf-8"), titles), encoding="utf-8")
     examples = (folder / "examples").absolute()
-    examples.mkdir(exist_ok=True)  # with reports of runs that are too large to package
-    with contextlib.chdir(EXAMPLES):  # reports name their run as it is given
+    examples.mkdir(exist_ok=True)  # docs/ has one with reports of runs that are too large to package
+    # A report shows the path of its run as it was passed: the name alone is the same on every machine.
+    with contextlib.chdir(EXAMPLES):
         for run in sorted(path.name for path in EXAMPLES.iterdir()):
             stickytoken.report(run, out=examples / f"{run}.html")
     gallery = folder / "report.md"
     gallery.write_text(_GALLERY.sub(_linked, gallery.read_text("utf-8")), encoding="utf-8")
     (folder / "reference").mkdir()
-    for page, content in (("commands", command_page()), ("python", python_page())):
-        (folder / "reference" / f"{page}.md").write_text(content, encoding="utf-8")
+    (folder / "reference" / "commands.md").write_text(command_page(), encoding="utf-8")
+    (folder / "reference" / "python.md").write_text(python_page(), encoding="utf-8")
 
 
 def moved(text: str) -> str:
     """Return a page from the root of the repository with its links as they are from docs/."""
-    fenced = [found.span() for found in _FENCED.finditer(text)]
+    fences = [fence.span() for fence in _FENCED.finditer(text)]
 
-    def link(found: re.Match[str]) -> str:
-        target = found["target"]
-        if any(start <= found.start() < end for start, end in fenced):
+    def link(match: re.Match[str]) -> str:
+        target = match["target"]
+        is_fenced = any(start <= match.start() < end for start, end in fences)
+        if is_fenced:
             return target
-        return _BESIDE.get(target, target.removeprefix("docs/"))
+        return _ROOT_FILES.get(target, target.removeprefix("docs/"))
 
     return _LINK.sub(link, text).replace('srcset="docs/', 'srcset="')
 
 
 def readable(text: str, titles: Mapping[str, str]) -> str:
-    """Return a page with titles in place of file names, and sentences of an output folded to its width.
+    """Return a page with titles in place of file names, and with long sentences in outputs wrapped.
 
     Args:
         text: the page.
         titles: of the pages, by name without ending.
     """
 
-    def titled(found: re.Match[str]) -> str:
-        return f"[{titles.get(found['page'], found['page'])}]"
+    def titled(link: re.Match[str]) -> str:
+        return f"[{titles.get(link['page'], link['page'])}]"
 
-    def folded(found: re.Match[str]) -> str:
-        return "".join(_folded(line) for line in found[0].splitlines(keepends=True))
+    def wrapped(output: re.Match[str]) -> str:
+        return "".join(_wrapped(line) for line in output[0].splitlines(keepends=True))
 
-    return _OUTPUT.sub(folded, _FILE_LINK.sub(titled, text))
+    return _OUTPUT.sub(wrapped, _FILE_LINK.sub(titled, text))
 
 
-def _folded(line: str) -> str:
-    # Commands are copied, and the columns of a table stay below each other.
+def _wrapped(line: str) -> str:
+    """Wrap a line of an output, unless it is a command, which is copied, or the row of a table."""
     if line.startswith("$ ") or len(line) <= _OUTPUT_WIDTH or "  " in line.strip():
         return line
     return textwrap.fill(line, _OUTPUT_WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
-def _linked(found: re.Match[str]) -> str:
-    part = "#repair" if found["repair"] else ""
-    return f'<a href="examples/{found["run"]}.html{part}">{found[0]}</a>'
+def _linked(picture: re.Match[str]) -> str:
+    """Make a picture of a report a link to that report."""
+    section = "#repair" if picture["repair"] else ""
+    return f'<a href="examples/{picture["run"]}.html{section}">{picture[0]}</a>'
 
 
 def _title(page: Path) -> str:
-    found = re.search(r"^# (.+)$", page.read_text("utf-8"), re.MULTILINE)
-    return page.stem if found is None else found[1]
+    """Return the first heading of a page, or the name of its file."""
+    heading = re.search(r"^# (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return page.stem if heading is None else heading[1]
 
 
 if __name__ == "__main__":

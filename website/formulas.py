@@ -1,4 +1,4 @@
-"""A Markdown extension: formulas as MathML, which browsers draw without JavaScript."""
+"""A Markdown extension that writes formulas as MathML, which browsers draw without JavaScript."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from markdown import Markdown
 from markdown.extensions import Extension
 from markdown.postprocessors import Postprocessor
 
-# What arithmatex leaves: LaTeX between \( \) or \[ \].
+# The output of arithmatex: LaTeX between \( \) or \[ \].
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 
 
 class Formulas(Extension):
-    """Registers the step that comes after all others."""
+    """The extension."""
 
     def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 - the name is Markdown's
-        """Add the step."""
+        """Register the conversion behind all other steps."""
         md.postprocessors.register(_Formulas(md), "formulas", priority=-10)
 
 
 class _Formulas(Postprocessor):
+    """The conversion of a finished page."""
+
     def run(self, text: str) -> str:
         return _FORMULA.sub(_mathml, text)
 
 
-def _mathml(found: re.Match[str]) -> str:
-    display = "block" if found[2] == "[" else "inline"
-    return str(convert(html.unescape(found[3]), display=display))
+def _mathml(formula: re.Match[str]) -> str:
+    display = "block" if formula[2] == "[" else "inline"
+    return str(convert(html.unescape(formula[3]), display=display))
 
 
 def makeExtension(**settings: Any) -> Formulas:  # noqa: N802 - the name is Markdown's

@@ -1,8 +1,8 @@
-"""The README as PyPI shows it: its links and pictures lead to the repository that the release comes from.
+"""The README as PyPI shows it, with links and pictures that lead to the repository of the release.
 
-hatchling runs this when it builds a distribution. PyPI resolves no relative links, and only the release
-workflow knows the address of the repository: it sets STICKYTOKEN_REPOSITORY. Without it, the README is taken
-as it is, and the package names no addresses.
+hatchling runs this when it builds a distribution. PyPI does not resolve relative links, and only the release
+workflow knows the address of the repository: it sets STICKYTOKEN_REPOSITORY. Without that variable, the
+README stays as it is, and the package names no addresses.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ _LINK = re.compile(r"(?P<text>(?P<picture>!?)\[[^\]]*\])\((?!https?:|#|mailto:)(
 
 
 class PackagePage(MetadataHookInterface):
-    """Sets the README, and the addresses if they are known."""
+    """Adds the README to the metadata of the package, and the addresses if they are known."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Add what is not there already: an unpacked sdist brings its own."""
+        """Add what the metadata lacks: an unpacked sdist has its own README."""
         text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
-        if repository := os.environ.get("STICKYTOKEN_REPOSITORY", "").rstrip("/"):
+        repository = os.environ.get("STICKYTOKEN_REPOSITORY", "").rstrip("/")
+        if repository:
             tag = f"v{metadata['version']}"
             text = absolute(text, repository, tag)
             addresses = {
@@ -38,13 +39,20 @@ class PackagePage(MetadataHookInterface):
 
 
 def absolute(text: str, repository: str, tag: str) -> str:
-    """Return a page from the root of the repository with its links as they are from anywhere."""
-    fenced = [found.span() for found in _FENCED.finditer(text)]
+    """Return a page from the root of the repository with absolute links.
 
-    def link(found: re.Match[str]) -> str:
-        if any(start <= found.start() < end for start, end in fenced):
-            return found[0]
-        kind = "raw" if found["picture"] else "blob"
-        return f"{found['text']}({repository}/{kind}/{tag}/{found['target']})"
+    Args:
+        text: the page, in Markdown.
+        repository: its address, such as ``https://github.com/OWNER/NAME``.
+        tag: of the release.
+    """
+    fences = [fence.span() for fence in _FENCED.finditer(text)]
+
+    def link(match: re.Match[str]) -> str:
+        is_fenced = any(start <= match.start() < end for start, end in fences)
+        if is_fenced:
+            return match[0]
+        kind = "raw" if match["picture"] else "blob"
+        return f"{match['text']}({repository}/{kind}/{tag}/{match['target']})"
 
     return _LINK.sub(link, text).replace('srcset="', f'srcset="{repository}/raw/{tag}/')

@@ -8,26 +8,27 @@ import stickytoken
 
 _INTRODUCTION = """# Python
 
-What `from stickytoken import ...` offers, from the docstrings. [Usage](../usage.md#python) shows how the
-parts are used together.
+The names that `from stickytoken import ...` offers, with their docstrings. [Usage](../usage.md#python) shows
+how they work together.
 """
 
 
 def python_page() -> str:
-    """Write every public name, functions first, as Markdown that mkdocstrings fills."""
+    """Return a Markdown page of every public name, functions first; mkdocstrings adds the docstrings."""
     groups: dict[str, list[Any]] = {"Functions": [], "Classes": [], "Errors and warnings": []}
     for name in stickytoken.__all__:
         if name != "__version__":
-            found = getattr(stickytoken, name)
-            groups[_group(found)].append(found)
-    parts = [_INTRODUCTION]
+            member = getattr(stickytoken, name)
+            groups[_group(member)].append(member)
+    blocks = [_INTRODUCTION]
     for group, members in groups.items():
-        parts.append(f"## {group}\n")
-        parts += [f"::: {each.__module__}.{each.__qualname__}\n" for each in members]
-    return "\n".join(parts)
+        blocks.append(f"## {group}\n")
+        blocks += [f"::: {member.__module__}.{member.__qualname__}\n" for member in members]
+    return "\n".join(blocks)
 
 
-def _group(found: Any) -> str:
-    if not isinstance(found, type):
+def _group(member: Any) -> str:
+    """Return the heading under which a public name stands."""
+    if not isinstance(member, type):
         return "Functions"
-    return "Errors and warnings" if issubclass(found, BaseException) else "Classes"
+    return "Errors and warnings" if issubclass(member, BaseException) else "Classes"

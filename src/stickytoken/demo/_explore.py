@@ -186,11 +186,9 @@ def _filtered(content: RunContent, text: str = "", filter_values: Sequence[objec
         return content.tokens
     tokens = content.tokens
     for column, values in zip(_FILTERED, filter_values, strict=False):
-        is_list_of_text = isinstance(values, list) and all(isinstance(value, str) for value in values)
-        if values is not None and not is_list_of_text:
-            raise InputError(f"{column} is not a list of entries: choose some from the list")
-        if values:
-            tokens = tokens.filter(pl.col(column).fill_null(_NOT_JUDGED).is_in(values))
+        accepted = _filter_values(column, values)
+        if accepted:
+            tokens = tokens.filter(pl.col(column).fill_null(_NOT_JUDGED).is_in(accepted))
     searched = text.strip().lower()
     if searched:
         names = pl.col("token", "decoded").str.to_lowercase()
@@ -200,6 +198,15 @@ def _filtered(content: RunContent, text: str = "", filter_values: Sequence[objec
     return tokens.sort(
         order, content.method.ranked_by.key, "token_id", descending=[False, True, False], nulls_last=True
     )
+
+
+def _filter_values(column: str, values: object) -> list[str]:
+    """Return the values of a filter; an empty list if it is not set."""
+    if values is None:
+        return []
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise InputError(f"{column} is not a list of entries: choose some from the list")
+    return values
 
 
 def _table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
