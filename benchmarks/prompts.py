@@ -29,10 +29,11 @@ from stickytoken.encoders.prompted import (
     SENTENCE,
     Contrast,
     ContrastRule,
+    TokenPrepending,
     find_prompt,
 )
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.model import Reading, TokenPrepending
+from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.evaluation import Tried, Tuning, read_similarity, tune, tune_contrast
 from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, resampled

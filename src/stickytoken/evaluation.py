@@ -18,9 +18,10 @@ from stickytoken.data import tasks
 from stickytoken.data.metrics import SimilarityTask, Task
 from stickytoken.data.tables import all_texts
 from stickytoken.data.tasks import AnyTask, MtebTask, find_task
-from stickytoken.encoders.prompted import DEFAULT_STRENGTH, Contrast, ContrastRule
+from stickytoken.encoders.prompted import DEFAULT_STRENGTH, Contrast, ContrastRule, TokenPrepending
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.model import Reading, TokenPrepending, layers_with_projection
+from stickytoken.encoders.prompted.model import Reading
+from stickytoken.encoders.prompted.steering import layers_with_projection
 from stickytoken.encoders.protocol import Encoder, require_usable, require_words, shown, similarity_of
 from stickytoken.errors import InputError, ModelError
 from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, prepare, resampled

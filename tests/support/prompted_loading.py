@@ -4,9 +4,9 @@ from dataclasses import fields
 
 import tiny_decoders
 from stickytoken.encoders import Prompting, load_encoder
-from stickytoken.encoders.prompted import find_prompt
+from stickytoken.encoders.prompted import TokenPrepending, find_prompt
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.model import Reading, TokenPrepending
+from stickytoken.encoders.prompted.model import Reading
 
 
 def load_prompted(model, **options):

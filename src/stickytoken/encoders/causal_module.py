@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,16 +11,10 @@ from sentence_transformers.base.modules import InputModule
 
 from stickytoken.encoders import prompted as prompts
 from stickytoken.encoders.lengths import context_length
-from stickytoken.encoders.prompted.model import (
-    Decoder,
-    Features,
-    PromptedModel,
-    Reading,
-    TokenPrepending,
-    find_decoder,
-    layers_with_projection,
-    pooled_states,
-)
+from stickytoken.encoders.prompted.decoder import Decoder, find_decoder
+from stickytoken.encoders.prompted.model import Features, PromptedModel, Reading
+from stickytoken.encoders.prompted.steering import layers_with_projection, pooled_states
+from stickytoken.encoders.prompted.tokenization import own_tokenizer
 from stickytoken.encoders.protocol import LayerChoice, Prompting
 from stickytoken.errors import EncodingError, InputError
 
@@ -32,8 +27,8 @@ class CausalPrompt(InputModule):
     """Encode sentences through a prompt: ``SentenceTransformer(modules=[CausalPrompt(model, tokenizer)])``.
 
     Nothing is truncated: a sentence whose prompt exceeds the context is an error. sentence-transformers loads
-    a saved model with ``trust_remote_code=True``, which it requires for every module that is not its own;
-    `stickytoken.load_encoder` does not need it.
+    a saved model only with ``trust_remote_code=True``, as it does for every module that is not its own.
+    `stickytoken.load_encoder` does not need that.
 
     Args:
         model: a decoder-only transformers model; its head is dropped.
@@ -41,7 +36,7 @@ class CausalPrompt(InputModule):
         prompt: name of a known prompt, or a template with ``{sentence}``.
         token_prepending: use token prepending.
         start: first layer at which the placeholder is overwritten; None is the preset's.
-        exit: first later layer at which it is not; None is the preset's.
+        exit: first later layer at which it is not overwritten; None is the preset's.
         layer: layer to read; None is the published preset's, else the last one for a plain prompt.
         contrast: use contrastive prompting.
         contrast_layer: layer whose attention it changes, from 0; None is the preset's.
@@ -56,8 +51,14 @@ class CausalPrompt(InputModule):
     config_file_name = "causal_prompt_config.json"
     config_keys = [  # noqa: RUF012 - the base class has it so
         "prompt",
-        *("token_prepending", "start", "exit", "layer"),
-        *("contrast", "contrast_layer", "contrast_strength", "contrast_rule"),
+        "token_prepending",
+        "start",
+        "exit",
+        "layer",
+        "contrast",
+        "contrast_layer",
+        "contrast_strength",
+        "contrast_rule",
     ]
 
     def __init__(  # noqa: PLR0913 - keyword-only, one decision each
@@ -91,10 +92,10 @@ class CausalPrompt(InputModule):
         )
         decoder = find_decoder(self.model, name)
         reading, _ = reading_for(decoder, prompts.find_prompt(prompt), options)
-        own = prompts.own_tokenizer(tokenizer, name, token_prepending)
-        self._prompted = PromptedModel(decoder, reading, own)
-        taken = self._prompted.length(0)
-        self.max_seq_length = context_length(decoder.model, tokenizer, None, name, taken=taken)
+        tokenizer_copy = own_tokenizer(tokenizer, name, token_prepending)
+        self._prompted = PromptedModel(decoder, reading, tokenizer_copy)
+        prompt_length = self._prompted.length(0)
+        self.max_seq_length = context_length(decoder.model, tokenizer, None, name, taken=prompt_length)
 
     @property
     def reading(self) -> Reading:
@@ -102,16 +103,16 @@ class CausalPrompt(InputModule):
         return self._prompted.reading
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> Features:
-        """Fill the prompts: one row per sentence and template, sentence by sentence; also auxiliary prompts.
+        """Fill the prompts, auxiliary ones too: a row for each sentence and template, sentence by sentence.
 
         Raises:
             EncodingError: A prompt is longer than the context.
         """
         del kwargs
-        for each in inputs:
-            if not isinstance(each, str):
-                raise InputError(f"a prompt takes one text, got a {type(each).__name__}: pass strings")
-        texts = [(prompt or "") + each for each in inputs]
+        for text in inputs:
+            if not isinstance(text, str):
+                raise InputError(f"a prompt takes one text, got a {type(text).__name__}: pass strings")
+        texts = [(prompt or "") + text for text in inputs]
         contents = [text.ids for text in self._prompted.tokenize(texts)]
         for text, content in zip(texts, contents, strict=True):
             length = self._prompted.length(len(content))
@@ -121,9 +122,10 @@ class CausalPrompt(InputModule):
                     f"{self.max_seq_length}: use a shorter text"
                 )
         features = self._prompted.layout(self._prompted.rows(contents))
-        if (auxiliary := self._prompted.auxiliary) is not None:
-            others = auxiliary.layout(auxiliary.rows(contents))
-            features |= {f"{_AUXILIARY}{name}": value for name, value in others.items()}
+        auxiliary = self._prompted.auxiliary
+        if auxiliary is not None:
+            auxiliary_layout = auxiliary.layout(auxiliary.rows(contents))
+            features |= {f"{_AUXILIARY}{name}": value for name, value in auxiliary_layout.items()}
         return features
 
     def forward(self, features: Features, **kwargs: Any) -> Features:
@@ -131,12 +133,14 @@ class CausalPrompt(InputModule):
         del kwargs
         prompted = self._prompted
         prompted.forget()  # the weights may have changed since the last call
-        values = None
-        if (auxiliary := prompted.auxiliary) is not None:
+        auxiliary = prompted.auxiliary
+        auxiliary_values = None
+        if auxiliary is not None:
             names = [name for name in features if name.startswith(_AUXILIARY)]
-            others = auxiliary.batch({name.removeprefix(_AUXILIARY): features[name] for name in names})
-            values = auxiliary.attended(others).repeat_interleave(len(prompted.prompts), dim=0)
-        batch = prompted.batch(features, auxiliary=values)
+            layout = {name.removeprefix(_AUXILIARY): features[name] for name in names}
+            attended = auxiliary.attended(auxiliary.batch(layout))
+            auxiliary_values = attended.repeat_interleave(len(prompted.prompts), dim=0)
+        batch = prompted.batch(features, auxiliary=auxiliary_values)
         states = pooled_states(prompted.decoder, batch, [prompted.number])
         means = states[:, 0].reshape(-1, len(prompted.prompts), states.shape[-1]).mean(1)
         return {**features, "sentence_embedding": means}
@@ -183,57 +187,114 @@ class CausalPrompt(InputModule):
         return cls(model, tokenizer, **config)
 
 
-# Published settings by family and layers: those of token prepending, and the layer to read.
-_PRESETS = {
+@dataclass(frozen=True, slots=True)
+class _Preset:
+    """Settings of one kind of model, or of the same relative depth."""
+
+    start: int  # of token prepending
+    exit: int
+    layer: int  # to read
+    contrast_layer: int
+    contrast_strength: float
+    published: bool
+
+
+# Published settings by family and number of layers: start and exit of token prepending, layer to read.
+_PUBLISHED = {
     ("llama 3", 32): (1, 3, -2),  # Llama 3 8B
     ("llama", 32): (1, 7, 27),  # Llama 2 7B
     ("llama", 40): (1, 7, -2),  # Llama 2 13B
     ("qwen2", 28): (1, 6, -2),  # Qwen2 7B
     ("gemma2", 42): (1, 6, -2),  # Gemma 2 9B
 }
-# The templates that they were published for; of these, two are always read after the last layer but one.
-_TEMPLATES = ("prompteol", "cot", "ke", "ck", "metaeol")
-_READ_LATER = ("ke", "ck")
+# Number of layers of Llama 2 7B, its exit of token prepending, the layer to read, and the layer of contrast.
+# Other models get the same relative depth.
+_LLAMA_2_LAYERS = 32
+_LLAMA_2_EXIT = 7
+_LLAMA_2_READ = 27
+_LLAMA_2_CONTRAST = 4
+# Contrast of Llama 3 8B, as published.
+_LLAMA_3_CONTRAST = 6
+_LLAMA_3_STRENGTH = 0.25
+# Entries from which on a Llama of 32 layers is a Llama 3.
 _LLAMA_3_VOCABULARY = 128_000
+# Templates that the settings were published for; two of them are always read after the last layer but one.
+_PUBLISHED_PROMPTS = ("prompteol", "cot", "ke", "ck", "metaeol")
+_READ_LATER = ("ke", "ck")
+
+
+def _preset_of(decoder: Decoder, prompt: prompts.Prompt) -> _Preset:
+    """Return the published settings of a model and prompt, or those of the same relative depth."""
+    config = decoder.model.config
+    count = len(decoder.layers)
+    family = config.model_type
+    contrast_layer = _at_depth(_LLAMA_2_CONTRAST, count)
+    contrast_strength = prompts.DEFAULT_STRENGTH
+    if (family, count) == ("llama", 32) and config.vocab_size >= _LLAMA_3_VOCABULARY:
+        family = "llama 3"
+        contrast_layer = _LLAMA_3_CONTRAST
+        contrast_strength = _LLAMA_3_STRENGTH
+    if (family, count) in _PUBLISHED:
+        start, end, layer = _PUBLISHED[family, count]
+        if prompt.name in _READ_LATER:
+            layer = -2
+        published = prompt.name in _PUBLISHED_PROMPTS
+    else:  # not measured on this model
+        start = min(1, count - 1)
+        end = max(2, _at_depth(_LLAMA_2_EXIT, count))
+        layer = max(1, _at_depth(_LLAMA_2_READ, count))
+        published = False
+    return _Preset(start, end, layer, contrast_layer, contrast_strength, published)
+
+
+def _at_depth(layer: int, count: int) -> int:
+    """Return the layer of a model with so many layers at the depth of a layer of Llama 2 7B."""
+    return round(layer * count / _LLAMA_2_LAYERS)
 
 
 def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) -> tuple[Reading, LayerChoice]:
-    start, end, rule = options.start, options.exit, prompts.require_contrast_options(options)
-    if not options.token_prepending and (start is not None or end is not None):
+    """Return how a model is read with these options, and why at this layer."""
+    rule = prompts.require_contrast_options(options)
+    if not options.token_prepending and (options.start is not None or options.exit is not None):
         raise InputError(
             "start and exit are the layers of token prepending, which is off: turn on token prepending, or "
             "leave them out"
         )
-    config, count, published = decoder.model.config, len(decoder.layers), prompt.name in _TEMPLATES
-    family, wanted, default_strength = config.model_type, round(4 * count / 32), prompts.DEFAULT_STRENGTH
-    if (family, count) == ("llama", 32) and config.vocab_size >= _LLAMA_3_VOCABULARY:
-        family, wanted, default_strength = "llama 3", 6, 0.25
-    if (family, count) in _PRESETS:
-        first, later, read = _PRESETS[family, count]
-        read = -2 if prompt.name in _READ_LATER else read
-    else:  # the same relative depth, not measured on this model
-        first, published = min(1, count - 1), False
-        later, read = max(2, round(7 * count / 32)), max(1, round(27 * count / 32))
+    preset = _preset_of(decoder, prompt)
     if options.layer is not None:
-        layer, choice = options.layer, LayerChoice.GIVEN
-    elif published:  # the plain prompt too, so that the two can be compared
-        layer, choice = read, LayerChoice.PUBLISHED
+        layer = options.layer
+        choice = LayerChoice.GIVEN
+    elif preset.published:  # the plain prompt too, so that the two can be compared
+        layer = preset.layer
+        choice = LayerChoice.PUBLISHED
     elif options.token_prepending or options.contrast:
-        layer, choice = read, LayerChoice.SCALED
+        layer = preset.layer
+        choice = LayerChoice.SCALED
     else:
-        layer, choice = -1, LayerChoice.LAST
-    prepending = contrast = None
+        layer = -1
+        choice = LayerChoice.LAST
+    prepending = None
     if options.token_prepending:
-        start = first if start is None else start
-        # The preset's exit may be before a start that is given.
-        prepending = TokenPrepending(start, max(later, start + 1) if end is None else end)
+        start = preset.start if options.start is None else options.start
+        # The preset's exit may be before the start that the user chose.
+        end = max(preset.exit, start + 1) if options.exit is None else options.exit
+        prepending = prompts.TokenPrepending(start, end)
+    contrast = None
     if options.contrast:
-        place, strength = options.contrast_layer, options.contrast_strength
-        if place is None:  # the nearest layer before the one that is read
-            number = decoder.layer_number(layer)
-            earlier = [each for each in layers_with_projection(decoder) if each < number]
-            place = min(earlier, key=lambda each: abs(each - wanted), default=min(wanted, number - 1))
+        contrast_layer = options.contrast_layer
+        if contrast_layer is None:
+            contrast_layer = _contrast_layer_before(decoder, layer, preset.contrast_layer)
+        strength = options.contrast_strength
         if strength is None and rule.scales:
-            strength = default_strength
-        contrast = prompts.Contrast(place, strength, rule)
+            strength = preset.contrast_strength
+        contrast = prompts.Contrast(contrast_layer, strength, rule)
     return Reading(prompt, prepending, layer, contrast), choice
+
+
+def _contrast_layer_before(decoder: Decoder, layer: int, preset_layer: int) -> int:
+    """Return the layer that contrast can change, before the one that is read, nearest to the preset's."""
+    number = decoder.layer_number(layer)
+    possible_layers = [possible for possible in layers_with_projection(decoder) if possible < number]
+    if not possible_layers:
+        return min(preset_layer, number - 1)
+    return min(possible_layers, key=lambda possible: abs(possible - preset_layer))

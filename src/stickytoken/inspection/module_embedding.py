@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from stickytoken.encoders.compute import computing, switched_on
 from stickytoken.encoders.equal_lengths import equal_length_batches
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.model import PromptedModel, PromptRow, pooled_states, prompt_states
+from stickytoken.encoders.prompted.model import PromptedModel, PromptRow
+from stickytoken.encoders.prompted.steering import pooled_states, prompt_states
 from stickytoken.encoders.protocol import require_usable, shown
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.encoders.token_table import token_table
@@ -322,10 +323,10 @@ class PromptInspector(Inspector):
             parts = torch.split(changed, sizes, dim=1)
             filled = []
             for batch, embeddings in zip(batches, parts, strict=True):
-                names = ("mask", "positions", "first", "last", "places")
+                names = ("mask", "positions", "first", "last", "placeholders")
                 own = _expanded({name: getattr(batch, name) for name in names}, len(changed))
-                beside = _expanded(batch.beside, len(changed))
-                filled.append(replace(batch, embeddings=embeddings, beside=beside, **own))
+                by_layer = _expanded(batch.by_layer, len(changed))
+                filled.append(replace(batch, embeddings=embeddings, by_layer=by_layer, **own))
             if auxiliary is not None:
                 values = auxiliary.attended(filled.pop())
                 filled = [replace(batch, auxiliary=values) for batch in filled]
@@ -398,7 +399,7 @@ def _places(model: PromptedModel, row: PromptRow, values: Sequence[int], other: 
     # A value per position of a prompt: that of its content id, or `other` for the template.
     prompt = model.prompts[row.prompt]
     found = torch.full((prompt.length(len(row.content)),), other)
-    for span in prompt.places(len(row.content)):
+    for span in prompt.content_ranges(len(row.content)):
         found[span.start : span.stop] = torch.tensor(values, dtype=torch.long)
     return found
 

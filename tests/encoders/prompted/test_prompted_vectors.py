@@ -17,8 +17,9 @@ from prompted_loading import encoder_of, read
 from stickytoken.encoders.causal_module import CausalPrompt
 from stickytoken.encoders.compute.prefixes import REUSE, ReuseLimits
 from stickytoken.encoders.prompted import Contrast, ContrastRule, clean_sentence
-from stickytoken.encoders.prompted.encoder import CausalPromptEncoder, FixedBeginnings
-from stickytoken.encoders.prompted.model import Reading, contrasted
+from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.model import FixedBeginnings, Reading
+from stickytoken.encoders.prompted.steering import contrasted
 from stickytoken.errors import ModelError
 from stickytoken.insertion import Placement
 
@@ -134,7 +135,7 @@ def test_the_published_embeddings_states_and_ids(shared):
         assert np.abs(encoder.encode(sentences) - expected).max() < 2e-5
         repeated = [*sentences, *(f"{number} dogs" for number in range(8))]
         assert np.abs(encoder.encode(repeated)[: len(sentences)] - expected).max() < 2e-5
-        reused += vars(encoder._runner).get("_beginnings_agree", False)
+        reused += vars(encoder._runner.beginnings).get("agree", False)
         prompted = encoder.prompted
         layout = prompted.layout(prompted.rows([text.ids for text in encoder.tokenize(sentences)]))
         assert layout["input_ids"].tolist() == case["input_ids"]
@@ -231,7 +232,7 @@ def test_a_family_gives_what_hooks_on_transformers_give(name, case):
     always = ReuseLimits(fixed_share=0, rows=1)
     encoder = CausalPromptEncoder(model, tokenizer, "tiny", reading, reuse=always)
     assert np.abs(encoder.encode(SENTENCES[::-1])[::-1] - expected).max() < tolerance
-    assert vars(encoder._runner)["_beginnings_agree"] or name in FAMILIES
+    assert vars(encoder._runner.beginnings)["agree"] or name in FAMILIES
     module = CausalPrompt(model, tokenizer, **reading.options)
     with torch.inference_mode():
         padded = module(module.preprocess(SENTENCES))["sentence_embedding"].numpy()

@@ -14,13 +14,12 @@ from stickytoken.encoders.prompted import (
     PLACEHOLDER,
     PROMPTS,
     SENTENCE,
-    PromptTokenizer,
     clean_sentence,
     find_prompt,
-    own_tokenizer,
     reachable_text,
 )
-from stickytoken.encoders.prompted.model import Decoder
+from stickytoken.encoders.prompted.decoder import Decoder
+from stickytoken.encoders.prompted.tokenization import PromptTokenizer, own_tokenizer
 from stickytoken.encoders.protocol import LayerChoice, Prompting
 from stickytoken.errors import InputError
 

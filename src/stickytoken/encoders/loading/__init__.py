@@ -504,8 +504,8 @@ def _load_causal(source: ModelSource, spec: EncoderSpec, saved_modules: list[str
     from transformers import AutoModel, AutoTokenizer
 
     from stickytoken.encoders.causal_module import CausalPrompt, reading_for
+    from stickytoken.encoders.prompted.decoder import find_decoder
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-    from stickytoken.encoders.prompted.model import find_decoder
 
     _refuse_route(spec, source.name)
     folder = Path(source.location)

@@ -1,0 +1,222 @@
+"""A decoder-only language model: its layers, hooks on them, and the states after them."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import torch
+
+from stickytoken.encoders.compute import evaluating
+from stickytoken.errors import InputError, ModelError
+
+# Architectures with recurrent layers that ignore the attention mask.
+_READS_PADDING = ("recurrent_gemma",)
+# Names of the list of layers in transformers.
+_LAYER_LISTS = ("layers", "h", "blocks")
+# Largest relative change of an earlier state by a later token in a causal model, beyond rounding.
+_LOOK_AHEAD = 1e-4
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A model of transformers without its head, and its layers."""
+
+    model: Any
+    layers: tuple[torch.nn.Module, ...]
+    name: str
+
+    @property
+    def embedding(self) -> Any:
+        return self.model.get_input_embeddings()
+
+    @property
+    def rows(self) -> int:
+        """Number of token ids that have an embedding."""
+        return int(self.embedding.weight.shape[0])
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the token embedding, where inputs go."""
+        device: torch.device = self.embedding.weight.device
+        return device
+
+    @cached_property
+    def takes_positions(self) -> bool:
+        """Whether the model takes positions; one with linear biases does not."""
+        return "position_ids" in inspect.signature(self.model.forward).parameters
+
+    def inputs_by_layer(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return further inputs computed from the token ids: Gemma 4 has an embedding per layer."""
+        if not getattr(self.model.config, "hidden_size_per_layer_input", None):
+            return {}
+        by_layer = self.model.get_per_layer_inputs
+        # Earlier releases of transformers require this argument too, and ignore it if ids are passed.
+        takes_embeddings = "inputs_embeds" in inspect.signature(by_layer).parameters
+        options = {"inputs_embeds": None} if takes_embeddings else {}
+        return {"per_layer_inputs": by_layer(ids, **options)}
+
+    def layer_number(self, layer: int) -> int:
+        """Return how many layers run for an index into the embedding and the outputs of all layers."""
+        count = len(self.layers)
+        number = layer + count + 1 if layer < 0 else layer
+        if number == 0:
+            raise InputError(
+                f"layer {layer} of {self.name} is the embedding of the prompt's last token, the same for "
+                f"every sentence: use 1 to {count}, or -1 to {-count}"
+            )
+        if not 0 < number <= count:
+            raise InputError(f"{self.name} has no layer {layer}: use 1 to {count}, or -1 to {-count}")
+        return number
+
+
+def find_decoder(model: Any, name: str) -> Decoder:
+    """Return the decoder of a model of transformers.
+
+    Raises:
+        ModelError: the model is not a decoder whose tokens attend to all earlier ones, and only to those.
+    """
+    config = getattr(model, "config", None)
+    if config is None or not hasattr(model, "get_input_embeddings"):
+        raise ModelError(f"{name} is a {type(model).__name__}, not a transformers language model")
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(
+            f"{name} is an encoder-decoder ({config.model_type}): prompts need a decoder-only model"
+        )
+    backbone = model.get_decoder()
+    layer_lists = [getattr(backbone, attribute, None) for attribute in _LAYER_LISTS]
+    layers = next((layer_list for layer_list in layer_lists if layer_list is not None), None)
+    if not isinstance(layers, torch.nn.ModuleList) or not len(layers):
+        raise ModelError(
+            f"{name} is a {config.model_type} without a list of decoder layers: prompts need a "
+            f"decoder-only model"
+        )
+    if _is_recurrent(backbone):
+        raise ModelError(
+            f"{name} is a {config.model_type}, a recurrent model: prompts need a decoder-only model "
+            "whose tokens attend to earlier ones"
+        )
+    decoder = Decoder(backbone, tuple(layers), name)
+    if decoder.device.type == "meta":
+        raise ModelError(f"{name} is on the meta device, which holds no values: load it onto a real device")
+    if _looks_ahead(decoder):
+        raise ModelError(
+            f"{name} is a {config.model_type} whose tokens attend to later ones (an encoder): "
+            "prompts need a decoder-only model"
+        )
+    return decoder
+
+
+def _is_recurrent(backbone: Any) -> bool:
+    """Check for models without attention, as Mamba and RWKV, and for those that read padding as text."""
+    attends = getattr(backbone.config, "num_attention_heads", None) is not None
+    # transformers has no public name for this.
+    is_stateful = bool(getattr(backbone, "_is_stateful", False))
+    return (is_stateful and not attends) or backbone.config.model_type in _READS_PADDING
+
+
+def _looks_ahead(decoder: Decoder) -> bool:
+    """Check whether another last token changes the states of the tokens before it."""
+    tokens = [token % decoder.rows for token in range(5, 9)]
+    last_tokens = [token % decoder.rows for token in (9, 10)]
+    ids = torch.tensor([[*tokens, last_token] for last_token in last_tokens], device=decoder.device)
+    with evaluating(decoder.model), torch.inference_mode():
+        states = decoder.model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+    first, second = states[:, :-1].float()
+    allowed = (_LOOK_AHEAD + 4 * torch.finfo(states.dtype).eps) * first.norm()
+    # False for NaN from damaged weights, which are reported with the text whose vector shows them.
+    return bool((first - second).norm() > allowed)
+
+
+class Hook(NamedTuple):
+    """A function to call when a module runs."""
+
+    register: Callable[..., Any]  # the module's method that registers it
+    call: Callable[..., Any]
+
+
+def hook_before(layer: torch.nn.Module, call: Callable[..., Any]) -> Hook:
+    """Return a hook that gets a layer, its arguments and its keyword arguments, before the layer runs."""
+    return Hook(partial(layer.register_forward_pre_hook, with_kwargs=True), call)
+
+
+@contextmanager
+def _hooked(hooks: Iterable[Hook]) -> Iterator[None]:
+    """Hook modules during calls from this thread; others may run the model with other settings or none."""
+    owner = threading.get_ident()
+
+    # torch may call a hook without its last argument if another thread removes it at the same moment.
+    def call_for_owner(call: Callable[..., Any], *args: Any) -> Any:
+        return call(*args) if threading.get_ident() == owner else None
+
+    with ExitStack() as stack:
+        for hook in hooks:
+            stack.callback(hook.register(partial(call_for_owner, hook.call)).remove)
+        yield
+
+
+class LayerReachedError(Exception):
+    """Stops a forward pass after the last requested layer."""
+
+
+def run_until_reached(decoder: Decoder, inputs: dict[str, Any], hooks: Iterable[Hook]) -> Any:
+    """Run the model with hooks; return its output, or None if a hook raised `LayerReachedError`."""
+    with _hooked(hooks), suppress(LayerReachedError):
+        return decoder.model(**inputs)
+    return None
+
+
+def _checked_states(output: Any) -> torch.Tensor:
+    states: torch.Tensor = output[0] if isinstance(output, (tuple, list)) else output
+    if states.ndim != 3:
+        raise ModelError(
+            f"the layers of this model return states of shape {tuple(states.shape)}: prompts need a model "
+            "with one state per token, of shape (rows, tokens, d)"
+        )
+    return states
+
+
+def layer_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """Return the states among the arguments of a layer, shape (rows, tokens, d)."""
+    return _checked_states(args[0] if args else kwargs["hidden_states"])
+
+
+def states_after(
+    decoder: Decoder,
+    numbers: Sequence[int],
+    inputs: dict[str, Any],
+    keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
+    hooks: Iterable[Hook] = (),
+) -> dict[int, torch.Tensor]:
+    """Return what ``keep`` keeps of the states, by number of layers; 0 is the input of the first layer.
+
+    States after all layers include the final norm; others are the raw residual stream. Layers after the last
+    requested one do not run.
+    """
+    kept_states: dict[int, torch.Tensor] = {}
+    layers = decoder.layers
+
+    def record(number: int, _: torch.nn.Module, __: tuple[Any, ...], output: Any) -> None:
+        kept_states[number] = keep(_checked_states(output))
+        if number == max(numbers):
+            raise LayerReachedError
+
+    def record_input(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        kept_states[0] = keep(layer_input(args, kwargs))
+
+    recording_hooks = [
+        Hook(layers[number - 1].register_forward_hook, partial(record, number))
+        for number in numbers
+        if 0 < number < len(layers)
+    ]
+    if 0 in numbers:
+        recording_hooks.append(hook_before(layers[0], record_input))
+    output = run_until_reached(decoder, inputs, [*hooks, *recording_hooks])
+    if output is not None:
+        kept_states[len(layers)] = keep(output.last_hidden_state)
+    return kept_states

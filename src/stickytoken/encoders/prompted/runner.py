@@ -1,0 +1,236 @@
+"""Run filled prompts through a model, and share the work that prompts and sentences have in common.
+
+Work is shared in two ways, both exact up to rounding. `_SharedBeginnings` computes the tokens before the
+placeholder or the sentence once for all sentences. `_SentenceTrees` computes common beginnings of sentences
+once: without overwriting, a state does not depend on later tokens. Both are first compared with the plain
+path.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stickytoken.encoders.compute import prefixes, weight_mark
+from stickytoken.encoders.compute.batches import BatchEngine
+from stickytoken.encoders.prompted.decoder import states_after
+from stickytoken.encoders.prompted.model import FixedBeginnings, PromptedModel, PromptRow
+from stickytoken.encoders.prompted.steering import pooled_states
+from stickytoken.encoders.prompted.tokenization import Ids
+
+_LOG = logging.getLogger(__name__)
+
+
+class PromptRunner(BatchEngine):
+    """Runs filled prompts through a model, which must be in inference and evaluation mode."""
+
+    unit = "prompt"
+
+    def __init__(
+        self,
+        model: PromptedModel,
+        token_budget: int | None,
+        *,
+        reuse: prefixes.ReuseLimits | None,
+        rounding: float,
+    ) -> None:
+        super().__init__(model.decoder.name, model.decoder)
+        self._prompted = model
+        if token_budget:
+            self.token_budget = token_budget
+        self.beginnings = None if reuse is None else _SharedBeginnings(self, model, reuse, rounding)
+        self._trees = None if reuse is None else _SentenceTrees(self, model, reuse, rounding)
+        # With contrast, the auxiliary prompts of all sentences run first, up to the layer of contrast.
+        self._auxiliary: PromptRunner | None = None
+        if model.auxiliary is not None:
+            self._auxiliary = PromptRunner(model.auxiliary, token_budget, reuse=reuse, rounding=rounding)
+
+    def vectors(self, contents: Sequence[Ids], numbers: Sequence[int]) -> NDArray[np.float32]:
+        """Return the vectors of sentences after each number of layers, shape (sentences, numbers, d)."""
+        rows = self._prompted.rows(contents)
+        beginnings = self.beginnings
+        if beginnings is not None and not beginnings.pay(rows):
+            beginnings = None
+        if self._trees is not None and len(numbers) == 1:
+            vectors = self._trees.vectors(contents, numbers[0], with_beginnings=beginnings is not None)
+            if vectors is not None:
+                return vectors[:, None]
+        auxiliary = None if self._auxiliary is None else self._auxiliary.attended_values(contents)
+        computed_beginnings = None if beginnings is None else beginnings.computed(numbers)
+        row_vectors = self.run_rows(rows, computed_beginnings, numbers, auxiliary)
+        # MetaEOL: the plain mean over its prompts.
+        by_sentence = row_vectors.reshape(len(contents), -1, *row_vectors.shape[1:])
+        means: NDArray[np.float32] = by_sentence.mean(axis=1)
+        return means
+
+    def attended_values(self, contents: Sequence[Ids]) -> NDArray[np.float32]:
+        """Return what the last tokens of the prompts attend to, for the runner of an auxiliary model."""
+        return self.vectors(contents, [self._prompted.number])[:, 0]
+
+    def run_rows(
+        self,
+        rows: Sequence[PromptRow],
+        beginnings: FixedBeginnings | None,
+        numbers: Sequence[int],
+        auxiliary: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32]:
+        """Return the pooled states of every row, in batches of equal length, shape (rows, numbers, d)."""
+        prompts = self._prompted.prompts
+        lengths = []
+        for row in rows:
+            prompt = prompts[row.prompt]
+            skipped = 0 if beginnings is None else prompt.fixed
+            lengths.append(prompt.length(len(row.content)) - skipped)
+
+        def compute(batch: NDArray[np.intp]) -> torch.Tensor:
+            # Rows of one sentence, in every prompt, share what is subtracted.
+            batch_auxiliary = None if auxiliary is None else auxiliary[batch // len(prompts)]
+            return self.forward([rows[row] for row in batch], beginnings, numbers, batch_auxiliary)
+
+        return self.run(lengths, compute)
+
+    def forward(
+        self,
+        rows: Sequence[PromptRow],
+        beginnings: FixedBeginnings | None,
+        numbers: Sequence[int],
+        auxiliary: NDArray[np.float32] | None = None,
+    ) -> torch.Tensor:
+        """Return the pooled states of one batch, shape (rows, numbers, d)."""
+        model = self._prompted
+        past = None
+        cache = None
+        if beginnings is not None:
+            prompts = torch.tensor([row.prompt for row in rows], device=beginnings.mask.device)
+            past = beginnings.mask[prompts]
+            cache = beginnings.cache(prompts)
+        layout = model.layout(rows, skipping=beginnings is not None)
+        batch = model.batch(layout, past, None if auxiliary is None else torch.from_numpy(auxiliary))
+        if model.attends:
+            states = model.attended(batch, cache)[:, None]
+        else:
+            states = pooled_states(model.decoder, batch, numbers, cache)
+        return states.float()
+
+
+class _SharedBeginnings:
+    """The fixed beginnings of prompts, kept until the weights or the requested layers change."""
+
+    def __init__(
+        self, runner: PromptRunner, model: PromptedModel, limits: prefixes.ReuseLimits, rounding: float
+    ) -> None:
+        self._runner = runner
+        self._prompted = model
+        self._limits = limits
+        self._rounding = rounding
+        self._computed: FixedBeginnings | None = None
+        self._computed_for: tuple[list[int], list[tuple[int, int]]] | None = None
+
+    def pay(self, rows: Sequence[PromptRow]) -> bool:
+        """Say whether computing the beginnings once saves enough for these rows, and is exact."""
+        prompts = self._prompted.prompts
+        if len(rows) < self._limits.rows * len(prompts):
+            return False
+        fixed_tokens = sum(prompts[row.prompt].fixed for row in rows)
+        all_tokens = sum(prompts[row.prompt].length(len(row.content)) for row in rows)
+        return fixed_tokens >= self._limits.fixed_share * all_tokens and self.agree
+
+    @cached_property
+    def agree(self) -> bool:
+        """Whether reuse gives the vectors of the plain path: a model may cache more than keys and values."""
+        contents = [text.ids for text in self._prompted.tokenize(["a", "one two three"])]
+        rows = self._prompted.rows(contents)
+        numbers = [self._prompted.number]
+        plain = self._runner.run_rows(rows, None, numbers)
+        try:
+            reused = self._runner.run_rows(rows, FixedBeginnings(self._prompted, numbers), numbers)
+        except torch.OutOfMemoryError:
+            raise
+        except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+            _LOG.warning("%s: continuing without reuse of prompt beginnings (%s)", self._runner.name, error)
+            return False
+        return prefixes.agree(reused, plain, self._rounding)
+
+    def computed(self, numbers: Sequence[int]) -> FixedBeginnings:
+        """Return the beginnings after these numbers of layers, those of the last call if nothing changed."""
+        weight_marks = [weight_mark(weight) for weight in self._prompted.decoder.model.parameters()]
+        wanted_for = (list(numbers), weight_marks)
+        if self._computed is None or self._computed_for != wanted_for:
+            self._computed = FixedBeginnings(self._prompted, numbers)
+            self._computed_for = wanted_for
+        return self._computed
+
+
+class _SentenceTrees:
+    """Common beginnings of sentences inside each template, where the vector is a state of the last token."""
+
+    def __init__(
+        self, runner: PromptRunner, model: PromptedModel, limits: prefixes.ReuseLimits, rounding: float
+    ) -> None:
+        self._runner = runner
+        self._prompted = model
+        self._limits = limits
+        self._rounding = rounding
+        self._by_template: dict[tuple[int, int], prefixes.PrefixReuse] = {}  # by template and layers
+
+    def vectors(
+        self, contents: Sequence[Ids], number: int, *, with_beginnings: bool
+    ) -> NDArray[np.float32] | None:
+        """Return the vectors after so many layers, shape (sentences, d); None if trees save too little.
+
+        ``with_beginnings`` says that the plain path would not compute the fixed beginnings.
+        """
+        if not self._are_exact:
+            return None
+        by_template = []
+        for template, prompt in enumerate(self._prompted.prompts):
+            cached = prompt.fixed if with_beginnings else 0
+            vectors = self._reuse_of(template, number).shared(contents, cached)
+            if vectors is None:
+                return None
+            by_template.append(vectors)
+        means: NDArray[np.float32] = np.add.reduce(by_template) / np.float32(len(by_template))
+        return means
+
+    @property
+    def _are_exact(self) -> bool:
+        """Whether each state depends only on the tokens before it, and the last token is read."""
+        model = self._prompted
+        reading = model.reading
+        is_steered = reading.prepending is not None or reading.contrast is not None
+        reads_last_state = not model.attends and not reading.prompt.echoes
+        return not is_steered and reads_last_state and prefixes.known_kind(model.decoder.model)
+
+    def _reuse_of(self, template: int, number: int) -> prefixes.PrefixReuse:
+        """Return the trees of one template, made at the first call."""
+        if (template, number) not in self._by_template:
+            decoder = self._prompted.decoder
+            prompt = self._prompted.prompts[template]
+            carrier, other = (text.ids for text in self._prompted.tokenize(["one two three", "a"]))
+
+            def states(inputs: dict[str, Any]) -> torch.Tensor:
+                return states_after(decoder, [number], inputs)[number]
+
+            self._by_template[template, number] = prefixes.PrefixReuse(
+                decoder.model,
+                prompt.before,
+                prompt.after,
+                states=states,
+                finish=lambda picked: picked[:, 0],
+                engine=self._runner,
+                limits=self._limits,
+                samples=prefixes.samples_of(carrier, other[:1]),
+                plain=partial(self._plain_vectors, template, number),
+                rounding=self._rounding,
+            )
+        return self._by_template[template, number]
+
+    def _plain_vectors(self, template: int, number: int, contents: Sequence[Ids]) -> NDArray[np.float32]:
+        rows = [PromptRow(template, content) for content in contents]
+        return self._runner.run_rows(rows, None, [number])[:, 0]

@@ -1,0 +1,237 @@
+"""Filled prompts through a decoder, with its states changed by token prepending and contrast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+
+from stickytoken.encoders.prompted import Contrast, ContrastRule, TokenPrepending
+from stickytoken.encoders.prompted.decoder import (
+    Decoder,
+    Hook,
+    LayerReachedError,
+    hook_before,
+    layer_input,
+    run_until_reached,
+    states_after,
+)
+from stickytoken.errors import ModelError
+
+# Names of the projection in transformers: o_proj (Llama and most others), out_proj (OPT, GPT-J), c_proj
+# (GPT-2), dense (Bloom, Falcon, GPT-NeoX). Feed-forward and convolution blocks use some of them too, so the
+# name of the block counts.
+_PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense")
+_ATTENTION = ("attn", "attention")
+# A difference below this many machine epsilons of A, and below this share of it, is rounding.
+_ROUNDING_EPSILONS = 64
+_MAX_ROUNDING_SHARE = 0.01
+
+TokenIndex: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+"""Rows of a batch, and a token of each."""
+
+
+def contrasted(values: torch.Tensor, auxiliary: torch.Tensor, settings: Contrast, heads: int) -> torch.Tensor:
+    """Return what replaces the values A of last tokens, given those B of the auxiliary prompts.
+
+    Where both are equal up to rounding, as behind a sliding window that hides the beginnings of the prompts,
+    the result is zero: rules that keep a norm would enlarge the rounding, which depends on the batch.
+    """
+    shape = values.shape
+    if settings.rule is ContrastRule.SUB_HEAD_NORM:
+        values = values.reshape(*shape[:-1], heads, -1)
+        auxiliary = auxiliary.reshape(*shape[:-1], heads, -1)
+    difference = values - auxiliary
+    difference_norm = torch.linalg.vector_norm(difference, dim=-1, keepdim=True)
+    norm = torch.linalg.vector_norm(values, dim=-1, keepdim=True)
+    rounding_share = min(_ROUNDING_EPSILONS * torch.finfo(values.dtype).eps, _MAX_ROUNDING_SHARE)
+    difference = difference.masked_fill(difference_norm <= rounding_share * norm, 0)
+    if settings.rule is not ContrastRule.SCALED:
+        difference = difference * (norm / (difference_norm + 1e-7))
+    if settings.strength is not None:
+        difference = settings.strength * difference
+    return difference.reshape(shape)
+
+
+def _projection_of(layer: torch.nn.Module) -> torch.nn.Module | None:
+    """Return the module that mixes the outputs of the attention heads; None unless there is exactly one."""
+    projections = []
+    for path, module in layer.named_modules():
+        *blocks, name = path.split(".")
+        if name in _PROJECTIONS and any(_is_attention(block) for block in blocks):
+            projections.append(module)
+    return projections[0] if len(projections) == 1 else None
+
+
+def _is_attention(block_name: str) -> bool:
+    return any(word in block_name for word in _ATTENTION) and "linear" not in block_name
+
+
+def layers_with_projection(decoder: Decoder) -> list[int]:
+    """Return the layers that contrast can change, from 0."""
+    return [number for number, layer in enumerate(decoder.layers) if _projection_of(layer) is not None]
+
+
+def output_projection(decoder: Decoder, layer: int) -> torch.nn.Module:
+    """Return the output projection of a layer's attention; a layer without one is an error."""
+    projection = _projection_of(decoder.layers[layer])
+    if projection is not None:
+        return projection
+    possible_layers = layers_with_projection(decoder)
+    if possible_layers:
+        advice = f"layers {', '.join(map(str, possible_layers))} have one"
+    else:
+        advice = "no other layer has one either"
+    raise ModelError(
+        f"layer {layer} of {decoder.name} (a {decoder.model.config.model_type}) has no output projection of "
+        f"an attention ({', '.join(_PROJECTIONS)}), which contrast needs: {advice}"
+    )
+
+
+def _projection_hook(
+    decoder: Decoder,
+    layer: int,
+    last: torch.Tensor,
+    change: Callable[[torch.Tensor, TokenIndex], torch.Tensor],
+) -> Hook:
+    """Change the input of a layer's output projection, given it and the index of the last tokens in it."""
+
+    def change_input(_: torch.nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        values = args[0]
+        if values.ndim != 3 or len(values) != len(last):
+            raise ModelError(
+                f"an attention of this model projects values of shape {tuple(values.shape)}: contrast needs "
+                "the shape (rows, tokens, heads * size)"
+            )
+        # A model may be spread over devices, so values are on the device of their layer.
+        rows = torch.arange(len(values), device=values.device)
+        return (change(values, (rows, last.to(values.device))), *args[1:])
+
+    return Hook(output_projection(decoder, layer).register_forward_pre_hook, change_input)
+
+
+@dataclass(frozen=True)
+class PromptBatch:
+    """Filled prompts as inputs of a decoder, with what is needed to steer it and to pool its states."""
+
+    embeddings: torch.Tensor  # input of the first layer, shape (rows, tokens, d)
+    mask: torch.Tensor  # 1 for a token, 0 for padding, shape (rows, past + tokens)
+    positions: torch.Tensor  # not counting padding, shape (rows, tokens)
+    first: torch.Tensor  # index of the first pooled token, shape (rows,)
+    last: torch.Tensor  # index of the last pooled token, which is the last one of the prompt, shape (rows,)
+    placeholders: torch.Tensor  # index of the placeholder, shape (rows,)
+    echoes: bool  # pool all tokens from first to last, rather than only the last
+    prepending: TokenPrepending | None
+    by_layer: dict[str, torch.Tensor] = field(default_factory=dict)  # see `Decoder.inputs_by_layer`
+    contrast: Contrast | None = None
+    # What the last tokens of the auxiliary prompts have attended to, shape (rows, heads * size).
+    auxiliary: torch.Tensor | None = None
+
+    def pool(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the state of the last token, or the mean over the second copy of an echo."""
+        first = self.first.to(states.device)
+        last = self.last.to(states.device)
+        if not self.echoes:
+            return states[torch.arange(states.shape[0], device=states.device), last]
+        indices = torch.arange(states.shape[1], device=states.device)[None]
+        inside = ((indices >= first[:, None]) & (indices <= last[:, None]))[..., None]
+        return torch.where(inside, states, 0).sum(1) / inside.sum(1)
+
+    def inputs(self, decoder: Decoder, cache: Any) -> dict[str, Any]:
+        """Return the arguments of the decoder's forward pass."""
+        inputs: dict[str, Any] = {
+            "inputs_embeds": self.embeddings,
+            "attention_mask": self.mask,
+            "use_cache": cache is not None,
+        }
+        inputs |= self.by_layer
+        if decoder.takes_positions:
+            inputs["position_ids"] = self.positions
+        if cache is not None:
+            inputs["past_key_values"] = cache
+        return inputs
+
+
+def pooled_states(
+    decoder: Decoder, batch: PromptBatch, numbers: Sequence[int], cache: Any = None
+) -> torch.Tensor:
+    """Return the pooled states after each number of layers, shape (rows, numbers, d)."""
+    states = prompt_states(decoder, batch, numbers, batch.pool, cache)
+    device = states[max(numbers)].device
+    return torch.stack([states[number].to(device) for number in numbers], dim=1)
+
+
+def prompt_states(
+    decoder: Decoder,
+    batch: PromptBatch,
+    numbers: Sequence[int],
+    keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
+    cache: Any = None,
+) -> dict[int, torch.Tensor]:
+    """Return what ``keep`` keeps of the steered states, by number of layers; 0 is the embedding."""
+    hooks = _prepending_hooks(decoder, batch)
+    if batch.contrast is not None and batch.auxiliary is not None:
+        hooks.append(_contrast_hook(decoder, batch, batch.contrast, batch.auxiliary))
+    return states_after(decoder, numbers, batch.inputs(decoder, cache), keep, hooks)
+
+
+def _prepending_hooks(decoder: Decoder, batch: PromptBatch) -> list[Hook]:
+    """Return hooks that overwrite the placeholder's state with the last token's."""
+    if batch.prepending is None:
+        return []
+
+    def overwrite(
+        _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        states = layer_input(args, kwargs)
+        # A model may be spread over devices, so states are on the device of their layer.
+        device = states.device
+        rows = torch.arange(states.shape[0], device=device)
+        changed = states.clone()  # states recorded elsewhere must not change
+        changed[rows, batch.placeholders.to(device)] = states[rows, batch.last.to(device)]
+        if args:
+            return (changed, *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": changed}
+
+    layers = decoder.layers[batch.prepending.start : batch.prepending.exit]
+    return [hook_before(layer, overwrite) for layer in layers]
+
+
+def _contrast_hook(decoder: Decoder, batch: PromptBatch, settings: Contrast, auxiliary: torch.Tensor) -> Hook:
+    """Return a hook that replaces what the last tokens have attended to in the layer of contrast."""
+    heads = 1
+    if settings.rule is ContrastRule.SUB_HEAD_NORM:
+        heads = getattr(decoder.model.config, "num_attention_heads", 0)
+        width = auxiliary.shape[-1]
+        if not isinstance(heads, int) or heads < 1 or width % heads:
+            raise ModelError(
+                f"{decoder.name} has {heads} attention heads for values of width {width}: the contrast "
+                f"rule {ContrastRule.SUB_HEAD_NORM} needs heads of equal size, so use another rule"
+            )
+
+    def subtract(values: torch.Tensor, last_tokens: TokenIndex) -> torch.Tensor:
+        changed = values.clone()
+        changed[last_tokens] = contrasted(values[last_tokens], auxiliary.to(values), settings, heads)
+        return changed
+
+    return _projection_hook(decoder, settings.layer, batch.last, subtract)
+
+
+def attended_values(decoder: Decoder, batch: PromptBatch, layer: int, cache: Any = None) -> torch.Tensor:
+    """Return what the last tokens have attended to in a layer, shape (rows, heads * size)."""
+    recorded: list[torch.Tensor] = []
+
+    def record(values: torch.Tensor, last_tokens: TokenIndex) -> torch.Tensor:
+        recorded.append(values[last_tokens])
+        raise LayerReachedError
+
+    hook = _projection_hook(decoder, layer, batch.last, record)
+    run_until_reached(decoder, batch.inputs(decoder, cache), [hook])
+    if not recorded:
+        raise ModelError(
+            f"{decoder.name} does not call the output projection of layer {layer} as a module, so contrast "
+            "cannot change its input: leave out contrast"
+        )
+    return recorded[0]

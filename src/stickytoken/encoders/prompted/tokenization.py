@@ -1,0 +1,354 @@
+"""Prompts as token ids: which ids belong to the template, and which to each word of the sentence. Pure."""
+
+from __future__ import annotations
+
+import copy
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any, NamedTuple, TypeAlias
+
+from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.prompted import PLACEHOLDER, Prompt, reachable_text
+from stickytoken.errors import EncodingError, InputError, ModelError
+from stickytoken.insertion import TokenizedText
+
+Ids: TypeAlias = tuple[int, ...]
+Span: TypeAlias = tuple[int, int]
+"""The first character of a token, and the one after its last."""
+
+# Sentences that begin and end differently, so that their prompts share only what belongs to the template.
+# They begin and end with punctuation that a vocabulary may merge with that of the template.
+_SIGNED = [f"{sign}a{sign}" for sign in f"{string.punctuation}。…"]
+_QUOTABLE_SIGNED = [f"{sign}a{sign}." for sign in string.punctuation if sign != '"']
+_QUOTED_SAMPLES = ("a.", "The dog'", "7 I.", "we'", "9 ß.", *_QUOTABLE_SIGNED)
+_WORD_SAMPLES = ("a", "The dog", "7 I", "we ß", "No 3")
+_BARE_SAMPLES = (*_WORD_SAMPLES, *_SIGNED)
+
+
+@dataclass(frozen=True)
+class PromptIds:
+    """The ids of a template around a sentence, or around the two copies of an echo."""
+
+    before: Ids  # special tokens and the template before the (first) sentence
+    between: Ids | None  # template between the two copies of an echo; None without an echo
+    after: Ids  # template after the (last) sentence
+    placeholder: int | None  # its index, counted from the end if negative; None without one
+
+    def fill(self, content: Ids) -> Ids:
+        """Return the ids of the prompt with a sentence of these ids."""
+        if self.between is None:
+            return self.before + content + self.after
+        return self.before + content + self.between + content + self.after
+
+    def length(self, content_length: int) -> int:
+        """Return how many ids the prompt has with a sentence of so many."""
+        middle = content_length
+        if self.between is not None:
+            middle += len(self.between) + content_length
+        return len(self.before) + middle + len(self.after)
+
+    def content_ranges(self, content_length: int) -> list[range]:
+        """Return the indices of the sentence, and those of its second copy in an echo."""
+        first = range(len(self.before), len(self.before) + content_length)
+        if self.between is None:
+            return [first]
+        end = self.length(content_length) - len(self.after)
+        return [first, range(end - content_length, end)]
+
+    def pooled_ends(self, content_length: int) -> tuple[int, int]:
+        """Return the indices of the first and the last token whose states are averaged."""
+        end = self.length(content_length)
+        if self.between is None:
+            return end - 1, end - 1
+        end -= len(self.after)
+        return end - content_length, end - 1
+
+    @property
+    def fixed(self) -> int:
+        """Number of tokens at the beginning whose states depend on neither the sentence nor overwriting."""
+        if self.placeholder is None or self.placeholder < 0:
+            return len(self.before)
+        return self.placeholder
+
+
+@dataclass(frozen=True, slots=True)
+class _Quotation:
+    """Ids at both ends of every content that belong to the quotation marks around the sentence."""
+
+    head: Ids = ()
+    tail: Ids = ()
+
+    def around_words(self, ids: Ids) -> TokenizedText:
+        """Return a text of a word for each id, inside the quotation."""
+        return TokenizedText(self.head, tuple((token_id,) for token_id in ids), self.tail)
+
+    def split(self, content: Ids) -> TokenizedText:
+        """Cut the quotation off a content if it is there; every other id is a word."""
+        head = self.head if content[: len(self.head)] == self.head else ()
+        content = content[len(head) :]
+        tail = self.tail if self.tail and content[-len(self.tail) :] == self.tail else ()
+        words = content[: len(content) - len(tail)]
+        return _Quotation(head, tail).around_words(words)
+
+
+@dataclass(frozen=True, slots=True)
+class _FilledPrompt:
+    """The text of a prompt with a sentence, and its ids without special tokens."""
+
+    text: str
+    start: int  # first character of the sentence; in an echo, of the second copy
+    stop: int
+    ids: Sequence[int]
+    spans: Sequence[Span] | None  # characters of each id; None if the tokenizer does not report them
+
+    @property
+    def sentence(self) -> str:
+        return self.text[self.start : self.stop]
+
+
+class PromptTokenizer:
+    """Turns sentences into the ids that they have inside a prompt.
+
+    Attributes:
+        prompts: the ids of each template.
+    """
+
+    def __init__(
+        self, tokenizer: HuggingFaceTokenizer, special: Ids, prompt: Prompt, *, prepending: bool
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._special = special
+        self._samples = _QUOTED_SAMPLES if prompt.quoted else _BARE_SAMPLES
+        templates = [prompt.pieces(template, prepending=prepending) for template in prompt.templates]
+        self._pieces = templates[0]
+        if prompt.echoes:
+            self.prompts = tuple(self._read_echo(pieces) for pieces in templates)
+            self._quotation = _Quotation()
+        else:
+            placeholder_id = tokenizer.encode_many([PLACEHOLDER])[0][-1] if prepending else None
+            self.prompts = tuple(self._read(pieces, placeholder_id) for pieces in templates)
+            self._quotation = self._read_quotation()
+
+    def tokenize(self, sentences: Sequence[str]) -> list[TokenizedText]:
+        """Return the ids of each sentence by word, as they are inside the prompt.
+
+        A token that merges an end of the sentence with punctuation of the template goes into head or tail.
+        """
+        *front, back = self._pieces
+        starts = [sentence.join(front) for sentence in sentences]  # of an echo, up to the second copy
+        texts = [start + sentence + back for start, sentence in zip(starts, sentences, strict=True)]
+        try:
+            encoded = self._tokenizer.encode_with_spans(texts)
+        except EncodingError:
+            self._tokenizer.encode_many(sentences)  # raises the error for the sentence without the prompt
+            raise
+        tokenized = []
+        for text, start, sentence, (ids, spans) in zip(texts, starts, sentences, encoded, strict=True):
+            filled = _FilledPrompt(text, len(start), len(start) + len(sentence), ids, spans)
+            tokenized.append(self._words_of(filled))
+        return tokenized
+
+    def _words_of(self, filled: _FilledPrompt) -> TokenizedText:
+        """Find the ids of the sentence, and divide them into words by their characters if these are known."""
+        if self.prompts[0].between is None:
+            content = self._content_between_fixed_ids(filled)
+        else:
+            content = self._content_of_echo(filled)
+        if content is None:
+            # The template merged with the sentence in a way that no sample did.
+            ids = self._tokenizer.encode_many([filled.sentence])[0]
+            return self._quotation.around_words(tuple(ids))
+        content_ids = tuple(filled.ids[content.start : content.stop])
+        if filled.spans is None:
+            return self._quotation.split(content_ids)
+        content_spans = filled.spans[content.start : content.stop]
+        return _words_by_characters(content_ids, content_spans, filled)
+
+    def _content_between_fixed_ids(self, filled: _FilledPrompt) -> range | None:
+        """Return which ids are between those of the template; None if those are not there as expected."""
+        before = self.prompts[0].before
+        after = self.prompts[0].after
+        start = len(before) - len(self._special)
+        stop = len(filled.ids) - len(after)
+        ids = self._special + tuple(filled.ids)
+        has_before = ids[: len(before)] == before
+        has_after = ids[len(ids) - len(after) :] == after
+        if start > stop or not has_before or not has_after:
+            return None
+        return range(start, stop)
+
+    def _content_of_echo(self, filled: _FilledPrompt) -> range | None:
+        """Return which ids have characters of the second copy; None if one has characters before it too."""
+        spans = filled.spans or ()
+        first_character = _without_blanks(filled.text, filled.start)
+        stop = len(filled.ids) - len(self.prompts[0].after)
+        start = stop - len(_between(filled.ids, spans, first_character, filled.stop))
+        if start < stop and spans[start][0] < first_character:
+            return None
+        return range(start, stop)
+
+    def _read(self, pieces: tuple[str, ...], placeholder_id: int | None) -> PromptIds:
+        """Find the ids of a template: what the prompts of all samples have in common at both ends."""
+        samples = (*self._samples, "") if any(pieces) else self._samples
+        encoded = self._tokenizer.encode_many([sample.join(pieces) for sample in samples])
+        rows = [tuple(row) for row in encoded]
+        template_before = _common_beginning(rows)
+        after = _common_end([row[len(template_before) :] for row in rows])
+        before = self._special + template_before
+        if placeholder_id is None:
+            placeholder = None
+        elif placeholder_id in before:
+            placeholder = before.index(placeholder_id)
+        elif placeholder_id in after:
+            placeholder = after.index(placeholder_id) - len(after)
+        else:
+            raise ModelError(
+                f"the tokenizer merges {PLACEHOLDER} with the text next to it: put spaces around it"
+            )
+        return PromptIds(before, None, after, placeholder)
+
+    def _read_quotation(self) -> _Quotation:
+        """Find ids of quotation marks that are not the template's, because they merge with full stops."""
+        prompt = self.prompts[0]
+        texts = [sample.join(self._pieces) for sample in ("a.", "The b.")]
+        rows = [self._special + tuple(row) for row in self._tokenizer.encode_many(texts)]
+        contents = [row[len(prompt.before) : len(row) - len(prompt.after)] for row in rows]
+        return _Quotation(_common_beginning(contents), _common_end(contents))
+
+    def _read_echo(self, pieces: tuple[str, ...]) -> PromptIds:
+        """Find the ids of an echo template, which must be the same for all samples."""
+        # Samples have no punctuation that could merge with that of the template.
+        readings = {self._read_echo_of(sample, pieces) for sample in _WORD_SAMPLES}
+        if len(readings) > 1:
+            raise InputError(
+                "the tokenizer merges punctuation of the echo prompt with the sentence: "
+                "put spaces around both places of the sentence"
+            )
+        return readings.pop()
+
+    def _read_echo_of(self, sentence: str, pieces: tuple[str, ...]) -> PromptIds:
+        """Find the ids of an echo template around one sentence, by their characters."""
+        text = sentence.join(pieces)
+        ids, spans = self._tokenizer.encode_with_spans([text])[0]
+        if spans is None:
+            raise ModelError(
+                "an echo prompt needs character offsets, which this tokenizer does not report: "
+                "use a prompt with one place for the sentence"
+            )
+        first_start = len(pieces[0])
+        second_start = len(sentence.join(pieces[:2]))
+        first_end = first_start + len(sentence)
+        second_end = second_start + len(sentence)
+        first_start = _without_blanks(text, first_start)
+        second_start = _without_blanks(text, second_start)
+        prompt = PromptIds(
+            before=self._special + _between(ids, spans, 0, first_start),
+            between=_between(ids, spans, first_end, second_start),
+            after=_between(ids, spans, second_end, len(text)),
+            placeholder=None,
+        )
+        content = _between(ids, spans, second_start, second_end)
+        if prompt.fill(content) != self._special + tuple(ids):
+            raise InputError(
+                "the sentence has different tokens in the two places of the echo prompt: "
+                "put the same spaces around both"
+            )
+        return prompt
+
+
+def _without_blanks(text: str, stop: int) -> int:
+    """Return where the text up to a character ends without its last blanks, which belong to the next word."""
+    return len(text[:stop].rstrip())
+
+
+def _between(ids: Sequence[int], spans: Sequence[Span], start: int, stop: int) -> Ids:
+    """Return the ids that begin or end between two characters."""
+    return tuple(
+        token_id
+        for token_id, (first, end) in zip(ids, spans, strict=True)
+        if start < end <= stop or start <= first < stop
+    )
+
+
+def _common_beginning(rows: Sequence[Ids]) -> Ids:
+    columns = takewhile(lambda column: len(set(column)) == 1, zip(*rows, strict=False))
+    return tuple(column[0] for column in columns)
+
+
+def _common_end(rows: Sequence[Ids]) -> Ids:
+    return _common_beginning([row[::-1] for row in rows])[::-1]
+
+
+def _words_by_characters(content: Ids, spans: Sequence[Span], filled: _FilledPrompt) -> TokenizedText:
+    """Divide ids into words by their characters; those that reach outside the sentence are head or tail."""
+    text = filled.text
+    head: list[int] = []
+    words: list[list[int]] = []
+    tail: list[int] = []
+    previous_end = filled.start
+    for token_id, (first, end) in zip(content, spans, strict=True):
+        begins_before = first < filled.start and bool(text[first : filled.start].strip())
+        ends_behind = end > filled.stop and bool(text[filled.stop : end].strip())
+        if end <= filled.start or begins_before:
+            head.append(token_id)
+        elif first >= filled.stop or ends_behind:
+            tail.append(token_id)
+        else:
+            # A word begins after a space, which is before this token or at its beginning.
+            follows_space = text[previous_end:first].isspace() or text[first : first + 1].isspace()
+            if not words or follows_space:
+                words.append([])
+            words[-1].append(token_id)
+        previous_end = max(previous_end, end)
+    return TokenizedText(tuple(head), tuple(map(tuple, words)), tuple(tail))
+
+
+class OwnTokenizer(NamedTuple):
+    """A copy of the user's tokenizer, and what prompts need to know of it."""
+
+    tokenizer: HuggingFaceTokenizer
+    special: Ids  # special tokens before every text
+    padding_id: int | None
+    placeholder_id: int | None
+
+
+def own_tokenizer(tokenizer: Any, name: str, prepending: bool) -> OwnTokenizer:
+    """Copy a tokenizer of transformers; with token prepending, the copy knows the placeholder."""
+    if not hasattr(tokenizer, "add_tokens") or not hasattr(tokenizer, "convert_ids_to_tokens"):
+        raise ModelError(
+            f"the tokenizer of {name} is a {type(tokenizer).__name__}: pass a transformers tokenizer"
+        )
+    tokenizer = copy.deepcopy(tokenizer)
+    placeholder_id = None
+    if prepending:
+        tokenizer.add_tokens([PLACEHOLDER])
+        placeholder_id = tokenizer.convert_tokens_to_ids(PLACEHOLDER)
+    adapted = HuggingFaceTokenizer(tokenizer)
+    bare_ids = adapted.encode_many(["a b"])[0]
+    all_ids = list(tokenizer("a b")["input_ids"])
+    possible_starts = range(len(all_ids) + 1)
+    starts = [start for start in possible_starts if all_ids[start : start + len(bare_ids)] == bare_ids]
+    if not starts:
+        raise ModelError(f"the special tokens of a {type(tokenizer).__name__} change the text between them")
+    special = tuple(all_ids[: starts[0]])  # those after the text are left out
+    return OwnTokenizer(adapted, special, getattr(tokenizer, "pad_token_id", None), placeholder_id)
+
+
+class PromptVocabulary(HuggingFaceTokenizer):
+    """A tokenizer for the vocabulary that encodes text as part of a sentence in the prompt.
+
+    No text can produce a token that would close the quotation around the sentence, or one with whitespace
+    that cleaning removes: such a token encodes to other ids.
+    """
+
+    def __init__(self, tokenizer: HuggingFaceTokenizer, *, quoted: bool) -> None:
+        vars(self).update(vars(tokenizer))  # shared, since copying a large vocabulary takes seconds
+        self._quoted = quoted
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        return super().encode_many([reachable_text(text, quoted=self._quoted) for text in texts])
+
+    def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[Span] | None]]:
+        return [(ids, None) for ids in self.encode_many(texts)]
