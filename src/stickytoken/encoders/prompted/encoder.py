@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from stickytoken.encoders.compute import computing, config_of, prefixes
 from stickytoken.encoders.lengths import context_length
 from stickytoken.encoders.prompted import AUXILIARY
+from stickytoken.encoders.prompted._runner import PromptRunner
 from stickytoken.encoders.prompted.decoder import find_decoder
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow, Reading
-from stickytoken.encoders.prompted.runner import PromptRunner
 from stickytoken.encoders.prompted.tokenization import OwnTokenizer, PromptVocabulary, own_tokenizer
 from stickytoken.encoders.protocol import shown
 from stickytoken.encoders.sentence_transformer import Content, ModelEncoder
