@@ -1,9 +1,9 @@
-"""What tokenizer and weights say of a vocabulary before a text is encoded."""
+"""What a tokenizer and the stored weights say about a vocabulary, before any text is encoded."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
@@ -29,17 +29,18 @@ from stickytoken.vocabulary import Category, RoundTripTokenizer, Vocabulary
 
 __all__ = ["EntryWeights", "entry_weights", "fertility", "script_shares"]
 
-# With fewer ordinary entries, what is ordinary cannot be estimated.
+# Fewest ordinary entries from which the spread of ordinary distances is estimated.
 _LEAST_ORDINARY = 200
-# An entry is no farther from the untrained rows than all but this share of them are from their own mean.
+# Quantile of the untrained rows' own distances up to which an entry counts as near to them.
 _UNTRAINED_QUANTILE = 0.95
-# Rows that are copied out of the file at a time.
+# Rows that are read from the file at a time.
 _ROWS = 8192
+# Parts of the names of input and output embedding matrices, the most usual first.
 _INPUT_NAMES = ("word_embeddings", "embed_tokens", "wte", "shared", "tok_embeddings", "embed")
 _OUTPUT_NAMES = ("lm_head", "embed_out", "predictions.decoder", "output")
 
 
-# What is measured of each entry; null where it cannot be.
+# The measurements of each entry. A value that cannot be computed is null.
 _COLUMNS = {
     "norm": pl.Float64,
     "distance": pl.Float64,
@@ -54,18 +55,18 @@ class EntryWeights:
     """Indicators of every row of a model's embedding matrix, computed from its weight file alone.
 
     Attributes:
-        tensor: name of the embedding matrix in the file.
-        output: name of a separate output matrix, whose rows give the cosine distance; None if the file has
-            none, because it is tied to the embedding matrix or was not kept.
-        dtype: precision of the stored rows, such as ``F32``.
-        dimensions: length of a row.
-        untrained: rows that cannot have been trained: reserved entries and rows beyond the vocabulary. If
+        tensor: Name of the embedding matrix in the file.
+        output: Name of a separate output matrix, whose rows give the cosine distance. None if the file has no
+            such matrix.
+        dtype: Precision of the stored rows, such as ``F32``.
+        dimensions: Length of a row.
+        untrained: Rows that cannot have been trained: reserved entries and rows beyond the vocabulary. If
             there are none, distances and verdicts are null.
-        tokens: one row per vocabulary entry: token_id, token, decoded, category; norm (Euclidean length);
-            distance (Euclidean, to the mean of the untrained rows); cosine_distance (to the same mean, after
-            the first principal component is removed, in the output matrix where there is one);
-            vector_deviation (how unusual the row is, see `stickytoken.token_vectors`; null for entries that
-            text cannot produce); under_trained.
+        tokens: One row per vocabulary entry, with the columns token_id, token, decoded and category; norm
+            (Euclidean length); distance (Euclidean, to the mean of the untrained rows); cosine_distance (to
+            the same mean, after the first principal component is removed, in the output matrix if there is
+            one); vector_deviation (how unusual the row is, see `stickytoken.token_vectors`; null for entries
+            that text cannot produce); and under_trained.
     """
 
     tensor: str
@@ -77,7 +78,7 @@ class EntryWeights:
 
     @property
     def judged(self) -> bool:
-        """Whether untrained rows and enough ordinary ones were there to judge entries by."""
+        """Whether there were enough untrained and ordinary rows to judge the entries."""
         return self.tokens["under_trained"].null_count() == 0
 
     @property
@@ -93,15 +94,15 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
     """Compute the indicators of under-trained entries from a model's weights; nothing is encoded.
 
     The indicators are those of Land and Bartolo, "Fishing for Magikarp" (EMNLP 2024), sections 3.2 and 3.3:
-    rows that training has hardly moved lie near the mean of rows that it cannot have moved. An entry is
-    called under-trained if it lies as near as those rows themselves, and nearer than ordinary entries by at
-    least six median absolute deviations of the logarithm of the distance. Ordinary are the entries that text
-    can produce.
+    rows that training has hardly moved lie near the mean of the rows that it cannot have moved. An entry is
+    under-trained if it lies as near to that mean as the untrained rows themselves, and nearer than ordinary
+    entries by at least six median absolute deviations of the logarithm of the distance. Ordinary entries are
+    those that text can produce.
 
     Args:
-        model: folder or name of a model whose weights are ``*.safetensors`` files, whole or in shards.
-        vocabulary: the categories of its entries; see `stickytoken.analyze_vocabulary`.
-        revision: branch, tag or commit on the hub.
+        model: Folder or name of a model whose weights are ``*.safetensors`` files, whole or in shards.
+        vocabulary: The categories of its entries; see `stickytoken.analyze_vocabulary`.
+        revision: Branch, tag or commit on the hub.
 
     Raises:
         ModelError: There are no such files, one is missing or damaged, or none has a floating-point matrix
@@ -109,15 +110,10 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
         InputError: A revision is given for a folder.
     """
     rows, output = _matrices(str(model), revision, vocabulary.ids[-1] + 1)
-    mark = vocabularies.word_mark(vocabulary.tokens)
-    facts = zip(vocabulary.ids, vocabulary.tokens, vocabulary.decoded, vocabulary.categories, strict=True)
-    trained = np.zeros(len(rows), bool)
-    trained[ids := np.array(vocabulary.ids)] = True
-    for k, token, text, category in facts:
-        if token[:1] in ("[", "<"):
-            trained[k] = vocabularies.kind_of(token, text, category, mark) is not vocabularies.Kind.UNUSED
-    untrained = np.flatnonzero(~trained)
-    squares, covariance = rows.moments(products=len(untrained) > 0 and output is None)
+    ids = np.array(vocabulary.ids)
+    untrained = _untrained_rows(vocabulary, len(rows))
+    needs_covariance = len(untrained) > 0 and output is None
+    squares, covariance = rows.moments(with_covariance=needs_covariance)
     norms = np.sqrt(squares)
     if not np.isfinite(norms).all():
         row = int(np.flatnonzero(~np.isfinite(norms))[0])
@@ -125,42 +121,73 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
     is_available = np.array([category.available for category in vocabulary.categories])
     columns: dict[str, Any] = {"norm": norms[ids]}
     if len(untrained):
-        distances, cosines = _distances(rows, untrained, squares, covariance)
+        distances, cosine_distances = _distances(rows, untrained, squares, covariance)
         if output is not None:
-            cosines = _distances(output, untrained, *output.moments())[1]
+            _, cosine_distances = _distances(output, untrained, *output.moments())
         columns["distance"] = distances[ids]
-        columns["cosine_distance"] = cosines[ids]
+        columns["cosine_distance"] = cosine_distances[ids]
         columns["under_trained"] = _under_trained(distances[ids], is_available, distances[untrained])
-    of_available = _deviations(rows, ids[is_available])
-    if of_available is not None:
+    available_deviations = _deviations(rows, ids[is_available])
+    if available_deviations is not None:
         deviations = np.full(len(ids), np.nan)
-        deviations[is_available] = of_available
+        deviations[is_available] = available_deviations
         columns["vector_deviation"] = deviations
-    measured = []
+    return EntryWeights(
+        tensor=rows.name,
+        output=output.name if output else None,
+        dtype=rows.dtype,
+        dimensions=rows.shape[1],
+        untrained=tuple(untrained.tolist()),
+        tokens=vocabulary.frame().hstack(_as_series(columns, len(ids))),
+    )
+
+
+def _untrained_rows(vocabulary: Vocabulary, row_count: int) -> NDArray[np.int64]:
+    """Return the rows that cannot have been trained: of unused entries, and of no entry."""
+    mark = vocabularies.word_mark(vocabulary.tokens)
+    is_trained = np.zeros(row_count, bool)
+    is_trained[np.array(vocabulary.ids)] = True
+    entries = zip(vocabulary.ids, vocabulary.tokens, vocabulary.decoded, vocabulary.categories, strict=True)
+    for token_id, token, text, category in entries:
+        # Only an entry in brackets can be unused. Most entries are not, which saves time.
+        if token[:1] in ("[", "<"):
+            kind = vocabularies.kind_of(token, text, category, mark)
+            is_trained[token_id] = kind is not vocabularies.Kind.UNUSED
+    return np.flatnonzero(~is_trained)
+
+
+def _as_series(columns: dict[str, Any], count: int) -> list[pl.Series]:
+    """Return all columns with their types. A column that was not computed is null, and so is NaN."""
+    series_list = []
     for name, dtype in _COLUMNS.items():
         values = columns.get(name)
-        series = pl.Series(name, [None] * len(ids) if values is None else values, dtype=dtype)
-        measured.append(series.fill_nan(None) if dtype == pl.Float64 else series)
-    frame = vocabulary.frame().hstack(measured)
-    named = output.name if output else None
-    return EntryWeights(rows.name, named, rows.dtype, rows.shape[1], tuple(untrained.tolist()), frame)
+        series = pl.Series(name, [None] * count if values is None else values, dtype=dtype)
+        series_list.append(series.fill_nan(None) if dtype == pl.Float64 else series)
+    return series_list
 
 
 def _under_trained(
-    distances: NDArray[np.float64], ordinary: NDArray[np.bool_], of_untrained: NDArray[np.float64]
+    distances: NDArray[np.float64],
+    is_ordinary: NDArray[np.bool_],
+    distances_of_untrained: NDArray[np.float64],
 ) -> NDArray[np.bool_] | None:
-    """Say which entries lie as near to the untrained rows as those do, and far nearer than ordinary ones.
+    """Say which entries lie as near to the untrained rows as these do, and far nearer than ordinary entries.
+
+    Args:
+        distances: Distance of each of N entries to the mean untrained row, shape (N,).
+        is_ordinary: Which of them are ordinary, shape (N,).
+        distances_of_untrained: Distances of the untrained rows to their own mean.
 
     Returns:
-        None if there are too few ordinary entries, or if their distances do not differ.
+        Shape (N,). None if there are too few ordinary entries, or if all have the same distance.
     """
     nearness = -np.log(np.maximum(distances, np.finfo(np.float64).tiny))
-    if ordinary.sum() < _LEAST_ORDINARY:
+    if is_ordinary.sum() < _LEAST_ORDINARY:
         return None
-    deviations = robust_deviations(nearness, reference=nearness[ordinary])
+    deviations = robust_deviations(nearness, reference=nearness[is_ordinary])
     if deviations is None:
         return None
-    is_near = distances <= np.quantile(of_untrained, _UNTRAINED_QUANTILE)
+    is_near = distances <= np.quantile(distances_of_untrained, _UNTRAINED_QUANTILE)
     is_unlike_ordinary = deviations >= UNUSUAL_DEVIATION
     under_trained: NDArray[np.bool_] = is_near & is_unlike_ordinary
     return under_trained
@@ -170,9 +197,9 @@ def _deviations(rows: _Matrix, available: NDArray[np.int64]) -> NDArray[np.float
     """Measure how unusual the rows of the available entries are, reading the file block by block."""
 
     def blocks() -> Iterator[NDArray[np.float64]]:
-        for place, part in rows.parts():
-            first, last = np.searchsorted(available, (place.start, place.stop))
-            yield part[available[first:last] - place.start]
+        for start, block in rows.blocks():
+            first, last = np.searchsorted(available, (start, start + len(block)))
+            yield block[available[first:last] - start]
 
     return vector_deviations_of(blocks, len(available), rows.shape[1])
 
@@ -183,29 +210,42 @@ def _distances(
     squares: NDArray[np.float64],
     covariance: NDArray[np.float64] | None,
 ) -> tuple[NDArray[np.float64], Any]:
-    """Distances to the mean untrained row, and cosine ones without the first component of a covariance."""
+    """Compute the distances of all rows to the mean untrained row.
+
+    Args:
+        matrix: The rows, shape (N, D).
+        untrained: The untrained rows.
+        squares: Squared lengths of all rows, shape (N,).
+        covariance: Scatter matrix of the rows, shape (D, D); None for Euclidean distances only.
+
+    Returns:
+        Euclidean distances, and cosine distances after the first principal component is removed; None without
+        a covariance. Shape (N,).
+    """
     centre = matrix.mean(untrained)
-    directions = left = np.zeros((len(centre), 0))
-    if covariance is not None:
-        component = np.linalg.eigh(covariance)[1][:, -1]
-        left = centre - (centre @ component) * component
-        directions = np.stack([component, left], axis=1)
-    distances, products = np.empty(len(matrix)), np.empty((len(matrix), directions.shape[1]))
-    for place, part in matrix.parts():
-        products[place] = part @ directions
-        apart = part - centre
-        distances[place] = np.sqrt(np.einsum("ij,ij->i", apart, apart))
     if covariance is None:
-        return distances, None
-    # What is left of a row is orthogonal to the component.
-    lengths = np.sqrt(np.maximum(squares - products[:, 0] ** 2, 0.0)) * np.linalg.norm(left)
-    # A row of zeros has no direction.
-    similarities = np.divide(products[:, 1], lengths, out=np.zeros(len(matrix)), where=lengths > 0)
+        return matrix.distances_to(centre), None
+    component = np.linalg.eigh(covariance)[1][:, -1]
+    centre_without_component = centre - (centre @ component) * component
+    distances = np.empty(len(matrix))
+    along_component = np.empty(len(matrix))
+    products = np.empty(len(matrix))
+    for start, block in matrix.blocks():
+        rows = slice(start, start + len(block))
+        along_component[rows] = block @ component
+        products[rows] = block @ centre_without_component
+        distances[rows] = np.linalg.norm(block - centre, axis=1)
+    lengths = np.sqrt(np.maximum(squares - along_component**2, 0.0)) * np.linalg.norm(
+        centre_without_component
+    )
+    # A row of zeros has no direction: its similarity is 0.
+    similarities = np.divide(products, lengths, out=np.zeros(len(matrix)), where=lengths > 0)
     return distances, 1 - similarities
 
 
-# It is read, not mapped, so that memory stays small, and without torch.
 class _Matrix:
+    """A stored matrix that is read block by block, so that little memory is needed, and without torch."""
+
     def __init__(self, rows: TokenRows) -> None:
         self.name = rows.matrix.name
         self.dtype = rows.dtype
@@ -215,36 +255,55 @@ class _Matrix:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def parts(self) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+    def blocks(self) -> Iterator[tuple[int, NDArray[np.float64]]]:
+        """Yield blocks of rows, each with the index of its first row."""
         for start in range(0, len(self), _ROWS):
-            part = self._read(start)
-            yield slice(start, start + len(part)), part
+            yield start, self._read(start)
 
     def _read(self, start: int) -> NDArray[np.float64]:
         return self._rows.read(start, min(start + _ROWS, len(self))).astype(np.float64)
 
-    def moments(self, *, products: bool = True) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-        squares = np.empty(len(self))
-        total, squared = np.zeros(self.shape[1]), np.zeros((self.shape[1], self.shape[1]))
-        for place, part in self.parts():
-            squares[place] = np.einsum("ij,ij->i", part, part)
-            if products:
-                total += part.sum(axis=0)
-                squared += part.T @ part
-        return squares, squared - np.outer(total, total) / len(self) if products else None
+    def distances_to(self, centre: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the Euclidean distance of every row to a vector, shape (N,)."""
+        return np.concatenate([np.linalg.norm(block - centre, axis=1) for _, block in self.blocks()])
 
-    def mean(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
-        # Places ascend.
+    def moments(
+        self, *, with_covariance: bool = True
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        """Return the squared length of every row, shape (N,), and the scatter matrix, shape (D, D).
+
+        The scatter matrix is the covariance times N; None if it is not wanted.
+        """
+        squares = np.empty(len(self))
         total = np.zeros(self.shape[1])
-        blocks = np.split(places, np.searchsorted(places, np.arange(_ROWS, len(self), _ROWS)))
-        for start, block in zip(range(0, len(self), _ROWS), blocks, strict=True):
-            if len(block):
-                total += self._read(start)[block - start].sum(axis=0)
-        return total / len(places)
+        products = np.zeros((self.shape[1], self.shape[1]))
+        for start, block in self.blocks():
+            squares[start : start + len(block)] = np.einsum("ij,ij->i", block, block)
+            if with_covariance:
+                total += block.sum(axis=0)
+                products += block.T @ block
+        if not with_covariance:
+            return squares, None
+        return squares, products - np.outer(total, total) / len(self)
+
+    def mean(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the mean of some rows, whose indices ascend."""
+        total = np.zeros(self.shape[1])
+        starts = range(0, len(self), _ROWS)
+        rows_by_block = np.split(rows, np.searchsorted(rows, starts[1:]))
+        for start, rows_of_block in zip(starts, rows_by_block, strict=True):
+            if len(rows_of_block):
+                total += self._read(start)[rows_of_block - start].sum(axis=0)
+        return total / len(rows)
 
 
 def _matrices(model: str, revision: str | None, entries: int) -> tuple[_Matrix, _Matrix | None]:
-    wide: list[_Matrix] = []
+    """Find the input embedding matrix of a model, and its output matrix if that is stored too.
+
+    Raises:
+        ModelError: No floating-point matrix has a row for every entry.
+    """
+    candidates: list[_Matrix] = []
     quantized = ""
     for path in _weight_files(model, revision):
         tensors = stored_tensors(path)
@@ -255,60 +314,84 @@ def _matrices(model: str, revision: str | None, entries: int) -> tuple[_Matrix, 
                 rows = folded
             if rows.dtype in FLOATING_TYPES:
                 if len(tensor.shape) == 2 and len(rows) >= entries:
-                    wide.append(_Matrix(rows))
-            elif any(part in tensor.name for part in _INPUT_NAMES[:-1]):
+                    candidates.append(_Matrix(rows))
+            elif any(name in tensor.name for name in _INPUT_NAMES[:-1]):
                 quantized = f": {tensor.name} is quantized ({tensor.dtype})"
-    inputs = [each for part in _INPUT_NAMES for each in wide if part in each.name]
-    if not inputs:
+    matrix = _first_named(candidates, _INPUT_NAMES)
+    if matrix is None:
         raise ModelError(
             f"the weights of {model!r} have no floating-point embedding matrix with {entries:,} rows"
             f"{quantized}: use the original weights and their own tokenizer"
         )
-    alike = [each for each in wide if each.shape == inputs[0].shape]
-    outputs = [each for each in alike if any(part in each.name for part in _OUTPUT_NAMES)]
-    return inputs[0], outputs[-1] if outputs else None
+    output = None
+    for candidate in candidates:
+        is_output = any(name in candidate.name for name in _OUTPUT_NAMES)
+        if is_output and candidate.shape == matrix.shape:
+            output = candidate
+    return matrix, output
+
+
+def _first_named(matrices: Sequence[_Matrix], names: Sequence[str]) -> _Matrix | None:
+    """Return the matrix whose name contains the earliest of some names."""
+    for name in names:
+        for matrix in matrices:
+            if name in matrix.name:
+                return matrix
+    return None
 
 
 def _weight_files(model: str, revision: str | None) -> list[Path]:
+    """Return the safetensors files of a model, in its folder or in the first subfolder that has some.
+
+    Raises:
+        ModelError: There are no such files, or a shard is missing.
+    """
     source = resolve_model(model, revision)
     folder = Path(source.location)
     if source.origin is Origin.HUB:
         with explained(source, "model"):
             folder = _downloaded(source.name, revision)
-    places = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
-    for place in places:
-        found = sorted(place.glob("*.safetensors"))
-        for index in place.glob("*.safetensors.index.json"):
-            try:
-                listed = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ModelError(f"{index} is no index of shards: {error!r}") from error
-            if missing := sorted(listed - {path.name for path in found}):
+    subfolders = sorted(path for path in folder.iterdir() if path.is_dir())
+    for searched_folder in [folder, *subfolders]:
+        files_of_weights = sorted(searched_folder.glob("*.safetensors"))
+        for index in searched_folder.glob("*.safetensors.index.json"):
+            missing = _listed_shards(index) - {path.name for path in files_of_weights}
+            if missing:
                 raise ModelError(
-                    f"{model!r} is incomplete: {index.name} names {missing[0]}, which is missing"
+                    f"{model!r} is incomplete: {index.name} names {min(missing)}, which is missing"
                 )
-        if found:
-            return found
+        if files_of_weights:
+            return files_of_weights
     raise ModelError(f"{model!r} has no *.safetensors file: save its weights in that format")
 
 
+def _listed_shards(index: Path) -> set[str]:
+    """Return the names of the shards that an index lists."""
+    try:
+        return set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{index} is not an index of shards: {error!r}") from error
+
+
 def _downloaded(name: str, revision: str | None) -> Path:
+    """Download the weights of a model from the hub, and return their folder."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError
 
     *preferred, last = hub_repositories(name)
-    wanted = ["*.safetensors", "*.safetensors.index.json"]
+    patterns = ["*.safetensors", "*.safetensors.index.json"]
     for repository in preferred:
         with suppress(RepositoryNotFoundError):
-            return Path(snapshot_download(repository, revision=revision, allow_patterns=wanted))
-    return Path(snapshot_download(last, revision=revision, allow_patterns=wanted))
+            return Path(snapshot_download(repository, revision=revision, allow_patterns=patterns))
+    return Path(snapshot_download(last, revision=revision, allow_patterns=patterns))
 
 
 def script_shares(vocabulary: Vocabulary) -> pl.DataFrame:
-    """Count the entries that text can produce by the script of most of their letters.
+    """Count the entries that text can produce, by the script of most of their letters.
 
     Returns:
-        One row per script, most entries first: script (``none`` without letters), entries, share.
+        One row per script, the script with most entries first, with the columns script (``none`` for entries
+        without letters), entries and share.
     """
     entries = zip(vocabulary.decoded, vocabulary.categories, strict=True)
     scripts = [vocabularies.script_of(text) for text, category in entries if category.available]
@@ -320,30 +403,30 @@ def script_shares(vocabulary: Vocabulary) -> pl.DataFrame:
 def fertility(tokenizer: RoundTripTokenizer) -> pl.DataFrame:
     """Count the tokens that a tokenizer needs for the same twenty plain sentences in ten languages.
 
-    A language with many tokens per word (fertility; Rust et al., "How Good is Your Tokenizer?", ACL 2021) is
-    split into small pieces: the entries for it are few and short. The ratio to English compares whole
-    sentences of the same meaning (the premium of Petrov et al., "Language Model Tokenizers Introduce
-    Unfairness Between Languages", NeurIPS 2023), and so includes languages without spaces.
+    Many tokens per word (fertility; Rust et al., "How Good is Your Tokenizer?", ACL 2021) mean that the
+    vocabulary has few and short entries for a language. The ratio to English compares sentences of the same
+    meaning (the premium of Petrov et al., "Language Model Tokenizers Introduce Unfairness Between Languages",
+    NeurIPS 2023), so that it includes languages without spaces.
 
     Returns:
-        One row per language: language, unit (``word``, or ``character`` for languages without spaces), units,
-        tokens, tokens_per_unit, times_english, and unknown: how many of the tokens stand for text that the
-        vocabulary cannot spell, and how many characters the tokenizer drops.
+        One row per language, with the columns language; unit (``word``, or ``character`` for languages
+        without spaces); units; tokens; tokens_per_unit; times_english; and unknown, the number of unknown
+        tokens and of characters that the tokenizer drops.
     """
     content = files("stickytoken.data").joinpath("bundled/languages.csv").read_bytes()
     sentences = pl.read_csv(content, schema={"language": pl.String, "sentence": pl.String})
     texts = sentences["sentence"].to_list()
     encoded = tokenizer.encode_many(texts)
     lengths = pl.Series([len(ids) for ids in encoded], dtype=pl.Int64)
-    unknown_tokens = [sum(token_id in tokenizer.special_ids for token_id in ids) for ids in encoded]
-    dropped = [0] * len(texts)
+    special_ids = tokenizer.special_ids
+    unknown_counts = [len([token_id for token_id in ids if token_id in special_ids]) for ids in encoded]
     if isinstance(tokenizer, SpanTokenizer):
-        dropped = [
-            0 if spans is None else int(unread_characters(text, ids, spans, None))
-            for text, (ids, spans) in zip(texts, tokenizer.encode_with_spans(texts), strict=True)
-        ]
-    unknown = pl.Series(unknown_tokens, dtype=pl.Int64) + pl.Series(dropped, dtype=pl.Int64)
-    unspaced = pl.col("language").is_in(("Chinese", "Japanese"))  # counted per character
+        for row, (ids, spans) in enumerate(tokenizer.encode_with_spans(texts)):
+            if spans is not None:
+                unknown_counts[row] += int(unread_characters(texts[row], ids, spans, None))
+    unknown = pl.Series(unknown_counts, dtype=pl.Int64)
+    # Languages without spaces are counted by characters.
+    unspaced = pl.col("language").is_in(("Chinese", "Japanese"))
     words = pl.col("sentence").str.split(" ").list.len()
     letters = pl.col("sentence").str.count_matches(r"\p{L}")
     return (

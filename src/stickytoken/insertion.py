@@ -1,7 +1,8 @@
 """Put copies of tokens into a sentence, as text or among token ids.
 
-Pure: no model, no tokenizer, no random state. Random placement takes a *path*, one gap index per step, drawn
-by the caller: step k inserts one more copy into the sentence of step k - 1 (Chen et al. 2025).
+These functions need no model, no tokenizer and no random state. The caller draws the *path* of random
+placement: one gap for each copy. Step k inserts one more copy into the sentence of step k - 1 (Chen et al.
+2025), and the gap is the number of words in front of the copy.
 """
 
 from __future__ import annotations
@@ -20,22 +21,38 @@ Copy = TypeVar("Copy", str, int)
 
 
 class Placement(StrEnum):
+    """Where copies stand: before the sentence, after it, or at random gaps between its words."""
+
     PREFIX = "prefix"
     SUFFIX = "suffix"
     RANDOM = "random"
 
 
 class Insertion(StrEnum):
-    TEXT = "text"  # joined to the string, which is tokenized again: neighbouring copies may merge
-    IDS = "ids"  # put among the token ids: the model sees exactly n copies
-    WORDS = "words"  # as text, each token written in the way in which the tokenizer sees most of its copies
+    """How copies get into a text.
+
+    Attributes:
+        TEXT: As text, which is tokenized again. Neighbouring copies may merge.
+        IDS: Among the token ids. The model sees every copy.
+        WORDS: As text, each token written so that the tokenizer reads most of its copies.
+    """
+
+    TEXT = "text"
+    IDS = "ids"
+    WORDS = "words"
 
 
 class Side(StrEnum):
-    """Which texts of a task get the copies."""
+    """Which texts of a task get the copies.
 
-    QUERY = "query"  # queries; the first sentence of a pair
-    DOCUMENT = "document"  # documents; the second sentence of a pair
+    Attributes:
+        QUERY: The queries, or the first sentence of each pair.
+        DOCUMENT: The documents, or the second sentence of each pair.
+        BOTH: All of them.
+    """
+
+    QUERY = "query"
+    DOCUMENT = "document"
     BOTH = "both"
 
     @property
@@ -44,24 +61,49 @@ class Side(StrEnum):
         return frozenset({"query", "document"} if self is Side.BOTH else {self.value})
 
 
-class Joining(StrEnum):  # how copies before or after a text are written
-    GLUED = "glued"  # without a separator, as in the published runs: neighbouring copies may merge
-    WORDS = "words"  # each as a word of its own
-    ATTACHED = "attached"  # glued to each other, apart from the text; among words, each to the word before
+class Joining(StrEnum):
+    """How copies before or after a text are written.
+
+    Attributes:
+        GLUED: Without a space, as in the published runs. Neighbouring copies may merge.
+        WORDS: Each copy is a word of its own.
+        ATTACHED: Copies are glued to each other, with a space between them and the text. At a random gap, a
+            copy is glued to the word before it.
+    """
+
+    GLUED = "glued"
+    WORDS = "words"
+    ATTACHED = "attached"
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    id: int  # of a vocabulary entry
-    text: str  # decoded, with the leading space if it has one
+    """A vocabulary entry.
+
+    Attributes:
+        id: Its token id.
+        text: Its decoded text, with the leading space if it has one.
+        joining: How copies of it are written as text.
+    """
+
+    id: int
+    text: str
     joining: Joining = Joining.GLUED
 
 
 @dataclass(frozen=True, slots=True)
-class TokenizedText:  # content ids, cut where whitespace separates words
-    head: tuple[int, ...]  # stays in front (the prompt)
+class TokenizedText:
+    """The token ids of a text without special tokens, divided into words.
+
+    Attributes:
+        head: Ids before the words, such as those of a prompt.
+        words: The ids of each word.
+        tail: Ids after the words, such as a quotation mark of the prompt.
+    """
+
+    head: tuple[int, ...]
     words: tuple[tuple[int, ...], ...]
-    tail: tuple[int, ...] = ()  # stays behind (a quotation mark that shares a token with the last sign)
+    tail: tuple[int, ...] = ()
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -71,7 +113,7 @@ class TokenizedText:  # content ids, cut where whitespace separates words
 def insert_as_text(
     token: Token, text: str, placement: Placement, counts: int, path: Sequence[int] = ()
 ) -> list[str]:
-    # By default, prefix and suffix copies are glued, as in the published runs; a random one is a word.
+    """Return the text with 1, 2, ... ``counts`` copies of a token."""
     copies = [_spelled(token)] * counts
     if placement is Placement.RANDOM:
         return list(_texts_at_random(copies, text, path, token.joining))
@@ -83,6 +125,7 @@ def insert_as_text(
 def insert_as_ids(
     token: Token, text: TokenizedText, placement: Placement, counts: int, path: Sequence[int] = ()
 ) -> list[tuple[int, ...]]:
+    """Return the ids of the text with 1, 2, ... ``counts`` copies of a token."""
     copies = [token.id] * counts
     if placement is Placement.RANDOM:
         return list(_ids_at_random(copies, text, path))
@@ -92,12 +135,14 @@ def insert_as_ids(
 def copies_as_text(
     token: Token, text: str, placement: Placement, copies: int, path: Sequence[int] = ()
 ) -> str:
+    """Return the text with copies of one token."""
     return place_as_text([_spelled(token)] * copies, text, placement, path, token.joining)
 
 
 def copies_as_ids(
     token: Token, text: TokenizedText, placement: Placement, copies: int, path: Sequence[int] = ()
 ) -> tuple[int, ...]:
+    """Return the ids of the text with copies of one token."""
     return place_as_ids([token.id] * copies, text, placement, path)
 
 
@@ -108,36 +153,49 @@ def place_as_text(
     path: Sequence[int] = (),
     joining: Joining = Joining.GLUED,
 ) -> str:
+    """Return the text with copies, which may be of different tokens."""
     if placement is Placement.RANDOM:
-        return [text, *_texts_at_random(copies, text, path, joining)][-1]
+        for longer_text in _texts_at_random(copies, text, path, joining):
+            text = longer_text
+        return text
     if joining is Joining.ATTACHED:
         copies = ["".join(copies)]
-    parts = [*copies, text] if placement is Placement.PREFIX else [text, *copies]
-    return ("" if joining is Joining.GLUED else " ").join(part for part in parts if part)
+    pieces = [*copies, text] if placement is Placement.PREFIX else [text, *copies]
+    separator = "" if joining is Joining.GLUED else " "
+    return separator.join(piece for piece in pieces if piece)
 
 
 def place_as_ids(
     copies: Sequence[int], text: TokenizedText, placement: Placement, path: Sequence[int] = ()
 ) -> tuple[int, ...]:
+    """Return the ids of the text with copies, which may be of different tokens."""
     if placement is Placement.RANDOM:
-        return [text.ids, *_ids_at_random(copies, text, path)][-1]
+        ids = text.ids
+        for longer_ids in _ids_at_random(copies, text, path):
+            ids = longer_ids
+        return ids
     words = (tuple(copies), *text.words) if placement is Placement.PREFIX else (*text.words, tuple(copies))
     return replace(text, words=words).ids
 
 
 def _spelled(token: Token) -> str:
+    """Return the text of a copy: with its leading space only if copies are glued."""
     return token.text if token.joining is Joining.GLUED else token.text.strip()
 
 
 def _texts_at_random(
     copies: Sequence[str], text: str, path: Sequence[int], joining: Joining = Joining.GLUED
 ) -> Iterator[str]:
+    """Yield the text after each step of random placement."""
     for copy, gap in _steps(copies, path):
         words = text.split()
         if joining is Joining.ATTACHED and words:
-            # The text does not grow by words, and so a late gap may lie behind its end.
-            place = min(gap, len(words))
-            words[max(0, place - 1)] = words[place - 1] + copy if place else copy + words[0]
+            # Attached copies add no words, so that a gap may lie beyond the end of the text.
+            words_before = min(gap, len(words))
+            if words_before:
+                words[words_before - 1] += copy
+            else:
+                words[0] = copy + words[0]
         else:
             words.insert(_inside(gap, len(words)), copy)
         text = " ".join(words)
@@ -147,6 +205,7 @@ def _texts_at_random(
 def _ids_at_random(
     copies: Sequence[int], text: TokenizedText, path: Sequence[int]
 ) -> Iterator[tuple[int, ...]]:
+    """Yield the ids after each step of random placement."""
     words = list(text.words)
     for copy, gap in _steps(copies, path):
         words.insert(_inside(gap, len(words)), (copy,))
@@ -154,6 +213,7 @@ def _ids_at_random(
 
 
 def _steps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[tuple[Copy, int]]:
+    """Pair each copy with its gap."""
     if len(path) < len(copies):
         raise InputError(
             f"random placement of {len(copies)} copies needs a path of {len(copies)} gaps, got {len(path)}"
@@ -162,6 +222,7 @@ def _steps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[tuple[Copy, 
 
 
 def _inside(gap: int, words: int) -> int:
+    """Return a gap that lies within a sentence of so many words, and refuse others."""
     if not 0 <= gap <= words:
         raise InputError(f"gap {gap} of a random placement lies outside a sentence of {words} words")
     return gap

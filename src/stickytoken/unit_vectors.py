@@ -1,4 +1,4 @@
-"""Vectors of length 1, and similarities of vectors. Pure."""
+"""Vectors of length 1, and similarities of vectors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Number = TypeVar("Number", bound=np.floating[Any])
 def unit_vectors(vectors: NDArray[Number]) -> NDArray[Number]:
     """Scale vectors to length 1 in their own precision; zero vectors stay zero."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    found: NDArray[Number] = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
-    return found
+    units: NDArray[Number] = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+    return units
 
 
 def exact_unit_vectors(vectors: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
@@ -24,7 +24,7 @@ def exact_unit_vectors(vectors: NDArray[np.floating[Any]]) -> NDArray[np.float64
 
 
 class Similarity(StrEnum):
-    """How a model compares vectors: the names of sentence-transformers. Distances count negatively."""
+    """How a model compares vectors, by the names of sentence-transformers. A distance is negated."""
 
     COSINE = "cosine"
     DOT = "dot"
@@ -32,7 +32,7 @@ class Similarity(StrEnum):
     MANHATTAN = "manhattan"
 
     def prepared(self, vectors: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-        """Return what this similarity compares, in float64: for the cosine, vectors of length 1."""
+        """Return vectors in float64, as `of_pairs` and `of_all` take them. The cosine needs length 1."""
         return exact_unit_vectors(vectors) if self is Similarity.COSINE else vectors.astype(np.float64)
 
     def of_pairs(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -46,7 +46,7 @@ class Similarity(StrEnum):
         return similarities
 
     def of_all(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Compare every prepared vector of one array with every one of another, shape (n, m)."""
+        """Compare every row of (n, d) with every row of (m, d), both prepared; return shape (n, m)."""
         if self in (Similarity.COSINE, Similarity.DOT):
             return left @ right.T
         from scipy.spatial.distance import cdist

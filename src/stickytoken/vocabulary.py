@@ -1,4 +1,4 @@
-"""Vocabulary entries: their categories and kinds."""
+"""Vocabulary entries: their categories, kinds and scripts, and benign entries to compare them with."""
 
 from __future__ import annotations
 
@@ -18,22 +18,35 @@ import regex
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Joining, Placement, Token, copies_as_text
 
+# Characters that an entry is put behind, because some tokenizers add a space at the beginning of a text.
 _ANCHORS = ("«", "»", "¿", "#", ":", "a", "b")
 
 
-class Category(StrEnum):  # the result of an entry's decode-encode round trip
-    OK = "OK"  # text can produce the entry
-    OK_SPECIAL = "OK_SPECIAL"  # a special token that text can produce
-    MEANINGLESS = "MEANINGLESS"  # decodes to nothing or white space
-    # Like <...> or [...], but text does not produce it, or the model has no row for it.
+class Category(StrEnum):
+    """What happens to an entry that is decoded and encoded again.
+
+    Attributes:
+        OK: Text can produce the entry.
+        OK_SPECIAL: The entry is a special token, and text can produce it.
+        MEANINGLESS: It decodes to nothing or to white space.
+        UNREACHABLE_SPECIAL: It looks like <...> or [...], but text does not produce it, or the model has no
+            row for it.
+        UNDECODEABLE: It is not valid UTF-8 on its own.
+        UNREACHABLE_SINGLE_TOKEN: Its text encodes to another single entry, or the model has no row for it.
+        UNREACHABLE_MULTI_TOKEN: Its text encodes to several entries.
+    """
+
+    OK = "OK"
+    OK_SPECIAL = "OK_SPECIAL"
+    MEANINGLESS = "MEANINGLESS"
     UNREACHABLE_SPECIAL = "UNREACHABLE_SPECIAL"
-    UNDECODEABLE = "UNDECODEABLE"  # not valid UTF-8 on its own
-    # Its text encodes to one other entry, or to this one, and the model has no row for it.
+    UNDECODEABLE = "UNDECODEABLE"
     UNREACHABLE_SINGLE_TOKEN = "UNREACHABLE_SINGLE_TOKEN"
-    UNREACHABLE_MULTI_TOKEN = "UNREACHABLE_MULTI_TOKEN"  # its text encodes to several entries
+    UNREACHABLE_MULTI_TOKEN = "UNREACHABLE_MULTI_TOKEN"
 
     @property
     def available(self) -> bool:
+        """Whether text can produce the entry, and the model can read it."""
         return self in (Category.OK, Category.OK_SPECIAL)
 
 
@@ -66,12 +79,23 @@ class EmbeddedTokenizer(RoundTripTokenizer, Protocol):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    ids: tuple[int, ...]  # ascending
-    tokens: tuple[str, ...]  # as the tokenizer stores them
-    decoded: tuple[str, ...]  # the text of each, with its leading space if it has one
+    """The entries of a tokenizer, by ascending id.
+
+    Attributes:
+        ids: Their ids.
+        tokens: The entries as the tokenizer stores them.
+        decoded: The text of each entry, with its leading space if it has one.
+        categories: Their categories.
+        joinings: How copies of each entry are written as text; empty if all are glued.
+        unspelled: Entries whose copies in a text are mostly read as other entries, with the share of copies
+            that are read as the entry.
+    """
+
+    ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    decoded: tuple[str, ...]
     categories: tuple[Category, ...]
-    joinings: tuple[Joining, ...] = ()  # how copies are written as text; empty if all are glued
-    # Entries whose copies in texts are mostly read as others: the share that is not.
+    joinings: tuple[Joining, ...] = ()
     unspelled: Mapping[int, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -83,177 +107,268 @@ class Vocabulary:
 
     @property
     def available(self) -> list[Token]:
-        return [self.token(place) for place, category in enumerate(self.categories) if category.available]
+        """The entries that text can produce, and that the model can read."""
+        return [self.token(index) for index, category in enumerate(self.categories) if category.available]
 
-    def token(self, place: int) -> Token:
-        joining = self.joinings[place] if self.joinings else Joining.GLUED
-        return Token(self.ids[place], self.decoded[place], joining)
+    def token(self, index: int) -> Token:
+        """Return the entry at an index, which is not its id if ids are missing."""
+        joining = self.joinings[index] if self.joinings else Joining.GLUED
+        return Token(self.ids[index], self.decoded[index], joining)
 
     def place(self, token_id: int) -> int:
-        place = bisect_left(self.ids, token_id)
-        if self.ids[place : place + 1] != (token_id,):
+        """Return the index of an entry.
+
+        Raises:
+            InputError: The vocabulary has no such id.
+        """
+        index = bisect_left(self.ids, token_id)
+        if self.ids[index : index + 1] != (token_id,):
             raise InputError(
                 f"the vocabulary has no token id {token_id}: it has {self.ids[0]} to {self.ids[-1]}"
             )
-        return place
+        return index
 
     def counts(self) -> dict[str, int]:
-        found = Counter(self.categories)
-        return {category.value: found[category] for category in Category}
+        """Count the entries of each category."""
+        counter = Counter(self.categories)
+        return {category.value: counter[category] for category in Category}
 
     def frame(self) -> pl.DataFrame:
+        """Return a table with the columns token_id, token, decoded and category."""
         categories = [category.value for category in self.categories]
         columns = {"token": self.tokens, "decoded": self.decoded, "category": categories}
         schema = {"token_id": pl.Int64} | dict.fromkeys(columns, pl.String)
         return pl.DataFrame({"token_id": self.ids} | columns, schema=schema)
 
 
-# What text can produce, but the model cannot read.
+# Categories of entries that text can produce, if the model has no row for them.
 _WITHOUT_ROW = {
     Category.OK: Category.UNREACHABLE_SINGLE_TOKEN,
     Category.OK_SPECIAL: Category.UNREACHABLE_SPECIAL,
 }
 
 
-def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
-    """Categorize entries by a decode-encode round trip, behind an anchor if the tokenizer adds a space.
+class _RoundTrip(NamedTuple):
+    """An entry decoded to text, and the ids that this text encodes to."""
 
-    An entry that the model has no row for is unreachable, whatever text produces it.
+    text: str
+    ids: tuple[int, ...]
+
+
+class _Anchor(NamedTuple):
+    """Text that an entry is put behind, and its ids. Without an anchor, both are empty."""
+
+    text: str
+    ids: tuple[int, ...]
+
+
+_NO_ANCHOR = _Anchor("", ())
+
+
+def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
+    """Categorize every entry by decoding it and encoding its text again.
+
+    If the tokenizer adds a space at the beginning of a text, entries are put behind an anchor first. An entry
+    that the model has no row for is unreachable, whatever text produces it.
     """
     entries = tokenizer.entries
-    trips: dict[int, tuple[str, tuple[int, ...]]] = {}
-    first = tokenizer.encode_many(["test"])[0][:1]
-    adds_space = bool(first) and entries.get(first[0], "").startswith((" ", "▁", "_", "Ġ"))
-    anchors: list[tuple[str, tuple[int, ...]]] = [("", ())]
-    if adds_space:  # first behind the characters that survive a round trip
-        encoded = tokenizer.encode_many(_ANCHORS)
-        trip = zip(_ANCHORS, encoded, tokenizer.decode_many(encoded), strict=True)
-        anchors[:0] = [(anchor, tuple(ids)) for anchor, ids, text in trip if text.removeprefix(" ") == anchor]
-    for anchor, anchor_ids in anchors:
-        waiting = [token_id for token_id in entries if token_id not in trips]
-        if not waiting:
+    trips: dict[int, _RoundTrip] = {}
+    for anchor in [*_usable_anchors(tokenizer), _NO_ANCHOR]:
+        remaining_ids = [token_id for token_id in entries if token_id not in trips]
+        if not remaining_ids:
             break
-        texts = tokenizer.decode_many([[*anchor_ids, token_id] for token_id in waiting])
-        if anchor:
-            texts = [text.removeprefix(" ") for text in texts]
-        kept = [pair for pair in zip(waiting, texts, strict=True) if pair[1].startswith(anchor)]
-        encoded = tokenizer.encode_many([text for _, text in kept])
-        for (token_id, text), ids in zip(kept, encoded, strict=True):
-            if tuple(ids[: len(anchor_ids)]) == anchor_ids:  # the anchor has not changed with the entry
-                trips[token_id] = text.removeprefix(anchor), tuple(ids[len(anchor_ids) :])
-    special = tokenizer.special_ids
-    decoded = tuple(trips[token_id][0] for token_id in entries)
-    categories = [_category(token_id, *trips[token_id], token_id in special) for token_id in entries]
-    rows = tokenizer.rows if isinstance(tokenizer, EmbeddedTokenizer) else None
-    if rows is not None:
-        for place, token_id in enumerate(entries):
-            if token_id >= rows:
-                categories[place] = _WITHOUT_ROW.get(categories[place], categories[place])
+        trips |= _round_trips(tokenizer, remaining_ids, anchor)
+    special_ids = tokenizer.special_ids
+    row_count = tokenizer.rows if isinstance(tokenizer, EmbeddedTokenizer) else None
+    categories = []
+    for token_id in entries:
+        category = _category(token_id, trips[token_id], token_id in special_ids)
+        if row_count is not None and token_id >= row_count:
+            category = _WITHOUT_ROW.get(category, category)
+        categories.append(category)
+    decoded = tuple(trips[token_id].text for token_id in entries)
     return Vocabulary(tuple(entries), tuple(entries.values()), decoded, tuple(categories))
 
 
-def _category(token_id: int, text: str, ids: tuple[int, ...], special: bool) -> Category:
+def _usable_anchors(tokenizer: RoundTripTokenizer) -> list[_Anchor]:
+    """Return the anchors that survive a round trip; none if the tokenizer adds no space to a text."""
+    first_ids = tokenizer.encode_many(["test"])[0][:1]
+    adds_space = bool(first_ids) and tokenizer.entries.get(first_ids[0], "").startswith((" ", "▁", "_", "Ġ"))
+    if not adds_space:
+        return []
+    encoded = tokenizer.encode_many(_ANCHORS)
+    decoded = tokenizer.decode_many(encoded)
+    anchors = []
+    for anchor, ids, text in zip(_ANCHORS, encoded, decoded, strict=True):
+        if text.removeprefix(" ") == anchor:
+            anchors.append(_Anchor(anchor, tuple(ids)))
+    return anchors
+
+
+def _round_trips(
+    tokenizer: RoundTripTokenizer, token_ids: Sequence[int], anchor: _Anchor
+) -> dict[int, _RoundTrip]:
+    """Decode and encode entries behind an anchor; those that change the anchor are left out."""
+    texts = tokenizer.decode_many([[*anchor.ids, token_id] for token_id in token_ids])
+    text_of = {}
+    for token_id, text in zip(token_ids, texts, strict=True):
+        anchored_text = text.removeprefix(" ") if anchor.text else text
+        if anchored_text.startswith(anchor.text):
+            text_of[token_id] = anchored_text
+    trips = {}
+    encoded = tokenizer.encode_many(list(text_of.values()))
+    for (token_id, text), ids in zip(text_of.items(), encoded, strict=True):
+        if tuple(ids[: len(anchor.ids)]) == anchor.ids:
+            trips[token_id] = _RoundTrip(text.removeprefix(anchor.text), tuple(ids[len(anchor.ids) :]))
+    return trips
+
+
+def _category(token_id: int, trip: _RoundTrip, is_special: bool) -> Category:
+    text, ids = trip
     if not text.strip():
         return Category.MEANINGLESS
     if ids == (token_id,):
-        return Category.OK_SPECIAL if special else Category.OK
-    bracketed = len(text) >= 3 and text[0] in "[<" and text[-1] in "]>"
-    if bracketed and any(character.isalpha() for character in text):
+        return Category.OK_SPECIAL if is_special else Category.OK
+    is_bracketed = len(text) >= 3 and text[0] in "[<" and text[-1] in "]>"
+    if is_bracketed and any(character.isalpha() for character in text):
         return Category.UNREACHABLE_SPECIAL
     if "\ufffd" in text:
         return Category.UNDECODEABLE
     return Category.UNREACHABLE_SINGLE_TOKEN if len(ids) == 1 else Category.UNREACHABLE_MULTI_TOKEN
 
 
-# A comparison needs at least so many.
+# Fewest benign tokens that a comparison needs.
 LEAST_BENIGN = 3
-# So many are drawn at a time: whoever asks for fewer gets the first of the same ones.
+# Benign tokens that are drawn at a time, so that a smaller number is the beginning of a larger one.
 _BLOCK = 16
-# Tokens are drawn from this many times as many nearest ones.
+# Tokens are drawn from this many times as many nearest tokens.
 _POOL = 4
-# A difference of one character in length weighs as much as this share of the vocabulary in position.
+# One character of difference in length counts like this share of the vocabulary in position.
 _SHARE_PER_CHARACTER = 0.05
 
 
 class BenignMatch(NamedTuple):
+    """Benign tokens that match a token.
+
+    Attributes:
+        tokens: The benign tokens.
+        same_category: Whether all of them have the category of the token. If its category has too few, they
+            do not.
+    """
+
     tokens: tuple[Token, ...]
-    same_category: bool  # as that token; false where its category has too few
+    same_category: bool
 
 
 def match_benign(
     vocabulary: Vocabulary, token_id: int, excluded: Collection[int], count: int, seed: int
 ) -> BenignMatch:
-    """Draw benign tokens of the same category with similar beginnings, lengths and positions."""
-    # Most tokenizers order their vocabulary by frequency. The first tokens are the same for every ``count``.
-    place = vocabulary.place(token_id)
-    drawn = _drawn(vocabulary, place, excluded, count, seed)[:count]
-    if len(drawn) < LEAST_BENIGN:
+    """Draw benign tokens of the same category with a similar beginning, length and position.
+
+    Most tokenizers order their vocabulary by frequency, so that entries with near positions are about as
+    frequent. The first tokens are the same for every ``count``.
+
+    Args:
+        vocabulary: The vocabulary.
+        token_id: The token to match.
+        excluded: Ids that must not be drawn, such as flagged tokens.
+        count: How many tokens to draw.
+        seed: Seed of the draw.
+
+    Raises:
+        InputError: The vocabulary has fewer than three benign tokens.
+    """
+    index = vocabulary.place(token_id)
+    benign = _draw_benign(vocabulary, index, excluded, count, seed)[:count]
+    if len(benign) < LEAST_BENIGN:
         raise InputError(
-            f"token id {token_id} ({vocabulary.tokens[place]!r}) has {len(drawn)} benign tokens to compare "
+            f"token id {token_id} ({vocabulary.tokens[index]!r}) has {len(benign)} benign tokens to compare "
             f"with, but {LEAST_BENIGN} are needed: name fewer tokens at a time"
         )
-    categories = {vocabulary.categories[k] for k in drawn}
-    return BenignMatch(
-        tuple(Token(vocabulary.ids[k], vocabulary.decoded[k]) for k in drawn),
-        categories == {vocabulary.categories[place]},
-    )
+    tokens = tuple(Token(vocabulary.ids[match], vocabulary.decoded[match]) for match in benign)
+    categories = {vocabulary.categories[match] for match in benign}
+    return BenignMatch(tokens, categories == {vocabulary.categories[index]})
 
 
 def match_apart(
-    vocabulary: Vocabulary, token_ids: Sequence[int], excluded: Collection[int], each: int, seed: int
+    vocabulary: Vocabulary, token_ids: Sequence[int], excluded: Collection[int], count: int, seed: int
 ) -> list[Token]:
-    """Draw ``each`` benign tokens for every token, as `match_benign` does, none of them twice."""
-    unusable, taken = {*excluded, *token_ids}, set[int]()
-    drawn: dict[int, list[int]] = {}
-    found: list[Token] = []
-    for token_id in list(token_ids) * each:
-        place = vocabulary.place(token_id)
-        if token_id not in drawn:
-            drawn[token_id] = _drawn(vocabulary, place, unusable, each, seed)
-        free = [k for k in drawn[token_id] if vocabulary.ids[k] not in taken]
-        if not free:  # others have all that were drawn
-            free = drawn[token_id] = _drawn(vocabulary, place, unusable | taken, each, seed)
+    """Draw ``count`` benign tokens for every token, as `match_benign` does, and no token twice.
+
+    The tokens take turns: each gets its first benign token, then each its second, and so on.
+
+    Raises:
+        InputError: The vocabulary has too few benign tokens.
+    """
+    unusable_ids = {*excluded, *token_ids}
+    used_ids: set[int] = set()
+    matches_of: dict[int, list[int]] = {}
+    tokens: list[Token] = []
+    for token_id in list(token_ids) * count:
+        index = vocabulary.place(token_id)
+        if token_id not in matches_of:
+            matches_of[token_id] = _draw_benign(vocabulary, index, unusable_ids, count, seed)
+        free = [match for match in matches_of[token_id] if vocabulary.ids[match] not in used_ids]
+        if not free:
+            # Other tokens have used all of its matches: draw again.
+            free = _draw_benign(vocabulary, index, unusable_ids | used_ids, count, seed)
+            matches_of[token_id] = free
         if not free:
             raise InputError(
                 f"the vocabulary has too few tokens that are not flagged to match {len(token_ids)} tokens "
-                f"with {each} each: ask for fewer benign tokens, or name fewer tokens"
+                f"with {count} each: ask for fewer benign tokens, or name fewer tokens"
             )
-        taken.add(vocabulary.ids[free[0]])
-        found.append(Token(vocabulary.ids[free[0]], vocabulary.decoded[free[0]]))
-    return found
+        match = free[0]
+        used_ids.add(vocabulary.ids[match])
+        tokens.append(Token(vocabulary.ids[match], vocabulary.decoded[match]))
+    return tokens
 
 
-def _drawn(vocabulary: Vocabulary, place: int, excluded: Collection[int], count: int, seed: int) -> list[int]:
-    found: list[int] = []
-    for block in range(-(-count // _BLOCK)):
-        near = _nearest(vocabulary, place, excluded, (block + 1) * _BLOCK)
-        pool = [other for other in near if other not in found]
-        key = [seed, vocabulary.ids[place], *([block] if block else [])]
+def _draw_benign(
+    vocabulary: Vocabulary, index: int, excluded: Collection[int], count: int, seed: int
+) -> list[int]:
+    """Draw the indices of at least ``count`` matching tokens, block by block, if there are so many."""
+    matches: list[int] = []
+    block_count = -(-count // _BLOCK)
+    for block in range(block_count):
+        nearest = _nearest(vocabulary, index, excluded, (block + 1) * _BLOCK)
+        pool = [candidate for candidate in nearest if candidate not in matches]
+        key = [seed, vocabulary.ids[index]]
+        if block:
+            key.append(block)
         chosen = np.random.default_rng(key).choice(len(pool), min(_BLOCK, len(pool)), replace=False)
-        found += [pool[k] for k in chosen]
-    return found
+        matches += [pool[choice] for choice in chosen]
+    return matches
 
 
-def _nearest(vocabulary: Vocabulary, place: int, excluded: Collection[int], count: int) -> list[int]:
-    ids, categories, decoded = vocabulary.ids, vocabulary.categories, vocabulary.decoded
-    available = (other for other, category in enumerate(categories) if category.available)
-    usable = [other for other in available if other != place and ids[other] not in excluded]
-    alike = [other for other in usable if categories[other] is categories[place]]
-    pool = alike if len(alike) >= LEAST_BENIGN else usable
+def _nearest(vocabulary: Vocabulary, index: int, excluded: Collection[int], count: int) -> list[int]:
+    """Return the indices of the tokens most like a token, nearest first: four times ``count`` of them.
 
-    def beginning(other: int) -> tuple[bool, bool]:
-        return vocabulary.tokens[other].startswith("##"), decoded[other].startswith(" ")
+    Tokens of another category, or with another beginning, are used only where there are too few others.
+    """
+    usable = []
+    for candidate, category in enumerate(vocabulary.categories):
+        is_other = candidate != index and vocabulary.ids[candidate] not in excluded
+        if is_other and category.available:
+            usable.append(candidate)
+    category = vocabulary.categories[index]
+    same_category = [candidate for candidate in usable if vocabulary.categories[candidate] is category]
+    pool = same_category if len(same_category) >= LEAST_BENIGN else usable
 
-    own = beginning(place)
-    begins = [other for other in pool if beginning(other) == own]
-    length = len(decoded[place].strip())
+    def beginning(candidate: int) -> tuple[bool, bool]:
+        token, decoded = vocabulary.tokens[candidate], vocabulary.decoded[candidate]
+        return token.startswith("##"), decoded.startswith(" ")
 
-    def distance(other: int) -> float:
-        lengths = abs(len(decoded[other].strip()) - length)
-        return lengths * _SHARE_PER_CHARACTER + abs(other - place) / len(vocabulary)
+    wanted_beginning = beginning(index)
+    same_beginning = [candidate for candidate in pool if beginning(candidate) == wanted_beginning]
+    length = len(vocabulary.decoded[index].strip())
 
-    candidates = begins if len(begins) >= count else pool
-    return sorted(candidates, key=lambda other: (distance(other), other))[: _POOL * count]
+    def distance(candidate: int) -> float:
+        difference = abs(len(vocabulary.decoded[candidate].strip()) - length)
+        return difference * _SHARE_PER_CHARACTER + abs(candidate - index) / len(vocabulary)
+
+    candidates = same_beginning if len(same_beginning) >= count else pool
+    return sorted(candidates, key=lambda candidate: (distance(candidate), candidate))[: _POOL * count]
 
 
 _UNUSED = re.compile(
@@ -261,7 +376,7 @@ _UNUSED = re.compile(
 )
 _BRACKETED = re.compile(r"\[[^\s\[\]]*[^\W\d_][^\s\[\]]*\]|<[^\s<>]*[^\W\d_][^\s<>]*>")
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
-# Scripts of most vocabularies; anything else is "Other".
+# The scripts of most vocabularies. Every other script is "Other".
 _SCRIPTS = (
     "Latin", "Cyrillic", "Greek", "Han", "Hiragana", "Katakana", "Hangul", "Arabic", "Hebrew", "Devanagari",
     "Bengali", "Tamil", "Telugu", "Kannada", "Malayalam", "Gujarati", "Gurmukhi", "Sinhala", "Thai", "Lao",
@@ -274,15 +389,28 @@ NO_SCRIPT = "none"
 
 
 class Kind(StrEnum):
-    SPECIAL = "special"  # a control token, such as [CLS] or </s>
-    UNUSED = "unused"  # a placeholder that no training text contains, such as [unused7]
-    BYTE = "byte"  # a byte or part of a character: not valid UTF-8 on its own
-    SYMBOL = "symbol"  # neither letters nor digits
-    SUBWORD = "subword"  # a piece that continues a word
-    WORD = "whole word"  # a word, or the beginning of one
+    """What an entry stands for.
+
+    Attributes:
+        SPECIAL: A control token, such as [CLS] or </s>.
+        UNUSED: A placeholder that no training text contains, such as [unused7].
+        BYTE: A byte or a part of a character, which is not valid UTF-8 on its own.
+        SYMBOL: Neither letters nor digits.
+        SUBWORD: A piece that continues a word.
+        WORD: A word, or the beginning of one.
+    """
+
+    SPECIAL = "special"
+    UNUSED = "unused"
+    BYTE = "byte"
+    SYMBOL = "symbol"
+    SUBWORD = "subword"
+    WORD = "whole word"
 
 
 class WordMark(StrEnum):
+    """How a vocabulary marks entries: those that continue a word, or those that begin one."""
+
     CONTINUED = "##"
     BYTE_LEVEL = "Ġ"
     SENTENCEPIECE = "▁"
@@ -290,12 +418,19 @@ class WordMark(StrEnum):
 
 
 def word_mark(tokens: Iterable[str]) -> WordMark:
-    marks = [mark for mark in WordMark if mark]
-    found = Counter(mark for token in tokens for mark in marks if token.startswith(mark) and token != mark)
-    return found.most_common(1)[0][0] if found else WordMark.NONE
+    """Return the mark that most entries begin with."""
+    counter: Counter[WordMark] = Counter()
+    for token in tokens:
+        for mark in (WordMark.CONTINUED, WordMark.BYTE_LEVEL, WordMark.SENTENCEPIECE):
+            if token.startswith(mark) and token != mark:
+                counter[mark] += 1
+    if not counter:
+        return WordMark.NONE
+    return counter.most_common(1)[0][0]
 
 
 def kind_of(token: str, decoded: str, category: str, mark: WordMark) -> Kind:
+    """Return the kind of an entry from how it is stored, its text, its category and the vocabulary's mark."""
     if _BYTE.fullmatch(token) or category == Category.UNDECODEABLE:
         return Kind.BYTE
     if _UNUSED.fullmatch(token):
@@ -307,13 +442,15 @@ def kind_of(token: str, decoded: str, category: str, mark: WordMark) -> Kind:
         return Kind.SYMBOL
     if mark is WordMark.NONE:
         return Kind.WORD
-    marked = token.startswith(mark)
-    return Kind.SUBWORD if marked == (mark is WordMark.CONTINUED) else Kind.WORD
+    has_mark = token.startswith(mark)
+    mark_means_continued = mark is WordMark.CONTINUED
+    return Kind.SUBWORD if has_mark == mark_means_continued else Kind.WORD
 
 
 def script_of(text: str) -> str:
-    found = [script for script in map(_script_of_character, text) if script]
-    return max(found, key=found.count) if found else NO_SCRIPT
+    """Return the script of most letters of a text; ``none`` if it has no letters."""
+    scripts = [script for script in map(_script_of_character, text) if script]
+    return max(scripts, key=scripts.count) if scripts else NO_SCRIPT
 
 
 @lru_cache(maxsize=4096)
@@ -326,29 +463,41 @@ _COPIES = 8
 
 
 def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: Insertion) -> Vocabulary:
-    """Let copies of words be words, and glue copies of pieces that the tokenizer then finds again."""
+    """Choose how copies of each entry are written as text, so that the tokenizer reads most of them.
+
+    Copies are words of their own, unless the tokenizer reads more of them when they are attached to each
+    other. Entries whose copies are mostly read as other entries are noted in ``unspelled``.
+    """
     if insertion is not Insertion.WORDS:
         return vocabulary
-    places = [place for place, category in enumerate(vocabulary.categories) if category.available]
-    as_words = _seen(vocabulary, tokenizer, places, Joining.WORDS)
-    # Where no copy is lost, nothing can be better.
-    merging = [place for place in places if as_words[place] < _COPIES]
-    attached = _seen(vocabulary, tokenizer, merging, Joining.ATTACHED)
-    chosen = [Joining.WORDS] * len(vocabulary)
-    for place in merging:
-        if attached[place] > as_words[place]:
-            chosen[place] = Joining.ATTACHED
-    if getattr(tokenizer, "estimates", False):  # it cannot tell what the model reads
-        return replace(vocabulary, joinings=tuple(chosen))
-    seen = {vocabulary.ids[place]: max(as_words[place], attached.get(place, 0)) for place in places}
-    unspelled = {token_id: count / _COPIES for token_id, count in seen.items() if 2 * count < _COPIES}
-    return replace(vocabulary, joinings=tuple(chosen), unspelled=unspelled)
+    available = [index for index, category in enumerate(vocabulary.categories) if category.available]
+    read_as_words = _copies_read(vocabulary, tokenizer, available, Joining.WORDS)
+    # Where every copy is read, nothing can be better.
+    incomplete = [index for index in available if read_as_words[index] < _COPIES]
+    read_attached = _copies_read(vocabulary, tokenizer, incomplete, Joining.ATTACHED)
+    joinings = [Joining.WORDS] * len(vocabulary)
+    for index in incomplete:
+        if read_attached[index] > read_as_words[index]:
+            joinings[index] = Joining.ATTACHED
+    if getattr(tokenizer, "estimates", False):
+        # Such a tokenizer cannot tell what the model reads.
+        return replace(vocabulary, joinings=tuple(joinings))
+    unspelled = {}
+    for index in available:
+        copies_read = max(read_as_words[index], read_attached.get(index, 0))
+        if 2 * copies_read < _COPIES:
+            unspelled[vocabulary.ids[index]] = copies_read / _COPIES
+    return replace(vocabulary, joinings=tuple(joinings), unspelled=unspelled)
 
 
-def _seen(
-    vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, places: Sequence[int], joining: Joining
+def _copies_read(
+    vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, indices: Sequence[int], joining: Joining
 ) -> dict[int, int]:
-    tokens = [replace(vocabulary.token(place), joining=joining) for place in places]
+    """Count how many of eight copies of each entry the tokenizer reads as the entry."""
+    tokens = [replace(vocabulary.token(index), joining=joining) for index in indices]
     texts = [copies_as_text(token, "a", Placement.SUFFIX, _COPIES) for token in tokens]
     encoded = tokenizer.encode_many(texts)
-    return {place: ids.count(token.id) for place, token, ids in zip(places, tokens, encoded, strict=True)}
+    counts = {}
+    for index, token, ids in zip(indices, tokens, encoded, strict=True):
+        counts[index] = ids.count(token.id)
+    return counts
