@@ -6,8 +6,8 @@ that answers it. Copies of one word are put behind one document at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 import stickytoken
-from bench import IMAGES, commands, refuse, write_json
+from bench import IMAGES, RESULTS, commands, refuse, write_json
 from stickytoken.detection.run import Run, encoder_for
 from stickytoken.encoders import Encoder
 from stickytoken.insertion import Insertion
@@ -28,14 +28,6 @@ NAME = "copies_figure"
 # Colours of ordinary, repaired and sticky, on a light and on a dark page.
 COLOURS = {"": ("#4c5a67", "#0b7285", "#c2410c"), "-dark": ("#adb5bd", "#3bc9db", "#ff922b")}
 INK = {"": "#212529", "-dark": "#dee2e6"}
-
-
-@dataclass(frozen=True)
-class Line:
-    """The share of documents that the search finds, for each number of copies."""
-
-    label: str
-    shares: list[float]
 
 
 def found_shares(search: SearchStage, encoder: Encoder, word: str) -> list[float]:
@@ -64,8 +56,8 @@ def ordinary_words(run: Run) -> list[str]:
     return [word for word in tokens["token"].to_list() if word.isalpha()]
 
 
-def draw(lines: Sequence[Line], version: str, path: Path) -> None:
-    """Draw the lines, each with its label at its end."""
+def draw_version(shares: Mapping[str, Sequence[float]], version: str, path: Path) -> None:
+    """Draw a line for each way, each with its label at its end."""
     ink = INK[version]
     style = {
         "svg.hashsalt": "stickytoken",
@@ -79,11 +71,11 @@ def draw(lines: Sequence[Line], version: str, path: Path) -> None:
     with mpl.rc_context(style):
         figure, axes = plt.subplots(figsize=(8, 3.4))
         places = range(len(COPIES))
-        for line, colour in zip(lines, COLOURS[version], strict=True):
-            percent = [100 * share for share in line.shares]
+        for (label, line), colour in zip(shares.items(), COLOURS[version], strict=True):
+            percent = [100 * share for share in line]
             axes.plot(places, percent, marker="o", linewidth=2.5, color=colour)
             axes.annotate(
-                line.label,
+                label.replace(", ", ",\n"),
                 (len(COPIES) - 1, percent[-1]),
                 xytext=(10, 0),
                 textcoords="offset points",
@@ -94,31 +86,30 @@ def draw(lines: Sequence[Line], version: str, path: Path) -> None:
         axes.set_xticks(places, [str(copies) for copies in COPIES])
         axes.set_ylim(0, 80)
         axes.yaxis.set_major_formatter("{x:.0f}%")
-        axes.set_xlabel("copies of the word in the document")
+        axes.set_xlabel("copies in the document")
         axes.set_title("Queries that find their document in the top 10", loc="left", color=ink)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.25)
-        figure.subplots_adjust(left=0.07, right=0.68, top=0.9, bottom=0.15)
+        figure.subplots_adjust(left=0.07, right=0.74, top=0.9, bottom=0.15)
         figure.savefig(path, metadata={"Date": None}, transparent=True)
         plt.close(figure)
 
 
-def main(run: Path, repaired: Path) -> None:
-    """Compare the worst token of RUN with ordinary words, and with itself in the model REPAIRED."""
+def measure(run: Path, repaired: Path) -> None:
+    """Compare the worst token of RUN with ordinary tokens, and with itself in the model REPAIRED."""
     opened = stickytoken.open_run(run)
     encoder = encoder_for(None, opened, "the figure")
     worst = opened.sticky["decoded"][0]
     search = search_of(opened, encoder)
     words = ordinary_words(opened)
     ordinary = np.mean([found_shares(search, encoder, word) for word in words], axis=0)
-    sticky = found_shares(search, encoder, worst)
     repaired_encoder = stickytoken.load_encoder(repaired, device=encoder.device)
-    after_repair = found_shares(search_of(opened, repaired_encoder), repaired_encoder, worst)
-    lines = [
-        Line("an ordinary word", ordinary.tolist()),
-        Line("the sticky token,\nafter the repair", after_repair),
-        Line("the sticky token", sticky),
-    ]
+    repaired_search = search_of(opened, repaired_encoder)
+    shares = {
+        "an ordinary token": ordinary.tolist(),
+        "the sticky token, after the repair": found_shares(repaired_search, repaired_encoder, worst),
+        "the sticky token": found_shares(search, encoder, worst),
+    }
     write_json(
         NAME,
         encoder.device,
@@ -127,11 +118,17 @@ def main(run: Path, repaired: Path) -> None:
         ordinary=words,
         documents=len(search.documents),
         copies=COPIES,
-        shares={line.label.replace("\n", " "): line.shares for line in lines},
+        shares=shares,
     )
+    draw()
+
+
+def draw() -> None:
+    """Draw the figure from its result file, for a light and for a dark page."""
+    shares = json.loads((RESULTS / f"{NAME}.json").read_text("utf-8"))["shares"]
     for version in COLOURS:
-        draw(lines, version, IMAGES / f"copies{version}.svg")
+        draw_version(shares, version, IMAGES / f"copies{version}.svg")
 
 
 if __name__ == "__main__":
-    commands(__doc__, main)
+    commands(__doc__, measure, draw)

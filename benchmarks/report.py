@@ -9,8 +9,10 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,20 @@ import numpy as np
 import polars as pl
 
 import stickytoken
-from bench import IMAGES, RESULTS, ROOT, Results, chromium, commands, refuse, save_picture, write_json
+from bench import (
+    IMAGES,
+    MINILM,
+    RESULTS,
+    ROOT,
+    SHARED,
+    Results,
+    chromium,
+    commands,
+    json_lines,
+    refuse,
+    save_picture,
+    write_json,
+)
 from models import large_vocabulary
 
 LOADED = "performance.getEntriesByType('navigation')[0].loadEventEnd"
@@ -138,6 +153,7 @@ def gallery() -> None:
 
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "compare.md")
 RECORD = RESULTS / "readme.json"
+SERVER = ROOT / "tests" / "support" / "embedding_server.py"
 
 
 def shown(text: str) -> list[tuple[str, list[str]]]:
@@ -152,26 +168,71 @@ def shown(text: str) -> list[tuple[str, list[str]]]:
     return found
 
 
+def prepare(folder: Path) -> None:
+    """Write the files that the commands of the README read into FOLDER, beside the run of all-MiniLM-L6-v2.
+
+    documents.jsonl has the documents of Cranfield, every 117th with eight copies of the worst token of the
+    run; sts.jsonl has 200 pairs of STS-B; words.txt has two sticky tokens and three words.
+    """
+    run = stickytoken.open_run(folder / "runs" / MINILM)
+    shutil.copytree(run.path, folder / "runs" / f"{MINILM}-profile-{run.record.identity[:12]}")
+    worst = run.sticky["decoded"][0]
+    with (folder / "documents.jsonl").open("w", encoding="utf-8") as written:
+        for place, row in enumerate(json_lines(SHARED / "data" / "cranfield" / "corpus.jsonl")):
+            text = f"{row['title']} {row['text']}".strip()
+            if place % 117 == 5:
+                text = " ".join([text, *([worst] * 8)])
+            if text:
+                written.write(json.dumps({"id": row["_id"], "text": text}, ensure_ascii=False) + "\n")
+    pairs = (SHARED / "data" / "stsb" / "test.jsonl").read_text("utf-8").splitlines(keepends=True)
+    (folder / "sts.jsonl").write_text("".join(pairs[:200]), "utf-8")
+    words = [worst, run.sticky["decoded"][-1], "river", "stone", "harbor"]
+    (folder / "words.txt").write_text("".join(f"{word}\n" for word in words), "utf-8")
+
+
+@contextlib.contextmanager
+def served_model() -> Iterator[None]:
+    """Serve all-MiniLM-L6-v2 as minilm on port 8080, as the README has it."""
+    command = [sys.executable, str(SERVER), MINILM, "--port", "8080", "--name", "minilm"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        if process.stdout is None or not process.stdout.readline().startswith("serving"):
+            refuse("the server on port 8080 did not start")
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def printed_by(command: str, folder: Path) -> dict[str, Any]:
+    """Run a command of a document; return what it printed, as lines, and its exit status."""
+    environment = {**os.environ, "COLUMNS": "150", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1"}
+    with served_model() if "localhost:8080" in command else contextlib.nullcontext():
+        done = subprocess.run(
+            shlex.split(command), cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+    return {
+        "stdout": done.stdout.splitlines(),
+        "stderr": done.stderr.splitlines(),
+        "status": done.returncode,
+    }
+
+
 def outputs(folder: Path, only: str = "") -> None:
     """Run the commands whose output the README and docs/compare.md show, and record what they print.
 
     A test compares the documents with the record. The commands run in FOLDER, which holds the run of the
-    first command as runs/all-MiniLM-L6-v2. --only runs the commands again that contain a text.
+    first command as runs/all-MiniLM-L6-v2, what `prepare` writes, and gemma-3-270m as `models.py assemble`
+    makes it. --only runs the commands again that contain a text.
     """
     earlier = json.loads(RECORD.read_text("utf-8"))["commands"] if RECORD.exists() else {}
-    environment = {**os.environ, "COLUMNS": "150", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1"}
-    found: dict[str, Any] = {}
-    for command, _ in [each for path in DOCUMENTS for each in shown(path.read_text("utf-8"))]:
-        if only not in command and command in earlier:
-            found[command] = earlier[command]
-        else:
-            done = subprocess.run(
-                shlex.split(command), cwd=folder, env=environment, capture_output=True, text=True, check=False
-            )
-            printed = {name: getattr(done, name).splitlines() for name in ("stdout", "stderr")}
-            found[command] = {**printed, "status": done.returncode}
-        write_json("readme", commands=found)
+    recorded: dict[str, Any] = {}
+    for path in DOCUMENTS:
+        for command, _ in shown(path.read_text("utf-8")):
+            is_known = command in earlier and only not in command
+            recorded[command] = earlier[command] if is_known else printed_by(command, folder)
+            write_json("readme", commands=recorded)
 
 
 if __name__ == "__main__":
-    commands(__doc__, large, gallery, outputs, run=of_run)
+    commands(__doc__, large, gallery, prepare, outputs, run=of_run)
