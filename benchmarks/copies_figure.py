@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -59,7 +60,7 @@ def ordinary_words(run: Run) -> list[str]:
 def draw_version(shares: Mapping[str, Sequence[float]], version: str, path: Path) -> None:
     """Draw a line for each way, each with its label at its end."""
     ink = INK[version]
-    style = {
+    style: Any = {  # rcParams names their keys one by one
         "svg.hashsalt": "stickytoken",
         "font.size": 11,
         "text.color": ink,
