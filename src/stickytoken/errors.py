@@ -1,14 +1,14 @@
-"""Every error that stickytoken raises on purpose: one root and a few children.
+"""Every error that stickytoken raises on purpose: one base class and a few subclasses.
 
-A message says what was passed, what is wrong with it and what to do. The command line prints
-these errors without a traceback; any other exception is a defect and shows one.
+A message says what was passed, what is wrong with it and what to do. The command line prints these errors
+without a traceback. Any other exception is a defect, and its traceback is printed.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-# How the note on an error begins that ended a measurement with finished shards.
+# Start of the note on an error that ended a measurement after some shards were finished.
 KEPT_NOTE = "finished shards are kept"
 
 
@@ -17,7 +17,7 @@ class StickyTokenError(Exception):
 
 
 class StickyTokenWarning(UserWarning):
-    """Something a user should know about results that are still usable."""
+    """Something that a user should know about results that are still usable."""
 
 
 class InputError(StickyTokenError):
@@ -53,7 +53,7 @@ class MissingExtraError(StickyTokenError):
 
 @contextmanager
 def reading(name: object, kind: type[StickyTokenError] = InputError) -> Iterator[None]:
-    """Turn an error of the operating system into one that names the file or folder that is read."""
+    """Turn an error of the operating system into one that names the file or folder being read."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Small facts that are computed once and then read from the user's cache folder."""
+"""What does not depend on models: the cache folder, settings of the process, cores, hashes, precisions."""
 
 from __future__ import annotations
 
@@ -18,21 +18,24 @@ _LOG = logging.getLogger("stickytoken")
 
 
 def cache_folder() -> Path:
-    if own := os.environ.get("STICKYTOKEN_CACHE"):
-        return Path(own)
+    """Return the folder for facts that are computed once, such as which way of computing is faster."""
+    configured = os.environ.get("STICKYTOKEN_CACHE")
+    if configured:
+        return Path(configured)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stickytoken"
 
 
 def recalled(name: str) -> dict[str, Any] | None:
+    """Return the values that `keep` wrote under a name; None if there are none."""
     try:
-        found = json.loads((cache_folder() / f"{name}.json").read_text(encoding="utf-8"))
+        values = json.loads((cache_folder() / f"{name}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return values if isinstance(values, dict) else None
 
 
 def keep(name: str, values: Mapping[str, Any]) -> None:
-    """Keep values under a name; a cache that cannot be written costs time, and is no error."""
+    """Write values under a name. A cache that cannot be written costs time, but is not an error."""
     folder = cache_folder()
     temporary = folder / f".{name}.{secrets.token_hex(8)}.tmp"
     try:
@@ -49,15 +52,15 @@ Value = TypeVar("Value")
 
 
 class SharedSetting(Generic[Value]):
-    """A setting of the whole process that several threads may need at once.
+    """A setting of the whole process that several threads may change at once.
 
-    The first that needs it notes the value that the user had, and the last puts it back. If each put back
-    what it had found, a value of ours would stay whenever threads leave in another order than they came.
+    The first thread remembers the value that the user had set, and the last one restores it. If every thread
+    restored the value that it found, one of our values could remain whenever threads overlap.
 
     Args:
-        read: gives the value.
-        write: sets it.
-        per_thread: whether each thread has a value of its own, which it must put back itself.
+        read: Returns the current value.
+        write: Sets a value.
+        per_thread: Whether each thread has its own value, which it must restore itself.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class SharedSetting(Generic[Value]):
 
     @contextmanager
     def at(self, value: Value) -> Iterator[None]:
+        """Set a value for the duration of a block."""
         with self._guard:
             if not self._users:
                 self._original = self._read()
@@ -94,18 +98,21 @@ class SharedSetting(Generic[Value]):
 
 
 def available_cores() -> int:
-    """Number of cores by affinity and by the quota of the container, at least 1."""
+    """Return the number of cores that this process may use, by affinity and container quota; at least 1."""
     from joblib import cpu_count
 
     return int(cpu_count())
 
 
 def digest(value: Any) -> str:
+    """Return the SHA-256 of a JSON value, whatever the order of its keys."""
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-class Precision(StrEnum):  # of matrix products
+class Precision(StrEnum):
+    """Precision of matrix products."""
+
     TF32 = "tf32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"

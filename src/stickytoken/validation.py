@@ -1,4 +1,4 @@
-"""Checks of what users pass: numbers, choices, paths, lists of values."""
+"""Checks of what users pass (numbers, choices, paths, lists), and text made harmless for display."""
 
 from __future__ import annotations
 
@@ -15,42 +15,46 @@ from stickytoken.errors import InputError
 
 Value = TypeVar("Value")
 
-_SHOWN = 80
+# Longest value that an error quotes, in characters.
+_QUOTED = 80
 
 
 def real_number(name: str, value: Any) -> float:
+    """Return a setting as a float; texts are refused."""
     with suppress(TypeError, ValueError, OverflowError):
         if not isinstance(value, (str, bytes)):
             return float(value)
     raise InputError(f"{name} is {shown(value)}: it must be a number")
 
 
-def whole_number(name: str, value: Any, least: int | None = None) -> int:
-    described = shown(value) if isinstance(value, str) else " ".join(str(value).split())[:_SHOWN]
+def whole_number(name: str, value: Any, minimum: int | None = None) -> int:
+    """Return a setting as an int; texts, truth values and fractions are refused."""
+    quoted = shown(value) if isinstance(value, str) else " ".join(str(value).split())[:_QUOTED]
     with suppress(TypeError, ValueError, OverflowError):
         number = int(value)
         if not isinstance(value, (str, bytes, bool)) and number == value:
-            if least is None or number >= least:
+            if minimum is None or number >= minimum:
                 return number
-            raise InputError(f"{name} is {described}: it must be at least {least}")
-    raise InputError(f"{name} is {described}: it must be a whole number")
+            raise InputError(f"{name} is {quoted}: it must be at least {minimum}")
+    raise InputError(f"{name} is {quoted}: it must be a whole number")
 
 
 def proportion(name: str, value: Any) -> float:
+    """Return a setting as a float between 0 and 1, both excluded."""
     number = real_number(name, value)
     if not 0 < number < 1:
         raise InputError(f"{name} is {number}: it must lie between 0 and 1")
     return number
 
 
-def set_whole_numbers(settings: object, least: Mapping[str, int]) -> None:
-    """Normalise integer fields of frozen settings, so that 8, 8.0 and NumPy's 8 are stored the same way."""
-    for name, bound in least.items():
-        object.__setattr__(settings, name, whole_number(name, getattr(settings, name), bound))
+def set_whole_numbers(settings: object, minimums: Mapping[str, int]) -> None:
+    """Normalize integer fields of frozen settings, so that 8, 8.0 and NumPy's 8 are stored the same way."""
+    for name, minimum in minimums.items():
+        object.__setattr__(settings, name, whole_number(name, getattr(settings, name), minimum))
 
 
 def set_choices(settings: object, kinds: Mapping[str, type[StrEnum]]) -> None:
-    """Normalise choices of frozen settings, so that a member and its text are stored the same way."""
+    """Normalize choices of frozen settings, so that a member and its text are stored the same way."""
     for name, kind in kinds.items():
         value = getattr(settings, name)
         if value not in tuple(kind):
@@ -59,11 +63,13 @@ def set_choices(settings: object, kinds: Mapping[str, type[StrEnum]]) -> None:
 
 
 def require_switch(name: str, value: object) -> None:
+    """Refuse a setting that is not a truth value."""
     if not isinstance(value, bool):
         raise InputError(f"{name} is {shown(value)}: it must be True or False")
 
 
 def file_path(name: str, value: object) -> Path:
+    """Return a path that a user passed, with ``~`` expanded."""
     if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
         raise InputError(f"{name} is {shown(value)}: pass a path, as a string or a pathlib.Path")
     text = os.fspath(value)
@@ -73,11 +79,12 @@ def file_path(name: str, value: object) -> Path:
         path = Path(text).expanduser()
         path.resolve()
         return path
-    except RuntimeError as error:  # ~nobody, or links in a circle
+    except RuntimeError as error:  # an unknown user after ~, or circular links
         raise InputError(f"{name} is {text!r}: {error}") from error
 
 
 def or_default(name: str, value: object, default: Value) -> Value:
+    """Return a settings object that a user passed, or the default instead of None."""
     if value is None:
         return default
     if not isinstance(value, type(default)):
@@ -88,53 +95,68 @@ def or_default(name: str, value: object, default: Value) -> Value:
 
 
 def require_callable(name: str, value: object) -> None:
+    """Refuse what is not a function."""
     if not callable(value):
         raise InputError(f"{name} is {shown(value)}: pass a function")
 
 
-def list_of(what: str, name: str, values: object, *, ordered: bool = True) -> list[Any]:
+def list_of(items: str, name: str, values: object, *, ordered: bool = True) -> list[Any]:
+    """Return what a user passed as a list: a list, an iterator, an array, or a column of a table.
+
+    Args:
+        items: What the list should contain, for errors.
+        name: Name of the argument, for errors.
+        values: What the user passed.
+        ordered: Refuse sets, whose order is not fixed.
+    """
     if isinstance(values, (str, bytes, bytearray, os.PathLike)):
-        raise InputError(f"{name} is {shown(values)}: pass a list of {what}")
-    if (columns := _columns_of(values)) is not None:
+        raise InputError(f"{name} is {shown(values)}: pass a list of {items}")
+    columns = _columns_of(values)
+    if columns is not None:
+        example = columns[0] if columns else "column"
         raise InputError(
             f"{name} is a table with the columns {', '.join(columns) or '(none)'}: pass one of them, "
-            f"such as table[{(columns or ['column'])[0]!r}]"
+            f"such as table[{example!r}]"
         )
     if isinstance(values, Mapping) or (ordered and isinstance(values, (set, frozenset))):
-        raise InputError(f"{name} is a {type(values).__name__}: pass a list of {what}, whose order is fixed")
+        raise InputError(f"{name} is a {type(values).__name__}: pass a list of {items}, whose order is fixed")
     if getattr(values, "ndim", 1) != 1:
-        raise InputError(
-            f"{name} is an array of shape {getattr(values, 'shape', '?')}: pass a list of {what}"
-        )
+        shape = getattr(values, "shape", "?")
+        raise InputError(f"{name} is an array of shape {shape}: pass a list of {items}")
     for method in ("to_list", "to_pylist", "tolist"):
         if not isinstance(values, type) and callable(getattr(values, method, None)):
             return list(getattr(values, method)())
     try:
         return list(values)  # type: ignore[call-overload,no-any-return]
     except TypeError:
-        raise InputError(f"{name} is {shown(values)}: pass a list of {what}") from None
+        raise InputError(f"{name} is {shown(values)}: pass a list of {items}") from None
 
 
 def shown(value: object) -> str:
-    return " ".join(reprlib.repr(value).split())[:_SHOWN]
+    """Return a short representation of a value on one line, for errors."""
+    return " ".join(reprlib.repr(value).split())[:_QUOTED]
 
 
-def _columns_of(values: object) -> list[str] | None:  # of a Polars, pandas, Arrow or `datasets` table
-    if callable(schema := getattr(values, "collect_schema", None)) and not isinstance(values, type):
+def _columns_of(values: object) -> list[str] | None:
+    """Return the columns of a Polars, pandas, Arrow or `datasets` table; None for anything else."""
+    if isinstance(values, type):
+        return None
+    schema = getattr(values, "collect_schema", None)
+    if callable(schema):
         return [str(name) for name in schema().names()]
     for attribute in ("column_names", "columns"):
         names = getattr(values, attribute, None)
-        if names is not None and not isinstance(values, type) and not callable(names):
+        if names is not None and not callable(names):
             return [str(name) for name in names]
     return None
 
 
-# Characters that begin emphasis, code, links, tables, mathematics or mentions, or make an address a link.
+# Characters that begin emphasis, code, links, tables, mathematics or mentions, or that make a link of an
+# address.
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]#|~$@!^]|(?<=:)/|(?<=www)\.|^[-+=]|(?<=^\d)[.)])", re.IGNORECASE)
 
-
-# Python calls them printable, but they are shown as nothing or as an empty box: blanks and fillers, and
-# variation selectors that stand alone, not behind the emoji or letter that they change.
+# Characters that Python calls printable, but that a terminal shows as nothing or as an empty box: blanks and
+# fillers, and variation selectors without an emoji or letter before them.
 _BLANK = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\uffa0]"
     "|(?<![^\\s'\"#\u2581])[\ufe00-\ufe0f\U000e0100-\U000e01ef](?!\u20e3)"
@@ -143,7 +165,7 @@ _BLANK = re.compile(
 
 def visible(text: str) -> str:
     """Escape every character that a terminal would interpret or hide, including lone surrogates."""
-    escaped = "".join(each if each.isprintable() else _code_point(each) for each in text)
+    escaped = "".join(character if character.isprintable() else _code_point(character) for character in text)
     return escaped if escaped.isascii() else _BLANK.sub(lambda match: _code_point(match[0]), escaped)
 
 
@@ -153,10 +175,11 @@ def _code_point(character: str) -> str:
 
 def markdown(text: str) -> str:
     """Escape text so that Markdown shows it literally, even in a table."""
-    shown = _MARKDOWN.sub(r"\\\1", visible(text))
-    return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    escaped = _MARKDOWN.sub(r"\\\1", visible(text))
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def markdown_table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:  # of escaped cells
+def markdown_table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table; its cells must be escaped already."""
     lines = (columns, ["---"] * len(columns), *rows)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -11,8 +11,9 @@ import pytest
 import planted
 import profiled
 from stickytoken import load_encoder, open_run, report
-from stickytoken.detection import run_folder
-from stickytoken.detection.run_folder import EVIDENCE_FILE, EVIDENCE_RECORD_FILE, unknown_copies
+from stickytoken.detection import _evidence
+from stickytoken.detection._evidence import unknown_copies
+from stickytoken.detection.run_folder import EVIDENCE_FILE, EVIDENCE_RECORD_FILE
 from stickytoken.methods.probes import SymptomStage
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import categorize
@@ -173,13 +174,11 @@ def test_copies_that_become_an_unknown_word_are_found(encoder):
 
 
 def test_curves_leave_out_copies_that_become_an_unknown_word(encoder, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_folder, "unknown_copies", lambda encoder, stage, token: {2} & set(stage.copies))
+    monkeypatch.setattr(_evidence, "unknown_copies", lambda encoder, stage, token: {2} & set(stage.copies))
     run = planted.detect_thirty(encoder, tmp_path / "run")
     row = run.evidence.tokens.row(0, named=True)
     for copies, value in zip(row["copies"], row["below"], strict=True):
         assert (value is None) == (copies == 2)
     said = run.evidence.cut_curves()
-    assert re.match(
-        r"the curve of token \d+ leaves 2 copies and more out, and those of \d+ more tokens: ", said
-    )
+    assert re.match(r"the curve of token \d+ \(also of \d+ more tokens\) leaves out 2 copies", said)
     assert "symptom-curves" in report(run)

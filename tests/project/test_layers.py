@@ -1,4 +1,4 @@
-"""How the package is built: directions of imports, what is private, what is loaded when, how long all is."""
+"""How the package is built: directions of imports, private modules, lazy imports, docstrings."""
 
 import ast
 import json
@@ -22,7 +22,6 @@ LAYERS = [
     {"findings"},
     {"vocabulary"},
     {"data"},
-    {"corpora", "tasks"},
     {"encoders"},
     {"inspection", "measurement"},
     {"methods"},

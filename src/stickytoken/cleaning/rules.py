@@ -47,7 +47,7 @@ class CleaningRules:
     def __post_init__(self) -> None:
         object.__setattr__(self, "words", _texts("words", self.words))
         object.__setattr__(self, "specials", _texts("specials", self.specials))
-        object.__setattr__(self, "longest_run", whole_number("longest_run", self.longest_run, least=2))
+        object.__setattr__(self, "longest_run", whole_number("longest_run", self.longest_run, 2))
 
     def to_json(self) -> dict[str, Any]:
         """Return the rules as JSON values."""

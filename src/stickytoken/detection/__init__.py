@@ -1,4 +1,4 @@
-"""Detect sticky tokens: identify the run, choose its tokens, plan, compute, decide, commit."""
+"""Detect sticky tokens: `detect` makes a run, `probe` measures a few tokens, `judge` measures other texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import stickytoken.data as readers
 import stickytoken.measurement as store
 import stickytoken.validation as checks
 from stickytoken.data import tables
-from stickytoken.detection import run as runs_of, run_folder
+from stickytoken.detection import _evidence, run as runs_of, run_folder
 from stickytoken.detection.run import Run, open_run
 from stickytoken.encoders.loading import AnyModel, load_encoder, reads_texts_only, route_of
 from stickytoken.encoders.loading.resolution import EncoderSpec
@@ -37,8 +37,10 @@ __all__ = ["Run", "detect", "judge", "open_run", "probe"]
 
 TokenSource: TypeAlias = int | str | Path | Iterable[int | str]
 
-# Increase it when the same inputs give other numbers than before.
+# Raise this when the same inputs give different numbers than before.
 IDENTITY_VERSION = 8
+# Largest number of texts of a corpus that `judge` compares with, unless the user passes another.
+ANCHORS = 2000
 
 
 def identity_parts(
@@ -48,6 +50,7 @@ def identity_parts(
     corpus: str,
     tokens: Sequence[Token] | None,
 ) -> dict[str, Any]:
+    """Return everything that can change a number of a run; ``tokens`` is None for all available ones."""
     return resume.identity_of(
         IDENTITY_VERSION,
         encoder,
@@ -74,37 +77,38 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     shard_probes: int | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> Run:
-    """Find sticky tokens. The same call continues a run that was cut off.
+    """Find the sticky tokens of a model. The same call continues an interrupted run.
 
     Args:
-        encoder: the model: anything that `load_encoder` takes, an encoder included.
-        method: name of the method; None is the one that the settings belong to, else the first that takes
-            what is given.
-        sentences: the corpus: a list of sentences, or anything that `load_sentences` takes; None is the
-            bundled corpus.
-        pairs: pairs, or a file of them, in place of sentences, for a method that takes them.
-        tokens: ids or texts of the tokens to examine, or a file of them; None is all available ones.
-        sample: look at a random sample of this many of them.
-        settings: of the method; None is its defaults, and insertion as words where a model reads only texts.
-        seed: replaces the seed of the settings.
-        out: the run folder; None is ``runs/<model>-<method>-<identity>``.
-        engine: ``local``, this process; ``ray``, the workers of a Ray on this machine or of the cluster
-            that RAY_ADDRESS names; a `RayCluster`; or an engine that is open, such as that of `ray_engine`.
-            It changes no number beyond rounding, and a run can be continued with another.
-        evidence: also keep what reports show beside the numbers: symptom curves and real pairs.
-            A finished run without it gets it.
-        shard_probes: texts in a shard, which is what a kill costs at most; None is 8,192, or 32,768 on a
-            CUDA GPU. It changes no number beyond rounding, but a run that is continued with another value
-            computes its shards again.
-        progress: told of every step.
+        encoder: The model: an encoder, or anything else that `load_encoder` takes.
+        method: Name of the method. None takes the method of the settings, or else the first method that
+            accepts the input.
+        sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. None takes
+            the bundled corpus.
+        pairs: Sentence pairs, or a file of them, instead of sentences. Only some methods accept pairs.
+        tokens: Ids or texts of the tokens to measure, or a file of them. None takes all available tokens.
+        sample: Measure only a random sample of this size.
+        settings: Settings of the method. None takes the defaults, with ``words`` insertion if the model only
+            accepts text.
+        seed: Replaces the seed of the settings.
+        out: The run folder. None is ``runs/<model>-<method>-<identity>``.
+        engine: Where to compute: ``local`` is this process; ``ray`` is a Ray cluster, started on this machine
+            or named by RAY_ADDRESS; or a `RayCluster`, or an open engine such as that of `ray_engine`. The
+            engine changes no number beyond rounding, so a run can be continued with another one.
+        evidence: Also measure what reports show: symptom curves, sentence pairs and search results. A
+            finished run that lacks them gets them.
+        shard_probes: Texts per shard, the most that a kill can cost. None is 8,192, or 32,768 on a CUDA GPU.
+            It changes no number beyond rounding, but a run that continues with another value computes its
+            shards again.
+        progress: Called at every step.
 
     Returns:
-        The finished run. A run that was finished before is opened, not computed again.
+        The finished run. A run that is already finished is opened, not computed again.
 
     Raises:
-        InputError: sentences, pairs, tokens or settings that cannot be used.
-        EncodingError: a text without a usable vector.
-        RunError: the folder belongs to another run or process, or cannot be written.
+        InputError: The sentences, pairs, tokens or settings cannot be used.
+        EncodingError: A text has no usable vector.
+        RunError: The folder belongs to another run or process, or cannot be written.
     """
     chosen_method = registry.choose_method(method, settings, pairs is not None)
     settings = settings or base.adjusted_defaults(chosen_method.settings(), reads_texts_only(encoder))
@@ -117,11 +121,12 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         run_folder.require_usable(out, chosen_method.entry.name, settings)
     files = runs_of.look_at_model(str(encoder)) if isinstance(encoder, (str, Path)) else None
     encoder = load_encoder(encoder)
-    _say_what_is_measured(encoder)
+    _warn_unless_cosine(encoder)
     model_identity = encoder.identity  # before its tokenizer is used: the user may have changed the model
     corpus = readers.readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.insertion)
-    if tokens is None and sample is None:  # of a list of candidates, not the words beside them
+    if tokens is None and sample is None:
+        # A list of candidates also has ordinary words for comparison; only the candidates are measured.
         tokens = getattr(encoder.tokenizer, "candidate_ids", None)
     named = None if tokens is None else token_ids(vocabulary, tokens)
     chosen = choose_tokens(vocabulary, named, sample, settings.seed)
@@ -147,28 +152,31 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
                 held.finish(held.record.model_copy(update={"result": result}))
         run = open_run(folder.path)
         if evidence and not run_folder.has_evidence(folder):
-            stage = chosen_method.evidence_stage(job, run.plan)
-            if stage is not None:
-                search = small_search.search_stage(encoder, settings.insertion, _searchable(run))
-                found = run_folder.measured_evidence(job, stage, run, search=search, progress=progress)
-                folder.write_table(run_folder.EVIDENCE_FILE, found.tokens)
-                folder.write_record(run_folder.EVIDENCE_RECORD_FILE, found.record)
+            _write_evidence(job, run, folder, progress)
     runs_of.record_model(run.path, run.record, files)
     return run
 
 
-def _searchable(run: Run) -> list[str]:
-    """Return the texts of a run that a small search can be made of."""
+def _write_evidence(
+    job: base.Job[base.MethodSettings], run: Run, folder: run_folder.RunFolder, progress: ProgressCallback
+) -> None:
+    """Measure curves, pairs and search results, if the method has any, and write them into the run folder."""
+    stage = run.method.evidence_stage(job, run.plan)
+    if stage is None:
+        return
     texts = run.method.texts(run.plan)
-    return [*texts.carriers, *texts.anchors]
+    search = small_search.search_stage(job.encoder, job.settings.insertion, [*texts.carriers, *texts.anchors])
+    measured = _evidence.measured_evidence(job, stage, run, search=search, progress=progress)
+    folder.write_table(run_folder.EVIDENCE_FILE, measured.tokens)
+    folder.write_record(run_folder.EVIDENCE_RECORD_FILE, measured.record)
 
 
-def _say_what_is_measured(encoder: Encoder) -> None:
+def _warn_unless_cosine(encoder: Encoder) -> None:
     similarity = similarity_of(encoder)
     if similarity is not Similarity.COSINE:
         warnings.warn(
-            f"{encoder.name} compares vectors by {similarity}; detection measures cosine similarity, which "
-            "ignores the lengths of vectors",
+            f"{encoder.name} compares vectors by {similarity}, but detection measures cosine similarity, "
+            "which ignores the norm of vectors",
             StickyTokenWarning,
             stacklevel=3,
         )
@@ -177,54 +185,71 @@ def _say_what_is_measured(encoder: Encoder) -> None:
 def _record(
     job: base.Job[base.MethodSettings], method: base.AnyMethod, model: EncoderIdentity
 ) -> run_folder.RunRecord:
-    encoder, corpus, name = job.encoder, job.corpus, method.entry.name
-    fingerprint = readers.corpus_fingerprint(corpus, method.uses_topics)
+    """Return the record of a run that is about to start."""
+    encoder = job.encoder
+    name = method.entry.name
+    fingerprint = readers.corpus_fingerprint(job.corpus, method.uses_topics)
     tokens = job.tokens if job.restricted else None
     parts = identity_parts(model, name, job.settings, fingerprint, tokens)
-    loading = endpoint = None
-    spec: EncoderSpec | None = getattr(encoder, "spec", None)
-    if spec is not None:  # or nobody but its maker can load the encoder again
-        if spec.endpoint is not None:
-            endpoint = run_folder.EndpointRecord(
-                tokenizer=spec.vocabulary,
-                candidates=spec.candidates,
-                max_length=spec.max_length,
-                dimensions=spec.endpoint.dimensions,
-                key_variable=spec.endpoint.key_variable,
-            )
-        loading = run_folder.LoadingRecord(
-            dtype=spec.dtype,
-            revision=spec.revision,
-            layer_choice=spec.layer_choice,
-            truncate_dim=spec.truncate_dim,
-            endpoint=endpoint,
-            route=spec.route,
-            **{name: value for name, value in asdict(spec.prompting).items() if name != "prompt_name"},
-        )
+    model_record = run_folder.ModelRecord(
+        name=encoder.name,
+        vocabulary=len(job.vocabulary),
+        available=len(job.vocabulary.available),
+        device=encoder.device,
+        parameters=getattr(encoder, "parameters", None),
+        loading=_loading_record(getattr(encoder, "spec", None)),
+        route=route_of(encoder),
+    )
     return run_folder.RunRecord(
         identity=digest(parts),
         identity_parts=parts,
         method=name,
-        model=run_folder.ModelRecord(
-            name=encoder.name,
-            vocabulary=len(job.vocabulary),
-            available=len(job.vocabulary.available),
-            device=encoder.device,
-            parameters=getattr(encoder, "parameters", None),
-            loading=loading,
-            route=route_of(encoder),
-        ),
-        corpus=run_folder.CorpusRecord(
-            source=corpus.source,
-            sentences=len(corpus) if isinstance(corpus, readers.Sentences) else None,
-            unknown=corpus.unknown,
-            **{name: getattr(corpus, name, 0) for name in ("blank", "duplicates", "too_long")},
-        ),
+        model=model_record,
+        corpus=_corpus_record(job.corpus),
         tokens=len(job.tokens),
         settings=asdict(job.settings),
         versions=resume.package_versions(),
         hardware=resume.hardware(encoder.device),
         started=resume.now(),
+    )
+
+
+def _loading_record(spec: EncoderSpec | None) -> run_folder.LoadingRecord | None:
+    """Return how to load the encoder again; None if it was made from an object."""
+    if spec is None:
+        return None
+    endpoint = None
+    if spec.endpoint is not None:
+        endpoint = run_folder.EndpointRecord(
+            tokenizer=spec.vocabulary,
+            candidates=spec.candidates,
+            max_length=spec.max_length,
+            dimensions=spec.endpoint.dimensions,
+            key_variable=spec.endpoint.key_variable,
+        )
+    prompting = asdict(spec.prompting)
+    del prompting["prompt_name"]  # the record holds the prompt itself
+    return run_folder.LoadingRecord(
+        dtype=spec.dtype,
+        revision=spec.revision,
+        layer_choice=spec.layer_choice,
+        truncate_dim=spec.truncate_dim,
+        endpoint=endpoint,
+        route=spec.route,
+        **prompting,
+    )
+
+
+def _corpus_record(corpus: readers.Sentences | readers.PairCorpus) -> run_folder.CorpusRecord:
+    if isinstance(corpus, readers.PairCorpus):
+        return run_folder.CorpusRecord(source=corpus.source, sentences=None, unknown=corpus.unknown)
+    return run_folder.CorpusRecord(
+        source=corpus.source,
+        sentences=len(corpus),
+        unknown=corpus.unknown,
+        blank=corpus.blank,
+        duplicates=corpus.duplicates,
+        too_long=corpus.too_long,
     )
 
 
@@ -241,46 +266,44 @@ def probe(
     """Measure named tokens, without a run folder.
 
     Args:
-        encoder: the model: anything that `load_encoder` takes, an encoder included.
-        tokens: ids or texts of tokens, or a file of them; with text insertion they must be able to occur
-            in text.
-        method: name of the method; None is the one that the settings belong to, else the first that takes
-            what is given.
-        sentences: the corpus: a list of sentences, or anything that `load_sentences` takes; None is the
-            bundled corpus.
-        pairs: pairs, or a file of them, in place of sentences, for a method that takes them.
-        settings: of the method; None is its defaults, and insertion as words where a model reads only texts.
-        progress: told of every step.
+        encoder: The model: an encoder, or anything else that `load_encoder` takes.
+        tokens: Ids or texts of tokens, or a file of them. With text insertion, they must be able to occur in
+            text.
+        method: Name of the method. None takes the method of the settings, or else the first method that
+            accepts the input.
+        sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. None takes
+            the bundled corpus.
+        pairs: Sentence pairs, or a file of them, instead of sentences. Only some methods accept pairs.
+        settings: Settings of the method. None takes the defaults, with ``words`` insertion if the model only
+            accepts text.
+        progress: Called at every step.
 
     Returns:
-        What the method measured, one item per token in the order given.
+        What the method measured, one item per token, in the order of ``tokens``.
 
     Raises:
-        InputError: a token that cannot be probed, or inputs that cannot be used.
+        InputError: A token cannot be probed, or an input cannot be used.
     """
     chosen = registry.choose_method(method, settings, pairs is not None)
     settings = settings or base.adjusted_defaults(chosen.settings(), reads_texts_only(encoder))
     checks.require_callable("progress", progress)
     corpus = readers.choose_corpus(sentences, pairs)
     encoder = load_encoder(encoder)
-    _say_what_is_measured(encoder)
+    _warn_unless_cosine(encoder)
     corpus = readers.readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.insertion)
     probed = []
     for token_id in token_ids(vocabulary, tokens):
-        place = vocabulary.place(token_id)
-        category = vocabulary.categories[place]
+        index = vocabulary.place(token_id)
+        category = vocabulary.categories[index]
         if settings.insertion is not Insertion.IDS and not category.available:
             raise InputError(
-                f"token id {token_id} ({vocabulary.tokens[place]!r}) cannot occur in text "
+                f"token id {token_id} ({vocabulary.tokens[index]!r}) cannot occur in text "
                 f"({category.value}): probe it with ids insertion"
             )
-        probed.append(vocabulary.token(place))
+        probed.append(vocabulary.token(index))
     job = base.Job(encoder, settings, corpus, vocabulary, probed, True, False)
     return chosen.probe(job, progress)
-
-
-ANCHORS = 2000
 
 
 def judge(
@@ -294,22 +317,22 @@ def judge(
 ) -> base.Judgement:
     """Measure what the tokens of a finished run do to the texts of a corpus.
 
-    Only texts of the corpus are encoded, a few random tokens in them, and the tokens that may matter there:
-    all other lifts are computed from the pulls and contractions that the run measured. A run made on the
-    corpus, with ``detect(..., sentences=...)``, measures every token on it and takes minutes.
+    Encodes the texts of the corpus, copies of a few random tokens in them, and copies of the tokens that may
+    matter there. All other lifts are computed from the pull and contraction that the run measured. To measure
+    every token on the corpus, which takes minutes, call ``detect(..., sentences=...)``.
 
     Args:
-        run: a finished run, or its folder.
-        sentences: the corpus: a list of texts, or anything that `load_sentences` takes.
-        column: the column with the texts, for files and Hub datasets.
-        encoder: the run's model; None loads the one that the run names, as it was loaded.
-        anchors: random texts of the corpus to compare with, at most.
-        progress: told of every step.
+        run: A finished run, or its folder.
+        sentences: The corpus: a list of texts, or anything else that `load_sentences` takes.
+        column: The column with the texts, for files and Hub datasets.
+        encoder: The model of the run. None loads the model that the run names, with the same options.
+        anchors: Maximum number of texts of the corpus to compare with, drawn at random.
+        progress: Called at every step.
 
     Raises:
-        InputError: the corpus cannot be used, or the run's method cannot judge.
-        ModelError: the model cannot be found or used.
-        RunError: the folder is no finished run, is damaged, or its model is another.
+        InputError: The corpus cannot be used, or the method of the run cannot judge.
+        ModelError: The model cannot be found or used.
+        RunError: The folder is not a finished run, is damaged, or was made with another model.
     """
     opened = open_run(run)
     opened.method.require_judging(opened)
@@ -320,8 +343,8 @@ def judge(
     corpus = readers.readable(corpus, model.tokenizer, model.name)
     settings: Any = runs_of.restored_settings(opened)
     vocabulary = written(categorize(model.tokenizer), model.tokenizer, settings.insertion)
-    of_run = set(opened.tokens["token_id"].to_list())
-    tokens = [token for token in vocabulary.available if token.id in of_run]
+    run_ids = set(opened.tokens["token_id"].to_list())
+    tokens = [token for token in vocabulary.available if token.id in run_ids]
     restricted = len(tokens) < len(vocabulary.available)
     job = base.Job(model, settings, corpus, vocabulary, tokens, restricted, not restricted)
     return opened.method.judge(job, opened, anchors, progress)
@@ -333,28 +356,39 @@ _BY_ID = re.compile(r"\s*#(\d{1,9})\s*", re.ASCII)
 def choose_tokens(
     vocabulary: Vocabulary, ids: Sequence[int] | None, sample: int | None, seed: int
 ) -> list[Token]:
+    """Return the tokens to measure, by ascending id: the named ones or all, or a random sample of these.
+
+    Raises:
+        InputError: There are no tokens, a named one is not available, or the sample is too large.
+    """
     tokens = vocabulary.available if ids is None else available_tokens(vocabulary, ids)
-    available = {token.id: token for token in sorted(tokens, key=lambda token: token.id)}
-    if not available:
+    tokens_by_id = {token.id: token for token in sorted(tokens, key=lambda token: token.id)}
+    if not tokens_by_id:
         raise InputError(
-            "there are no tokens to test: the vocabulary has no available entry, or none was named"
+            "there are no tokens to measure: the vocabulary has no available entry, or none was named"
         )
     if sample is None:
-        return list(available.values())
+        return list(tokens_by_id.values())
     sample = checks.whole_number("sample", sample)
-    if not 1 <= sample <= len(available):
+    if not 1 <= sample <= len(tokens_by_id):
         raise InputError(
-            f"sample is {sample}: it must be between 1 and {len(available)}, the number of tokens"
+            f"sample is {sample}: it must be between 1 and {len(tokens_by_id)}, the number of tokens"
         )
-    return [available[token_id] for token_id in drawn_ids(list(available), sample, seed)]
+    return [tokens_by_id[token_id] for token_id in drawn_ids(list(tokens_by_id), sample, seed)]
 
 
 def drawn_ids(ids: Sequence[int], sample: int, seed: int) -> list[int]:
-    drawn = np.random.default_rng(seed).choice(ids, size=sample, replace=False)
-    return sorted(int(token_id) for token_id in drawn)
+    """Draw ids at random without replacement, and return them in ascending order."""
+    sampled_ids = np.random.default_rng(seed).choice(ids, size=sample, replace=False)
+    return sorted(int(token_id) for token_id in sampled_ids)
 
 
 def available_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:
+    """Return the tokens with these ids, without repetitions.
+
+    Raises:
+        InputError: Text cannot produce one of them.
+    """
     available = {token.id: token for token in vocabulary.available}
     for token_id in ids:
         if token_id not in available:
@@ -365,41 +399,59 @@ def available_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:
 
 
 def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
+    """Return the ids of tokens that a Python caller names: one id or text, a list of them, or a file.
+
+    Raises:
+        InputError: A token is not in the vocabulary, or is neither an id nor a text.
+    """
     if isinstance(tokens, PathLike):
         return token_ids_from_file(vocabulary, checks.file_path("tokens", tokens))
-    single = isinstance(tokens, (str, Integral)) and not isinstance(tokens, bool)
-    given = [tokens] if single else checks.list_of("token ids or texts", "tokens", tokens, ordered=False)
-    if not given:
+    names: list[Any]
+    if isinstance(tokens, (str, Integral)) and not isinstance(tokens, bool):
+        names = [tokens]
+    else:
+        names = checks.list_of("token ids or texts", "tokens", tokens, ordered=False)
+    if not names:
         raise InputError("the list of tokens is empty: name at least one token")
-    found = []
-    for place, token in enumerate(given, start=1):
-        if not isinstance(token, (str, Integral)) or isinstance(token, bool):
-            raise InputError(f"token {place} is {shown(token)}: pass a token id, or the text of a token")
-        found.append(find_token(vocabulary, token) if isinstance(token, str) else int(token))
-    return found
+    ids = []
+    for number, name in enumerate(names, start=1):
+        if isinstance(name, str):
+            ids.append(find_token(vocabulary, name))
+        elif isinstance(name, Integral) and not isinstance(name, bool):
+            ids.append(int(name))
+        else:
+            raise InputError(f"token {number} is {shown(name)}: pass a token id, or the text of a token")
+    return ids
 
 
 def find_token(vocabulary: Vocabulary, text: str) -> int:
-    """Find an entry by its vocabulary string, or else its decoded text, or this without outer white space."""
-    for names in (vocabulary.tokens, vocabulary.decoded, tuple(name.strip() for name in vocabulary.decoded)):
-        found = [
-            (token_id, category)
-            for token_id, name, category in zip(vocabulary.ids, names, vocabulary.categories, strict=True)
-            if name == text and text
-        ]
-        reachable = [token_id for token_id, category in found if category.available]
-        wanted = reachable or [token_id for token_id, _ in found]
-        if len(wanted) == 1:
-            return wanted[0]
-        if wanted:
-            shown = ", ".join(str(token_id) for token_id in wanted[:5])
-            raise InputError(f"{text!r} may be any of the token ids {shown}: pass the id instead")
-    raise InputError(f"the vocabulary has no token {text!r}: `stickytoken tokens` lists what there is")
+    """Return the id of the entry with this vocabulary string, decoded text, or decoded text without spaces.
+
+    Raises:
+        InputError: No entry matches, or several entries match equally well.
+    """
+    stripped = [name.strip() for name in vocabulary.decoded]
+    for names in (vocabulary.tokens, vocabulary.decoded, stripped):
+        matching_ids = []
+        available_ids = []
+        for token_id, name, category in zip(vocabulary.ids, names, vocabulary.categories, strict=True):
+            if text and name == text:
+                matching_ids.append(token_id)
+                if category.available:
+                    available_ids.append(token_id)
+        candidates = available_ids or matching_ids
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            listed = ", ".join(str(token_id) for token_id in candidates[:5])
+            raise InputError(f"{text!r} matches several token ids ({listed}): pass one of the ids")
+    raise InputError(f"the vocabulary has no token {text!r}: `stickytoken tokens` shows what it has")
 
 
 def find_named(vocabulary: Vocabulary, name: str) -> int:
-    """Find an entry by ``#`` and its id, or as in `find_token`."""
-    if (by_id := _BY_ID.fullmatch(name)) is not None:
+    """Return the id of an entry named by ``#`` and its id, or as in `find_token`."""
+    by_id = _BY_ID.fullmatch(name)
+    if by_id is not None:
         return int(by_id.group(1))
     try:
         return find_token(vocabulary, name)
@@ -410,70 +462,102 @@ def find_named(vocabulary: Vocabulary, name: str) -> int:
 
 
 def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
-    """Read tokens from the lines of a txt file, or columns ``token_id`` and ``token``, which must agree."""
+    """Read tokens from a txt file with one per line, or from a table with a column token_id or token.
+
+    If a table has both columns, they must agree.
+
+    Raises:
+        InputError: The file cannot be read, or a token is not in the vocabulary.
+    """
     if path.suffix.lower() not in tables.TABLE_SUFFIXES:
-        names = [line for line in tables.decode(tables.read_bytes(path), path).split("\n") if line.strip()]
+        lines = tables.decode(tables.read_bytes(path), path).split("\n")
+        names = [line for line in lines if line.strip()]
     else:
         frame = tables.read_table(path)
         if "token_id" in frame.columns:
-            values = frame["token_id"]
-            if not values.dtype.is_numeric() and values.dtype != pl.String:
-                raise InputError(f"column 'token_id' of {path} contains {values.dtype}, not whole numbers")
-            whole = values.cast(pl.Int64, strict=False)
-            if values.dtype.is_float():
-                whole = whole.set(values != whole, None)
-            if (missing := whole.is_null()).any():
-                row = missing.to_list().index(True) + 1
-                raise InputError(f"{path}: the token_id of row {row} is not a whole number")
-            ids: list[int] = whole.to_list()
-            given = frame["token"].to_list() if "token" in frame.columns else [None] * len(ids)
-            places = {token_id: place for place, token_id in enumerate(vocabulary.ids)}
-            for row, (token_id, token) in enumerate(zip(ids, given, strict=True), start=1):
-                place = places.get(token_id)
-                if place is None or token is None:  # what is not in the vocabulary is refused later
-                    continue
-                name, text = vocabulary.tokens[place], vocabulary.decoded[place]
-                if str(token) not in (name, text) and str(token).strip() not in (name.strip(), text.strip()):
-                    raise InputError(
-                        f"{path}: row {row} says that token id {token_id} is {shown(token)}, and this model "
-                        f"has {name!r} there: the table is of another model, or one of the columns is wrong"
-                    )
+            ids = _column_of_ids(frame["token_id"], path)
+            if "token" in frame.columns:
+                _require_agreement(vocabulary, ids, frame["token"].to_list(), path)
             return ids
         if "token" not in frame.columns:
+            columns = ", ".join(frame.columns) or "none"
+            raise InputError(f"{path} has no column 'token_id' or 'token': it has {columns}")
+        names = _column_of_names(frame["token"], path)
+    ids_by_name = dict(zip(vocabulary.tokens, vocabulary.ids, strict=True))
+    ids = []
+    for name in names:
+        if name in ids_by_name:
+            ids.append(ids_by_name[name])
+        else:
+            ids.append(find_named(vocabulary, name.rstrip("\r")))
+    return ids
+
+
+def _column_of_ids(values: pl.Series, path: Path) -> list[int]:
+    """Return the column token_id as whole numbers."""
+    if not values.dtype.is_numeric() and values.dtype != pl.String:
+        raise InputError(f"column 'token_id' of {path} contains {values.dtype}, not whole numbers")
+    integers = values.cast(pl.Int64, strict=False)
+    if values.dtype.is_float():
+        integers = integers.set(values != integers, None)
+    ids: list[int] = integers.to_list()
+    if None in ids:
+        row = ids.index(None) + 1  # type: ignore[arg-type]
+        raise InputError(f"{path}: the token_id of row {row} is not a whole number")
+    return ids
+
+
+def _column_of_names(values: pl.Series, path: Path) -> list[str]:
+    """Return the column token, which must be text without gaps."""
+    if values.dtype != pl.String:
+        raise InputError(f"column 'token' of {path} contains {values.dtype}, not text")
+    names: list[str] = values.to_list()
+    if None in names:
+        row = names.index(None) + 1  # type: ignore[arg-type]
+        raise InputError(f"{path}: the token of row {row} is missing")
+    return names
+
+
+def _require_agreement(vocabulary: Vocabulary, ids: Sequence[int], names: Sequence[Any], path: Path) -> None:
+    """Refuse a table whose columns token_id and token name different entries.
+
+    Ids that are not in the vocabulary are refused later, where the tokens are chosen.
+    """
+    index_by_id = {token_id: index for index, token_id in enumerate(vocabulary.ids)}
+    for row, (token_id, name) in enumerate(zip(ids, names, strict=True), start=1):
+        index = index_by_id.get(token_id)
+        if index is None or name is None:
+            continue
+        token = vocabulary.tokens[index]
+        text = vocabulary.decoded[index]
+        is_same = str(name) in (token, text) or str(name).strip() in (token.strip(), text.strip())
+        if not is_same:
             raise InputError(
-                f"{path} has no column 'token_id' or 'token': it has {', '.join(frame.columns) or 'none'}"
+                f"{path}: row {row} says that token id {token_id} is {shown(name)}, but in this model it is "
+                f"{token!r}: use the table of this model, or correct the row"
             )
-        texts = frame["token"]
-        if texts.dtype != pl.String:
-            raise InputError(f"column 'token' of {path} contains {texts.dtype}, not text")
-        if (missing := texts.is_null()).any():
-            raise InputError(f"{path}: the token of row {missing.to_list().index(True) + 1} is missing")
-        names = texts.to_list()
-    ids_by_token = dict(zip(vocabulary.tokens, vocabulary.ids, strict=True))
-    return [
-        ids_by_token[name] if name in ids_by_token else find_named(vocabulary, name.rstrip("\r"))
-        for name in names
-    ]
 
 
 @dataclass(frozen=True)
 class Reopened:
+    """A finished run whose model is loaded again, ready to measure curves of more tokens."""
+
     run: Run
     job: base.Job[base.MethodSettings]  # its corpus is empty, because the plan holds all texts
     stage: probes.EvidenceStage  # carriers and anchors, encoded once
 
 
 def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
+    """Prepare a finished run for `token_evidence`.
+
+    Raises:
+        RunError: The run was made with another model.
+        InputError: The method of the run measures no curves.
+    """
     runs_of.require_same_model(run, encoder)
-    job = base.Job(
-        encoder,
-        runs_of.restored_settings(run),
-        readers.Sentences((), "the plan of the run"),
-        vocabulary,
-        [],
-        True,
-        False,
-    )
+    settings = runs_of.restored_settings(run)
+    no_corpus = readers.Sentences((), "the plan of the run")
+    job = base.Job(encoder, settings, no_corpus, vocabulary, [], True, False)
     stage = run.method.evidence_stage(job, run.plan)
     if stage is None:
         raise InputError(f"the method {run.record.method} puts no tokens into texts, so it has none to show")
@@ -481,5 +565,6 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
 
 
 def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bool) -> run_folder.RunEvidence:
-    named = [token.id for token in available_tokens(opened.job.vocabulary, token_ids)]
-    return run_folder.measured_evidence(opened.job, opened.stage, opened.run, named, with_ordinary)
+    """Measure curves and pairs of some tokens of a finished run, and of ordinary ones if asked."""
+    ids = [token.id for token in available_tokens(opened.job.vocabulary, token_ids)]
+    return _evidence.measured_evidence(opened.job, opened.stage, opened.run, ids, with_ordinary)

@@ -1,4 +1,4 @@
-"""Read runs of schema 3, whose verdicts are of an older rule, in the form of today."""
+"""Convert runs of schema 3, whose verdicts follow an older rule, to the current form."""
 
 from __future__ import annotations
 
@@ -11,12 +11,21 @@ OLDER_SCHEMA = 3
 
 
 def upgraded_run(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert run.json of schema 3; the run of another method stays as it is."""
+    """Convert run.json of schema 3; runs of other methods are returned unchanged."""
     result = raw.get("result")
     if not isinstance(result, Mapping) or "ordinary_lift" not in result:
         return dict(raw)
-    kept = ("sticky", "sequences", "seconds", "looked_at", "topical", "ordinary_lift", "screening_carriers")
-    new_result = {name: result[name] for name in (*kept, "texts_per_token") if name in result}
+    unchanged = (
+        "sticky",
+        "sequences",
+        "seconds",
+        "looked_at",
+        "topical",
+        "ordinary_lift",
+        "screening_carriers",
+        "texts_per_token",
+    )
+    new_result = {name: result[name] for name in unchanged if name in result}
     new_result["ordinary_contraction"] = result.get("ordinary_contraction")
     new_result["confirmed"] = result.get("candidates")
     new_result["unconfirmed"] = 0
@@ -25,13 +34,13 @@ def upgraded_run(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def upgraded_plan(raw: Any) -> Any:
-    """Convert plan.json of schema 3; any other plan stays as it is."""
+    """Convert plan.json of schema 3; any other plan is returned unchanged."""
     if not isinstance(raw, Mapping) or "late_reference" not in raw:
         return raw
-    gone = ("reference", "late_reference", "vocabulary_anchors", "views")
-    plan = {name: value for name, value in raw.items() if name not in gone}
+    dropped = ("reference", "late_reference", "vocabulary_anchors", "views")
+    plan = {name: value for name, value in raw.items() if name not in dropped}
     plan["pilots"] = raw["late_reference"]
-    # The vocabulary entries were the last group of anchors.
+    # The last group of anchors consisted of vocabulary entries.
     if raw.get("vocabulary_anchors") and isinstance(plan.get("groups"), list):
         plan["groups"] = plan["groups"][:-1]
     return plan
@@ -40,7 +49,7 @@ def upgraded_plan(raw: Any) -> Any:
 def upgraded_tokens(
     tokens: pl.DataFrame, *, ordinary_lift: float, spread: float, ordinary_contraction: float | None
 ) -> pl.DataFrame:
-    """Convert tokens.parquet of schema 3: numbers in the units of today, verdicts as they were given."""
+    """Convert tokens.parquet of schema 3: numbers to the current units; the verdicts stay."""
     if ordinary_contraction is None:
         ordinary_contraction = float(tokens["contraction"].median() or 0.0)  # type: ignore[arg-type]
     columns = []

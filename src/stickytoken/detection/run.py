@@ -1,4 +1,4 @@
-"""A finished run, opened for reading."""
+"""A finished run, opened for reading: its results, its model, and what to do next."""
 
 from __future__ import annotations
 
@@ -40,13 +40,14 @@ class Run:
     """The results of one finished run.
 
     Args:
-        path: the run folder.
+        path: The run folder.
 
     Raises:
         RunError: The folder is not a run, is damaged or is not finished.
     """
 
     def __init__(self, path: Path) -> None:
+        """Read the record and the table of tokens, and check that they can be used."""
         self._folder = RunFolder(path)
         if not self._folder.exists():
             raise RunError(f"no run folder {str(path)!r}")
@@ -70,7 +71,7 @@ class Run:
             )
 
     def _read_tokens(self) -> pl.DataFrame:
-        """Read tokens.parquet, in today's form."""
+        """Read tokens.parquet, in the current form."""
         if not self.is_of_older_rule:
             return self._folder.read_table(TOKENS_FILE, self.method.columns)
         plan: Any = self.plan
@@ -84,24 +85,29 @@ class Run:
 
     @property
     def is_of_older_rule(self) -> bool:
-        """Whether the verdicts were given by the rule of an earlier version."""
+        """Whether the verdicts follow the rule of an earlier version."""
         return self.record.schema_version < self.method.rule_since
 
     def __repr__(self) -> str:
-        found = f"{len(self.sticky):,} of {self.record.tokens:,} tokens sticky"
-        return f"<Run: {self.record.model.name}, {self.record.method}, {found}, in {self.path}>"
+        count = f"{len(self.sticky):,} of {self.record.tokens:,} tokens sticky"
+        return f"<Run: {self.record.model.name}, {self.record.method}, {count}, in {self.path}>"
 
     def _repr_html_(self) -> str:
+        """Return a table of the sticky tokens, as notebooks show it."""
         titles = {"token_id": "id", "token": "token", "category": "category"}
-        listed = self.listed(self.sticky)
-        titles |= {column.key: column.title for column in listed} | {"verdict": "verdict"}
+        for column in self.listed(self.sticky):
+            titles[column.key] = column.title
+        titles["verdict"] = "verdict"
         rows = self.sticky.select(list(titles)).head(20).rows()
         head = "".join(f"<th>{_cell(title)}</th>" for title in titles.values())
-        body = "".join(f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in row)}</tr>" for row in rows)
-        left_out = len(self.sticky) - len(rows)
-        more = f"<p>{left_out:,} more in <code>run.sticky</code></p>" if left_out else ""
+        body = ""
+        for row in rows:
+            cells = "".join(f"<td>{_cell(value)}</td>" for value in row)
+            body += f"<tr>{cells}</tr>"
+        omitted = len(self.sticky) - len(rows)
+        note = f"<p>{omitted:,} more in <code>run.sticky</code></p>" if omitted else ""
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        return f"<p>{_cell(repr(self))}</p>{table}{more}"
+        return f"<p>{_cell(repr(self))}</p>{table}{note}"
 
     @property
     def path(self) -> Path:
@@ -117,32 +123,32 @@ class Run:
         return sticky.sort(self.method.ranked_by.key, "token_id", descending=[True, False], nulls_last=True)
 
     def strongest(self, count: int) -> pl.DataFrame:
-        """The tokens that stand out most without being flagged.
+        """The strongest tokens that are not flagged.
 
-        Half of them are those with the largest value in the column that the method ranks by. The other half
-        are those with the largest lift, where the method measures one in standard deviations.
+        The first half has the largest values in the column that the method ranks by. The second half has the
+        largest lifts, if the method measures lift in standard deviations.
         """
-        others = self.tokens.filter(~run_folder.is_flagged())
+        unflagged = self.tokens.filter(~run_folder.is_flagged())
         measures = [self.method.ranked_by.key]
-        if "lift_sd" in others.columns:
+        if "lift_sd" in unflagged.columns:
             measures.append("lift_sd")
-        share = max(1, count // len(measures))
-        chosen: list[int] = []
+        count_per_measure = max(1, count // len(measures))
+        ids: list[int] = []
         for measure in measures:
-            left = others.filter(~pl.col("token_id").is_in(chosen)).drop_nulls(measure)
-            ranked = left.sort(measure, "token_id", descending=[True, False])
-            chosen += ranked["token_id"].head(share).to_list()
-        order = pl.DataFrame({"token_id": chosen}, schema={"token_id": pl.Int64})
-        return order.join(others, on="token_id", maintain_order="left").select(others.columns)
+            remaining = unflagged.filter(~pl.col("token_id").is_in(ids)).drop_nulls(measure)
+            ranked = remaining.sort(measure, "token_id", descending=[True, False])
+            ids += ranked["token_id"].head(count_per_measure).to_list()
+        order = pl.DataFrame({"token_id": ids}, schema={"token_id": pl.Int64})
+        return order.join(unflagged, on="token_id", maintain_order="left").select(unflagged.columns)
 
     def listed(self, rows: pl.DataFrame) -> list[Column]:
-        """Columns of a short table of some tokens; without those of text that are empty for all of them."""
-        return [
-            column
-            for column in self.method.listed
-            if column.digits is not None
-            or (column.key in rows.columns and rows[column.key].null_count() < len(rows))
-        ]
+        """Columns of a short table of some tokens, without text columns that are empty in all rows."""
+        columns = []
+        for column in self.method.listed:
+            is_number = column.digits is not None
+            if is_number or (column.key in rows.columns and rows[column.key].null_count() < len(rows)):
+                columns.append(column)
+        return columns
 
     @property
     def model_name(self) -> str:
@@ -151,12 +157,12 @@ class Run:
 
     @property
     def model_title(self) -> str:
-        """The model as the user named it, and how it was read if not as it was saved."""
+        """The model as the user named it, with the layer and dimensions if they are not the defaults."""
         return self.record.model.long_title
 
     @property
     def available(self) -> int:
-        """Vocabulary entries that can occur in text."""
+        """Number of vocabulary entries that can occur in text."""
         return self.record.model.available
 
     @property
@@ -171,7 +177,7 @@ class Run:
 
     @property
     def plan(self) -> base.PlanRecord:
-        """What was derived from the model and the corpus before any token.
+        """What was derived from the model and the corpus before any token was measured.
 
         Raises:
             RunError: plan.json is missing or damaged.
@@ -183,28 +189,28 @@ class Run:
 
     @property
     def evidence(self) -> RunEvidence | None:
-        """Symptom curves and real pairs; None where none were kept.
+        """Symptom curves, sentence pairs and search results; None if the run has none.
 
         Raises:
-            RunError: what is there is damaged.
+            RunError: A file is damaged.
         """
         return run_folder.read_evidence(self._folder)
 
     def moved(self, token_id: int) -> Moved | None:
         """What copies of a token do to the rank of an average unrelated document.
 
-        None where the run has not kept it: for most tokens, and in a run without evidence.
+        None if that was not measured: for most tokens, and in a run without evidence.
         """
         evidence = self.evidence
         return None if evidence is None else evidence.moved(token_id)
 
     def harm(self, token_id: int) -> SearchHarm | None:
-        """What copies of a token do in a small search; None where the run has not kept it."""
+        """What copies of a token do in a small search; None if that was not measured."""
         evidence = self.evidence
         return None if evidence is None else evidence.harm(token_id)
 
     def harm_sentences(self, limit: int) -> list[str]:
-        """Say for the worst sticky tokens what their copies do in a search, without full stops."""
+        """What copies of the worst sticky tokens do in a search, one sentence each, without full stops."""
         sentences = []
         for row in self.sticky.head(limit).iter_rows(named=True):
             sentence = wording.harm_sentence(row, self.harm(row["token_id"]))
@@ -213,28 +219,28 @@ class Run:
         return sentences
 
     def plan_of(self, kind: type[RecordKind]) -> RecordKind:
-        """The plan of a method.
+        """The plan, as a record of this type.
 
         Raises:
-            RunError: the run is of another method, or has no plan.
+            RunError: The run is of another method, or has no plan.
         """
-        return self._of(self.plan, kind)
+        return self._require_kind(self.plan, kind)
 
     def result_of(self, kind: type[RecordKind]) -> RecordKind:
-        """The result of a method.
+        """The result, as a record of this type.
 
         Raises:
-            RunError: the run is of another method.
+            RunError: The run is of another method.
         """
-        return self._of(self.result, kind)
+        return self._require_kind(self.result, kind)
 
-    def _of(self, record: object, kind: type[RecordKind]) -> RecordKind:
+    def _require_kind(self, record: object, kind: type[RecordKind]) -> RecordKind:
         if not isinstance(record, kind):
             raise RunError(f"{self.path} contains a run of the method {self.record.method}")
         return record
 
     def token(self, token: int | str) -> pl.DataFrame:
-        """The rows of one token, given as id, vocabulary string or decoded text.
+        """The rows of one token, named by its id, vocabulary string or decoded text.
 
         Raises:
             InputError: The run has no such token, or the value is neither an id nor a text.
@@ -256,7 +262,7 @@ class Run:
         return judge(self, sentences, **options)
 
     def summary(self) -> dict[str, Any]:
-        """The run in JSON values, the sticky tokens included."""
+        """The result and the sticky tokens, as JSON values."""
         return {
             "run": str(self.path),
             "method": self.record.method,
@@ -269,12 +275,14 @@ class Run:
 
 
 def _cell(value: object) -> str:
+    """Write a value as HTML; a missing one is a hyphen."""
     if value is None:
         return "-"
     return html.escape(visible(f"{value:.4g}" if isinstance(value, float) else str(value)))
 
 
 def is_run(path: str | Path) -> bool:
+    """Return whether a path is a run folder."""
     return RunFolder(file_path("the run", path)).holds_run()
 
 
@@ -289,56 +297,68 @@ def open_run(path: Run | str | Path) -> Run:
 
 
 def flagged_tokens(run: Run | None) -> frozenset[int]:
+    """Return the ids of the sticky and topical tokens of a run; none without a run."""
     return frozenset() if run is None else frozenset(run_folder.flagged_ids(run.tokens))
 
 
-_FILE = "model.json"
-_VERSION = 1
-_READERS = ("stickytoken", "torch", "transformers", "sentence-transformers", "tokenizers")
-_POINTING_ELSEWHERE = ("adapter_config.json", "router_config.json")
-# Two states of a file with the same times cannot be told apart, and some file systems count in steps of two
-# seconds. Files this old when they were first looked at cannot have changed unseen since.
-_SETTLED = 3_000_000_000
+# The files of a model. `stickytoken check` compares them with model.json, so that it need not load the model.
+
+_MODEL_FILE = "model.json"
+_MODEL_FILE_VERSION = 1
+# Packages that take part in loading a model: with another version, the same files may give another model.
+_LOADING_PACKAGES = ("stickytoken", "torch", "transformers", "sentence-transformers", "tokenizers")
+# Files that name further files elsewhere.
+_FILES_WITH_REFERENCES = ("adapter_config.json", "router_config.json")
+# Nanoseconds. Two states of a file with the same times cannot be told apart, and some file systems have a
+# resolution of two seconds. A file that was older than this at the first look cannot change unnoticed later.
+_MIN_AGE = 3_000_000_000
 
 
 class ModelFilesRecord(Record):
-    """model.json: the files that the model of a run was loaded from, with nothing but its name."""
+    """model.json: the files from which the model of a run was loaded, without options that change it."""
 
     schema_version: int
-    files: str
-    versions: dict[str, str]
-    encoder: dict[str, Any]
+    files: str  # hash of all files
+    versions: dict[str, str]  # of the packages that loaded them
+    encoder: dict[str, Any]  # identity of the encoder
 
 
 class FileState(NamedTuple):
+    """What changes when a file changes."""
+
     size: int
-    modified: int  # in nanoseconds, as the next
-    changed: int
+    modified: int  # nanoseconds
+    changed: int  # nanoseconds
     inode: int
     device: int
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
+    """The files of a model at one moment."""
+
     folder: Path
     states: Mapping[str, FileState]  # of every file, by relative path
     looked_at: int  # the moment, in nanoseconds
 
     @property
     def settled(self) -> bool:
+        """Whether every file is old enough that a later change shows in its state."""
         latest = (max(state.modified, state.changed) for state in self.states.values())
-        return all(moment < self.looked_at - _SETTLED for moment in latest)
+        return all(moment < self.looked_at - _MIN_AGE for moment in latest)
 
     def fingerprint(self) -> str | None:
-        found = []
+        """Return a hash of all files; None if one has changed since the look or cannot be read."""
+        hashes = []
         for name in sorted(self.states):
             with suppress(OSError), (self.folder / name).open("rb") as stream:
-                found.append([name, hashlib.file_digest(stream, "sha256").hexdigest()])
-        unchanged = len(found) == len(self.states) and _states(self.folder) == self.states
-        return digest(found) if unchanged else None
+                hashes.append([name, hashlib.file_digest(stream, "sha256").hexdigest()])
+        unchanged = len(hashes) == len(self.states) and _file_states(self.folder) == self.states
+        return digest(hashes) if unchanged else None
 
 
 def look_at_model(name: str, revision: str | None = None) -> ModelFiles | None:
+    """Return the files of a model; None if it is not on this machine, or needs files of other folders."""
     if names_endpoint(name):
         return None
     source = resolve_model(name, revision)
@@ -346,77 +366,99 @@ def look_at_model(name: str, revision: str | None = None) -> ModelFiles | None:
     if source.origin is Origin.HUB or not _is_self_contained(folder):
         return None
     looked_at = time.time_ns()
-    states = _states(folder)
+    states = _file_states(folder)
     return ModelFiles(folder, states, looked_at) if states else None
 
 
 def record_model(path: Path, record: RunRecord, files: ModelFiles | None) -> None:
-    if files is None or not files.settled or (fingerprint := files.fingerprint()) is None:
+    """Write model.json into a run folder if the files of its model are known and unchanged."""
+    if files is None or not files.settled:
         return
-    own = _model_files(record, fingerprint)
-    if own is not None and not is_model_of(path, record, fingerprint):
+    fingerprint = files.fingerprint()
+    if fingerprint is None:
+        return
+    model_record = _model_files_record(record, fingerprint)
+    if model_record is not None and not is_model_of(path, record, fingerprint):
         with suppress(RunError):
-            RunFolder(path).write_record(_FILE, own)
+            RunFolder(path).write_record(_MODEL_FILE, model_record)
 
 
 def is_model_of(path: Path, record: RunRecord, fingerprint: str) -> bool:
-    own = _model_files(record, fingerprint)
+    """Return whether the model of a run was loaded from files with this hash."""
+    model_record = _model_files_record(record, fingerprint)
+    if model_record is None:
+        return False
     with suppress(RunError):  # a damaged record is replaced
-        return own is not None and RunFolder(path).read_record(_FILE, ModelFilesRecord) == own
+        return RunFolder(path).read_record(_MODEL_FILE, ModelFilesRecord) == model_record
     return False
 
 
-def _model_files(record: RunRecord, fingerprint: str) -> ModelFilesRecord | None:
+def _model_files_record(record: RunRecord, fingerprint: str) -> ModelFilesRecord | None:
     encoder = record.identity_parts.get("encoder")
     if not isinstance(encoder, dict):
         return None
-    versions = {name: version for name, version in package_versions().items() if name in _READERS}
-    return ModelFilesRecord(schema_version=_VERSION, files=fingerprint, versions=versions, encoder=encoder)
+    versions = {name: version for name, version in package_versions().items() if name in _LOADING_PACKAGES}
+    return ModelFilesRecord(
+        schema_version=_MODEL_FILE_VERSION, files=fingerprint, versions=versions, encoder=encoder
+    )
 
 
-def _states(folder: Path) -> dict[str, FileState] | None:
-    found: dict[str, FileState] = {}
-    unread: list[OSError] = []
-    for parent, folders, names in os.walk(folder, onerror=unread.append, followlinks=False):
-        for name in [*names, *(each for each in folders if (Path(parent) / each).is_symlink())]:
+def _file_states(folder: Path) -> dict[str, FileState] | None:
+    """Return the state of every file in a folder by relative path; None if it cannot be read completely."""
+    states: dict[str, FileState] = {}
+    errors: list[OSError] = []
+    for parent, folders, names in os.walk(folder, onerror=errors.append, followlinks=False):
+        links = [name for name in folders if (Path(parent) / name).is_symlink()]
+        for name in [*names, *links]:
             path = Path(parent) / name
             try:
                 state = path.stat()
             except OSError:
                 return None
-            if not stat.S_ISREG(state.st_mode):  # neither a file nor a folder
+            if not stat.S_ISREG(state.st_mode):  # a linked folder, a pipe or a device
                 return None
-            found[str(path.relative_to(folder))] = FileState(
+            states[str(path.relative_to(folder))] = FileState(
                 state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino, state.st_dev
             )
-    return None if unread else found
+    return None if errors else states
 
 
 def _is_self_contained(folder: Path) -> bool:
-    if any(next(folder.rglob(name), None) is not None for name in _POINTING_ELSEWHERE):
-        return False
-    if not (folder / "modules.json").is_file():
+    """Return whether a model needs no files outside its folder, as far as its configuration tells."""
+    for name in _FILES_WITH_REFERENCES:
+        if next(folder.rglob(name), None) is not None:
+            return False
+    modules_file = folder / "modules.json"
+    if not modules_file.is_file():
         return True
     try:
-        modules = json.loads((folder / "modules.json").read_text("utf-8"))
-        return all(
-            str(module["type"]).startswith("sentence_transformers.")
-            and not Path(str(module["path"])).is_absolute()
-            and ".." not in Path(str(module["path"])).parts
-            for module in modules
-        ) and all(
-            "name_or_path" not in text.read_text("utf-8") for text in folder.rglob("sentence_*_config.json")
-        )
+        modules = json.loads(modules_file.read_text("utf-8"))
+        if not all(_is_module_inside(module) for module in modules):
+            return False
+        configurations = folder.rglob("sentence_*_config.json")
+        return all("name_or_path" not in path.read_text("utf-8") for path in configurations)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
+def _is_module_inside(module: Mapping[str, Any]) -> bool:
+    """Return whether an entry of modules.json has a known type, and its files below the folder."""
+    path = Path(str(module["path"]))
+    is_known = str(module["type"]).startswith("sentence_transformers.")
+    return is_known and not path.is_absolute() and ".." not in path.parts
+
+
+# The model of a run, loaded again.
+
+
 def model_difference(record: MeasurementRecord, identity: EncoderIdentity) -> list[str] | None:
+    """Name what differs between the model of a record and this one; None if the record has no model."""
     recorded = record.identity_parts.get("encoder")
     return differences(asdict(identity), recorded) if isinstance(recorded, dict) else None
 
 
 def require_same_model(run: Run, encoder: Encoder) -> None:
+    """Refuse an encoder that is not the model of a run."""
     different = model_difference(run.record, encoder.identity)
     if different is None:
         raise RunError(f"{run.path} does not record its model: run the detection again")
@@ -428,13 +470,26 @@ def require_same_model(run: Run, encoder: Encoder) -> None:
 
 
 def recorded_loading(run: RunRecord) -> LoadingRecord:
+    """Return with which options the model of a run was loaded, as far as the run says."""
     if run.model.loading is not None:
         return run.model.loading
-    known = run.identity_parts.get("encoder", {})
-    return LoadingRecord(**{name: known[name] for name in ("dtype", "prompt") if name in known})
+    identity = run.identity_parts.get("encoder", {})
+    return LoadingRecord(**{name: identity[name] for name in ("dtype", "prompt") if name in identity})
 
 
 def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encoder:
+    """Return the encoder that a caller passed, or else the model of the run, loaded as in the run.
+
+    Args:
+        model: The model, if the caller passed one.
+        run: The run, if there is one. The model must be that of the run.
+        purpose: What needs the model, for the error if there is neither.
+
+    Raises:
+        InputError: There is neither a model nor a run.
+        ModelError: The model of the run cannot be loaded.
+        RunError: The model is not that of the run.
+    """
     if model is None and run is None:
         raise InputError(f"{purpose} needs a model or a run: pass a model's name, folder or object, or run=")
     if run is None:
@@ -442,45 +497,46 @@ def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encode
     if model is not None:
         encoder = load_encoder(model)
     else:
-        name, recorded = run.model_name, recorded_loading(run.record)
         try:
-            if recorded.endpoint is not None:
-                encoder = load_recorded_endpoint(name, recorded, EndpointOptions())
-            else:
-                prompt = Prompting(**recorded.prompting())
-                encoder = load_encoder(
-                    name,
-                    prompt=prompt,
-                    dtype=recorded.dtype,
-                    revision=recorded.revision,
-                    truncate_dim=recorded.truncate_dim,
-                    route=recorded.route,
-                )
+            encoder = _load_recorded(run.model_name, recorded_loading(run.record))
         except ModelError as error:
-            moved = "(if it has moved, pass it as encoder)"
-            raise ModelError(f"the model of {run.path}: {error} {moved}") from error
+            advice = "(if it has moved, pass it as encoder)"
+            raise ModelError(f"the model of {run.path}: {error} {advice}") from error
     require_same_model(run, encoder)
     return encoder
 
 
+def _load_recorded(name: str, recorded: LoadingRecord) -> Encoder:
+    if recorded.endpoint is not None:
+        return load_recorded_endpoint(name, recorded, EndpointOptions())
+    return load_encoder(
+        name,
+        prompt=Prompting(**recorded.prompting()),
+        dtype=recorded.dtype,
+        revision=recorded.revision,
+        truncate_dim=recorded.truncate_dim,
+        route=recorded.route,
+    )
+
+
 def load_recorded_endpoint(name: str, recorded: LoadingRecord, options: EndpointOptions) -> Encoder:
-    known = recorded.endpoint or EndpointRecord()
+    """Connect to the endpoint of a run; ``options`` take precedence over what the run recorded."""
+    endpoint = recorded.endpoint or EndpointRecord()
+    dimensions = options.dimensions or endpoint.dimensions
+    key_variable = options.key_variable or endpoint.key_variable
     return load_encoder(
         name,
         prompt=recorded.prompt,
-        max_length=known.max_length,
+        max_length=endpoint.max_length,
         truncate_dim=recorded.truncate_dim,
-        tokenizer=known.tokenizer,
-        candidates=known.candidates,
-        endpoint=replace(
-            options,
-            dimensions=options.dimensions or known.dimensions,
-            key_variable=options.key_variable or known.key_variable,
-        ),
+        tokenizer=endpoint.tokenizer,
+        candidates=endpoint.candidates,
+        endpoint=replace(options, dimensions=dimensions, key_variable=key_variable),
     )
 
 
 def restored_settings(run: Run) -> base.MethodSettings:
+    """Return the settings of a run as the method takes them."""
     try:
         return run.settings.restored()
     except (TypeError, InputError) as error:
@@ -488,19 +544,30 @@ def restored_settings(run: Run) -> base.MethodSettings:
 
 
 def worst_tokens(run: Run, count: int) -> list[int]:
-    found: list[int] = run.sticky["token_id"].to_list()
-    if not found:
+    """Return the ids of the worst sticky tokens of a run."""
+    sticky_ids: list[int] = run.sticky["token_id"].to_list()
+    if not sticky_ids:
         raise InputError(f"the run in {run.path} found no sticky tokens: name the tokens to look at")
-    return found[:count]
+    return sticky_ids[:count]
+
+
+# What to do next.
 
 
 class NextStep(NamedTuple):
+    """Something that the user can do about what a run found."""
+
     purpose: str  # an imperative in small letters, without a full stop
-    command: str  # the command line; names in capitals are for the user to fill in
+    command: str  # the command line; the user fills in the names in capitals
 
 
 def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
-    """Return what a user can do about what a run found; ``repaired`` is the date of a verified repair."""
+    """Return what a user can do about what a run found, the best step first.
+
+    Args:
+        run: The run.
+        repaired: The date of a verified repair of its model, if there is one.
+    """
     folder = quote(str(run.path))
     judge = f"stickytoken judge {folder} --sentences YOUR_DOCUMENTS"
     scan = f"stickytoken scan {folder} YOUR_DOCUMENTS"
@@ -512,7 +579,8 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
     find = NextStep("find the documents that contain copies", f"{scan} --effect")
     loading = run.record.model.loading
     if loading is not None and (loading.endpoint is not None or loading.layer is not None):
-        return find, clean  # of an endpoint, a prompt or a layer, only documents can be mended
+        # A model behind an endpoint, or one that is read at an inner layer, cannot be repaired.
+        return find, clean
     check = NextStep("check the repaired copy, or another model, in CI", "stickytoken check YOUR_FOLDER")
     repair = NextStep(
         "write a repaired, verified copy of the model, then encode your documents with it",
@@ -524,21 +592,17 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
             "stickytoken embed YOUR_FOLDER --input YOUR_DOCUMENTS --out YOUR_VECTORS",
         )
     elif not run.method.judges_corpora:
-        # Sticky by another definition; most of these tokens do what ordinary ones do.
+        # This method defines sticky in another way: most of its tokens have the effect of ordinary ones.
         compare = NextStep(
             "see which of these tokens matter on texts, before you repair any",
             f"stickytoken detect {quote(run.model_name)}",
         )
         return compare, find, clean, check
     elif "severity" in run.sticky.columns and set(run.sticky["severity"]) == {Severity.MILD}:
-        check_first = (
-            "see whether your documents repeat these mild tokens, and repair the model only if they do"
+        find_first = find._replace(
+            purpose="see whether your documents repeat these mild tokens, "
+            "and repair the model only if they do"
         )
-        mend = repair._replace(purpose=f"if they do, {repair.purpose}")
-        return (
-            find._replace(purpose=check_first),
-            mend,
-            clean._replace(purpose="or take the copies out"),
-            check,
-        )
+        repair_then = repair._replace(purpose=f"if they do, {repair.purpose}")
+        return find_first, repair_then, clean._replace(purpose="or take the copies out"), check
     return repair, find._replace(purpose=f"or keep this model, and {find.purpose}"), clean, check

@@ -1,54 +1,47 @@
-"""The folder of a detection."""
+"""The folder of a run: its records and tables, and how they are read and checked."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 import polars as pl
 from pydantic import ConfigDict, SerializeAsAny, ValidationInfo, field_validator
 
 import stickytoken.measurement as store
-from stickytoken.data import SpanTokenizer
 from stickytoken.detection import _older_runs
-from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import RunError
-from stickytoken.insertion import Placement, Token
+from stickytoken.insertion import Placement
 from stickytoken.measurement import resume
-from stickytoken.measurement.engine import UNANSWERED, ProgressCallback, ignore_progress
 from stickytoken.methods import Moved, Verdict, base
-from stickytoken.methods.probes import EvidenceStage
 from stickytoken.methods.registry import entries, method_named
-from stickytoken.methods.small_search import COPIES, SearchShares, SearchStage
+from stickytoken.methods.small_search import SearchShares
 from stickytoken.methods.wording import SearchHarm
 
-if TYPE_CHECKING:
-    from stickytoken.detection.run import Run
-
-# Files that a run may lack (evidence, report) need no new version.
+# Optional files (evidence, report) need no new version.
 SCHEMA_VERSION = 4
 
 
 class EndpointRecord(resume.Record):
-    """How a model behind an endpoint was used; never a key."""
+    """How a model behind an endpoint was called; never a key."""
 
     tokenizer: str | None = None  # folder, name or file of its tokenizer
-    candidates: str | None = None  # file of strings in place of a tokenizer
-    max_length: int | None = None  # tokens it reads, if the user said so
+    candidates: str | None = None  # file of strings instead of a tokenizer
+    max_length: int | None = None  # its maximum input length in tokens, if the user gave one
     dimensions: int | None = None
     key_variable: str | None = None  # environment variable that holds the key
 
 
 class LoadingRecord(resume.Record):
+    """With which options the model of a run was loaded."""
+
     dtype: str = "float32"
     revision: str | None = None
-    prompt: str | None = None  # null for a saved model that has its own
+    prompt: str | None = None  # null for a saved model with a prompt of its own
     token_prepending: bool = False
     start: int | None = None
     exit: int | None = None
@@ -58,20 +51,23 @@ class LoadingRecord(resume.Record):
     contrast_strength: float | None = None
     contrast_rule: str | None = None
     layer_choice: str | None = None  # where the layer comes from; null without a prompt
-    endpoint: EndpointRecord | None = None  # of a model behind an endpoint
-    truncate_dim: int | None = None  # components that are read; null for all
-    route: str | None = None  # as asked; null is the default of the model
+    endpoint: EndpointRecord | None = None  # null for a model on this machine
+    truncate_dim: int | None = None  # number of components that are used; null for all
+    route: str | None = None  # that the user asked for; null is the model's default
 
     def prompting(self) -> dict[str, Any]:
+        """Return the arguments of `Prompting`."""
         return self.model_dump(
             exclude={"dtype", "revision", "layer_choice", "endpoint", "truncate_dim", "route"}
         )
 
 
 class ModelRecord(resume.Record):
+    """The model of a run."""
+
     name: str  # as the user typed it
-    vocabulary: int  # entries of the tokenizer
-    available: int  # entries that can occur in text
+    vocabulary: int  # number of vocabulary entries
+    available: int  # number of entries that can occur in text
     device: str
     parameters: int | None  # number of parameters, if known
     loading: LoadingRecord | None = None  # null if the encoder was made from a model object
@@ -79,6 +75,7 @@ class ModelRecord(resume.Record):
 
     @property
     def short_name(self) -> str:
+        """The name without the address of an endpoint or the folders of an absolute path."""
         if self.loading is not None and self.loading.endpoint is not None:
             return self.name.rpartition("#")[2] or self.name
         path = Path(self.name)
@@ -86,38 +83,43 @@ class ModelRecord(resume.Record):
 
     @property
     def reading(self) -> str:
-        """How the model was read if not as it was saved, such as ``layer 6, 64 dimensions``."""
+        """The layer and dimensions, such as ``layer 6, 64 dimensions``; empty for the defaults."""
         if self.loading is None:
             return ""
-        parts = []
-        # A language model with a prompt has a choice of the layer, and always a layer.
+        phrases = []
+        # A language model with a prompt always has a layer, which belongs to the prompt.
         if self.loading.layer is not None and self.loading.layer_choice is None:
-            parts.append(f"layer {self.loading.layer}")
-        if (count := self.loading.truncate_dim) is not None:
-            parts.append("1 dimension" if count == 1 else f"{count} dimensions")
-        return ", ".join(parts)
+            phrases.append(f"layer {self.loading.layer}")
+        dimensions = self.loading.truncate_dim
+        if dimensions is not None:
+            phrases.append("1 dimension" if dimensions == 1 else f"{dimensions} dimensions")
+        return ", ".join(phrases)
 
     @property
     def title(self) -> str:
-        """The short name, and how the model was read."""
+        """The short name, with the layer and dimensions if they are not the defaults."""
         return f"{self.short_name} ({self.reading})" if self.reading else self.short_name
 
     @property
     def long_title(self) -> str:
-        """The name as the user typed it, and how the model was read."""
+        """The name as the user typed it, with the layer and dimensions if they are not the defaults."""
         return f"{self.name} ({self.reading})" if self.reading else self.name
 
 
 class CorpusRecord(resume.Record):
+    """The corpus of a run."""
+
     source: str
-    sentences: int | None  # distinct sentences; null for a pair file
+    sentences: int | None  # number of distinct sentences; null for pairs
     blank: int = 0
     duplicates: int = 0
-    too_long: int = 0  # sentences left out for their length
+    too_long: int = 0  # number of sentences left out for their length
     unknown: float | None = None  # share of characters that the tokenizer does not know
 
 
 class RunRecord(resume.MeasurementRecord):
+    """run.json: everything about a run but its tables."""
+
     schema_version: int = SCHEMA_VERSION
     method: str
     model: ModelRecord
@@ -145,38 +147,52 @@ class RunRecord(resume.MeasurementRecord):
         return method_named(info.data["method"]).result_record.model_validate(result)
 
 
-# Columns of both tables of tokens that hold text; null stands for a verdict that was not given.
-_TEXTS, _TEXTS_OR_NULL = (
-    ("token", "decoded"),
-    ("category", "verdict", "severity", "kind", "strongest_kind", "reason", "precision"),
-)
+# Text columns of the tables of tokens. Those of the second group are null where there is nothing to say.
+_TEXT_COLUMNS = ("token", "decoded")
+_NULLABLE_TEXT_COLUMNS = ("category", "verdict", "severity", "kind", "strongest_kind", "reason", "precision")
+# Characters of the longest text in a table of tokens; a longer one is damage.
 _LONGEST_TEXT = 10_000
 
 
-def _unsound(table: pl.DataFrame) -> str | None:
+def _defect_of_table(table: pl.DataFrame) -> str | None:
+    """Return what makes a table of tokens unusable, as the rest of a sentence; None if nothing does."""
     ids = table.get_column("token_id", default=pl.Series([None]))
     if not ids.dtype.is_integer() or ids.null_count() or not ids.is_unique().all():
         return "has no column of distinct token ids"
     if ids.is_empty():
         return "has no rows"
     for column in table:
-        dtype, wrong = column.dtype, ""
-        if column.name in _TEXTS + _TEXTS_OR_NULL:
-            if dtype not in (pl.String, pl.Null) or (column.name in _TEXTS and column.null_count()):
-                wrong = "rows without text"
-            elif dtype == pl.String and (column.str.len_chars() > _LONGEST_TEXT).any():
-                wrong = f"a text of more than {_LONGEST_TEXT:,} characters"
-        elif column.name == "lift" and not (dtype.is_numeric() or dtype == pl.Null):
-            return f"has {dtype} in the column 'lift', which holds numbers"
-        elif dtype.is_float() and not column.drop_nulls().is_finite().all():
-            wrong = "a number that is not finite"
-        if wrong:
-            return f"has {wrong} in the column {column.name!r}"
+        defect = _defect_of_column(column)
+        if defect is not None:
+            return f"has {defect} in the column {column.name!r}"
+    return None
+
+
+def _defect_of_column(column: pl.Series) -> str | None:
+    dtype = column.dtype
+    if column.name in _TEXT_COLUMNS + _NULLABLE_TEXT_COLUMNS:
+        has_gaps = column.name in _TEXT_COLUMNS and column.null_count() > 0
+        if has_gaps or dtype not in (pl.String, pl.Null):
+            return "rows without text"
+        if dtype == pl.String and (column.str.len_chars() > _LONGEST_TEXT).any():
+            return f"a text of more than {_LONGEST_TEXT:,} characters"
+        return None
+    if column.name == "lift" and not (dtype.is_numeric() or dtype == pl.Null):
+        return f"{dtype} instead of numbers"
+    if dtype.is_float() and not column.drop_nulls().is_finite().all():
+        return "a number that is not finite"
     return None
 
 
 class RunFolder(store.ResultFolder):
+    """The folder of a run."""
+
     def read_run(self) -> RunRecord:
+        """Read run.json, in the current form.
+
+        Raises:
+            RunError: There is none, it is damaged, or another version wrote it.
+        """
         if not self.holds_run():
             raise RunError(f"{self.path} is not a run folder: it has no {store.RUN_FILE}")
         path = self.path / store.RUN_FILE
@@ -184,10 +200,10 @@ class RunFolder(store.ResultFolder):
         if isinstance(raw, Mapping):
             version = raw.get("schema_version")
             if type(version) is not int or version < 1:  # a bool is an int
-                found = "missing" if version is None else json.dumps(version)[:40]
+                written = "missing" if version is None else json.dumps(version)[:40]
                 raise RunError(
-                    f"{path} is not a valid record (schema_version: {found}, where a whole number from 1 is "
-                    f"needed): {store.repair_advice(path)}"
+                    f"{path} is not a valid record (schema_version: {written}, where a whole number from 1 "
+                    f"is needed): {store.repair_advice(path)}"
                 )
             store.require_version(version, SCHEMA_VERSION, path)
             if version == _older_runs.OLDER_SCHEMA:
@@ -212,8 +228,10 @@ class RunFolder(store.ResultFolder):
         self, name: str, columns: Sequence[str] | Mapping[str, Any] = (), filled: Sequence[str] = ()
     ) -> pl.DataFrame:
         table = super().read_table(name, columns, filled)
-        if name in (store.TOKENS_FILE, store.VOCABULARY_FILE) and (wrong := _unsound(table)) is not None:
-            raise RunError(f"{self.path / name} {wrong}: delete it and run the same command again")
+        if name in (store.TOKENS_FILE, store.VOCABULARY_FILE):
+            defect = _defect_of_table(table)
+            if defect is not None:
+                raise RunError(f"{self.path / name} {defect}: delete it and run the same command again")
         return table
 
     def settings_of(self, record: RunRecord) -> base.StoredSettings:
@@ -222,19 +240,27 @@ class RunFolder(store.ResultFolder):
 
 
 def require_usable(path: Path, method: str, settings: base.MethodSettings) -> None:
+    """Check before the model is loaded that a run can be written into a folder.
+
+    Raises:
+        RunError: The folder holds other files or another run, or cannot be written.
+    """
     folder = RunFolder(path)
     if folder.holds_other_files():
-        what = "is a file" if path.is_file() else "contains files but no run"
-        raise RunError(f"{path} {what}: choose an empty or new folder")
+        content = "is a file" if path.is_file() else "contains files but no run"
+        raise RunError(f"{path} {content}: choose an empty or new folder")
     store.require_writable(path)
     if not folder.exists():
         return
     with folder.locked():
         earlier_run = RUN.read(folder) if folder.holds_run() else None
         claim = earlier_run or folder.read_record(store.IDENTITY_FILE, resume.IdentityRecord)
-    ours: dict[str, Any] = {"method": method, "settings": resume.settings_values(settings)}
-    earlier = {} if claim is None else {name: claim.identity_parts.get(name) for name in ours}
-    if claim is not None and (different := resume.differences(ours, earlier)):
+    if claim is None:
+        return
+    requested: dict[str, Any] = {"method": method, "settings": resume.settings_values(settings)}
+    earlier = {name: claim.identity_parts.get(name) for name in requested}
+    different = resume.differences(requested, earlier)
+    if different:
         raise RunError(
             f"{path} contains a different run (it differs in {', '.join(different)}): choose another folder"
         )
@@ -251,18 +277,20 @@ RUN = resume.MeasurementKind(
 
 
 class SearchRecord(resume.Record):
-    """The small search that shows what copies do to results, without any copies."""
+    """Results of the small search without any copies; those with copies are in evidence.parquet."""
 
     documents: int
-    copies: int  # in a document
-    answering: float  # share of queries with the document that answers them among the first ten
-    unrelated: float  # share of pairs of a query and another document with that document among the first ten
+    copies: int  # number of copies that are put into a document
+    answering: float  # share of queries whose answering document is in the top 10
+    unrelated: float  # share of pairs of a query and an unrelated document with that document in the top 10
 
 
 class EvidenceRecord(resume.Record):
+    """evidence.json: how the curves and pairs in evidence.parquet were measured."""
+
     model_config = ConfigDict(extra="ignore")  # earlier versions also recorded a map of the vocabulary
 
-    carriers: list[str]  # texts with the copies after their last word
+    carriers: list[str]  # texts that got the copies, after their last word
     anchors: int  # number of texts that they were compared with
     placement: Placement = Placement.SUFFIX
     pair_copies: int  # number of copies in the pairs
@@ -275,23 +303,23 @@ FLAGGED = (Verdict.STICKY.value, Verdict.TOPICAL.value)
 
 
 def is_flagged() -> pl.Expr:
+    """Return whether a token is sticky or topical, as an expression over a table of tokens."""
     return pl.col("verdict").is_in(FLAGGED).fill_null(value=False)
 
 
 def flagged_ids(tokens: pl.DataFrame) -> list[int]:
+    """Return the ids of the sticky and topical tokens of a table."""
     ids: list[int] = tokens.filter(is_flagged())["token_id"].to_list()
     return ids
 
 
 EVIDENCE_FILE = "evidence.parquet"
 EVIDENCE_RECORD_FILE = "evidence.json"
-# Number of tokens with a curve and pairs: the sticky ones, or else those ranked highest.
-_MOST_SHOWN = 12
-_LEAST_SHOWN = 4
-_ORDINARY_TOKENS = 8
-_ORDINARY = 12
-_PARTS = {"carrier": pl.String, "anchor": pl.String, "before": pl.Float64, "after": pl.Float64}
-_EVIDENCE_SCHEMA: dict[str, Any] = {
+# One row per token with a curve. `below` and `above` are mean similarities by number of copies, over the
+# pairs below and above the mean similarity; a list is empty if there are no such pairs, and null where the
+# tokenizer reads the copies as unknown. `ahead` is the rank that `CarrierPanel.ahead` computes, null in runs
+# of earlier versions. The columns of pairs are null if no pair lies below.
+EVIDENCE_SCHEMA: dict[str, Any] = {
     "token_id": pl.Int64,
     "ordinary": pl.Boolean,
     "copies": pl.List(pl.Int64),
@@ -300,185 +328,88 @@ _EVIDENCE_SCHEMA: dict[str, Any] = {
     "ahead": pl.List(pl.Float64),
     "answering": pl.Float64,
     "unrelated": pl.Float64,
-    **{f"{kind}_{part}": dtype for kind in ("typical", "largest") for part, dtype in _PARTS.items()},
+    "typical_carrier": pl.String,
+    "typical_anchor": pl.String,
+    "typical_before": pl.Float64,
+    "typical_after": pl.Float64,
+    "largest_carrier": pl.String,
+    "largest_anchor": pl.String,
+    "largest_before": pl.Float64,
+    "largest_after": pl.Float64,
 }
+# Columns that runs of earlier versions lack.
+_LATER_COLUMNS = ("ahead", "answering", "unrelated")
 
 
 class RunEvidence(NamedTuple):
+    """Curves, pairs and search results of some tokens of a run."""
+
     record: EvidenceRecord
-    # One row per token with a curve; below and above are mean similarities by number of copies, empty if no
-    # pair lies on that side, and null for numbers of copies that the tokenizer reads as unknown; ahead is the
-    # rank that `CarrierPanel.ahead` computes, null in runs of earlier versions; pairs are null if none lies
-    # below.
-    tokens: pl.DataFrame
+    tokens: pl.DataFrame  # with the columns of EVIDENCE_SCHEMA
 
     def moved(self, token_id: int) -> Moved | None:
+        """Return what copies of a token do to the rank of an unrelated document; None if not measured."""
         copies = self.record.pair_copies
-        ranks = {
-            row["token_id"]: (row["ordinary"], row["ahead"][row["copies"].index(copies)])
-            for row in self.tokens.filter(pl.col("ahead").list.len() > 0).to_dicts()
-        }
-        if token_id not in ranks or ranks[token_id][1] is None:
+        token_rank: float | None = None
+        ordinary_ranks: list[float] = []
+        for row in self.tokens.filter(pl.col("ahead").list.len() > 0).iter_rows(named=True):
+            rank = row["ahead"][row["copies"].index(copies)]
+            if row["token_id"] == token_id:
+                token_rank = rank
+            if row["ordinary"]:
+                ordinary_ranks.append(rank)
+        if token_rank is None:
             return None
-        ordinary = [ahead for is_ordinary, ahead in ranks.values() if is_ordinary]
-        return Moved(copies, ranks[token_id][1], fmean(ordinary) if ordinary else None)
+        return Moved(copies, token_rank, fmean(ordinary_ranks) if ordinary_ranks else None)
 
     def cut_curves(self) -> str | None:
-        """Say which curves leave numbers of copies out; None if none does."""
-        curves = [pl.col(name).list.eval(pl.element().is_null()).list.any() for name in ("below", "above")]
-        is_cut = pl.any_horizontal(curves).fill_null(value=False)
-        tokens = self.tokens.filter(is_cut)
+        """Say which curves lack some numbers of copies; None if none does."""
+        has_nulls = [
+            pl.col(curve).list.eval(pl.element().is_null()).list.any() for curve in ("below", "above")
+        ]
+        tokens = self.tokens.filter(pl.any_horizontal(has_nulls).fill_null(value=False))
         if tokens.is_empty():
             return None
         first = tokens.row(0, named=True)
-        unknown = [
-            copies
-            for copies, below, above in zip_longest(first["copies"], first["below"], first["above"])
-            if below is None and above is None
-        ]
-        others = f", and those of {len(tokens) - 1} more tokens" if len(tokens) > 1 else ""
+        points = zip_longest(first["copies"], first["below"], first["above"])
+        unknown = [copies for copies, below, above in points if below is None and above is None]
+        others = f" (also of {len(tokens) - 1} more tokens)" if len(tokens) > 1 else ""
         return (
-            f"the curve of token {first['token_id']} leaves {min(unknown)} copies and more out{others}: the "
+            f"the curve of token {first['token_id']}{others} leaves out {min(unknown)} copies and more: the "
             "tokenizer reads so many copies as an unknown word"
         )
 
     def harm(self, token_id: int) -> SearchHarm | None:
-        """Return what copies of a token do in a small search; None where that was not measured."""
+        """Return what copies of a token do in a small search; None if it was not measured."""
         search = self.record.search
         rows = self.tokens.filter(pl.col("answering").is_not_null())
-        own = rows.filter(pl.col("token_id") == token_id)
-        if search is None or own.is_empty():
+        token = rows.filter(pl.col("token_id") == token_id)
+        if search is None or token.is_empty():
             return None
         ordinary = rows.filter("ordinary")
-        of_ordinary = None
+        with_ordinary_copies = None
         if not ordinary.is_empty():
-            of_ordinary = SearchShares(fmean(ordinary["answering"]), fmean(ordinary["unrelated"]))
+            with_ordinary_copies = SearchShares(fmean(ordinary["answering"]), fmean(ordinary["unrelated"]))
         return SearchHarm(
-            SearchShares(own["answering"][0], own["unrelated"][0]),
+            SearchShares(token["answering"][0], token["unrelated"][0]),
             SearchShares(search.answering, search.unrelated),
-            of_ordinary,
+            with_ordinary_copies,
         )
-
-
-def measured_evidence(
-    job: base.Job[base.MethodSettings],
-    stage: EvidenceStage,
-    run: Run,
-    named: Sequence[int] | None = None,
-    with_ordinary: bool = True,
-    search: SearchStage | None = None,
-    progress: ProgressCallback = ignore_progress,
-) -> RunEvidence:
-    """Measure curves, pairs and search results of the worst tokens, and of ordinary ones as a control.
-
-    Args:
-        job: the run's job.
-        stage: measures curves and pairs.
-        run: the finished run.
-        named: ids of the tokens to show; None is the sticky tokens, and the strongest others if they are few.
-        with_ordinary: also measure a few random tokens that are not flagged.
-        search: measures search results; None leaves them out.
-        progress: told of every step.
-    """
-    started = time.perf_counter()
-    worst = _tokens_to_show(run)
-    shown = worst if named is None else list(named)
-    available = job.vocabulary.available
-    ordinary: list[int] = []
-    if with_ordinary:
-        excluded = {*flagged_ids(run.tokens), *worst, *shown}
-        order = np.random.default_rng([job.settings.seed, _ORDINARY]).permutation(len(available))
-        others = (available[place] for place in order if available[place].id not in excluded)
-        drawn = (token.id for token in others if not unknown_copies(job.encoder, stage, token))
-        ordinary = list(islice(drawn, _ORDINARY_TOKENS))
-    by_id = {token.id: token for token in available}
-    tokens = [by_id[token_id] for token_id in (*shown, *ordinary)]
-    # One shard for all would fill batches best; small ones bound the memory.
-    measure = base.MemoryRunner(job.encoder, progress, _ORDINARY_TOKENS * stage.probes_per_token)
-    rows = {row["token_id"]: row for row in _answered(measure(stage, tokens)).to_dicts()}
-    sequences = len(tokens) * stage.probes_per_token
-    search_record = None
-    if search is not None:
-        for found in _answered(measure(search, tokens)).to_dicts():
-            if found["token_id"] in rows:
-                rows[found["token_id"]] |= found
-        sequences += len(tokens) * search.probes_per_token
-        without = search.without_copies
-        search_record = SearchRecord(
-            documents=search.probes_per_token,
-            copies=COPIES,
-            answering=without.answering,
-            unrelated=without.unrelated,
-        )
-    for token_id, row in rows.items():
-        row.update(ordinary=token_id in ordinary, copies=[0, *stage.copies])
-        _leave_out_unknown(row, unknown_copies(job.encoder, stage, by_id[token_id]))
-    record = EvidenceRecord(
-        carriers=list(stage.texts),
-        anchors=len(stage.panel.panel.vectors),
-        pair_copies=stage.pair_copies,
-        sequences=sequences,
-        seconds=round(time.perf_counter() - started, 1),
-        search=search_record,
-    )
-    return RunEvidence(record, pl.DataFrame(list(rows.values()), schema=_EVIDENCE_SCHEMA))
-
-
-def _answered(table: pl.DataFrame) -> pl.DataFrame:
-    """Leave out tokens for which a server gave no vector for one of their texts."""
-    if UNANSWERED not in table.columns:
-        return table
-    return table.filter(pl.col(UNANSWERED).is_null()).drop(UNANSWERED)
-
-
-def _tokens_to_show(run: Run) -> list[int]:
-    """Return the worst sticky tokens; if they are few, also those that come next."""
-    sticky = run.sticky["token_id"].to_list()
-    others = run.strongest(_MOST_SHOWN)["token_id"].to_list()
-    count = min(_MOST_SHOWN, max(len(sticky), _LEAST_SHOWN))
-    return list(dict.fromkeys([*sticky, *others]))[:count]
-
-
-def _leave_out_unknown(row: dict[str, Any], unknown: set[int]) -> None:
-    """Remove from the curves of a token the numbers of copies that the tokenizer reads as unknown."""
-    if not unknown:
-        return
-    for curve in ("below", "above", "ahead"):
-        values = zip(row["copies"], row[curve], strict=False)  # a curve may be empty
-        row[curve] = [None if copies in unknown else value for copies, value in values]
-
-
-def unknown_copies(encoder: Encoder, stage: EvidenceStage, token: Token) -> set[int]:
-    """Return the numbers of copies with which the tokenizer reads a part of a text as unknown.
-
-    Copies that are joined to a text become one long word, and a BERT tokenizer does not know words of more
-    than 100 characters.
-    """
-    carriers = [carrier for carrier in stage.carriers if isinstance(carrier, str)]
-    tokenizer = encoder.tokenizer
-    if not carriers or not isinstance(tokenizer, SpanTokenizer) or tokenizer.unknown_id in (None, token.id):
-        return set()
-    unknown_id = tokenizer.unknown_id
-    before = [ids.count(unknown_id) for ids in encoder.content_ids(carriers)]
-    texts = [probe for probe in stage.probes(token) if isinstance(probe, str)]
-    found: set[int] = set()
-    for place, ids in enumerate(encoder.content_ids(texts)):
-        carrier, number = divmod(place, len(stage.copies))
-        if ids.count(unknown_id) > before[carrier]:
-            found.add(stage.copies[number])
-    return found
 
 
 def has_evidence(folder: RunFolder) -> bool:
+    """Return whether both files of evidence are there."""
     return all((folder.path / name).is_file() for name in (EVIDENCE_RECORD_FILE, EVIDENCE_FILE))
 
 
 def read_evidence(folder: RunFolder) -> RunEvidence | None:
+    """Read the curves, pairs and search results of a run; None if it has none."""
     record = folder.read_record(EVIDENCE_RECORD_FILE, EvidenceRecord) if has_evidence(folder) else None
     if record is None:
         return None
-    later = ("ahead", "answering", "unrelated")  # runs of earlier versions lack them
-    table = folder.read_table(EVIDENCE_FILE, [name for name in _EVIDENCE_SCHEMA if name not in later])
-    absent = [name for name in later if name not in table.columns]
-    table = table.with_columns(pl.lit(None, dtype=_EVIDENCE_SCHEMA[name]).alias(name) for name in absent)
-    return RunEvidence(record, table.select(list(_EVIDENCE_SCHEMA)))
+    required = [name for name in EVIDENCE_SCHEMA if name not in _LATER_COLUMNS]
+    table = folder.read_table(EVIDENCE_FILE, required)
+    for name in _LATER_COLUMNS:
+        if name not in table.columns:
+            table = table.with_columns(pl.lit(None, dtype=EVIDENCE_SCHEMA[name]).alias(name))
+    return RunEvidence(record, table.select(list(EVIDENCE_SCHEMA)))

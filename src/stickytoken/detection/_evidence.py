@@ -1,0 +1,173 @@
+"""Measure what reports show beside the numbers of a run: curves, sentence pairs and search results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from stickytoken.data import SpanTokenizer
+from stickytoken.detection.run import Run
+from stickytoken.detection.run_folder import (
+    EVIDENCE_SCHEMA,
+    EvidenceRecord,
+    RunEvidence,
+    SearchRecord,
+    flagged_ids,
+)
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.insertion import Token
+from stickytoken.measurement.engine import UNANSWERED, ProgressCallback, ignore_progress
+from stickytoken.methods import base
+from stickytoken.methods.probes import EvidenceStage
+from stickytoken.methods.small_search import COPIES, SearchStage
+
+# Tokens with a curve and pairs: the sticky ones, or else those that the method ranks highest.
+_MAX_TOKENS = 12
+_MIN_TOKENS = 4
+# Ordinary tokens that are measured as a control.
+_ORDINARY_TOKENS = 8
+# Separates the random stream that draws ordinary tokens from all others of the same seed.
+_ORDINARY_STREAM = 12
+
+
+@dataclass(frozen=True)
+class _Measured:
+    rows: dict[int, dict[str, Any]]  # one row of the table per token id
+    search: SearchRecord | None
+    sequences: int  # texts that were encoded
+
+
+def measured_evidence(
+    job: base.Job[base.MethodSettings],
+    stage: EvidenceStage,
+    run: Run,
+    named: Sequence[int] | None = None,
+    with_ordinary: bool = True,
+    search: SearchStage | None = None,
+    progress: ProgressCallback = ignore_progress,
+) -> RunEvidence:
+    """Measure curves, pairs and search results of the worst tokens, and of ordinary ones as a control.
+
+    Args:
+        job: The job of the run.
+        stage: Measures curves and pairs.
+        run: The finished run.
+        named: Ids of the tokens to measure. None takes the sticky tokens and, if there are few, the strongest
+            of the others.
+        with_ordinary: Also measure a few random tokens that are not flagged.
+        search: Measures search results. None leaves them out.
+        progress: Called at every step.
+    """
+    started = time.perf_counter()
+    worst_ids = _ids_to_measure(run)
+    ids = worst_ids if named is None else list(named)
+    ordinary_ids: list[int] = []
+    if with_ordinary:
+        excluded = {*flagged_ids(run.tokens), *worst_ids, *ids}
+        ordinary_ids = list(islice(_ordinary_ids(job, stage, excluded), _ORDINARY_TOKENS))
+    tokens_by_id = {token.id: token for token in job.vocabulary.available}
+    tokens = [tokens_by_id[token_id] for token_id in (*ids, *ordinary_ids)]
+    measured = _measure(job, stage, tokens, search, progress)
+    for token_id, row in measured.rows.items():
+        row["ordinary"] = token_id in ordinary_ids
+        row["copies"] = [0, *stage.copies]
+        _leave_out_unknown(row, unknown_copies(job.encoder, stage, tokens_by_id[token_id]))
+    record = EvidenceRecord(
+        carriers=list(stage.texts),
+        anchors=len(stage.panel.panel.vectors),
+        pair_copies=stage.pair_copies,
+        sequences=measured.sequences,
+        seconds=round(time.perf_counter() - started, 1),
+        search=measured.search,
+    )
+    return RunEvidence(record, pl.DataFrame(list(measured.rows.values()), schema=EVIDENCE_SCHEMA))
+
+
+def _measure(
+    job: base.Job[base.MethodSettings],
+    stage: EvidenceStage,
+    tokens: Sequence[Token],
+    search: SearchStage | None,
+    progress: ProgressCallback,
+) -> _Measured:
+    """Encode the texts of both stages, and return a row for every token that got all its vectors."""
+    # One shard for all tokens would fill batches best; small shards bound the memory.
+    measure = base.MemoryRunner(job.encoder, progress, _ORDINARY_TOKENS * stage.probes_per_token)
+    rows = {row["token_id"]: row for row in _answered(measure(stage, tokens)).to_dicts()}
+    sequences = len(tokens) * stage.probes_per_token
+    if search is None:
+        return _Measured(rows, None, sequences)
+    for search_row in _answered(measure(search, tokens)).to_dicts():
+        if search_row["token_id"] in rows:
+            rows[search_row["token_id"]] |= search_row
+    sequences += len(tokens) * search.probes_per_token
+    record = SearchRecord(
+        documents=search.probes_per_token,
+        copies=COPIES,
+        answering=search.without_copies.answering,
+        unrelated=search.without_copies.unrelated,
+    )
+    return _Measured(rows, record, sequences)
+
+
+def _answered(table: pl.DataFrame) -> pl.DataFrame:
+    """Leave out tokens for which a server gave no vector for one of their texts."""
+    if UNANSWERED not in table.columns:
+        return table
+    return table.filter(pl.col(UNANSWERED).is_null()).drop(UNANSWERED)
+
+
+def _ids_to_measure(run: Run) -> list[int]:
+    """Return the worst sticky tokens; if they are few, also the strongest of the others."""
+    sticky = run.sticky["token_id"].to_list()
+    others = run.strongest(_MAX_TOKENS)["token_id"].to_list()
+    count = min(_MAX_TOKENS, max(len(sticky), _MIN_TOKENS))
+    return list(dict.fromkeys([*sticky, *others]))[:count]
+
+
+def _ordinary_ids(
+    job: base.Job[base.MethodSettings], stage: EvidenceStage, excluded: set[int]
+) -> Iterator[int]:
+    """Yield tokens in random order, without those whose copies the tokenizer reads as unknown."""
+    available = job.vocabulary.available
+    for index in np.random.default_rng([job.settings.seed, _ORDINARY_STREAM]).permutation(len(available)):
+        token = available[index]
+        if token.id not in excluded and not unknown_copies(job.encoder, stage, token):
+            yield token.id
+
+
+def _leave_out_unknown(row: dict[str, Any], unknown: set[int]) -> None:
+    """Set a curve to null at the numbers of copies that the tokenizer reads as unknown."""
+    if not unknown:
+        return
+    for curve in ("below", "above", "ahead"):
+        points = zip(row["copies"], row[curve], strict=False)  # a curve may be empty
+        row[curve] = [None if copies in unknown else value for copies, value in points]
+
+
+def unknown_copies(encoder: Encoder, stage: EvidenceStage, token: Token) -> set[int]:
+    """Return the numbers of copies with which the tokenizer reads a part of a text as unknown.
+
+    Copies that are joined to a text become one long word, and a BERT tokenizer does not know words of more
+    than 100 characters.
+    """
+    carriers = [carrier for carrier in stage.carriers if isinstance(carrier, str)]
+    tokenizer = encoder.tokenizer
+    if not carriers or not isinstance(tokenizer, SpanTokenizer) or tokenizer.unknown_id in (None, token.id):
+        return set()
+    unknown_id = tokenizer.unknown_id
+    counts_without_copies = [ids.count(unknown_id) for ids in encoder.content_ids(carriers)]
+    texts = [probe for probe in stage.probes(token) if isinstance(probe, str)]
+    unknown: set[int] = set()
+    # The probes of a token are ordered by carrier, and then by number of copies.
+    for index, ids in enumerate(encoder.content_ids(texts)):
+        carrier, number = divmod(index, len(stage.copies))
+        if ids.count(unknown_id) > counts_without_copies[carrier]:
+            unknown.add(stage.copies[number])
+    return unknown
