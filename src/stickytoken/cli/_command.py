@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections import ChainMap
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeAlias, get_type_hints
@@ -26,97 +26,150 @@ _Command: TypeAlias = Callable[..., None]
 
 
 def command(*settings: str) -> Callable[[_Command], _Command]:
-    """Turn each parameter whose type is a dataclass into one option per field, and add those of all commands.
+    """Turn each parameter whose type is a dataclass into one option per field, and add the common options.
 
-    The help of a parameter is its entry under ``Args:`` of the function or ``Attributes:`` of the dataclass.
-    ``settings`` are options that are rare in this command: only ``--set name=value`` reaches them.
+    The help of an option is the entry of its parameter under ``Args:`` in the docstring of the function, or
+    under ``Attributes:`` in that of the dataclass.
+
+    Args:
+        settings: Names of options that are rarely needed in this command. Only ``--set name=value`` and files
+            reach them.
     """
 
-    def declared(own: _Command) -> _Command:
-        hints = get_type_hints(own, include_extras=True)
-        # A group is the dataclass of a parameter, or the subclass of it that an annotation names.
-        groups: dict[str, Any] = {
-            name: kind
-            for name, hint in hints.items()
-            for kind in (hint, *getattr(hint, "__metadata__", ()))
-            if isinstance(kind, type) and is_dataclass(kind)
-        }
-        parameters: list[inspect.Parameter] = []
+    def decorate(function: _Command) -> _Command:
+        groups = _groups_of(function)
+        parameters = _own_parameters(function, groups, settings)
+        unknown = set(settings) - {parameter.name for parameter in parameters}
+        if unknown:
+            raise TypeError(f"{function.__name__} has no options {sorted(unknown)}")
+        has_settings = any(parameter.annotation.__metadata__[0].hidden for parameter in parameters)
+        parameters.append(_parameter("quiet", False, _QUIET))
+        parameters.append(_parameter("verbose", False, _VERBOSE))
+        if has_settings:
+            parameters.append(_parameter("set_", None, _SET))
+        parameters.append(_parameter("config", None, _CONFIG))
 
-        def declare(name: str, default: Any, hint: Any, text: str | None = None) -> None:
-            option = copy.copy(hint.__metadata__[0])
-            option.help = option.help or text
-            option.hidden = option.hidden or name in settings
-            kind = Annotated[hint.__origin__, option]
-            keyword = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(inspect.Parameter(name, keyword, default=default, annotation=kind))
-
-        texts = _entries(own)
-        for name, parameter in inspect.signature(own).parameters.items():
-            if name not in groups:
-                declare(name, parameter.default, hints[name], texts.get(name))
-                continue
-            kinds, helps = get_type_hints(groups[name], include_extras=True), _entries(*groups[name].__mro__)
-            for each in (each for each in fields(groups[name]) if each.init):
-                declare(each.name, each.default, kinds[each.name], helps.get(each.name))
-        if unknown := set(settings) - {each.name for each in parameters}:
-            raise TypeError(f"{own.__name__} has no options {sorted(unknown)}")
-        rare = any(each.annotation.__metadata__[0].hidden for each in parameters)
-        declare("quiet", False, _QUIET)
-        declare("verbose", False, _VERBOSE)
-        if rare:
-            declare("set_", None, _SET)
-        declare("config", None, _CONFIG)
-
-        @functools.wraps(own)
-        def gathered(
+        @functools.wraps(function)
+        def wrapper(
             *, quiet: bool, verbose: bool, set_: object = None, config: object = None, **values: Any
         ) -> None:
-            del set_, config  # they have taken effect where the command line was read
-            for name, kind in groups.items():
-                values[name] = kind(
-                    **{each.name: values.pop(each.name) for each in fields(kind) if each.init}
-                )
+            del set_, config  # applied when the command line was parsed
+            for name, group in groups.items():
+                values[name] = group(**{field.name: values.pop(field.name) for field in _options_in(group)})
             if quiet and verbose:
                 raise typer.BadParameter("use one of --quiet and --verbose", param_hint="--quiet")
-            with verbosity(Verbosity.QUIET if quiet else Verbosity.VERBOSE if verbose else Verbosity.NORMAL):
-                own(**values)
+            level = Verbosity.NORMAL
+            if quiet:
+                level = Verbosity.QUIET
+            elif verbose:
+                level = Verbosity.VERBOSE
+            with verbosity(level):
+                function(**values)
 
-        vars(gathered)["__signature__"] = inspect.Signature(parameters)
-        gathered.__doc__ = str(inspect.getdoc(own)).partition("\n\nArgs:\n")[0]
-        return gathered
+        # Typer reads the options of a command from its signature.
+        vars(wrapper)["__signature__"] = inspect.Signature(parameters)
+        wrapper.__doc__ = str(inspect.getdoc(function)).partition("\n\nArgs:\n")[0]
+        return wrapper
 
-    return declared
+    return decorate
 
 
-def _entries(*documented: Any) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for each in reversed(documented):
-        section = re.split(r"^(?:Args|Attributes):\n", inspect.getdoc(each) or "", flags=re.MULTILINE)[1:]
-        texts = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", "".join(section), flags=re.MULTILINE)
-        found |= {name: " ".join(text.split()) for name, text in texts}
-    return found
+def _groups_of(function: _Command) -> dict[str, Any]:
+    """Return the dataclass of each parameter that stands for a group of options.
+
+    It is the type of the parameter, or a subclass of it that the annotation names.
+    """
+    groups: dict[str, Any] = {}
+    for name, hint in get_type_hints(function, include_extras=True).items():
+        for kind in (hint, *getattr(hint, "__metadata__", ())):
+            if isinstance(kind, type) and is_dataclass(kind):
+                groups[name] = kind
+    return groups
+
+
+def _options_in(group: Any) -> list[Field[Any]]:
+    return [field for field in fields(group) if field.init]
+
+
+def _own_parameters(
+    function: _Command, groups: Mapping[str, Any], settings: tuple[str, ...]
+) -> list[inspect.Parameter]:
+    """Return one parameter for every option of a command, those of its groups included."""
+    hints = get_type_hints(function, include_extras=True)
+    texts = _documented_entries(function)
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name not in groups:
+            text = texts.get(name)
+            parameters.append(_parameter(name, parameter.default, hints[name], text, name in settings))
+            continue
+        group = groups[name]
+        group_hints = get_type_hints(group, include_extras=True)
+        group_texts = _documented_entries(*group.__mro__)
+        for field in _options_in(group):
+            text = group_texts.get(field.name)
+            hint = group_hints[field.name]
+            parameters.append(_parameter(field.name, field.default, hint, text, field.name in settings))
+    return parameters
+
+
+def _parameter(
+    name: str, default: Any, hint: Any, text: str | None = None, is_setting: bool = False
+) -> inspect.Parameter:
+    """Return a parameter as Typer reads it; ``text`` is the help of an option that declares none."""
+    # Several commands share the declaration of an option, but not its help.
+    option = copy.copy(hint.__metadata__[0])
+    option.help = option.help or text
+    option.hidden = option.hidden or is_setting
+    annotation = Annotated[hint.__origin__, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _documented_entries(*documented: Any) -> dict[str, str]:
+    """Return the entries under ``Args:`` and ``Attributes:`` by name; those of the first object win."""
+    entries: dict[str, str] = {}
+    for item in reversed(documented):
+        sections = re.split(r"^(?:Args|Attributes):\n", inspect.getdoc(item) or "", flags=re.MULTILINE)[1:]
+        matches = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", "".join(sections), flags=re.MULTILINE)
+        for name, text in matches:
+            entries[name] = " ".join(text.split())
+    return entries
+
+
+# Options that users guess, by command, and what to use instead. A close match is suggested anyway.
+_INSTEAD = {
+    "judge": {
+        "queries": "judge reads texts only: for queries, use `stickytoken audit` or `impact --intrusion`",
+        "tokens": "judge measures the strongest tokens of the run: name tokens with `stickytoken probe`",
+    },
+    "clean": {
+        "documents": "pass the file of documents as the second argument",
+        "output": "use --out",
+    },
+    "scan": {"documents": "pass the documents as the second argument"},
+    "probe": {"tokens": "pass the tokens as arguments after the model"},
+    "explain": {"tokens": "pass the tokens as arguments after the run or model"},
+}
 
 
 class PanelledCommand(TyperCommand):
+    """A command whose options stand in panels, with settings that only --set and files reach."""
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        # Options that only --set and files with settings reach.
         self.settings: dict[str, TyperOption] = {}
-        for param in [each for each in self.params if isinstance(each, TyperOption)]:
-            kind = param.type_descriptor
-            if param.metavar is None and param.is_flag:
-                param.metavar = ""
-            elif param.metavar is None and kind.is_ranged:
-                param.metavar = f"<{kind.ranged_type_name}>"
-            elif param.metavar is None and kind.is_list and not kind.is_path:
-                param.metavar = "<str>"
+        for param in [param for param in self.params if isinstance(param, TyperOption)]:
+            if param.metavar is None:
+                param.metavar = _metavar(param)
             if param.hidden:
+                name = _key(param)
                 self.params.remove(param)
-                self.settings[name := _key(param)] = param
-                param.opts, param.secondary_opts = [f"--set {name}"], []  # as errors name it
+                self.settings[name] = param
+                param.opts = [f"--set {name}"]  # how errors name it
+                param.secondary_opts = []
 
     def get_help_option(self, ctx: Any) -> TyperOption | None:
+        """Put --help into the panel of the output."""
         option: TyperOption | None = super().get_help_option(ctx)
         if option is not None:
             option.rich_help_panel = OUTPUT
@@ -124,6 +177,8 @@ class PanelledCommand(TyperCommand):
         return option
 
     def get_params(self, ctx: Any) -> list[Any]:
+        """Return arguments first, and then options in the order of the panels."""
+
         def rank(param: Any) -> int:
             panel = getattr(param, "rich_help_panel", None)
             return 1 + PANELS.index(panel) if isinstance(param, TyperOption) and panel in PANELS else 0
@@ -131,23 +186,48 @@ class PanelledCommand(TyperCommand):
         return sorted(super().get_params(ctx), key=rank)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given: ChainMap[str, Any] = ChainMap({}, {}, {})  # the first that has a value counts
-        ctx.default_map = given
+        """Parse options and settings; files give the values that the command line leaves open."""
+        # The first map with a value wins: --set, then --config, then pyproject.toml.
+        ctx.default_map = ChainMap({}, {}, {})
         try:
             rest: list[str] = super().parse_args(ctx, args)
         except typer.TyperException as error:
-            name = str(getattr(error, "option_name", "")).removeprefix("--")
-            no = name.startswith("no-") and name not in self.settings
-            if (name := name.removeprefix("no-") if no else name) not in self.settings:
+            advice = self._advice_on(str(getattr(error, "option_name", "")))
+            if advice is None:
                 raise
-            value = "false" if no else "true" if self.settings[name].is_flag else "VALUE"
-            rest = ctx.fail(f"--{name} is a setting: pass --set {name}={value}")
+            rest = ctx.fail(advice)
         for option in self.settings.values():
             option.handle_parse_result(ctx, {}, [])
         return rest
 
+    def _advice_on(self, option_name: str) -> str | None:
+        """Return what to pass instead of an option that does not exist, if that is known."""
+        name = option_name.removeprefix("--")
+        if name.startswith("no-") and name not in self.settings:
+            positive = name.removeprefix("no-")
+            if positive in self.settings:
+                return f"--{positive} is a setting: pass --set {positive}=false"
+        if name in self.settings:
+            value = "true" if self.settings[name].is_flag else "VALUE"
+            return f"--{name} is a setting: pass --set {name}={value}"
+        instead = _INSTEAD.get(str(self.name), {}).get(name)
+        return None if instead is None else f"there is no option --{name}: {instead}"
+
+
+def _metavar(param: TyperOption) -> str | None:
+    """Return what stands for the value of an option in the help; None leaves it to Typer."""
+    kind = param.type_descriptor
+    if param.is_flag:
+        return ""
+    if kind.is_ranged:
+        return f"<{kind.ranged_type_name}>"
+    if kind.is_list and not kind.is_path:
+        return "<str>"
+    return None
+
 
 def _key(param: Any) -> str:
+    """Return the name of an option in --set and in files."""
     return str(max(param.opts, key=len)).lstrip("-")
 
 
@@ -155,36 +235,51 @@ def _key(param: Any) -> str:
 
 
 def _read_settings(ctx: typer.Context, value: list[str] | None) -> None:
-    own: Any = ctx.command
-    given: Any = ctx.default_map
-    for each in value or ():
-        if each == "help":
-            rows = [(key, _value_of(option), option.help or "") for key, option in own.settings.items()]
+    """Read the values of --set into the defaults of the context, or print the settings."""
+    command: Any = ctx.command
+    defaults: Any = ctx.default_map
+    for assignment in value or ():
+        if assignment == "help":
+            rows = []
+            for name, option in command.settings.items():
+                rows.append((name, _kind_of_value(option), option.help or ""))
             print_table(f"{ctx.command_path} --set name=value", ("name", "value", "meaning"), rows)
             raise typer.Exit
-        name, sign, text = each.partition("=")
+        name, sign, text = assignment.partition("=")
         name = name.strip().replace("_", "-")
-        if name not in own.settings:
-            if any(name == _key(each) for each in own.params if isinstance(each, TyperOption)):
+        if name not in command.settings:
+            options = [_key(param) for param in command.params if isinstance(param, TyperOption)]
+            if name in options:
                 raise typer.BadParameter(f"{name} is an option: use --{name}")
             raise typer.BadParameter(f"there is no setting {visible(name)!r}: --set help lists them")
         if not sign:
-            raise typer.BadParameter(f"{each!r} is not of the form name=value")
-        option = own.settings[name]
-        given.maps[0][option.name] = [text] if option.multiple else text
+            raise typer.BadParameter(f"{assignment!r} is not of the form name=value")
+        option = command.settings[name]
+        defaults.maps[0][option.name] = [text] if option.multiple else text
 
 
-def _value_of(option: TyperOption) -> str:
+# What the values of an option are called in tables of settings.
+_KIND_NAMES = {bool: "true, false", int: "number", float: "number", Path: "path"}
+
+
+def _kind_of_value(option: TyperOption) -> str:
+    """Return the kind of value that an option takes, or its choices."""
     kind = option.type_descriptor.annotation
     kind = next(iter(getattr(kind, "__args__", ())), kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return ", ".join(str(each.value) for each in kind)
-    return {bool: "true, false", int: "number", float: "number", Path: "path"}.get(kind, "text")
+        return ", ".join(str(choice.value) for choice in kind)
+    return _KIND_NAMES.get(kind, "text")
 
 
 _QUIET = Annotated[bool, output_option("--quiet", "-q", help="Print results and errors only.")]
-_MORE = "Also print where the model was found, how it computes, and the logs of libraries."
-_VERBOSE = Annotated[bool, output_option("--verbose", "-v", help=_MORE)]
+_VERBOSE = Annotated[
+    bool,
+    output_option(
+        "--verbose",
+        "-v",
+        help="Also print where the model was found, how it computes, and the logs of libraries.",
+    ),
+]
 _SET = Annotated[
     list[str] | None,
     output_option(
@@ -202,16 +297,19 @@ _SET = Annotated[
 
 
 class ProjectTable(NamedTuple):
+    """The table [tool.stickytoken] of a project."""
+
     file: Path
     table: dict[str, Any]
-    model_line: int  # the line that names the model, or else the one that opens the table
+    model_line: int  # line that names the model, or else the one that opens the table
 
 
-# The command that the entries of the table itself are for; other commands have tables in it.
+# Command that the entries of the table itself belong to; other commands have a table of their own in it.
 _PROJECT_COMMAND = "check"
 
 
 def project_table(start: Path) -> ProjectTable | None:
+    """Find the table in the pyproject.toml of a folder or of one above it, up to the repository's root."""
     for folder in (start.absolute(), *start.absolute().parents):
         file = folder / "pyproject.toml"
         if file.is_file():
@@ -228,14 +326,18 @@ def project_table(start: Path) -> ProjectTable | None:
 
 
 def _line_of_model(text: str) -> int:
+    """Return the line of the entry ``model`` of the table, or else that of its header."""
     header = re.search(r"^\s*\[\s*tool\s*\.\s*stickytoken\s*\]", text, re.MULTILINE)
     if header is None:
         return 1
+    # The first entry called model, unless another table begins before it.
     entry = re.compile(r"^\s*(?:\[|(model)\s*=)", re.MULTILINE).search(text, header.end())
-    return text.count("\n", 0, (entry if entry and entry[1] else header).end()) + 1
+    line_start = entry if entry and entry[1] else header
+    return text.count("\n", 0, line_start.end()) + 1
 
 
 def _parsed(file: Path) -> tuple[str, dict[str, Any]]:
+    """Return the text of a TOML file and its content."""
     try:
         text = file.read_bytes().decode("utf-8")
         return text, tomllib.loads(text)
@@ -247,61 +349,92 @@ def _parsed(file: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _read_config(ctx: typer.Context, value: Path | None) -> None:
-    given: Any = ctx.default_map
-    if not ctx.resilient_parsing and (project := project_table(Path.cwd())) is not None:
-        given.maps[2].update(_entries_of(ctx, project.table, project.file, "tool.stickytoken"))
+    """Read pyproject.toml and the file of --config into the defaults of the context."""
+    defaults: Any = ctx.default_map
+    if not ctx.resilient_parsing:
+        project = project_table(Path.cwd())
+        if project is not None:
+            defaults.maps[2].update(_entries_of(ctx, project.table, project.file, "tool.stickytoken"))
     if value is not None:
         file = value.expanduser()
-        given.maps[1].update(_entries_of(ctx, _parsed(file)[1], file))
+        _, document = _parsed(file)
+        defaults.maps[1].update(_entries_of(ctx, document, file))
 
 
 def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    """Return the values that a file has for a command, by parameter.
+
+    Args:
+        ctx: Context of the command.
+        table: The content of the file, or of the table of a project.
+        file: The file.
+        root: Name of the table of a project; empty for the file of --config.
+    """
+    values: dict[str, Any] = {}
     command = str(ctx.info_name)
-    tables = {name: each for name, each in table.items() if isinstance(each, dict)}
+    tables = {name: entry for name, entry in table.items() if isinstance(entry, dict)}
     if not root or command == _PROJECT_COMMAND:
-        entries = {name: each for name, each in table.items() if name not in tables}
-        found |= _checked(ctx, entries, file, f"[{root}]" if root else "the file")
-    for name in (name for name in tables if name not in ctx.parent.command.commands):
-        raise InputError(f"{file} has a table [{visible(name)}], and there is no such command")
+        entries = {name: entry for name, entry in table.items() if name not in tables}
+        values |= _checked(ctx, entries, file, f"[{root}]" if root else "the file")
+    for name in tables:
+        if name not in ctx.parent.command.commands:
+            raise InputError(f"{file} has a table [{visible(name)}], and there is no such command")
     where = f"[{root}.{command}]" if root else f"[{command}]"
-    return found | _checked(ctx, tables.get(command, {}), file, where)
+    return values | _checked(ctx, tables.get(command, {}), file, where)
 
 
 def _checked(ctx: Any, entries: Mapping[str, Any], file: Path, where: str) -> dict[str, Any]:
-    own = [each for each in ctx.command.params if each.name not in ("set_", "config")]
-    options: dict[str, Any] = {_key(each): each for each in own if isinstance(each, TyperOption)}
+    """Return the entries of a table by parameter, each checked as on the command line."""
+    own_params = [param for param in ctx.command.params if param.name not in ("set_", "config")]
+    options: dict[str, Any] = {_key(param): param for param in own_params if isinstance(param, TyperOption)}
     if ctx.info_name == _PROJECT_COMMAND:
-        options["model"] = next(each for each in own if isinstance(each, TyperArgument))
+        options["model"] = next(param for param in own_params if isinstance(param, TyperArgument))
     params = options | ctx.command.settings
-    found = {}
+    values = {}
     for name, value in entries.items():
         if name not in params:
-            listed = ", ".join([*options, *(["or what --set help lists"] if ctx.command.settings else [])])
-            raise InputError(f"{file}: {where} has no entry {visible(name)!r}: use {listed}")
+            names = list(options)
+            if ctx.command.settings:
+                names.append("or what --set help lists")
+            raise InputError(f"{file}: {where} has no entry {visible(name)!r}: use {', '.join(names)}")
         param = params[name]
         try:
-            values = value if param.multiple and isinstance(value, list) else [value]
-            typed = [_as_typed(param, each, file.parent) for each in values]
-            found[str(param.name)] = typed if param.multiple else typed[0]
-            param.process_value(ctx, found[str(param.name)])
+            items = value if param.multiple and isinstance(value, list) else [value]
+            typed = [_typed(param, item, file.parent) for item in items]
+            values[str(param.name)] = typed if param.multiple else typed[0]
+            param.process_value(ctx, values[str(param.name)])
         except typer.TyperException as error:
-            said = error.format_message().removeprefix("Invalid value: ")
-            raise InputError(f"{file}: {name} in {where} is {value!r}: {said}") from error
-    return found
+            reason = error.format_message().removeprefix("Invalid value: ")
+            raise InputError(f"{file}: {name} in {where} is {value!r}: {reason}") from error
+    return values
 
 
-def _as_typed(param: Any, value: Any, folder: Path) -> Any:
-    expected = _value_of(param)
-    kind: type = {"true, false": bool, "number": float}.get(expected, str)
-    if value == "" or (float if type(value) is int else type(value)) is not kind:
-        wanted = {bool: "true or false", float: "a number", str: "a text that is not empty"}
-        raise typer.BadParameter(f"use {wanted[kind]}")
-    if kind is not str:
-        return value if kind is bool else str(value)
+_KINDS: dict[str, type] = {"true, false": bool, "number": float}
+_EXPECTED = {bool: "true or false", float: "a number", str: "a text that is not empty"}
+
+
+def _typed(param: Any, value: Any, folder: Path) -> Any:
+    """Return a value of a file as Typer takes it; paths are relative to the file."""
+    kind_name = _kind_of_value(param)
+    kind = _KINDS.get(kind_name, str)
+    value_type = float if type(value) is int else type(value)
+    if value == "" or value_type is not kind:
+        raise typer.BadParameter(f"use {_EXPECTED[kind]}")
+    if kind is bool:
+        return value
+    if kind is float:
+        return str(value)
     path = folder / Path(value).expanduser()
-    return str(path) if folder != Path.cwd() and (expected == "path" or path.exists()) else value
+    is_path = kind_name == "path" or path.exists()
+    return str(path) if is_path and folder != Path.cwd() else value
 
 
-_FILE = "TOML file with options and settings: for this command, or in tables named after commands."
-_CONFIG = Annotated[Path | None, output_option("--config", is_eager=True, callback=_read_config, help=_FILE)]
+_CONFIG = Annotated[
+    Path | None,
+    output_option(
+        "--config",
+        is_eager=True,
+        callback=_read_config,
+        help="TOML file with options and settings: for this command, or in tables named after commands.",
+    ),
+]
