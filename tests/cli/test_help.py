@@ -26,8 +26,23 @@ from stickytoken.vocabulary import Category
 
 GROUP = typer.main.get_command(app)
 COMMANDS = GROUP.commands
-PANELS = ["Model", "Tokens and texts", "Method", "Computation", "Models behind an endpoint"]
-PANELS += ["Language models", "Output"]
+PANELS = [
+    "Model",
+    "Tokens and texts",
+    "Method",
+    "Output",
+    "Computation",
+    "Models behind an endpoint",
+    "Language models",
+]
+# Commands by the question that they answer.
+COMMAND_GROUPS = {
+    "Find sticky tokens": "detect show probe judge",
+    "Fix a model or documents": "repair scan clean check",
+    "Understand and report": "explain why impact report compare published card demo",
+    "Language models": "embed evaluate tune",
+    "Tokenizers": "tokens",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -45,16 +60,26 @@ def settings(name):
     return {option.name: option for option in COMMANDS[name].settings.values()}
 
 
-def test_the_commands_are_those_of_the_design():
-    assert " ".join(COMMANDS) == (
-        "tokens detect judge show probe report compare published card explain why impact repair scan clean "
-        "check demo embed evaluate tune"
-    )
-    without = planted.command()  # wrong usage
-    assert (without.exit_code, without.stdout.strip()) == (2, planted.command("--help").stdout.strip())
-    shown = without.stdout.partition("Sentence embeddings from language models")
-    listed = [re.findall(r"^│ (\w+) ", part.partition(" Commands ")[2] or part, re.M) for part in shown[::2]]
-    assert listed == [list(COMMANDS)[:-3], ["embed", "evaluate", "tune"]]
+def test_commands_are_grouped_by_question():
+    groups = {}
+    for line in planted.command("--help").stdout.splitlines():
+        title = re.match(r"╭─ (.+?) ─+╮$", line)
+        if title:
+            groups[title[1]] = []
+        name = re.match(r"│ (\w+) ", line)
+        if name:
+            groups[list(groups)[-1]].append(name[1])
+    del groups["Options"]
+    assert groups == {title: names.split() for title, names in COMMAND_GROUPS.items()}
+
+
+def test_no_command_prints_the_help():
+    without_command = planted.command()
+    assert without_command.exit_code == 2
+    assert without_command.stdout.strip() == planted.command("--help").stdout.strip()
+
+
+def test_the_summary_of_a_command_is_one_sentence_on_one_line():
     summaries = [command.help.partition("\n\n")[0] for command in COMMANDS.values()]
     assert [text for text in summaries if not re.fullmatch(r"[A-Z][^\n]+[^.]\.", text)] == []
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they name: models, runs and tokens."""
+"""Options that several commands share, and the models, runs and tokens that they name."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from stickytoken.measurement.ray_engine import EngineChoice
 
 
-# The panels of --help, in this order. What an option means stands in the docstring of its command or group.
-PANELS = (
-    MODEL := "Model",
-    TEXTS := "Tokens and texts",
-    METHOD := "Method",
-    COMPUTATION := "Computation",
-    ENDPOINT := "Models behind an endpoint",
-    LANGUAGE_MODELS := "Language models",
-    OUTPUT := "Output",
-)
+# The panels of --help. The docstring of a command or group says what its options mean.
+MODEL = "Model"
+TEXTS = "Tokens and texts"
+METHOD = "Method"
+OUTPUT = "Output"
+COMPUTATION = "Computation"
+ENDPOINT = "Models behind an endpoint"
+LANGUAGE_MODELS = "Language models"
+# In this order: first what most users need, and last what only some models need.
+PANELS = (MODEL, TEXTS, METHOD, OUTPUT, COMPUTATION, ENDPOINT, LANGUAGE_MODELS)
 
 model_option = partial(typer.Option, rich_help_panel=MODEL)
 texts_option = partial(typer.Option, rich_help_panel=TEXTS)
@@ -47,7 +47,7 @@ endpoint_option = partial(typer.Option, rich_help_panel=ENDPOINT)
 computation_option = partial(typer.Option, rich_help_panel=COMPUTATION)
 language_option = partial(typer.Option, rich_help_panel=LANGUAGE_MODELS)
 output_option = partial(typer.Option, rich_help_panel=OUTPUT)
-# An option that is rarely needed: `--set name=value` reaches it, see `stickytoken.cli._command`.
+# An option that is rarely needed: `--set name=value` changes it, see `stickytoken.cli._command`.
 setting = partial(typer.Option, hidden=True)
 
 _T = TypeVar("_T")
@@ -64,15 +64,15 @@ Format = StrEnum("Format", "TABLE JSON")
 
 TableFormat = StrEnum("TableFormat", "TABLE JSON CSV")
 
-_WHERE = "Folder, or name: looked up in the hub cache, among packaged models, then on the hub."
+_WHERE = "Folder, or name of a model in the hub cache, among the packaged models, or on the hub."
 
 Model: TypeAlias = Annotated[str, typer.Argument(help=_WHERE)]
 ModelOrEndpoint: TypeAlias = Annotated[
-    str, typer.Argument(help=f"{_WHERE} openai:NAME or URL#NAME: behind an endpoint.")
+    str, typer.Argument(help=f"{_WHERE} openai:NAME or URL#NAME for a model behind an endpoint.")
 ]
 RunsModel: TypeAlias = Annotated[
     str | None,
-    model_option("--model", help="Model of the run, if it has moved. Default: the model that the run names."),
+    model_option("--model", help="Where the model of the run is now. Default: where the run found it."),
 ]
 RunFolder: TypeAlias = Annotated[Path, typer.Argument(help="Run folder.")]
 Revision: TypeAlias = Annotated[str | None, model_option(help="Branch, tag or commit on the hub.")]
@@ -87,10 +87,11 @@ ListLimit: TypeAlias = Annotated[_T, output_option(min=1)]
 
 
 _NAMED_TOKENS = (
-    "Token, by vocabulary string, text, or # and its id ('#2003'), or a file: txt with one token per line, "
-    "or a table with a column token_id or token. Repeatable."
+    "A token: its vocabulary string, its text, or # and its id ('#2003'). Or a file of tokens: txt with one "
+    "per line, or a table with a column token_id or token. Repeatable."
 )
-# The categories of vocabulary entries; `stickytoken.vocabulary` imports more than --help may load.
+# Categories of vocabulary entries. `stickytoken.vocabulary` has them, too, but imports more than --help may
+# load.
 CATEGORIES = {
     "OK": "text can produce it",
     "OK_SPECIAL": "special, and text can produce it",
@@ -103,18 +104,26 @@ CATEGORIES = {
 
 
 def _category(name: str) -> str:
+    """Return a category in upper case."""
     if name.upper() not in CATEGORIES:
         raise typer.BadParameter(f"{name!r} is not a category: use one of {', '.join(CATEGORIES)}")
     return name.upper()
 
 
+def _complete_category(incomplete: str) -> list[str]:
+    """Return the categories in the case in which the user began to type; Typer offers those that match."""
+    return [name.lower() if incomplete.islower() else name for name in CATEGORIES]
+
+
 Source: TypeAlias = Annotated[
     str, typer.Argument(metavar="RUN|MODEL", help="Run folder, or model as for detect.")
 ]
-TokenArguments: TypeAlias = Annotated[list[str], typer.Argument(help="Tokens, by vocabulary string or text.")]
+TokenArguments: TypeAlias = Annotated[
+    list[str], typer.Argument(help="Tokens, as vocabulary strings or texts.")
+]
 Ids: TypeAlias = Annotated[bool, texts_option("--ids", help="Read the arguments as token ids.")]
 SentencesColumn: TypeAlias = Annotated[
-    str | None, texts_option(help="Column of --sentences to read. Default: found by name.")
+    str | None, texts_option(help="Column of --sentences with the text. Default: found by name.")
 ]
 TextColumn: TypeAlias = Annotated[
     str | None, texts_option(help="Column with the text. Default: found by name.")
@@ -127,10 +136,7 @@ InCategory: TypeAlias = Annotated[
     str | None,
     texts_option(
         parser=_category,
-        # In the case in which the user began one; typer offers those that fit.
-        autocompletion=lambda incomplete: [
-            name.lower() if incomplete.islower() else name for name in CATEGORIES
-        ],
+        autocompletion=_complete_category,
         metavar="CATEGORY",
         help="List tokens of one category, such as OK or UNDECODEABLE.",
     ),
@@ -140,7 +146,7 @@ IntervalConfidence: TypeAlias = Annotated[float, method_option(help="Coverage of
 AnySeed: TypeAlias = Annotated[int, method_option(min=0, help="Seed of all random sampling.")]
 
 
-# Groups of options: a parameter of a command that is annotated with one has an option for every field.
+# Groups of options. A command with a parameter of such a type has one option for each field.
 
 
 @dataclass(frozen=True)
@@ -148,14 +154,14 @@ class LoadingOptions:
     """Where a model comes from and where it computes.
 
     Attributes:
-        device: cpu, cuda, cuda:1, mps. Default: the best one available.
-        route: How an asymmetric model reads texts: query, document, or another of its routes. Default: the
-            model's own.
-        dtype: Precision: float32, float16, bfloat16, or tf32 on CUDA. Default: the run's, else float32.
-        token_budget: Tokens in a batch. Default: chosen by device.
+        device: cpu, cuda, cuda:1 or mps. Default: the best available device.
+        route: How an asymmetric model encodes texts: query, document, or another of its routes. Default: the
+            model's default route.
+        dtype: Precision: float32, float16, bfloat16, or tf32 on CUDA. Default: that of the run, or float32.
+        token_budget: Number of tokens in a batch. Default: depends on the device.
         packed_layers: Pack the weights of linear layers on a CPU. Default: if that is faster on this machine,
-            as measured once for each model.
-        truncate_dim: Read only so many first components of every vector. Default: all.
+            which is measured once per model.
+        truncate_dim: Use only the first N components of every vector. Default: all.
     """
 
     revision: Revision = None
@@ -170,17 +176,17 @@ class LoadingOptions:
 
 @dataclass(frozen=True)
 class EndpointLoadingOptions(LoadingOptions):
-    """For a model that may be behind an endpoint, too.
+    """The same for a model that may also be behind an endpoint.
 
     Attributes:
         tokenizer: The model's tokenizer: a folder, a hub name, tiktoken:NAME or a .tiktoken file.
-        candidates: Instead of an unpublished tokenizer: a text file with one string to examine per line.
-        request_dimensions: Number of vector components to request. Default: the model's own.
-        key_variable: Environment variable with the API key. Default: OPENAI_API_KEY for openai:NAME, else
+        candidates: Text file of strings to examine, one per line, if the tokenizer is not published.
+        request_dimensions: Number of vector components to request. Default: the model's default.
+        key_variable: Environment variable with the API key. Default: OPENAI_API_KEY for openai:NAME, or
             STICKYTOKEN_API_KEY.
         price_per_million: Price of a million tokens, for the estimate and --max-cost.
-        max_cost: Stop before this command spends more. Needs --set price-per-million=PRICE; all answers are
-            kept.
+        max_cost: Stop before this command spends more. Needs --set price-per-million=PRICE. Responses are
+            cached.
         yes: Do not ask before spending the estimated cost.
     """
 
@@ -194,29 +200,35 @@ class EndpointLoadingOptions(LoadingOptions):
 
     @property
     def options(self) -> stickytoken.EndpointOptions:
-        kept = {each: getattr(self, each) for each in ("key_variable", "price_per_million", "max_cost")}
-        return stickytoken.EndpointOptions(dimensions=self.request_dimensions, **kept)
+        """The options of the endpoint itself."""
+        return stickytoken.EndpointOptions(
+            dimensions=self.request_dimensions,
+            key_variable=self.key_variable,
+            price_per_million=self.price_per_million,
+            max_cost=self.max_cost,
+        )
 
 
 @dataclass(frozen=True)
 class PromptingOptions:
-    """What a model reads around a text.
+    """The prompt of a model, and how a language model is read through it.
 
     Attributes:
-        prompt: Text in front of every input. Default: the model's own. For a plain language model: prompteol,
+        prompt: Text before every input. Default: the model's prompt. For a plain language model: prompteol,
             cot, ke, ck, metaeol, echo, or a text with {sentence}.
-        prompt_name: Name of one of the model's own prompts.
-        token_prepending: With a prompt: let every token of the sentence see the whole sentence (Fu et al.,
-            ACL 2025).
+        prompt_name: Name of one of the model's saved prompts.
+        token_prepending: With a prompt: let every token of the sentence attend to the whole sentence (Fu et
+            al., ACL 2025).
         start: First layer that token prepending overwrites, counted from 0. Default: the prompt's preset.
-        exit: First layer after start that it leaves alone. Default: the prompt's preset.
-        layer: Read the vectors after so many layers. Default: the last one; for a language model with a
-            prompt, that of a published preset, and -1 is the last.
+        exit: First later layer that token prepending does not overwrite. Default: the prompt's preset.
+        layer: Take the vectors after this number of layers; -1 is the last. Default: the last one, or the
+            published preset for a language model with a prompt.
         contrast: With a prompt: subtract what an auxiliary prompt attends to (Cheng et al., ACL 2025).
         contrast_layer: Layer whose attention contrast changes, counted from 0. Default: the prompt's preset.
-        contrast_strength: Factor of what contrast leaves, from 0. Default: the prompt's preset.
-        contrast_rule: What contrast puts in its place: scaled, norm, scaled_norm or sub_head_norm. Default:
-            scaled.
+        contrast_strength: Factor by which contrast scales the difference, from 0. Default: the prompt's
+            preset.
+        contrast_rule: How contrast replaces the attention: scaled, norm, scaled_norm or sub_head_norm.
+            Default: scaled.
     """
 
     prompt: Language[str | None] = None
@@ -232,17 +244,18 @@ class PromptingOptions:
 
     @property
     def prompting(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(PromptingOptions)}
+        """The arguments of `stickytoken.encoders.Prompting`."""
+        return {field.name: getattr(self, field.name) for field in fields(PromptingOptions)}
 
 
 @dataclass(frozen=True)
 class ModelOptions(PromptingOptions, LoadingOptions):
-    """For commands that need the model itself."""
+    """Options of commands that need the model itself."""
 
 
 @dataclass(frozen=True)
 class AnyModelOptions(PromptingOptions, EndpointLoadingOptions):
-    """For commands that only need vectors of texts."""
+    """Options of commands that need only vectors of texts."""
 
 
 Engine = StrEnum("Engine", "LOCAL RAY")
@@ -254,8 +267,8 @@ class EngineOptions:
 
     Attributes:
         engine: local: this process. ray: workers on a Ray cluster, or on all GPUs of this machine.
-        ray_address: With engine=ray: host:port of the head node, or auto. Default: RAY_ADDRESS, else Ray is
-            started on this machine.
+        ray_address: With engine=ray: host:port of the head node, or auto. Default: RAY_ADDRESS, or a Ray that
+            is started on this machine.
         workers: With engine=ray: number of workers. Default: one per GPU, or one per four cores.
     """
 
@@ -265,6 +278,7 @@ class EngineOptions:
 
     @property
     def choice(self) -> EngineChoice:
+        """The engine as `stickytoken.detect` takes it."""
         if self.engine is Engine.RAY:
             from stickytoken.measurement.ray_engine import RayCluster
 
@@ -278,29 +292,21 @@ class EngineOptions:
 def load(
     model: str, loading: ModelOptions | AnyModelOptions, *, tokenizer_needed: bool = True
 ) -> stickytoken.Encoder:
+    """Load a model, or connect to one behind an endpoint, and print which route it uses.
+
+    Args:
+        model: The model as the user named it.
+        loading: The options.
+        tokenizer_needed: Whether the command needs the vocabulary. If not, a model behind an endpoint can be
+            used without a tokenizer.
+    """
     at_endpoint = _names_endpoint(model, loading)
     silence_transformers()
-    options: dict[str, Any] = {each.name: getattr(loading, each.name) for each in fields(LoadingOptions)}
     if isinstance(loading, AnyModelOptions):
         if at_endpoint:
-            from stickytoken.encoders import Prompting, load_encoder
-            from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
-
-            options = {name: value for name, value in options.items() if value not in (None, False)}
-            options |= {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
-            if not tokenizer_needed and loading.tokenizer is None and loading.candidates is None:
-                options["tokenizer"] = CandidateVocabulary(())
-            options |= {"endpoint": loading.options, "prompt": Prompting(**loading.prompting)}
-            with console.status(f"asking {model}"):
-                connected: Any = load_encoder(model, **options)
-            return _told_of_server(connected)
-        rare = ("tokenizer", "candidates", "request_dimensions", "key_variable", "price_per_million")
-        given = [f"--set {name.replace('_', '-')}" for name in rare if getattr(loading, name) is not None]
-        if given := [*given, *(["--max-cost"] if loading.max_cost is not None else [])]:
-            raise InputError(
-                f"{', '.join(given)} apply only to models behind an endpoint, and {model} is not: leave "
-                "them out"
-            )
+            return _connect(model, loading, tokenizer_needed)
+        _refuse_endpoint_options(model, loading)
+    options = _loading_arguments(loading)
     options["dtype"] = loading.dtype or "float32"
     with console.status(f"loading {model}"), collector_paused():
         from stickytoken.encoders import Prompting, load_encoder
@@ -310,15 +316,58 @@ def load(
     if console.current_verbosity() is Verbosity.VERBOSE:
         from stickytoken.encoders.loading.resolution import resolve_model
 
-        source, identity = resolve_model(model, loading.revision), encoder.identity
-        longest = "any length" if identity.max_length is None else f"at most {identity.max_length:,} tokens"
+        source = resolve_model(model, loading.revision)
+        identity = encoder.identity
+        length = "any length" if identity.max_length is None else f"at most {identity.max_length:,} tokens"
         console.inform(f"model: {source.location} ({source.origin}), weights {identity.weights[:12]}")
-        vectors = f"inputs of {longest}, vectors of {identity.dimension:,} components"
+        vectors = f"inputs of {length}, vectors of {identity.dimension:,} components"
         console.inform(f"computes: on {encoder.device} in {identity.dtype}, {vectors}")
     return encoder
 
 
-def _told_of_server(encoder: EndpointEncoder) -> stickytoken.Encoder:
+def _loading_arguments(loading: LoadingOptions) -> dict[str, Any]:
+    """Return the arguments of `load_encoder` that say where a model comes from and where it computes."""
+    return {field.name: getattr(loading, field.name) for field in fields(LoadingOptions)}
+
+
+def _connect(model: str, loading: AnyModelOptions, tokenizer_needed: bool) -> stickytoken.Encoder:
+    """Connect to a model behind an endpoint."""
+    from stickytoken.encoders import Prompting, load_encoder
+    from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
+
+    tokenizer: Any = loading.tokenizer
+    if not tokenizer_needed and loading.tokenizer is None and loading.candidates is None:
+        tokenizer = CandidateVocabulary(())
+    arguments = _loading_arguments(loading)
+    specified = {name: value for name, value in arguments.items() if value not in (None, False)}
+    with console.status(f"asking {model}"):
+        encoder: Any = load_encoder(
+            model,
+            tokenizer=tokenizer,
+            candidates=loading.candidates,
+            endpoint=loading.options,
+            prompt=Prompting(**loading.prompting),
+            **specified,
+        )
+    return _announced_server(encoder)
+
+
+def _refuse_endpoint_options(model: str, loading: AnyModelOptions) -> None:
+    """Refuse options that only a model behind an endpoint has."""
+    settings = ("tokenizer", "candidates", "request_dimensions", "key_variable", "price_per_million")
+    names = [name.replace("_", "-") for name in settings if getattr(loading, name) is not None]
+    refused = [f"--set {name}" for name in names]
+    if loading.max_cost is not None:
+        refused.append("--max-cost")
+    if refused:
+        raise InputError(
+            f"{', '.join(refused)} apply only to models behind an endpoint, and {model} is not: leave "
+            "them out"
+        )
+
+
+def _announced_server(encoder: EndpointEncoder) -> stickytoken.Encoder:
+    """Print how the server of an encoder behaves, and later every wait for it."""
     encoder.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
     server = encoder.capabilities
     length = "reads any length that was tried"
@@ -332,6 +381,7 @@ def _told_of_server(encoder: EndpointEncoder) -> stickytoken.Encoder:
 
 
 def _names_endpoint(model: str, loading: LoadingOptions) -> bool:
+    """Return whether a model is behind an endpoint; refuse it if the command needs the model itself."""
     from stickytoken.encoders.endpoint import names_endpoint
 
     if names_endpoint(model) and not isinstance(loading, EndpointLoadingOptions):
@@ -345,7 +395,14 @@ def _names_endpoint(model: str, loading: LoadingOptions) -> bool:
 def load_for(
     source: str, run: RunRecord | None, loading: ModelOptions | AnyModelOptions, model: str | None = None
 ) -> stickytoken.Encoder:
-    """Load the model that the source names, or that of a run: what the user leaves open is as in the run."""
+    """Load the model that the source names, or that of a run, with the options of the run by default.
+
+    Args:
+        source: A run folder or a model, as the user named it.
+        run: The record of the run, if the source is one.
+        loading: The options of the user, which take precedence.
+        model: The model of the run, if it has moved.
+    """
     if run is None:
         return load(source, loading)
     from stickytoken.detection.run import load_recorded_endpoint, recorded_loading
@@ -362,7 +419,7 @@ def load_for(
                 recorded = recorded.model_copy(update={"truncate_dim": loading.truncate_dim})
             with console.status(f"asking {name}"):
                 encoder: Any = load_recorded_endpoint(name, recorded, loading.options)
-            return _told_of_server(encoder)
+            return _announced_server(encoder)
         if PromptingOptions(**loading.prompting) == PromptingOptions():
             loading = replace(loading, **recorded.prompting())
         loading = replace(
@@ -378,6 +435,7 @@ def load_for(
 def require_found(
     source: str, run: RunRecord | None, loading: LoadingOptions, model: str | None = None
 ) -> str:
+    """Check before any slow work that `load_for` will find the model, and return its name."""
     from stickytoken.detection.run import recorded_loading
     from stickytoken.encoders.loading import require_model
 
@@ -392,6 +450,7 @@ def require_found(
 
 @contextmanager
 def _named_by(source: str) -> Iterator[None]:
+    """Add to an error about a model which run names it."""
     try:
         yield
     except ModelError as error:
@@ -407,12 +466,16 @@ def _tell_route(encoder: stickytoken.Encoder) -> None:
 
 
 def tell_layer(encoder: stickytoken.Encoder) -> None:
+    """Print which layer of a prompted language model is used, and how contrast is applied."""
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 
-    if isinstance(encoder, CausalPromptEncoder) and encoder.spec is not None:
+    if not isinstance(encoder, CausalPromptEncoder):
+        return
+    if encoder.spec is not None:
         choice = encoder.spec.layer_choice
         console.inform(f"layer: {encoder.prompted.number} of {encoder.layers} ({choice})")
-    if isinstance(encoder, CausalPromptEncoder) and (contrast := encoder.reading.contrast) is not None:
+    contrast = encoder.reading.contrast
+    if contrast is not None:
         strength = "" if contrast.strength is None else f", strength {contrast.strength:g}"
         console.inform(f"contrast: layer {contrast.layer}, counted from 0, rule {contrast.rule}{strength}")
 
@@ -424,74 +487,128 @@ def announced(
     measurement: Callable[[Any, Path], object],
     uncertain: str | None = None,
 ) -> Iterator[ProgressCallback]:
-    """Yield a callback for progress; of an endpoint, show what each stage will send before it begins."""
-    from stickytoken.encoders.endpoint.encoder import EndpointEncoder, estimate_cost
+    """Yield a callback for progress. For a model behind an endpoint, also print what will be sent.
+
+    The estimate is printed, and the user is asked, before the first request. Before a later stage, a new
+    estimate is printed if it differs.
+
+    Args:
+        encoder: The encoder, if the command uses one.
+        loading: The options of the user.
+        measurement: Does the work of the command, with a stand-in for the encoder that only counts, and with
+            a temporary folder.
+        uncertain: Stage whose size depends on what earlier stages find.
+    """
+    from stickytoken.encoders.endpoint.encoder import EndpointEncoder
 
     with console.progress_bar() as progress:
         if not isinstance(encoder, EndpointEncoder):
             yield progress
             return
-        endpoint, stages = encoder, set[str]()
-        expected: int | None = None
+        announcer = _CostAnnouncer(encoder, loading, measurement, uncertain, progress)
+        encoder.before_sending = announcer.ask
+        yield announcer.report
+        sent = encoder.spending
+        if sent.requests:
+            counts = f"{sent.requests:,} requests, {sent.tokens:,} tokens{_cost(sent.cost)}"
+            console.inform(f"sent, with the checks: {counts}")
+        _tell_refused(encoder.refused)
 
-        def estimated() -> CostEstimate | None:
-            with TemporaryDirectory(prefix="stickytoken-") as folder:
-                place = Path(folder) / "rehearsal"
-                try:
-                    return estimate_cost(endpoint, lambda stand_in: measurement(stand_in, place), uncertain)
-                except StickyTokenError as error:
-                    console.inform(f"what will be sent cannot be estimated ({error})")
-                    return None
 
-        def agree() -> None:
-            nonlocal expected
+# Smallest change of an estimate that is announced, as a share of the earlier one.
+_NOTABLE_CHANGE = 0.02
+
+
+class _CostAnnouncer:
+    """Prints what a command will send to an endpoint, and asks whether to go on; see `announced`."""
+
+    def __init__(
+        self,
+        endpoint: EndpointEncoder,
+        loading: EndpointLoadingOptions,
+        measurement: Callable[[Any, Path], object],
+        uncertain: str | None,
+        progress: ProgressCallback,
+    ) -> None:
+        self._endpoint = endpoint
+        self._loading = loading
+        self._measurement = measurement
+        self._uncertain = uncertain
+        self._progress = progress
+        self._stages: set[str] = set()
+        self._expected_tokens: int | None = None
+
+    def ask(self) -> None:
+        """Print the estimate, and ask whether to spend it.
+
+        Raises:
+            InputError: There is no terminal to ask on.
+        """
+        with console.bars_hidden():
+            console.inform("counting what to send")
+            estimate = self._estimate()
+            if estimate is not None:
+                self._expected_tokens = estimate.tokens
+                console.inform(f"estimate: {_described(estimate)}")
+            is_free = self._endpoint.address.is_local and not self._loading.price_per_million
+            if self._loading.yes or is_free:
+                return
+            if not sys.stdin.isatty():
+                raise InputError("cannot ask for confirmation, because stdin is not a terminal: pass --yes")
+            if not typer.confirm("go on?", err=True):
+                raise typer.Exit(1)
+
+    def report(self, step: Progress) -> None:
+        """Show progress, and before a later stage the new estimate if it differs."""
+        is_later_stage = bool(self._stages) and step.stage not in self._stages and step.done == 0
+        self._stages.add(step.stage)
+        if is_later_stage:
+            self._announce_change()
+        self._progress(step)
+
+    def _announce_change(self) -> None:
+        if self._expected_tokens is None:
+            return
+        spent = self._endpoint.spending.tokens
+        estimate = self._estimate()
+        if estimate is None or not estimate.requests:
+            return
+        estimate = estimate.most or estimate  # what it depends on is known now
+        total = spent + estimate.tokens
+        if abs(total - self._expected_tokens) > _NOTABLE_CHANGE * self._expected_tokens:
+            self._expected_tokens = total
             with console.bars_hidden():
-                console.inform("counting what to send")
-                if (estimate := estimated()) is not None:
-                    expected = estimate.tokens
-                    console.inform(f"estimate: {_described(estimate)}")
-                if loading.yes or (endpoint.address.is_local and not loading.price_per_million):
-                    return
-                if not sys.stdin.isatty():
-                    raise InputError("nobody can be asked whether to spend this: pass --yes")
-                if not typer.confirm("go on?", err=True):
-                    raise typer.Exit(1)
+                console.inform(f"estimate for the rest: {_described(estimate)}")
 
-        def report(step: Progress) -> None:
-            nonlocal expected
-            begins = stages and step.stage not in stages and step.done == 0
-            stages.add(step.stage)
-            if begins and expected is not None:
-                spent, estimate = endpoint.spending.tokens, estimated()
-                if estimate is not None and estimate.requests:
-                    estimate = estimate.most or estimate  # what it depends on is known now
-                    total = spent + estimate.tokens
-                    if abs(total - expected) > 0.02 * expected:
-                        expected = total
-                        with console.bars_hidden():
-                            console.inform(f"estimate for the rest: {_described(estimate)}")
-            progress(step)
+    def _estimate(self) -> CostEstimate | None:
+        """Do the work with a stand-in that only counts; None if that fails."""
+        from stickytoken.encoders.endpoint.encoder import estimate_cost
 
-        endpoint.before_sending = agree
-        yield report
-        if endpoint.spending.requests:
-            sent, cost = endpoint.spending, _cost(endpoint.spending.cost)
-            console.inform(f"sent, with the checks: {sent.requests:,} requests, {sent.tokens:,} tokens{cost}")
-        _tell_refused(endpoint.refused)
+        with TemporaryDirectory(prefix="stickytoken-") as folder:
+            temporary = Path(folder) / "rehearsal"
+            try:
+                return estimate_cost(
+                    self._endpoint,
+                    lambda stand_in: self._measurement(stand_in, temporary),
+                    self._uncertain,
+                )
+            except StickyTokenError as error:
+                console.inform(f"what will be sent cannot be estimated ({error})")
+                return None
 
 
-# Texts without a vector that are named on the screen.
+# Number of texts without a vector that are named on the screen.
 _REFUSED_SHOWN = 5
 
 
 def _tell_refused(refused: Mapping[str, str]) -> None:
-    """Name the texts for which the server gave no vector, and why."""
+    """Name the texts for which the server returned no vector, and why."""
     from stickytoken.encoders.protocol import shown
 
     if not refused:
         return
     texts = "1 text" if len(refused) == 1 else f"{len(refused):,} texts"
-    console.inform(f"the server gave no vector for {texts}:")
+    console.inform(f"the server returned no vector for {texts}:")
     for text, reason in islice(refused.items(), _REFUSED_SHOWN):
         console.inform(f"  {shown(text)}: {reason}")
     if len(refused) > _REFUSED_SHOWN:
@@ -503,21 +620,29 @@ def _cost(cost: float | None, unknown: str = "") -> str:
 
 
 def _described(estimate: CostEstimate) -> str:
+    """Return an estimate in words."""
     price = _cost(estimate.cost, ", price unknown (--set price-per-million=PRICE)")
-    said = f"{estimate.requests:,} requests, {estimate.texts:,} texts, {estimate.tokens:,} tokens{price}"
-    said += f", about {console.duration(estimate.seconds)}"
-    if (most := estimate.most) is not None:
-        said += f"; at most {most.tokens:,} tokens{_cost(most.cost)}, depending on what is found"
-    return said + (f"; {estimate.answered:,} texts were answered before" if estimate.answered else "")
+    counts = f"{estimate.requests:,} requests, {estimate.texts:,} texts, {estimate.tokens:,} tokens"
+    phrases = [f"{counts}{price}, about {console.duration(estimate.seconds)}"]
+    upper = estimate.most
+    if upper is not None:
+        phrases.append(f"at most {upper.tokens:,} tokens{_cost(upper.cost)}, depending on what is found")
+    if estimate.answered:
+        phrases.append(f"{estimate.answered:,} texts were answered before")
+    return "; ".join(phrases)
 
 
 def silence_transformers() -> None:
+    """Let transformers print errors only, or also warnings with --verbose."""
     verbose = console.current_verbosity() is Verbosity.VERBOSE
-    # transformers reads the variable when it is imported, before the calls below can have an effect.
+    # transformers reads the variable when it is imported, before the calls below have an effect.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "warning" if verbose else "error")
     from transformers.utils import logging
 
-    (logging.set_verbosity_warning if verbose else logging.set_verbosity_error)()  # type: ignore[no-untyped-call]
+    if verbose:
+        logging.set_verbosity_warning()  # type: ignore[no-untyped-call]
+    else:
+        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
@@ -530,11 +655,12 @@ def collector_paused() -> Iterator[None]:
         yield
     finally:
         if enabled:
-            gc.freeze()  # nearly all objects stay, so later collections skip them
+            gc.freeze()  # nearly all objects stay alive, so later collections can skip them
             gc.enable()
 
 
 def run_in(source: str, model: str | None) -> stickytoken.Run | None:
+    """Return the run that the source names; None if it names a model. Only a run takes --model."""
     from stickytoken.detection.run import is_run
 
     if is_run(source):
@@ -545,6 +671,7 @@ def run_in(source: str, model: str | None) -> stickytoken.Run | None:
 
 
 def named_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -> list[int] | None:
+    """Return the ids of the tokens that --tokens names, one by one or in files; None if it names none."""
     from stickytoken.data.tables import TABLE_SUFFIXES
     from stickytoken.detection import find_named, token_ids_from_file
     from stickytoken.vocabulary import categorize
@@ -563,6 +690,7 @@ def named_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -
 
 
 def token_id(argument: str) -> int:
+    """Return a token id from the command line."""
     try:
         return int(argument)
     except ValueError:

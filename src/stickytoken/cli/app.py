@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -20,21 +20,29 @@ from stickytoken.cli.commands.understanding import explain, impact, why
 from stickytoken.errors import KEPT_NOTE, StickyTokenError
 from stickytoken.version import __version__
 
+# Exit statuses.
 FAILED = 1
 WRONG_USAGE = 2
-_RESUMING = ("check", "detect", "explain", "impact", "scan")
-_AFTER_INTERRUPT = dict.fromkeys(_RESUMING, "run the same command again to continue") | {
+# What is printed after Ctrl-C, by command.
+_CONTINUE = "run the same command again to continue"
+_AFTER_INTERRUPT = {
+    "check": _CONTINUE,
+    "detect": _CONTINUE,
+    "explain": _CONTINUE,
+    "impact": _CONTINUE,
+    "scan": _CONTINUE,
     "repair": "nothing was written to the output folder",
     "demo": "the web app has stopped",
 }
 
 
 class CommandGroup(TyperGroup):
-    """Commands that fail with one line on stderr; only a defect ends with a traceback."""
+    """Commands whose errors are one line on stderr; only a defect prints a traceback."""
 
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **options: Any
     ) -> Any:
+        """Run a command, print an error of usage as one line, and return or exit with the status."""
         try:
             status = super().main(args, standalone_mode=False, **options) or 0
         except typer.TyperException as error:
@@ -48,43 +56,53 @@ class CommandGroup(TyperGroup):
         return status
 
     def invoke(self, ctx: Any) -> Any:
+        """Run a command, and turn its errors into one line and an exit status."""
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.TyperException):
             raise
         except BaseException as error:
-            status = FAILED
-            if isinstance(error, KeyboardInterrupt) or console.was_interrupted():
-                console.ignore_interrupts()
-                said = [note for note in getattr(error, "__notes__", []) if note.startswith(KEPT_NOTE)]
-                if ctx.invoked_subcommand in _AFTER_INTERRUPT:
-                    said.append(_AFTER_INTERRUPT[ctx.invoked_subcommand])
-                console.print_error(f"interrupted: {'; '.join(said)}" if said else "interrupted")
-                status = console.INTERRUPTED
-            elif isinstance(error, StickyTokenError):
-                console.print_error(f"error: {error}")
-            elif isinstance(error, BrokenPipeError):
-                console.silence_stdout()
-                status = console.CLOSED_PIPE
-            elif isinstance(error, OSError) and console.is_full(error):
-                console.silence_stdout()
-                console.print_error(f"error: the output could not be written: {error.strerror}")
-            else:
+            status = _reported(error, ctx.invoked_subcommand)
+            if status is None:
                 raise
             raise typer.Exit(status) from error
 
 
-_FINDING = (tokens, detect, judge, show, probe, report, compare, published, card)
-_ACTING = (explain, why, impact, repair, scan, clean, check, demo)
-_PANELS = {
-    "Commands": (*_FINDING, *_ACTING),
-    "Sentence embeddings from language models": (embed, evaluate, tune),
+def _reported(error: BaseException, command: str | None) -> int | None:
+    """Print what ended a command, and return its exit status; None for a defect, which prints nothing."""
+    if isinstance(error, KeyboardInterrupt) or console.was_interrupted():
+        console.ignore_interrupts()
+        notes = [note for note in getattr(error, "__notes__", []) if note.startswith(KEPT_NOTE)]
+        if command in _AFTER_INTERRUPT:
+            notes.append(_AFTER_INTERRUPT[command])
+        console.print_error(f"interrupted: {'; '.join(notes)}" if notes else "interrupted")
+        return console.INTERRUPTED
+    if isinstance(error, StickyTokenError):
+        console.print_error(f"error: {error}")
+        return FAILED
+    if isinstance(error, BrokenPipeError):
+        console.silence_stdout()
+        return console.CLOSED_PIPE
+    if isinstance(error, OSError) and console.is_full(error):
+        console.silence_stdout()
+        console.print_error(f"error: the output could not be written: {error.strerror}")
+        return FAILED
+    return None
+
+
+# Commands by the question that they answer, in the order of --help.
+_PANELS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Find sticky tokens": (detect, show, probe, judge),
+    "Fix a model or documents": (repair, scan, clean, check),
+    "Understand and report": (explain, why, impact, report, compare, published, card, demo),
+    "Language models": (embed, evaluate, tune),
+    "Tokenizers": (tokens,),
 }
 
 app = typer.Typer(
     name="stickytoken",
     cls=CommandGroup,
-    help="Find, prove, measure and repair sticky tokens in text embedding models.",
+    help="Find, explain, measure and repair sticky tokens in text embedding models.",
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
@@ -93,8 +111,8 @@ for panel, commands in _PANELS.items():
         app.command(cls=PanelledCommand, rich_help_panel=panel)(command)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"stickytoken {__version__}")
         raise typer.Exit
 
@@ -107,6 +125,7 @@ def _root(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
+    """Print the help if no command is named."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), nl=False)
         raise typer.Exit(WRONG_USAGE)

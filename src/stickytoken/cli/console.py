@@ -1,4 +1,4 @@
-"""Print results on stdout, everything else on stderr, token text made harmless."""
+"""Print results on stdout and everything else on stderr, with token text made harmless."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataclasses import replace
 from datetime import timedelta
 from enum import IntEnum
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -43,50 +43,67 @@ if TYPE_CHECKING:
 
 
 class Verbosity(IntEnum):
+    """How much a command prints on stderr."""
+
     QUIET = 0
     NORMAL = 1
     VERBOSE = 2
 
 
 _PACKAGE = "stickytoken"
-_LOG_LEVELS = (logging.ERROR, logging.WARNING, logging.DEBUG)  # by verbosity
-# A process runs one command, and what its threads print is under the same level.
+_LOG_LEVELS = {
+    Verbosity.QUIET: logging.ERROR,
+    Verbosity.NORMAL: logging.WARNING,
+    Verbosity.VERBOSE: logging.DEBUG,
+}
+# A process runs one command, and all of its threads share the verbosity.
 _levels = [Verbosity.NORMAL]
 
 
 def current_verbosity() -> Verbosity:
+    """Return the verbosity of the command that is running."""
     return _levels[-1]
 
 
 @contextmanager
 def verbosity(level: Verbosity) -> Iterator[None]:
-    verbose = level is Verbosity.VERBOSE
-    package, root = logging.getLogger(_PACKAGE), logging.getLogger()
-    before = package.level, package.propagate, root.level
-    logger, handler = root if verbose else package, _LogLines()
+    """Set the verbosity and the levels of loggers for the duration of a block."""
+    is_verbose = level is Verbosity.VERBOSE
+    package = logging.getLogger(_PACKAGE)
+    root = logging.getLogger()
+    original_package_level = package.level
+    original_propagate = package.propagate
+    original_root_level = root.level
+    logger = root if is_verbose else package
+    handler = _LogLines()
     logger.addHandler(handler)
     package.setLevel(_LOG_LEVELS[level])
-    package.propagate = verbose
-    root.setLevel(logging.INFO if verbose else root.level)
+    package.propagate = is_verbose
+    if is_verbose:
+        root.setLevel(logging.INFO)
     _levels.append(level)
     try:
         yield
     finally:
         _levels.pop()
         logger.removeHandler(handler)
-        package_level, package.propagate, root_level = before
-        package.setLevel(package_level)
-        root.setLevel(root_level)
+        package.setLevel(original_package_level)
+        package.propagate = original_propagate
+        root.setLevel(original_root_level)
 
 
 class _LogLines(logging.Handler):
+    """Prints log records on stderr."""
+
     def emit(self, record: logging.LogRecord) -> None:
         library = record.name.partition(".")[0]
-        note = library == _PACKAGE and record.levelno >= logging.WARNING
-        inform(f"{'note' if note else library}: {record.getMessage()}")
+        is_note = library == _PACKAGE and record.levelno >= logging.WARNING
+        inform(f"{'note' if is_note else library}: {record.getMessage()}")
 
 
 def show_warnings_as_notes() -> None:
+    """Print our own warnings as notes, and those of libraries with --verbose only."""
+
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         if issubclass(category, StickyTokenWarning):
             inform(f"note: {message}")
@@ -98,18 +115,22 @@ def show_warnings_as_notes() -> None:
     warnings.showwarning = show
 
 
-_SHORT = 8  # columns of text up to this width are not broken over lines
+# Characters. Columns of text up to this width are not broken over lines.
+_SHORT = 8
 
 
 def as_json(document: Any) -> str:
+    """Return a document as JSON in ASCII."""
     return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def print_json(document: Any) -> None:
+    """Print a document as JSON."""
     print_document(as_json(document))
 
 
 def print_document(text: str) -> None:
+    """Print text unchanged."""
     sys.stdout.write(text)
 
 
@@ -119,10 +140,11 @@ def print_table(
     rows: Iterable[Sequence[Any]],
     digits: Sequence[int | None] | None = None,
 ) -> None:
-    """Print a table; ``digits`` are those behind the decimal point, by column."""
-    all_digits = [None] * len(columns) if digits is None else digits
-    described = [Column(title, title, digit) for title, digit in zip(columns, all_digits, strict=True)]
-    _print_cells(title, described, [list(row) for row in rows])
+    """Print a table; ``digits`` are the digits after the decimal point, by column."""
+    if digits is None:
+        digits = [None] * len(columns)
+    headings = [Column(name, name, count) for name, count in zip(columns, digits, strict=True)]
+    _print_cells(title, headings, [list(row) for row in rows])
 
 
 def print_columns(title: str, columns: Sequence[Column], rows: pl.DataFrame) -> None:
@@ -132,58 +154,64 @@ def print_columns(title: str, columns: Sequence[Column], rows: pl.DataFrame) -> 
 
 
 def print_records(title: str, columns: Sequence[Column], records: Iterable[Mapping[str, Any]]) -> None:
-    """Print records as a table; what a record lacks is shown as missing."""
-    _print_cells(title, columns, [[record.get(column.key) for column in columns] for record in records])
+    """Print records as a table; values that a record lacks are shown as missing."""
+    keys = [column.key for column in columns]
+    _print_cells(title, columns, [list(map(record.get, keys)) for record in records])
 
 
 def _print_cells(title: str, columns: Sequence[Column], rows: list[list[Any]]) -> None:
-    """Print a table; numbers stand on the right.
+    """Print a table, with numbers aligned on the right.
 
-    Where a table is too wide for the terminal, numbers stay on one line, the words of their headings stand
-    below each other, and only text is broken.
+    If a table is too wide for the terminal, only text is wrapped: numbers stay on one line, and the words of
+    their headings are stacked.
     """
-    cells = [[_cell(value, column) for value, column in zip(row, columns, strict=True)] for row in rows]
+    cells = [list(map(_cell, row, columns)) for row in rows]
     titles = [column.title for column in columns]
     widths = [max(map(cell_len, texts)) for texts in zip(titles, *cells, strict=True)]
     console = stdout()
-    wide = sum(widths) + 2 * (len(columns) - 1) > console.width
-    padding = (0, 0 if wide else 1, 0, 0)
+    too_wide = sum(widths) + 2 * (len(columns) - 1) > console.width
+    padding = (0, 0 if too_wide else 1, 0, 0)
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=padding, pad_edge=False, show_edge=False)
-    for place, heading in enumerate(titles):
-        numeric = all(isinstance(row[place], (int, float)) or row[place] is None for row in rows)
+    for index, heading in enumerate(titles):
+        is_numeric = all(isinstance(row[index], int | float | None) for row in rows)
         table.add_column(
-            Text(heading.replace(" ", "\n") if wide and numeric else heading),
-            justify="right" if numeric else "left",
+            Text(heading.replace(" ", "\n") if too_wide and is_numeric else heading),
+            justify="right" if is_numeric else "left",
             overflow="fold",
-            no_wrap=wide and (numeric or widths[place] <= _SHORT),
+            no_wrap=too_wide and (is_numeric or widths[index] <= _SHORT),
         )
-    for row in cells:
-        table.add_row(*map(Text, row))
+    for texts in cells:
+        table.add_row(*map(Text, texts))
     console.print(Text(visible(title), style="italic"), soft_wrap=True)
     console.print(table)
     console.print()
 
 
 def print_line(message: str) -> None:
+    """Print a line of the result."""
     stdout().print(Text(visible(message)), soft_wrap=True)
 
 
 def print_error(message: str) -> None:
+    """Print an error on stderr, on one line."""
     _Console(stderr=True).print(Text(visible(" ".join(message.split()))), soft_wrap=True)
 
 
 def inform(message: str) -> None:
+    """Print a message on stderr, unless --quiet."""
     if current_verbosity() is not Verbosity.QUIET:
         _Console(stderr=True).print(Text(visible(message)), soft_wrap=True)
 
 
 def inform_notes(notes: Iterable[str]) -> None:
+    """Print notes on stderr, unless --quiet."""
     for note in notes:
         inform(f"note: {note}")
 
 
 @contextmanager
 def status(message: str) -> Iterator[None]:
+    """Show a spinner with a message for the duration of a block."""
     if current_verbosity() is Verbosity.QUIET:
         yield
         return
@@ -192,19 +220,20 @@ def status(message: str) -> Iterator[None]:
 
 
 class _Console(Console):
-    """A console that leaves a closed pipe to the command's own handling."""
+    """A console that lets the command handle a closed pipe."""
 
     def on_broken_pipe(self) -> None:
         raise  # noqa: PLE0704 - called while the BrokenPipeError is being handled
 
 
 def stdout() -> Console:
+    """Return a console for results; without a terminal, it is 160 characters wide."""
     console = _Console()
     return console if console.is_terminal else _Console(width=160)
 
 
 def _cell(value: Any, column: Column) -> str:
-    """Write a value as its column says; a missing one is a hyphen."""
+    """Format a value for its column; a missing one is a hyphen."""
     if value is None:
         return "-"
     if column.unit:
@@ -219,37 +248,41 @@ def _cell(value: Any, column: Column) -> str:
 
 
 def harmless(text: str) -> str:
-    shown = visible(text)
-    return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) else shown
+    """Escape text for CSV, so that a spreadsheet does not read it as a formula."""
+    escaped = visible(text)
+    return f"'{escaped}" if escaped.startswith(("=", "+", "-", "@")) else escaped
 
 
 def print_csv(rows: pl.DataFrame) -> None:
+    """Print a data frame as CSV."""
     import polars as pl
 
     texts = pl.col(pl.String).map_elements(harmless, return_dtype=pl.String)
     print_document(rows.with_columns(texts).write_csv())
 
 
+# Exit status after Ctrl-C.
 INTERRUPTED = 130
-# A key that bounces, an impatient second press, or a tool that signals both a process and its group: they
-# count as one press, and do not interrupt the tidying up that it began.
+# Within this time, a second signal counts as the same one and does not interrupt the cleanup: keys bounce,
+# users are impatient, and some tools signal both a process and its group.
 _SAME_PRESS_SECONDS = 1.0
 _received: list[float] = []
 
 
 def remember_interrupts() -> None:
-    """Record Ctrl-C, too: interrupted libraries may raise another error than KeyboardInterrupt."""
-    # A process that ignores the signal, such as a shell's background job, keeps ignoring it.
+    """Record Ctrl-C, because interrupted libraries may raise another error than KeyboardInterrupt."""
+    # A process that ignores the signal, such as a background job of a shell, keeps ignoring it.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
 
 
 def was_interrupted() -> bool:
+    """Return whether Ctrl-C was pressed."""
     return bool(_received)
 
 
 def ignore_interrupts() -> None:
-    """Ignore Ctrl-C from now on: Python and libraries with a handler of their own may raise it again."""
+    """Ignore Ctrl-C from now on. Libraries with their own handler may still raise it again."""
     if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -261,14 +294,19 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         signal.default_int_handler(number, frame)
 
 
-CLOSED_PIPE = 141  # as a shell reports a program that SIGPIPE ended
+# Exit status if stdout was closed, the one that a shell reports for SIGPIPE.
+CLOSED_PIPE = 141
+# Errors of a full disk or quota. Windows has no EDQUOT.
+_FULL_DISK = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EIO", "EFBIG")} - {None}
 
 
 def is_full(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
+    """Return whether an error means that no more output can be written."""
+    return isinstance(error, OSError) and error.errno in _FULL_DISK
 
 
 def silence_stdout() -> None:
+    """Discard all further output, also what is still buffered."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -277,81 +315,137 @@ _BARS: list[Bars] = []
 
 @contextmanager
 def progress_bar(interval: float = 30) -> Iterator[ProgressCallback]:
-    console, quiet = Console(stderr=True), current_verbosity() is Verbosity.QUIET
-    on_terminal = console.is_terminal
-    counts = (TextColumn("{task.description:<16}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    pace = (TextColumn("ETA {task.fields[eta]}"), TextColumn("{task.fields[rate]}"))
-    bars = Bars(*counts, *pace, console=console)
-    started: dict[str, float] = {}
-    printed: dict[str, float] = {}
-    tasks: dict[str, TaskID] = {}
+    """Yield a callback that shows progress: bars on a terminal, or else a line every 30 seconds.
 
-    def report(step: Progress) -> None:
-        # A library may have swallowed the exception of a Ctrl-C.
-        if was_interrupted():
-            raise KeyboardInterrupt
-        if quiet:
-            return
-        if step.note:
-            inform(step.note)
-        now, stage = time.perf_counter(), step.stage
-        seconds = now - started.setdefault(stage, now)
-        # Only what this session computed has a pace.
-        rate, eta = "", "?"
-        if step.computed:
-            eta = duration(seconds * (step.total - step.done) / step.computed)
-            if seconds and step.sequences:
-                rate = f"{step.sequences / seconds:,.0f} texts/s"
-            elif seconds:
-                rate = f"{step.computed / seconds:,.1f}/s"
-        if on_terminal:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=step.total, rate="", eta="?")
-            bars.update(tasks[stage], completed=step.done, total=step.total, rate=rate, eta=eta)
-            return
-        line, rate = f"{stage}: {step.done:,} of {step.total:,}", rate and f", {rate}"
-        if step.done == step.total:
-            line += f" in {seconds:,.0f} s{rate}"
-        elif seconds - printed.get(stage, 0.0) >= interval:
-            printed[stage] = seconds
-            line += f" after {duration(seconds)}{rate}, ETA {eta}"
-        else:
-            return
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
-
-    if quiet or not on_terminal:
-        yield report
+    Args:
+        interval: Seconds between two lines about the same stage.
+    """
+    console = Console(stderr=True)
+    if current_verbosity() is Verbosity.QUIET:
+        yield _raise_interrupt
         return
-    with bars:
+    if not console.is_terminal:
+        yield _ProgressLines(console, interval).report
+        return
+    columns = (
+        TextColumn("{task.description:<16}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("ETA {task.fields[eta]}"),
+        TextColumn("{task.fields[rate]}"),
+    )
+    with Bars(*columns, console=console) as bars:
         _BARS.append(bars)
         try:
-            yield report
+            yield _ProgressBars(bars).report
         finally:
             _BARS.remove(bars)
 
 
+def _raise_interrupt(step: Progress | None = None) -> None:
+    """Raise the KeyboardInterrupt of a Ctrl-C, which a library may have swallowed."""
+    del step
+    if was_interrupted():
+        raise KeyboardInterrupt
+
+
+class _Pace(NamedTuple):
+    seconds: float  # since the stage began
+    rate: str  # empty if unknown
+    eta: str
+
+
+class _Clock:
+    """Measures the stages of a command."""
+
+    def __init__(self) -> None:
+        self._started: dict[str, float] = {}
+
+    def pace(self, step: Progress) -> _Pace:
+        """Return the time and rate of a stage. Only the work of this session counts for the rate."""
+        now = time.perf_counter()
+        seconds = now - self._started.setdefault(step.stage, now)
+        if not step.computed:
+            return _Pace(seconds, "", "?")
+        rate = ""
+        if seconds and step.sequences:
+            rate = f"{step.sequences / seconds:,.0f} texts/s"
+        elif seconds:
+            rate = f"{step.computed / seconds:,.1f}/s"
+        return _Pace(seconds, rate, duration(seconds * (step.total - step.done) / step.computed))
+
+
+class _ProgressBars:
+    """Shows one bar for each stage on a terminal."""
+
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+        self._clock = _Clock()
+        self._tasks: dict[str, TaskID] = {}
+
+    def report(self, step: Progress) -> None:
+        _raise_interrupt()
+        if step.note:
+            inform(step.note)
+        pace = self._clock.pace(step)
+        if step.stage not in self._tasks:
+            self._tasks[step.stage] = self._bars.add_task(step.stage, total=step.total, rate="", eta="?")
+        task = self._tasks[step.stage]
+        self._bars.update(task, completed=step.done, total=step.total, rate=pace.rate, eta=pace.eta)
+
+
+class _ProgressLines:
+    """Prints a line now and then, for logs."""
+
+    def __init__(self, console: Console, interval: float) -> None:
+        self._console = console
+        self._interval = interval
+        self._clock = _Clock()
+        self._printed: dict[str, float] = {}  # when the last line of each stage was printed
+
+    def report(self, step: Progress) -> None:
+        _raise_interrupt()
+        if step.note:
+            inform(step.note)
+        pace = self._clock.pace(step)
+        line = f"{step.stage}: {step.done:,} of {step.total:,}"
+        rate = f", {pace.rate}" if pace.rate else ""
+        if step.done == step.total:
+            line += f" in {pace.seconds:,.0f} s{rate}"
+        elif pace.seconds - self._printed.get(step.stage, 0.0) >= self._interval:
+            self._printed[step.stage] = pace.seconds
+            line += f" after {duration(pace.seconds)}{rate}, ETA {pace.eta}"
+        else:
+            return
+        self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
 @contextmanager
 def late_progress(seconds: float) -> Iterator[ProgressCallback]:
+    """Yield a callback that shows the progress of a stage only if it will take longer than ``seconds``."""
     started: dict[str, float] = {}
-    unseen: dict[str, int] = {}
+    hidden_steps: dict[str, int] = {}  # done before the bar of a stage appeared
     last = time.perf_counter()
     with progress_bar() as show:
 
         def report(step: Progress) -> None:
             nonlocal last
             now = time.perf_counter()
-            since = now - started.setdefault(step.stage, last)
+            elapsed = now - started.setdefault(step.stage, last)
             last = now
-            if step.stage in unseen or since * step.total > seconds * max(step.done, 1):
-                # The clock of the bar starts now, so its pace does not count what was done before.
-                before = unseen.setdefault(step.stage, step.done)
-                show(replace(step, computed=step.done - before))
+            will_take_long = elapsed * step.total > seconds * max(step.done, 1)
+            if step.stage in hidden_steps or will_take_long:
+                # The clock of the bar starts now, so earlier steps do not count for its rate.
+                hidden = hidden_steps.setdefault(step.stage, step.done)
+                show(replace(step, computed=step.done - hidden))
 
         yield report
 
 
 @contextmanager
 def bars_hidden() -> Iterator[None]:
+    """Remove the bars from the terminal for the duration of a block."""
     hidden = [bars for bars in _BARS if bars.live.is_started]
     for bars in hidden:
         bars.stop()
@@ -363,4 +457,5 @@ def bars_hidden() -> Iterator[None]:
 
 
 def duration(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))  # as 0:01:30
+    """Return a duration such as 0:01:30."""
+    return str(timedelta(seconds=round(seconds)))

@@ -1,4 +1,4 @@
-"""The entry point of the stickytoken command: it imports little, so that Ctrl-C is handled early."""
+"""The entry point of the stickytoken command. It imports little, so that Ctrl-C is handled early."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from stickytoken.cli import console
 
 
 def main() -> None:
-    # Threads that wait for one another sleep. By default they spin, which costs most of the speed as soon as
-    # another program wants the processor; torch reads this when it is imported.
+    """Run the command line, and exit with its status."""
+    # Let threads sleep while they wait for each other. By default they spin, which costs most of the speed as
+    # soon as another program needs the processor. torch reads this when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     console.remember_interrupts()
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed by what started the command
+        if getattr(sys, name) is None:  # the parent process closed it
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # for what its encoding lacks
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # for characters that its encoding lacks
     try:
         from stickytoken.cli.app import app
 
@@ -29,7 +31,7 @@ def main() -> None:
         console.silence_stdout()
         status = console.CLOSED_PIPE
     except (Exception, KeyboardInterrupt) as error:
-        if isinstance(error, OSError) and console.is_full(error):  # what was buffered did not fit
+        if isinstance(error, OSError) and console.is_full(error):  # the buffered output did not fit
             console.silence_stdout()
             sys.stderr.write(f"error: the output could not be written: {error.strerror}\n")
             sys.exit(1)
