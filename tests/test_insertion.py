@@ -92,9 +92,9 @@ def test_ids_go_between_words_behind_the_head_and_before_the_tail(placement, pat
 @given(st.data(), carriers, st.sampled_from(list(Placement)))
 def test_ids_insertion_puts_in_exactly_n_copies_and_leaves_the_rest(data, carrier, placement):
     path = data.draw(paths(len(carrier.words)))
-    found = insert_as_ids(Token(MARK_ID, MARK), carrier, placement, len(path), path)
-    assert len(found) == len(path)
-    for copies, probe in enumerate(found, start=1):
+    variants = insert_as_ids(Token(MARK_ID, MARK), carrier, placement, len(path), path)
+    assert len(variants) == len(path)
+    for copies, probe in enumerate(variants, start=1):
         assert probe.count(MARK_ID) == copies
         assert tuple(token_id for token_id in probe if token_id != MARK_ID) == carrier.ids
         assert probe[: len(carrier.head)] == carrier.head

@@ -46,15 +46,16 @@ def outcomes_of(task):
 def test_a_file_is_recognised_by_its_columns(tmp_path, layout):
     task, notes = load_task(BUILDERS[layout](tmp_path))
     assert (task.layout, notes) == (layout, [])
-    vectors, found = outcomes_of(task)
-    assert found.shape == (task.units, len(task.columns))
+    vectors, outcomes = outcomes_of(task)
+    assert outcomes.shape == (task.units, len(task.columns))
     assert set(vectors) == set(task.texts)
     assert task.edited(Side.DOCUMENT) <= set(task.texts)
     assert task.edited(Side.BOTH) >= task.edited(Side.DOCUMENT)
 
 
 def test_other_formats_give_the_same_task_and_other_content_another(tmp_path):
-    path, other = files.sts(tmp_path), tmp_path / "sts.csv"
+    path = files.sts(tmp_path)
+    other = tmp_path / "sts.csv"
     frame = pl.read_ndjson(path)
     frame.write_csv(other)
     assert load_task(other)[0].fingerprint == load_task(path)[0].fingerprint
@@ -73,76 +74,86 @@ def test_a_folder_with_two_splits_is_a_classification(tmp_path):
 
 def test_correlations_are_those_of_scipy(tmp_path):
     task, _ = load_task(files.sts(tmp_path))
-    vectors, found = outcomes_of(task)
-    places = [{text: place for place, text in enumerate(task.texts[role])} for role in ("query", "document")]
-    left = vectors["query"][[places[0][text] for text in task.first]]
-    right = vectors["document"][[places[1][text] for text in task.second]]
-    np.testing.assert_allclose(found[:, 0], (left * right).sum(1), atol=1e-6)
-    both, gold = np.stack([found, -found]), np.array(task.gold)
+    vectors, outcomes = outcomes_of(task)
+    row_of_text = [
+        {text: place for place, text in enumerate(task.texts[role])} for role in ("query", "document")
+    ]
+    first_vectors = vectors["query"][[row_of_text[0][text] for text in task.first]]
+    right = vectors["document"][[row_of_text[1][text] for text in task.second]]
+    np.testing.assert_allclose(outcomes[:, 0], (first_vectors * right).sum(1), atol=1e-6)
+    conditions = np.stack([outcomes, -outcomes])
+    gold = np.array(task.gold)
     for sample in (None, np.random.default_rng(0).integers(task.units, size=task.units)):
-        drawn = slice(None) if sample is None else sample
+        units = slice(None) if sample is None else sample
         for metric, oracle in (("spearman", spearmanr), ("pearson", pearsonr)):
-            expected = oracle(gold[drawn], found[drawn, 0]).statistic
-            np.testing.assert_allclose(task.scores(metric, both, sample), [expected, -expected], atol=1e-12)
-    both[0] = 0.3  # a constant side has no correlation
-    assert np.isnan(task.scores("spearman", both)).tolist() == [True, False]
+            expected = oracle(gold[units], outcomes[units, 0]).statistic
+            np.testing.assert_allclose(
+                task.scores(metric, conditions, sample), [expected, -expected], atol=1e-12
+            )
+    conditions[0] = 0.3  # a constant side has no correlation
+    assert np.isnan(task.scores("spearman", conditions)).tolist() == [True, False]
 
 
 def test_retrieval_is_what_sklearn_says(tmp_path):
     task, _ = load_task(files.beir(tmp_path / "beir"))
-    vectors, found = outcomes_of(task)
+    vectors, outcomes = outcomes_of(task)
     similarities = vectors["query"] @ vectors["document"].T
-    gains = np.array([[judged.get(each, 0) for each in task.documents] for judged in task.relevant.values()])
+    gains = np.array(
+        [[judged.get(document, 0) for document in task.documents] for judged in task.relevant.values()]
+    )
     assert list(task.relevant) == list(task.queries)
     sample = np.array([0, 0, 3])
     expected = ndcg_score(gains[sample], similarities[sample], k=10)
-    np.testing.assert_allclose(task.scores("ndcg_at_10", found[None], sample), expected)
+    np.testing.assert_allclose(task.scores("ndcg_at_10", outcomes[None], sample), expected)
     rows = list(zip(gains > 0, similarities, strict=True))
     precision = [average_precision_score(gold, row) for gold, row in rows]
-    np.testing.assert_allclose(found[:, task.metrics.index("map")], precision)
+    np.testing.assert_allclose(outcomes[:, task.metrics.index("map")], precision)
     ranks = [(row > row[gold].max()).sum() + 1 for gold, row in rows]
-    np.testing.assert_allclose(found[:, task.metrics.index("mrr")], 1 / np.array(ranks))
+    np.testing.assert_allclose(outcomes[:, task.metrics.index("mrr")], 1 / np.array(ranks))
 
 
 def test_reranking_looks_at_the_candidates_alone(tmp_path):
     task, _ = load_task(files.reranking(tmp_path))
-    vectors, found = outcomes_of(task)
-    places = {document: place for place, document in enumerate(task.documents)}
+    vectors, outcomes = outcomes_of(task)
+    row_of = {document: place for place, document in enumerate(task.documents)}
     for row, (query, candidates) in enumerate(task.candidates.items()):
-        similarity = vectors["document"][[places[each] for each in candidates]] @ vectors["query"][row]
+        similarity = (
+            vectors["document"][[row_of[document] for document in candidates]] @ vectors["query"][row]
+        )
         gold = [task.relevant[query].get(document, 0) for document in candidates]
-        assert found[row, 0] == pytest.approx(average_precision_score(gold, similarity))
+        assert outcomes[row, 0] == pytest.approx(average_precision_score(gold, similarity))
 
 
 def test_average_precision_of_pairs_is_that_of_sklearn(tmp_path):
     task, _ = load_task(files.pair_classification(tmp_path))
-    _, found = outcomes_of(task)
-    expected = average_precision_score(task.gold, found[:, 0])
-    np.testing.assert_allclose(task.scores("average_precision", found[None]), [expected])
+    _, outcomes = outcomes_of(task)
+    expected = average_precision_score(task.gold, outcomes[:, 0])
+    np.testing.assert_allclose(task.scores("average_precision", outcomes[None]), [expected])
     nobody = np.flatnonzero(np.array(task.gold) == 0)
-    assert np.isnan(task.scores("average_precision", found[None], nobody)).all()
+    assert np.isnan(task.scores("average_precision", outcomes[None], nobody)).all()
 
 
 def test_clusters_and_classes_are_what_sklearn_says(tmp_path):
     task, _ = load_task(files.clustering(tmp_path))
-    vectors, found = outcomes_of(task)
+    vectors, outcomes = outcomes_of(task)
     clusters = KMeans(3, n_init=10, random_state=0).fit_predict(vectors["text"])
-    assert found[:, 0].tolist() == clusters.tolist()
+    assert outcomes[:, 0].tolist() == clusters.tolist()
     for metric, oracle in (("v_measure", v_measure_score), ("nmi", normalized_mutual_info_score)):
-        np.testing.assert_allclose(task.scores(metric, found[None]), oracle(task.labels, clusters))
+        np.testing.assert_allclose(task.scores(metric, outcomes[None]), oracle(task.labels, clusters))
     task, _ = load_task(files.classification(tmp_path))
-    vectors, found = outcomes_of(task)
+    vectors, outcomes = outcomes_of(task)
     model = LogisticRegression(max_iter=1000).fit(vectors["train"], list(task.train_labels))
     predicted = model.predict(vectors["test"])
     accuracy = np.mean(predicted == np.array(task.test_labels))
     macro = f1_score(task.test_labels, predicted, average="macro", zero_division=0.0)
     for metric, expected in (("accuracy", accuracy), ("macro_f1", macro)):
-        np.testing.assert_allclose(task.scores(metric, found[None]), [expected])
+        np.testing.assert_allclose(task.scores(metric, outcomes[None]), [expected])
 
 
 def test_scores_of_many_conditions_are_those_of_sklearn():
     generator = np.random.default_rng(0)
-    gold, others = generator.integers(4, size=30), generator.integers(4, size=(6, 30))
+    gold = generator.integers(4, size=30)
+    others = generator.integers(4, size=(6, 30))
     others[0], others[1] = gold, 0
     expected = [v_measure_score(gold, row) for row in others]
     np.testing.assert_allclose(v_measures(gold, others, 4), expected, atol=1e-12)
@@ -158,8 +169,12 @@ def pairs(**changes):
 
 
 def split(*labels):
-    parts = zip(("train", "test"), labels, strict=True)
-    return [{"text": "a", "label": label, "split": name} for name, own in parts for label in own]
+    splits = zip(("train", "test"), labels, strict=True)
+    return [
+        {"text": "a", "label": label, "split": name}
+        for name, split_labels in splits
+        for label in split_labels
+    ]
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,12 @@ from tables import table
 TEXTS = ["first one", 'with "quotes", commas\nand lines', "\u00e9\u4e2d\U0001f642"]
 
 
-def read(source, /, **wanted):
+def read(source, /, **columns):
     """All records of a source; the meter ends at the total where there is one."""
     meter = Meter()
-    found = list(open_documents(source, NamedColumns(**wanted)).read(meter))
+    records = list(open_documents(source, NamedColumns(**columns)).read(meter))
     assert meter.total is None or meter.share == 1
-    return found
+    return records
 
 
 def split(records):
@@ -44,11 +44,11 @@ def split(records):
     return documents, [record.text for record in documents], skipped
 
 
-def refused(source, /, *parts, **wanted):
+def refused(source, /, *keywords, **columns):
     with pytest.raises(InputError) as caught:
-        read(source, **wanted)
-    for part in parts:
-        assert part in str(caught.value)
+        read(source, **columns)
+    for keyword in keywords:
+        assert keyword in str(caught.value)
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
@@ -56,16 +56,19 @@ def test_a_table_gives_text_id_and_source(write, ending):
     sources = ["web", "web", None]
     frame = pl.DataFrame({"id": ["a", "b", "c"], "text": TEXTS, "source": sources, "n": [1, 2, 3]})
     path = write(f"table[1]*.{ending}", table(ending, frame))  # not a pattern
-    found = read(path)
+    records = read(path)
     lines_named = {"jsonl": [1, 2, 3], "parquet": [None] * 3}.get(ending, [2, 3, 5])
-    rows = [(each.text, each.id, each.source or None, each.number, each.path, each.line) for each in found]
+    rows = [
+        (record.text, record.id, record.source or None, record.number, record.path, record.line)
+        for record in records
+    ]
     columns = (TEXTS, "abc", sources, range(3), [str(path)] * 3, lines_named)
     assert rows == list(zip(*columns, strict=True))
 
 
 def test_a_text_file_has_a_document_on_each_line_and_damaged_ones_are_named_with_their_byte(write):
     documents, *_ = split(read(write("a.txt", b"\xef\xbb\xbfone\r\n\r\ntwo\rthree\nfour")))
-    assert [(each.text, each.line) for each in documents] == [
+    assert [(document.text, document.line) for document in documents] == [
         ("one", 1),
         ("two", 3),
         ("three", 4),
@@ -73,7 +76,7 @@ def test_a_text_file_has_a_document_on_each_line_and_damaged_ones_are_named_with
     ]
     path = write("a.txt", b"good\nbad \xff line\nnull \0 here\nlast\n")
     documents, texts, skipped = split(read(path))
-    assert (texts, [each.number for each in documents]) == (["good", "last"], [0, 3])
+    assert (texts, [document.number for document in documents]) == (["good", "last"], [0, 3])
     assert skipped == [
         Skipped(f"{path}, line 2", "byte 9 (0xff) is not UTF-8"),
         Skipped(f"{path}, line 3", "byte 21 is zero, as in a binary file"),
@@ -122,8 +125,8 @@ def test_a_compressed_file_is_read_as_the_file_itself(write, ending):
         content = table(ending, pl.DataFrame({"id": ["a", "b"], "text": ["one", "two"]}))
     plain = read(write(f"own.{ending}", content))
     packed = read(write(f"own.{ending}.gz", gzip.compress(content)))
-    assert [(each.text, each.id, each.line) for each in packed] == [
-        (each.text, each.id, each.line) for each in plain
+    assert [(document.text, document.id, document.line) for document in packed] == [
+        (document.text, document.id, document.line) for document in plain
     ]
 
 
@@ -142,9 +145,9 @@ def test_a_beir_folder_has_its_corpus_with_titles(tmp_path):
     rows = [{"_id": "d1", "title": "Title", "text": "and text"}, {"_id": "d2", "title": "", "text": "alone"}]
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "query"}\n')
-    found = read(tmp_path)
-    assert [record.id for record in found] == ["d1", "d2"]
-    assert [record.text.strip() for record in found] == ["Title and text", "alone"]
+    records = read(tmp_path)
+    assert [record.id for record in records] == ["d1", "d2"]
+    assert [record.text.strip() for record in records] == ["Title and text", "alone"]
 
 
 def test_columns_are_named_or_found(write):
@@ -202,11 +205,13 @@ def test_lone_surrogates_become_replacement_characters(write):
 )
 def test_every_line_is_read_with_its_offset(contents, end):
     content = end.join(contents)
-    found = list(lines(io.BytesIO(content), "x", Meter()))
-    for line in found:
+    file_lines = list(lines(io.BytesIO(content), "x", Meter()))
+    for line in file_lines:
         start = line.offset
         assert content[start : start + len(line.content)] == line.content
-    assert b"".join(line.content for line in found) == content.removeprefix(b"\xef\xbb\xbf").replace(end, b"")
+    assert b"".join(line.content for line in file_lines) == content.removeprefix(b"\xef\xbb\xbf").replace(
+        end, b""
+    )
 
 
 # Data sets of the hub
@@ -272,9 +277,9 @@ def test_several_data_sets_are_put_together(local_hub, tmp_path):
     second.mkdir()
     (local_hub / "test.csv").write_text("text\na\nb\n")
     (second / "test.csv").write_text("sentence1,sentence2\nb,c\n")
-    found = sentences_from_hub((str(local_hub), str(second)))
-    assert found.texts == ("a", "b", "c")
-    assert (found.source, found.duplicates) == ("2 hub data sets", 1)
+    corpus = sentences_from_hub((str(local_hub), str(second)))
+    assert corpus.texts == ("a", "b", "c")
+    assert (corpus.source, corpus.duplicates) == ("2 hub data sets", 1)
 
 
 def test_a_split_that_does_not_exist_is_named(local_hub):
@@ -309,11 +314,11 @@ def test_records_are_split_as_the_csv_module_does(separator):
         text = "".join(generator.choices(f'a{separator}"\n b', weights=[4, 3, 3, 2, 1, 1], k=14))
         text_lines = text.removesuffix("\n").split("\n")
         expected = list(csv.reader([f"{line}\n" for line in text_lines], delimiter=separator))
-        found = [fields for _, fields in separated_records(text_lines, separator)]
-        for rows in (found, expected):  # a field that is open at the end keeps its last line break there
+        records = [fields for _, fields in separated_records(text_lines, separator)]
+        for rows in (records, expected):  # a field that is open at the end keeps its last line break there
             if rows[-1]:
                 rows[-1][-1] = rows[-1][-1].rstrip("\n")
-        assert found == expected, text
+        assert records == expected, text
 
 
 def test_a_record_begins_on_the_line_of_its_first_field():

@@ -74,8 +74,8 @@ def test_the_quotes_of_a_field_stay_as_they_are(write, row, expected):
 )
 def test_a_field_gets_the_quotes_that_it_needs(write, replacement, expected):
     path = write("own.csv", "id,text\n1,ab\n")
-    found = rewritten(path, lambda _: [(0, 1, replacement)])
-    assert found == f"id,text\n{expected}\n".encode()
+    content = rewritten(path, lambda _: [(0, 1, replacement)])
+    assert content == f"id,text\n{expected}\n".encode()
 
 
 @given(st.lists(st.sampled_from(['"', "\\", "é", "\U0001f642", "\ud83d", "\ude42", "\n", "a"]), max_size=12))

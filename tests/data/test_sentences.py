@@ -45,10 +45,10 @@ TEXTS = (
 
 def test_a_text_file_holds_a_sentence_a_line(write, monkeypatch):
     path = write("s.txt", "\n".join(TEXTS) + "\n")
-    found = load_sentences(path)
-    assert found.texts == TEXTS
-    assert (found.blank, found.duplicates, found.topics) == (0, 0, None)
-    assert load_sentences(str(path)) == found
+    corpus = load_sentences(path)
+    assert corpus.texts == TEXTS
+    assert (corpus.blank, corpus.duplicates, corpus.topics) == (0, 0, None)
+    assert load_sentences(str(path)) == corpus
     monkeypatch.setenv("HOME", str(path.parent))
     assert load_sentences("~/s.txt").texts == TEXTS
     write("paper", "a b\nc")  # named like a corpus, it is reached by its path
@@ -89,8 +89,8 @@ def test_blank_and_repeated_sentences_are_left_out_and_counted(write):
 @pytest.mark.parametrize("ending", TABLES)
 def test_missing_values_of_a_table_count_as_blank(write, ending):
     rows = {"sentence": ["null", None, " ", "b"], "n": [1, 2, 3, 4]}
-    found = load_sentences(write(f"s.{ending.upper()}", table(ending, rows)))
-    assert (found.texts, found.blank) == (("null", "b"), 2)
+    corpus = load_sentences(write(f"s.{ending.upper()}", table(ending, rows)))
+    assert (corpus.texts, corpus.blank) == (("null", "b"), 2)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_missing_values_of_a_table_count_as_blank(write, ending):
 )
 def test_line_ends_and_byte_order_marks_are_no_part_of_a_sentence(write, name, lines):
     for mark, end in ((b"", "\n"), (codecs.BOM_UTF8, "\r\n")):
-        found = load_sentences(write(name, mark + "".join(line + end for line in lines).encode()))
-        assert (found.texts, found.blank) == (("a b", "c"), 0)
+        corpus = load_sentences(write(name, mark + "".join(line + end for line in lines).encode()))
+        assert (corpus.texts, corpus.blank) == (("a b", "c"), 0)
 
 
 @pytest.mark.parametrize(
@@ -139,13 +139,13 @@ def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(write, name, con
 
 
 def test_a_missing_file_a_folder_and_what_has_no_columns_are_named(tmp_path, write):
-    for source, said in (
+    for source, keyword in (
         ((tmp_path / "there.csv",), f"no file '{tmp_path}/there.csv'"),
         ((tmp_path,), f"{tmp_path} is a folder: pass a file"),
         ((write("s.txt", "a\n"), "sentence"), "text file without"),
         ((None, "sentence"), "no columns to choose"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=keyword):
             load_sentences(*source)
 
 
@@ -166,10 +166,13 @@ def test_the_fingerprint_is_of_the_sentences_in_order_and_of_nothing_else():
         return Sentences(texts, "test").fingerprint
 
     topics = [
-        Sentences(("a", "b"), "other", topics=each, blank=3) for each in (None, tuple("xy"), tuple("yx"))
+        Sentences(("a", "b"), "other", topics=labels, blank=3) for labels in (None, tuple("xy"), tuple("yx"))
     ]
-    assert {each.fingerprint for each in topics} == {topics[0].fingerprint_with_topics, fingerprint("a", "b")}
-    assert len({each.fingerprint_with_topics for each in topics}) == 3
+    assert {corpus.fingerprint for corpus in topics} == {
+        topics[0].fingerprint_with_topics,
+        fingerprint("a", "b"),
+    }
+    assert len({corpus.fingerprint_with_topics for corpus in topics}) == 3
     others = [("b", "a"), ("ab",), ("a",), ("a", "b", "c"), ("", "ab"), ("a b",)]
     assert len({fingerprint("a", "b"), *(fingerprint(*texts) for texts in others)}) == len(others) + 1
 
@@ -178,8 +181,8 @@ def test_a_line_too_long_for_any_model_is_left_out_with_a_warning(write):
     longest = "x" * LONGEST_SENTENCE
     path = write("s.txt", f"a b\n{longest}\n{longest}y\nc d\n")
     with pytest.warns(StickyTokenWarning, match="left out 1 sentence longer than 100,000 characters"):
-        found = load_sentences(path)
-    assert (found.texts, found.too_long) == (("a b", longest, "c d"), 1)
+        corpus = load_sentences(path)
+    assert (corpus.texts, corpus.too_long) == (("a b", longest, "c d"), 1)
 
 
 # Sentences and texts of ten kinds that come with the package
@@ -201,8 +204,8 @@ def near(groups, least):
     sets = [(group, frozenset(words(text))) for group, text in groups]
     return [
         (first, second)
-        for (first, left), (second, right) in itertools.combinations(sets, 2)
-        if first != second and len(left & right) >= least * len(left | right)
+        for (first, first_words), (second, right) in itertools.combinations(sets, 2)
+        if first != second and len(first_words & right) >= least * len(first_words | right)
     ]
 
 
@@ -321,9 +324,10 @@ def test_a_tokenizer_without_spans_counts_tokens():
 
 def slow_sample(sentences, vectors, count):
     cosines = cosine_similarity(vectors)
-    places = itertools.combinations(range(len(sentences)), 2)
-    pairs = sorted((cosines[i, j], sentences[i], sentences[j]) for i, j in places)
-    free, chosen = pairs.copy(), []
+    index_pairs = itertools.combinations(range(len(sentences)), 2)
+    pairs = sorted((cosines[i, j], sentences[i], sentences[j]) for i, j in index_pairs)
+    free = pairs.copy()
+    chosen = []
     for target in np.linspace(pairs[0][0], pairs[-1][0], min(count, len(pairs))):
         chosen.append(min(free, key=lambda pair, target=target: abs(pair[0] - target)))
         free.remove(chosen[-1])
@@ -332,12 +336,13 @@ def slow_sample(sentences, vectors, count):
 
 @pytest.mark.parametrize(("sentences", "count"), [(2, 1), (8, 10), (15, 105), (6, 500)])
 def test_sampled_pairs_equal_a_search_through_all_pairs(sentences, count):
-    generator, names = np.random.default_rng(count), [f"sentence {k}" for k in range(sentences)]
+    generator = np.random.default_rng(count)
+    names = [f"sentence {k}" for k in range(sentences)]
     vectors = generator.standard_normal((sentences, 4)) * generator.uniform(0.5, 2, (sentences, 1))
-    found = sample_pairs(names, vectors, count)
+    pairs = sample_pairs(names, vectors, count)
     expected = slow_sample(names, vectors, count)
-    assert [pair.sentences for pair in found] == [(first, second) for _, first, second in expected]
-    assert [pair.similarity for pair in found] == pytest.approx([pair[0] for pair in expected], abs=1e-12)
+    assert [pair.sentences for pair in pairs] == [(first, second) for _, first, second in expected]
+    assert [pair.similarity for pair in pairs] == pytest.approx([pair[0] for pair in expected], abs=1e-12)
 
 
 def test_fewer_than_two_sentences_make_no_pair():
@@ -356,7 +361,8 @@ def pairs_at(similarities):
     st.floats(-0.5, 1.5),
 )
 def test_selected_pairs_equal_a_search_through_all_pairs(similarities, count, u):
-    below, low = [value for value in similarities if value < u], min(similarities)
+    below = [value for value in similarities if value < u]
+    low = min(similarities)
     assume(below)
     targets = np.linspace(low, low + 0.8 * (u - low), min(count, len(below)))
     # Which of two pairs at the same distance from a target, to rounding, does not matter.

@@ -30,11 +30,11 @@ def vocabulary():
 @pytest.fixture(scope="module")
 def rows():
     generator = np.random.default_rng(3)
-    found = generator.normal(0.3, 1.0, (RESERVED + WORDS + BEYOND, WIDTH))
-    untrained = [*range(RESERVED), *HARDLY_TRAINED, *range(RESERVED + WORDS, len(found))]
-    found[untrained] = 0.5 + generator.normal(0.0, 0.02, (len(untrained), WIDTH))
-    found[list(HARDLY_TRAINED)] = 0.5 + generator.normal(0.0, 0.01, (len(HARDLY_TRAINED), WIDTH))
-    return found.astype(np.float32)
+    matrix_rows = generator.normal(0.3, 1.0, (RESERVED + WORDS + BEYOND, WIDTH))
+    untrained = [*range(RESERVED), *HARDLY_TRAINED, *range(RESERVED + WORDS, len(matrix_rows))]
+    matrix_rows[untrained] = 0.5 + generator.normal(0.0, 0.02, (len(untrained), WIDTH))
+    matrix_rows[list(HARDLY_TRAINED)] = 0.5 + generator.normal(0.0, 0.01, (len(HARDLY_TRAINED), WIDTH))
+    return matrix_rows.astype(np.float32)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def plain_cosine_distances(rows, untrained):
 def test_indicators_equal_a_plain_version_and_find_the_rows_that_training_hardly_changed(
     saved, vocabulary, rows
 ):
-    found = entry_weights(saved(**matrix(rows)), vocabulary)
+    weights = entry_weights(saved(**matrix(rows)), vocabulary)
     untrained = [*range(RESERVED), *range(RESERVED + WORDS, len(rows))]
     exact = rows.astype(np.float64)
     centre = exact[untrained].mean(axis=0)
@@ -70,12 +70,12 @@ def test_indicators_equal_a_plain_version_and_find_the_rows_that_training_hardly
         "distance": np.linalg.norm(exact - centre, axis=1),
         "cosine_distance": plain_cosine_distances(exact, untrained),
     }
-    assert list(found.untrained) == untrained
-    assert (found.tensor, found.output, found.dimensions, found.dtype) == (NAME, None, WIDTH, "F32")
+    assert list(weights.untrained) == untrained
+    assert (weights.tensor, weights.output, weights.dimensions, weights.dtype) == (NAME, None, WIDTH, "F32")
     for indicator, values in plain.items():
-        np.testing.assert_allclose(found.tokens[indicator], values[: len(vocabulary)], rtol=0, atol=1e-6)
-    assert sorted(found.reachable["token_id"]) == list(HARDLY_TRAINED)
-    assert found.tokens["under_trained"].sum() <= RESERVED + len(HARDLY_TRAINED)
+        np.testing.assert_allclose(weights.tokens[indicator], values[: len(vocabulary)], rtol=0, atol=1e-6)
+    assert sorted(weights.reachable["token_id"]) == list(HARDLY_TRAINED)
+    assert weights.tokens["under_trained"].sum() <= RESERVED + len(HARDLY_TRAINED)
 
 
 def test_vector_deviations_are_those_of_the_rows_in_memory(saved, vocabulary, rows):
@@ -88,39 +88,39 @@ def test_vector_deviations_are_those_of_the_rows_in_memory(saved, vocabulary, ro
 
 def test_half_precision_shards_and_subfolders_are_read_alike(saved, vocabulary, rows):
     half = torch.tensor(rows).bfloat16()
-    whole = entry_weights(saved(**matrix(half.float().numpy())), vocabulary)
+    from_one_file = entry_weights(saved(**matrix(half.float().numpy())), vocabulary)
     (saved() / "model.safetensors").unlink()
-    place = saved("0_Transformer/model-00001-of-00002.safetensors", other=torch.zeros(3))
+    folder = saved("0_Transformer/model-00001-of-00002.safetensors", other=torch.zeros(3))
     saved("0_Transformer/model-00002-of-00002.safetensors", **matrix(rows) | {NAME.replace(".", "__"): half})
-    index = place / "0_Transformer" / "model.safetensors.index.json"
+    index = folder / "0_Transformer" / "model.safetensors.index.json"
     weight_map = {NAME: "model-00002-of-00002.safetensors", "other": "model-00001-of-00002.safetensors"}
     index.write_text(json.dumps({"weight_map": weight_map}))
-    sharded = entry_weights(place, vocabulary)
+    sharded = entry_weights(folder, vocabulary)
     assert sharded.dtype == "BF16"
-    assert sharded.tokens.equals(whole.tokens)
-    (place / "0_Transformer" / "model-00002-of-00002.safetensors").unlink()
+    assert sharded.tokens.equals(from_one_file.tokens)
+    (folder / "0_Transformer" / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(ModelError, match="model-00002"):
-        entry_weights(place, vocabulary)
+        entry_weights(folder, vocabulary)
 
 
 def test_a_separate_output_matrix_gives_the_cosine_distance(saved, vocabulary, rows):
     output = np.random.default_rng(4).normal(size=rows.shape).astype(np.float32)
-    found = entry_weights(saved(**matrix(rows), lm_head__weight=torch.tensor(output)), vocabulary)
-    plain = plain_cosine_distances(output.astype(np.float64), list(found.untrained))
-    assert found.output == HEAD
+    weights = entry_weights(saved(**matrix(rows), lm_head__weight=torch.tensor(output)), vocabulary)
+    plain = plain_cosine_distances(output.astype(np.float64), list(weights.untrained))
+    assert weights.output == HEAD
     tied = entry_weights(saved(**matrix(rows)), vocabulary).tokens
-    assert found.tokens.drop("cosine_distance").equals(tied.drop("cosine_distance"))
-    np.testing.assert_allclose(found.tokens["cosine_distance"], plain[: len(vocabulary)], rtol=0, atol=1e-6)
+    assert weights.tokens.drop("cosine_distance").equals(tied.drop("cosine_distance"))
+    np.testing.assert_allclose(weights.tokens["cosine_distance"], plain[: len(vocabulary)], rtol=0, atol=1e-6)
 
 
 def test_nothing_is_judged_without_untrained_rows_or_by_a_few_ordinary_entries(saved, rows):
     words = tuple(f"word{k}" for k in range(len(rows)))
     for tokens, count in ((words, 0), (("[unused0]", *words[:50]), 1)):
         entries = Vocabulary(tuple(range(len(tokens))), tokens, tokens, (Category.OK,) * len(tokens))
-        found = entry_weights(saved(**matrix(rows[: len(tokens)])), entries)
-        assert (len(found.untrained), found.judged, len(found.reachable)) == (count, False, 0)
-        assert found.tokens["norm"].null_count() == 0
-        assert found.tokens["distance"].null_count() == (0 if count else len(rows))
+        weights = entry_weights(saved(**matrix(rows[: len(tokens)])), entries)
+        assert (len(weights.untrained), weights.judged, len(weights.reachable)) == (count, False, 0)
+        assert weights.tokens["norm"].null_count() == 0
+        assert weights.tokens["distance"].null_count() == (0 if count else len(rows))
 
 
 @pytest.mark.parametrize(
@@ -170,9 +170,9 @@ class Letters:
 
 
 def test_tokens_are_counted_per_word_in_languages_of_the_same_sentences():
-    found = {row["language"]: row for row in fertility(Letters()).to_dicts()}
-    assert len(found) == 10
-    english, russian, chinese = (found[name] for name in ("English", "Russian", "Chinese"))
+    row_of = {row["language"]: row for row in fertility(Letters()).to_dicts()}
+    assert len(row_of) == 10
+    english, russian, chinese = (row_of[name] for name in ("English", "Russian", "Chinese"))
     assert english["tokens_per_unit"] == english["times_english"] == 1
     assert english["unknown"] == 0
     assert russian["unknown"] == russian["tokens"] > 4 * russian["units"]
@@ -184,8 +184,8 @@ def test_tokens_are_counted_per_word_in_languages_of_the_same_sentences():
 def test_scripts_are_those_of_entries_that_text_can_produce():
     tokens = ("word", "other", "слово", "12", "мир")
     categories = (Category.OK,) * 4 + (Category.UNREACHABLE_MULTI_TOKEN,)
-    found = script_shares(Vocabulary(tuple(range(5)), tokens, tokens, categories))
-    assert found.rows() == [("Latin", 2, 0.5), ("Cyrillic", 1, 0.25), ("none", 1, 0.25)]
+    shares = script_shares(Vocabulary(tuple(range(5)), tokens, tokens, categories))
+    assert shares.rows() == [("Latin", 2, 0.5), ("Cyrillic", 1, 0.25), ("none", 1, 0.25)]
 
 
 @pytest.mark.slow
@@ -195,8 +195,8 @@ def test_a_real_model_is_read_from_its_files_alone(tmp_path):
     for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).symlink_to(packaged / name)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "architectures": ["Absent"]}))
-    found = entry_weights(tmp_path, stickytoken.analyze_vocabulary(str(tmp_path)))
-    assert len(found.untrained) == 994
-    reached = set(found.reachable["token"])
+    weights = entry_weights(tmp_path, stickytoken.analyze_vocabulary(str(tmp_path)))
+    assert len(weights.untrained) == 994
+    reached = set(weights.reachable["token"])
     assert {"ⱼ", "ᅥ"} <= reached
     assert not reached & {"the", "river", "##ing", "[CLS]"}

@@ -26,7 +26,8 @@ PACKAGE_MEGABYTES = 15
 
 class Environment:
     def __init__(self, folder):
-        self.folder, self.python = folder, folder / "bin" / "python"
+        self.folder = folder
+        self.python = folder / "bin" / "python"
 
     def install(self, *requirements):
         """Install with pip in the tested versions; modules are compiled when they are first imported."""
@@ -36,9 +37,9 @@ class Environment:
     def run(self, *arguments, status=0):
         command = [*map(str, (self.python, *arguments))]
         options = {"capture_output": True, "text": True, "env": outside(), "cwd": self.folder}
-        found = subprocess.run(command, **options, check=False)
-        assert found.returncode == status, found.stderr
-        return found
+        completed = subprocess.run(command, **options, check=False)
+        assert completed.returncode == status, completed.stderr
+        return completed
 
     def done(self, *arguments):
         return self.run("-m", "stickytoken", *arguments).stdout
@@ -55,8 +56,8 @@ class Environment:
 
 def outside():
     mine = ("PYTHONPATH", "VIRTUAL_ENV")
-    kept = {name: value for name, value in os.environ.items() if name not in mine}
-    return kept | {"COLUMNS": "300", "NO_COLOR": "1"}
+    environment = {name: value for name, value in os.environ.items() if name not in mine}
+    return environment | {"COLUMNS": "300", "NO_COLOR": "1"}
 
 
 @pytest.fixture(scope="session")
@@ -97,10 +98,11 @@ def test_the_core_says_its_version_and_lists_tokens(core, bert_folder):
 
 
 def test_the_sizes_are_those_of_the_documents(core):
-    whole, own = core.megabytes(), core.megabytes("stickytoken")
-    sys.stdout.write(f"core with dependencies: {whole:.0f} MB; stickytoken: {own:.1f} MB\n")
-    assert whole < CORE_MEGABYTES
-    assert own < PACKAGE_MEGABYTES
+    total = core.megabytes()
+    package_size = core.megabytes("stickytoken")
+    sys.stdout.write(f"core with dependencies: {total:.0f} MB; stickytoken: {package_size:.1f} MB\n")
+    assert total < CORE_MEGABYTES
+    assert package_size < PACKAGE_MEGABYTES
 
 
 def test_the_core_detects_shows_and_probes(core, bert_folder, run, sentence_file):
@@ -124,10 +126,10 @@ def test_an_extra_does_its_work(with_extra, extra, line, run, bert_folder, sente
         pytest.skip("there is no Chromium")
     rankings = tmp_path / "candidates.jsonl"
     pl.DataFrame({"query": ["a"], "positive": [["the man"]], "negative": [["a dog"]]}).write_ndjson(rankings)
-    places = {"MODEL": bert_folder, "RUN": run, "SENTENCES": sentence_file, "RANKINGS": rankings}
-    places |= {"OUT": tmp_path / "out", "QUICK": " ".join(map(str, QUICK))}
-    for word, place in places.items():
-        line = line.replace(word, str(place))
+    path_of = {"MODEL": bert_folder, "RUN": run, "SENTENCES": sentence_file, "RANKINGS": rankings}
+    path_of |= {"OUT": tmp_path / "out", "QUICK": " ".join(map(str, QUICK))}
+    for word, path in path_of.items():
+        line = line.replace(word, str(path))
     with_extra(extra).done(*line.split())
     assert extra == "impact" or any((tmp_path / "out").iterdir())
 
@@ -148,8 +150,8 @@ def test_demo_serves_the_page(with_extra, run, tmp_path):
 def announced(log, served):
     while served.poll() is None:
         words = log.read_text("utf-8").split()
-        if found := [word.rstrip(".,;") for word in words if word.startswith("http://127.0.0.1:")]:
-            return found[0]
+        if addresses := [word.rstrip(".,;") for word in words if word.startswith("http://127.0.0.1:")]:
+            return addresses[0]
         time.sleep(0.2)
     raise AssertionError(log.read_text("utf-8"))
 

@@ -99,13 +99,18 @@ def test_a_release_leads_to_its_repository_also_when_built_from_its_sdist(tmp_pa
         archive.extractall(tmp_path, filter="data")
     metadata = metadata_of(built(tmp_path / "wheel", "wheel", root=tmp_path / NAME))
     tag = f"v{stickytoken.__version__}"
-    assert dict(each.split(", ") for each in metadata.get_all("Project-URL"))["Source"] == address
-    found = links(metadata.get_payload(decode=True).decode())
-    assert [link for link in found if not link.startswith("https://")] == []
-    assert f"{address}/blob/{tag}/docs/tutorial.md" in found
-    places = [link.partition(f"/{tag}/")[2].partition("#")[0] for link in found if link.startswith(address)]
-    assert len(places) > 20
-    assert [place for place in places if not (ROOT / place).is_file()] == []
+    assert (
+        dict(address_line.split(", ") for address_line in metadata.get_all("Project-URL"))["Source"]
+        == address
+    )
+    addresses = links(metadata.get_payload(decode=True).decode())
+    assert [link for link in addresses if not link.startswith("https://")] == []
+    assert f"{address}/blob/{tag}/docs/tutorial.md" in addresses
+    paths = [
+        link.partition(f"/{tag}/")[2].partition("#")[0] for link in addresses if link.startswith(address)
+    ]
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).is_file()] == []
 
 
 def test_code_and_links_to_elsewhere_are_left_alone():

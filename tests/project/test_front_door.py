@@ -87,8 +87,8 @@ def test_a_function_refuses_what_it_cannot_use(encoder, function, name):
         del arguments["sentences"]
 
     def call(value):
-        given = arguments | {name: value}
-        return getattr(stickytoken, function)(given.pop("encoder"), **given)
+        options = arguments | {name: value}
+        return getattr(stickytoken, function)(options.pop("encoder"), **options)
 
     refuses(call, function, name)
 
@@ -121,9 +121,9 @@ def test_sentences_may_be_any_list_or_column_of_texts():
         datasets.Dataset.from_dict({"text": texts})["text"],
         dict.fromkeys(texts).keys(),
     ):
-        found = stickytoken.load_sentences(column)
-        assert (found.texts, found.blank) == (tuple(TEXTS), 2)
-        assert all(type(text) is str for text in found.texts)
+        corpus = stickytoken.load_sentences(column)
+        assert (corpus.texts, corpus.blank) == (tuple(TEXTS), 2)
+        assert all(type(text) is str for text in corpus.texts)
 
 
 def test_a_table_in_place_of_a_column_is_refused_with_its_columns():
@@ -152,8 +152,8 @@ def test_tokens_may_be_ids_or_texts_or_a_file_in_any_mixture(encoder, write):
         (token for token in ("river", "stone")),
         write("tokens.txt", "river\nstone\n"),
     ):
-        found = stickytoken.probe(encoder, tokens, sentences=TEXTS, settings=planted.SMALL)
-        assert [each.token_id for each in found] == [river, stone]
+        probes = stickytoken.probe(encoder, tokens, sentences=TEXTS, settings=planted.SMALL)
+        assert [probe.token_id for probe in probes] == [river, stone]
     (single,) = stickytoken.probe(encoder, "river", sentences=TEXTS, settings=planted.SMALL)
     assert single.token_id == river
 
@@ -163,8 +163,8 @@ def test_detect_takes_a_folder_a_name_and_a_loaded_model(bert_folder, encoder, t
     model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path / "backbone"), normalize=True)
     arguments = {"sentences": TEXTS, "settings": planted.SMALL, "tokens": ["river", "stone"]}
     runs = [
-        stickytoken.detect(each, **arguments, out=tmp_path / str(place))
-        for place, each in enumerate((encoder, bert_folder, str(bert_folder), model))
+        stickytoken.detect(model_like, **arguments, out=tmp_path / str(number))
+        for number, model_like in enumerate((encoder, bert_folder, str(bert_folder), model))
     ]
     assert all(run.tokens.equals(runs[0].tokens) for run in runs)
     (evidence,) = stickytoken.probe(bert_folder, ["river"], sentences=TEXTS, settings=planted.SMALL)
@@ -197,14 +197,14 @@ def test_a_report_is_written_as_its_ending_says(small_run, tmp_path):
 
 def test_what_is_shown_of_an_object_is_short(encoder, small_run):
     vocabulary = stickytoken.analyze_vocabulary(encoder)
-    own = stickytoken.load_encoder(word_bag.WordBag())
-    assert repr(own) == f"<TextEncoder: {own.name} on cpu>"
-    shown = [repr(each) for each in (encoder, small_run, vocabulary, stickytoken.load_sentences())]
-    assert shown[0] == "<SentenceTransformerEncoder: " + f"{encoder.name} on cpu>"
-    assert shown[1].startswith(f"<Run: {encoder.name}, std, ")
-    assert "95 tokens sticky" in shown[1]
-    assert shown[2] == "<Vocabulary: 125 entries, 95 available>"
-    assert shown[3] == "<Sentences: 1,680 from the bundled corpus on 64 topics>"
+    word_bag_encoder = stickytoken.load_encoder(word_bag.WordBag())
+    assert repr(word_bag_encoder) == f"<TextEncoder: {word_bag_encoder.name} on cpu>"
+    texts = [repr(value) for value in (encoder, small_run, vocabulary, stickytoken.load_sentences())]
+    assert texts[0] == "<SentenceTransformerEncoder: " + f"{encoder.name} on cpu>"
+    assert texts[1].startswith(f"<Run: {encoder.name}, std, ")
+    assert "95 tokens sticky" in texts[1]
+    assert texts[2] == "<Vocabulary: 125 entries, 95 available>"
+    assert texts[3] == "<Sentences: 1,680 from the bundled corpus on 64 topics>"
 
 
 def test_a_notebook_shows_hostile_tokens_as_text(small_run, monkeypatch):

@@ -35,7 +35,7 @@ LAYERS = [
     {"cli"},
     {"__main__"},
 ]
-RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
+RANK = {module: rank for rank, layer in enumerate(LAYERS) for module in layer}
 HEAVY = (
     "torch", "transformers", "sentence_transformers", "scipy.stats", "polars", "datasets", "plotly", "jinja2",
     "gradio", "mteb", "ray", "sklearn",
@@ -81,8 +81,8 @@ def imports_of(importer, tree):
             # `from stickytoken import detection` imports a part as much as `import stickytoken.detection`.
             for alias in node.names:
                 inner = f"{name}.{alias.name}"
-                known = inner in MODULES or f"{inner}.__init__" in MODULES or name == PACKAGE.name
-                yield inner if known else name, node.lineno, depth
+                is_ours = inner in MODULES or f"{inner}.__init__" in MODULES or name == PACKAGE.name
+                yield inner if is_ours else name, node.lineno, depth
             return
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             depth = "function"
@@ -100,14 +100,15 @@ def imports():
 
 
 def points_up(importer, name, depth):
-    part, other = part_of(importer), part_of(name)
+    importing_part = part_of(importer)
+    other = part_of(name)
     if name.split(".")[0] != PACKAGE.name:
         return False
-    if part == "__init__":
+    if importing_part == "__init__":
         return depth != "typing" and other not in ("errors", "version")
-    if part == "cli" and name == PACKAGE.name:  # it calls what a Python user calls
+    if importing_part == "cli" and name == PACKAGE.name:  # it calls what a Python user calls
         return False
-    return other != part and RANK.get(other, len(LAYERS)) >= RANK[part]
+    return other != importing_part and RANK.get(other, len(LAYERS)) >= RANK[importing_part]
 
 
 def within(folder, importer):
@@ -116,32 +117,40 @@ def within(folder, importer):
 
 def knows_methods(tree, imported, methods=frozenset(METHODS)):
     constants = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    parts = [name.split(".") for name, *_ in imported]
-    folders = {names[2] for names in parts if names[:2] == ["stickytoken", "methods"] and len(names) > 2}
+    module_path = [name.split(".") for name, *_ in imported]
+    folders = {
+        names[2] for names in module_path if names[:2] == ["stickytoken", "methods"] and len(names) > 2
+    }
     return not methods.isdisjoint(constants | folders)
 
 
 def public_names_without_docstring(tree, name, public):
     """The module, and what it defines of the names in `public`, with their methods."""
-    found = [] if ast.get_docstring(tree) else [name]
+    undocumented = [] if ast.get_docstring(tree) else [name]
     for node in tree.body:
         overload = isinstance(node, ast.FunctionDef) and "overload" in map(ast.unparse, node.decorator_list)
         if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name in public and not overload:
             methods = node.body if isinstance(node, ast.ClassDef) else []
-            shown = [each for each in methods if isinstance(each, ast.FunctionDef) and each.name[0] != "_"]
-            found += [f"{name}:{each.name}" for each in (node, *shown) if not ast.get_docstring(each)]
-    return found
+            public_methods = [
+                method for method in methods if isinstance(method, ast.FunctionDef) and method.name[0] != "_"
+            ]
+            undocumented += [
+                f"{name}:{definition.name}"
+                for definition in (node, *public_methods)
+                if not ast.get_docstring(definition)
+            ]
+    return undocumented
 
 
 def test_imports_point_one_way():
-    everything = [(importer, *each) for importer, found in imports().items() for each in found]
-    assert [each for each in everything if points_up(each[0], each[1], each[3])] == []
+    everything = [(importer, *module) for importer, modules in imports().items() for module in modules]
+    assert [link for link in everything if points_up(link[0], link[1], link[3])] == []
 
 
 def test_a_module_has_an_underscore_if_and_only_if_its_own_folder_alone_imports_it():
     outside = {f"outside.{path.stem}": ast.parse(path.read_text("utf-8")) for path in OUTSIDE}
     everybody = imports() | {name: list(imports_of(name, tree)) for name, tree in outside.items()}
-    used = {importer: {name for name, _, _ in own} for importer, own in everybody.items()}
+    used = {importer: {name for name, _, _ in links} for importer, links in everybody.items()}
     wrong = set()
     for name in MODULES:
         folder, _, last = name.rpartition(".")
@@ -155,23 +164,25 @@ def test_a_module_has_an_underscore_if_and_only_if_its_own_folder_alone_imports_
 
 def test_nothing_but_the_registry_and_its_own_folder_knows_a_method():
     # The front door exports the settings of the methods that come with the package; it asks for none.
-    known = {name for name, tree in TREES.items() if knows_methods(tree, imports()[name])}
-    known -= {"stickytoken.__init__", "stickytoken.methods.registry"}
+    knowing_modules = {name for name, tree in TREES.items() if knows_methods(tree, imports()[name])}
+    knowing_modules -= {"stickytoken.__init__", "stickytoken.methods.registry"}
     # A repair is always measured by the default method, whatever the method of the run.
-    known -= {"stickytoken.repairs.recheck"}
+    knowing_modules -= {"stickytoken.repairs.recheck"}
     for method in METHODS:
         folder = f"stickytoken.methods.{method}"
-        own = {name for name in known if within(folder, name)}
-        assert [name for name in own if knows_methods(TREES[name], imports()[name], METHODS - {method})] == []
-        known -= own
-    assert known == set()
+        inside_folder = {name for name in knowing_modules if within(folder, name)}
+        assert [
+            name for name in inside_folder if knows_methods(TREES[name], imports()[name], METHODS - {method})
+        ] == []
+        knowing_modules -= inside_folder
+    assert knowing_modules == set()
 
 
 def modules_that_import(*libraries, depths=("module", "typing", "function")):
     return {
         importer
-        for importer, found in imports().items()
-        for name, _, depth in found
+        for importer, modules in imports().items()
+        for name, _, depth in modules
         if name.split(".")[0] in libraries and depth in depths
     }
 
@@ -213,8 +224,8 @@ def test_importing_the_package_loads_the_standard_library_only():
     code = "before = set(sys.modules); import stickytoken; dir(stickytoken); stickytoken.StickyTokenError"
     code += "; print(*(set(sys.modules) - before))"
     loaded = loaded_by(code)[1].split()
-    own = {name for name in loaded if name.startswith("stickytoken")}
-    assert own == {"stickytoken", "stickytoken.errors", "stickytoken.version"}
+    ours = {name for name in loaded if name.startswith("stickytoken")}
+    assert ours == {"stickytoken", "stickytoken.errors", "stickytoken.version"}
     assert {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names == {"stickytoken"}
 
 
@@ -246,9 +257,11 @@ for line in sys.argv[1:]:
 def test_every_module_and_everything_public_has_a_docstring():
     assigned = (node for tree in TREES.values() for node in tree.body if isinstance(node, ast.Assign))
     lists = [node.value for node in assigned if ast.unparse(node.targets[0]) == "__all__"]
-    public = {name for each in lists for name in ast.literal_eval(each)}
+    public = {name for names in lists for name in ast.literal_eval(names)}
     bare = [
-        each for name, tree in TREES.items() for each in public_names_without_docstring(tree, name, public)
+        undocumented
+        for name, tree in TREES.items()
+        for undocumented in public_names_without_docstring(tree, name, public)
     ]
     assert bare == []
 

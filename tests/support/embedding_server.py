@@ -24,14 +24,14 @@ import numpy as np
 STATUSES = {str(status): status for status in (408, 409, 429, 500, 502, 503)}
 # What becomes of the data of an answer.
 BROKEN_DATA = {
-    "short": lambda data: data[:-1],
-    "long": lambda data: [*data, data[0]],
-    "empty": lambda data: [],
-    "empty vector": lambda data: [{**data[0], "embedding": []}, *data[1:]],
-    "nan": lambda data: [{**data[0], "embedding": [float("nan")] * 4}, *data[1:]],
-    "null": lambda data: [{**data[0], "embedding": [None] * 4}, *data[1:]],
-    "other dimension": lambda data: [{**item, "embedding": [1.0] * 3} for item in data],
-    "garbage": lambda data: [{**data[0], "embedding": "%%%"}, *data[1:]],
+    "short": lambda items: items[:-1],
+    "long": lambda items: [*items, items[0]],
+    "empty": lambda items: [],
+    "empty vector": lambda items: [{**items[0], "embedding": []}, *items[1:]],
+    "nan": lambda items: [{**items[0], "embedding": [float("nan")] * 4}, *items[1:]],
+    "null": lambda items: [{**items[0], "embedding": [None] * 4}, *items[1:]],
+    "other dimension": lambda items: [{**item, "embedding": [1.0] * 3} for item in items],
+    "garbage": lambda items: [{**items[0], "embedding": "%%%"}, *items[1:]],
 }
 # Faults that spoil the vector of the first text alone.
 OF_ONE_TEXT = ("empty vector", "nan", "null", "garbage")
@@ -42,7 +42,7 @@ ODD_BODIES = {
 }
 _PAGE = b"<!doctype html><p>Hello"
 _PASSING = (*STATUSES, *BROKEN_DATA, "drop", "cut", "bad gzip", "error body", "gzip", "no usage")
-FAULTS = tuple(each for each in _PASSING if each != "other dimension")
+FAULTS = tuple(fault for fault in _PASSING if fault != "other dimension")
 """What a server that goes on may do to a request, however often."""
 
 
@@ -76,16 +76,16 @@ class Behaviour:
     faults: deque[str | None] = field(default_factory=deque)  # of the next requests; None answers
     wrong: bool = False  # vectors of another model, from now on
 
-    def index_of(self, place: int) -> int | str | None:
+    def index_of(self, position: int) -> int | str | None:
         """Return the index that an item has; None leaves it out."""
         forms = {
-            "all": place,
+            "all": position,
             "none": None,
-            "omit-zero": place or None,
+            "omit-zero": position or None,
             "zeros": 0,
-            "strings": str(place),
-            "from-one": place + 1,
-            "twice": max(0, place - 1),
+            "strings": str(position),
+            "from-one": position + 1,
+            "twice": max(0, position - 1),
         }
         return forms[self.index]
 
@@ -128,7 +128,8 @@ class RefusalError(Exception):
 
 class EmbeddingServer:
     def __init__(self, encoder: Any, behaviour: Behaviour | None = None) -> None:
-        self.encoder, self.behaviour = encoder, behaviour or Behaviour()
+        self.encoder = encoder
+        self.behaviour = behaviour or Behaviour()
         self.answered: list[list[str]] = []
         self.authorizations: list[str] = []
         self.seen = 0
@@ -151,34 +152,34 @@ class EmbeddingServer:
             yield f"{address}/v1"
 
     def answer(self, body: dict[str, Any], authorization: str) -> tuple[dict[str, Any], str | None]:
-        told = self.behaviour
+        behaviour = self.behaviour
         with self._lock:
             self.seen += 1
-            fault = told.faults.popleft() if told.faults else None
+            fault = behaviour.faults.popleft() if behaviour.faults else None
             self.harmed.update([fault] if fault else [])
         texts_sent = [body["input"]] if isinstance(body["input"], str) else list(body["input"])
         self._require_known(body, authorization)
         if fault in STATUSES:
-            raise RefusalError(STATUSES[fault], told.said)
+            raise RefusalError(STATUSES[fault], behaviour.said)
         self._require_fields(body)
         bad_texts = self._require_texts(texts_sent)
         encoding = body.get("encoding_format", "float")
         texts, counted = self._cut(texts_sent)
         with self._lock:
             vectors = self._vectors_of(texts)
-        time.sleep(told.seconds + told.seconds_per_text * len(texts))
-        data: list[dict[str, Any]] = []
-        for place, row in enumerate(vectors):
-            packed = encoding == "base64" and told.base64 == "answer"
+        time.sleep(behaviour.seconds + behaviour.seconds_per_text * len(texts))
+        items: list[dict[str, Any]] = []
+        for position, row in enumerate(vectors):
+            packed = encoding == "base64" and behaviour.base64 == "answer"
             numbers = base64.b64encode(row.astype("<f4").tobytes()).decode() if packed else row.tolist()
-            if texts_sent[place] in bad_texts:
+            if texts_sent[position] in bad_texts:
                 numbers = None
-            item = {"object": "embedding", "index": told.index_of(place), "embedding": numbers}
+            item = {"object": "embedding", "index": behaviour.index_of(position), "embedding": numbers}
             if item["index"] is None:
                 del item["index"]
-            data.append(item)
-        data = data[::-1] if told.shuffle else data
-        data = BROKEN_DATA[fault](data) if fault in BROKEN_DATA else data
+            items.append(item)
+        items = items[::-1] if behaviour.shuffle else items
+        items = BROKEN_DATA[fault](items) if fault in BROKEN_DATA else items
         with self._lock:
             self.tokens += counted
             if fault in (None, "gzip", "no usage", "redirect"):
@@ -186,74 +187,79 @@ class EmbeddingServer:
                 self.delivered_tokens += counted
             elif fault in OF_ONE_TEXT and len(texts_sent) > 1:
                 self.answered.append(texts_sent[1:])
-        silent = told.usage is None or fault == "no usage"
-        own = told.said_usage or {"prompt_tokens": counted, "total_tokens": counted}
+        silent = behaviour.usage is None or fault == "no usage"
+        own = behaviour.said_usage or {"prompt_tokens": counted, "total_tokens": counted}
         usage = {} if silent else {"usage": own}
-        return {"object": "list", "model": told.name, "data": data, **usage}, fault
+        return {"object": "list", "model": behaviour.name, "data": items, **usage}, fault
 
     def _require_known(self, body: dict[str, Any], authorization: str) -> None:
-        told = self.behaviour
-        if told.key is not None and authorization != f"Bearer {told.key}":
+        behaviour = self.behaviour
+        if behaviour.key is not None and authorization != f"Bearer {behaviour.key}":
             raise RefusalError(401, f"Incorrect API key provided: {authorization.removeprefix('Bearer ')}")
-        if body.get("model") != told.name:
+        if body.get("model") != behaviour.name:
             raise RefusalError(404, f"The model {body.get('model')!r} does not exist")
 
     def _require_fields(self, body: dict[str, Any]) -> None:
-        told = self.behaviour
-        if told.only_strings and not isinstance(body["input"], str):
+        behaviour = self.behaviour
+        if behaviour.only_strings and not isinstance(body["input"], str):
             raise RefusalError(400, "input: a valid string is expected")
-        for name in told.refused_fields:
+        for name in behaviour.refused_fields:
             if name in body:
                 raise RefusalError(422, f"{name}: extra inputs are not permitted")
-        if body.get("encoding_format") == "base64" and told.base64 == "refuse":
+        if body.get("encoding_format") == "base64" and behaviour.base64 == "refuse":
             raise RefusalError(422, "encoding_format: only float")
 
     def _require_texts(self, texts: Sequence[str]) -> list[str]:
         """Refuse texts as told; return those that are answered without a vector."""
-        told = self.behaviour
-        if told.batch_limit is not None and len(texts) > told.batch_limit:
-            limit = told.batch_limit
+        behaviour = self.behaviour
+        if behaviour.batch_limit is not None and len(texts) > behaviour.batch_limit:
+            limit = behaviour.batch_limit
             raise RefusalError(413, f"batch size {len(texts)} > maximum allowed batch size {limit}")
-        if told.empty == "refuse" and not all(texts):
+        if behaviour.empty == "refuse" and not all(texts):
             raise RefusalError(400, "input cannot be an empty string")
-        if told.refused_text is not None and any(told.refused_text in text for text in texts):
+        if behaviour.refused_text is not None and any(behaviour.refused_text in text for text in texts):
             raise RefusalError(400, "this text is not welcome")
-        bad_texts = [text for text in texts if told.bad_text is not None and told.bad_text in text]
-        if bad_texts and told.bad_status != 200:
-            raise RefusalError(told.bad_status, told.said)
+        bad_texts = [text for text in texts if behaviour.bad_text is not None and behaviour.bad_text in text]
+        if bad_texts and behaviour.bad_status != 200:
+            raise RefusalError(behaviour.bad_status, behaviour.said)
         return bad_texts
 
     def _cut(self, texts: Sequence[str]) -> tuple[list[str], int]:
         """The texts as the model reads them, and the tokens that are counted of them."""
-        told, most = self.behaviour, self.behaviour.max_tokens or sys.maxsize
-        cut, counted = [], 0
+        behaviour, limit = self.behaviour, self.behaviour.max_tokens or sys.maxsize
+        cut = []
+        counted = 0
         for text, ids in zip(texts, self.encoder.content_ids(texts), strict=True):
-            if len(ids) > most and told.long != "truncate":
-                raise RefusalError(400 if told.long == "refuse" else 500, f"{len(ids)} > {most} tokens")
-            long = len(ids) > most
-            cut.append(self.encoder.tokenizer.decode_many([list(ids[:most])])[0] if long else text)
+            if len(ids) > limit and behaviour.long != "truncate":
+                raise RefusalError(400 if behaviour.long == "refuse" else 500, f"{len(ids)} > {limit} tokens")
+            long = len(ids) > limit
+            cut.append(self.encoder.tokenizer.decode_many([list(ids[:limit])])[0] if long else text)
         for text, ids in zip(cut, self.encoder.content_ids(cut), strict=True):
             counts = {"characters": len(text), "words": len(text.split())}
-            counted += counts.get(told.usage or "", len(ids) + 2)
+            counted += counts.get(behaviour.usage or "", len(ids) + 2)
         return cut, counted
 
     def _vectors_of(self, texts: Sequence[str]) -> Any:
-        told = self.behaviour
+        behaviour = self.behaviour
         new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
         self._vectors |= {text: np.zeros(self.encoder.dimension, np.float32) for text in new}
-        if said := [text for text, ids in zip(new, self.encoder.content_ids(new), strict=True) if ids]:
-            self._vectors |= zip(said, self.encoder.encode(said, allow_zero=True), strict=True)
+        if readable_texts := [
+            text for text, ids in zip(new, self.encoder.content_ids(new), strict=True) if ids
+        ]:
+            self._vectors |= zip(
+                readable_texts, self.encoder.encode(readable_texts, allow_zero=True), strict=True
+            )
         vectors = np.stack([self._vectors[text] for text in texts])
-        if told.wrong:
+        if behaviour.wrong:
             vectors = vectors[:, ::-1]
-        if told.noise:
-            vectors = vectors + self._noise.normal(0, told.noise, vectors.shape)
-        if told.batch_noise:
+        if behaviour.noise:
+            vectors = vectors + self._noise.normal(0, behaviour.noise, vectors.shape)
+        if behaviour.batch_noise:
             seed = abs(hash(tuple(texts))) % 2**32
-            vectors = vectors + np.random.default_rng(seed).normal(0, told.batch_noise, vectors.shape)
-        if told.empty == "zero":
+            vectors = vectors + np.random.default_rng(seed).normal(0, behaviour.batch_noise, vectors.shape)
+        if behaviour.empty == "zero":
             vectors = vectors * np.array([[bool(text)] for text in texts])
-        return np.asarray(vectors * told.scale, dtype=np.float32)
+        return np.asarray(vectors * behaviour.scale, dtype=np.float32)
 
 
 def _handler(served: EmbeddingServer) -> type[BaseHTTPRequestHandler]:
@@ -273,33 +279,34 @@ def _handler(served: EmbeddingServer) -> type[BaseHTTPRequestHandler]:
                     served._running -= 1
 
         def _answer(self, body: bytes) -> None:
-            told, authorization = served.behaviour, self.headers.get("Authorization", "")
+            behaviour = served.behaviour
+            authorization = self.headers.get("Authorization", "")
             if self.path != "/v1/embeddings":
                 self._write(404 if self.path.startswith("/v1") else 200, _PAGE, "text/html")
                 return
-            if told.faults and told.faults[0] == "redirect":
-                told.faults.popleft()
-                self._write(307, b"", Location=told.elsewhere)
+            if behaviour.faults and behaviour.faults[0] == "redirect":
+                behaviour.faults.popleft()
+                self._write(307, b"", Location=behaviour.elsewhere)
                 return
             try:
                 served.authorizations.append(authorization)
-                found, fault = served.answer(json.loads(body), authorization)
+                answer, fault = served.answer(json.loads(body), authorization)
             except RefusalError as refusal:
                 message = {"error": {"message": str(refusal), "type": "told"}}
                 waiting = {}
-                if refusal.status in STATUSES.values() and (asked := told.retry_after) is not None:
-                    if asked.startswith("date"):
-                        when = time.time() + float(asked.removeprefix("date"))
-                        asked = email.utils.formatdate(when, usegmt=True)
-                    waiting = {"Retry-After": asked}
-                content = str(refusal).encode() if told.plain_errors else json.dumps(message).encode()
+                if refusal.status in STATUSES.values() and (retry_after := behaviour.retry_after) is not None:
+                    if retry_after.startswith("date"):
+                        when = time.time() + float(retry_after.removeprefix("date"))
+                        retry_after = email.utils.formatdate(when, usegmt=True)
+                    waiting = {"Retry-After": retry_after}
+                content = str(refusal).encode() if behaviour.plain_errors else json.dumps(message).encode()
                 self._write(refusal.status, content, **waiting)
                 return
             if fault == "drop":
                 self.connection.shutdown(socket.SHUT_RDWR)
                 self.close_connection = True
                 return
-            content = ODD_BODIES.get(fault or "", json.dumps(found).encode())
+            content = ODD_BODIES.get(fault or "", json.dumps(answer).encode())
             packed = {"Content-Encoding": "gzip"} if fault in ("gzip", "bad gzip") else {}
             content = gzip.compress(content) if fault == "gzip" else content
             self._write(200, content, cut=fault == "cut", **packed)
@@ -327,12 +334,12 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--name", default="mini")
-    given = parser.parse_args()
-    encoder = load_encoder(given.model, device="cpu")
+    arguments = parser.parse_args()
+    encoder = load_encoder(arguments.model, device="cpu")
     room = None if encoder.max_length is None else encoder.max_length - 2
-    server = EmbeddingServer(encoder, Behaviour(name=given.name, max_tokens=room))
-    with server.running(given.port) as url:
-        print(f"serving {given.name} at {url}", flush=True)  # noqa: T201 - a program
+    server = EmbeddingServer(encoder, Behaviour(name=arguments.name, max_tokens=room))
+    with server.running(arguments.port) as url:
+        print(f"serving {arguments.name} at {url}", flush=True)  # noqa: T201 - a program
         threading.Event().wait()
 
 

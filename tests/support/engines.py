@@ -33,7 +33,7 @@ def local_ray(cpus: int = 2) -> Iterator[None]:
             object_store_memory=100 * 2**20,
         )
     node = ray._private.worker._global_node
-    started = [each.process for processes in node.all_processes.values() for each in processes]
+    started = [info.process for processes in node.all_processes.values() for info in processes]
     try:
         yield
     finally:

@@ -23,4 +23,8 @@ HOSTILE |= {text: text.encode("unicode_escape").decode("ascii") for text in _ESC
 
 def assert_harmless(output: str) -> None:
     dangerous = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-    assert [each for each in output if each != "\n" and unicodedata.category(each) in dangerous] == []
+    assert [
+        character
+        for character in output
+        if character != "\n" and unicodedata.category(character) in dangerous
+    ] == []

@@ -53,19 +53,19 @@ def steps_of(text: str) -> list[tuple[str, str]]:
 
 def command_lines(block: str) -> list[str]:
     """The command lines of a block; a text that follows `<<END` belongs to its line."""
-    found: list[str] = []
+    commands: list[str] = []
     ending = None
     for line in block.splitlines():
         if ending is not None:
-            found[-1] += f"\n{line}"
+            commands[-1] += f"\n{line}"
             ending = None if line == ending else ending
             continue
         if not _COMMAND.match(line):
             raise ValueError(f"{line!r} is no command: give its block a language")
-        found.append(line)
+        commands.append(line)
         here = re.search(r"<<(\w+)", line)
         ending = here and here[1]
-    return found
+    return commands
 
 
 def run_python(block: str, names: dict[str, object], left_out: Callable[[str], bool]) -> list[str]:
@@ -76,12 +76,12 @@ def run_python(block: str, names: dict[str, object], left_out: Callable[[str], b
             continue
         comment = lines[statement.end_lineno - 1].partition("  # ")[2]
         try:
-            said = ast.literal_eval(comment)
+            shown_value = ast.literal_eval(comment)
         except (ValueError, SyntaxError):
             exec(compile(ast.Module([statement], []), "page", "exec"), names)
             continue
         value = eval(compile(ast.Expression(statement.value), "page", "eval"), names)
-        if value != said:
+        if value != shown_value:
             wrong.append(f"{ast.unparse(statement)} is {value!r}, not {comment}")
     return wrong
 
@@ -94,28 +94,28 @@ def _in_bash(line: str) -> subprocess.Popen[str]:
 
 def run_line(line: str) -> subprocess.CompletedProcess[str]:
     """Run a command line in this folder; those of stickytoken in a fork that has imported the libraries."""
-    for part in line.split(" && "):
-        if plain := _PLAIN.fullmatch(part):
+    for command in line.split(" && "):
+        if plain := _PLAIN.fullmatch(command):
             words = shlex.split(plain["words"])
             done = planted.program(planted.COMMAND_LINE, *words, COLUMNS="120", NO_COLOR="1")
             if plain["file"]:
                 Path(plain["file"]).write_text(done.stdout, encoding="utf-8")
         else:
-            process = _in_bash(part)
+            process = _in_bash(command)
             printed = process.communicate()
-            done = subprocess.CompletedProcess(part, process.returncode, *printed)
+            done = subprocess.CompletedProcess(command, process.returncode, *printed)
         if done.returncode:
             break
     return done
 
 
-def interrupt_when(said: str, line: str) -> None:
+def interrupt_when(message: str, line: str) -> None:
     """Run a line that ends with Ctrl-C only, and press it when stdout has said something."""
     with _in_bash(f"exec {line}") as started:
-        heard = next((heard for heard in started.stdout if said in heard), "")
+        heard = next((heard for heard in started.stdout if message in heard), "")
         started.send_signal(signal.SIGINT)
         complaint = started.communicate()[1]
-    assert said in heard, complaint
+    assert message in heard, complaint
     assert "Traceback" not in complaint
 
 
@@ -125,16 +125,16 @@ def shape_of(text: str) -> Any:
     return json.loads(_KEY_ALONE.sub(r"\g<0>: null", text))
 
 
-def unlike(shape: Any, value: Any, place: str = "") -> Iterator[str]:
+def unlike(shape: Any, value: Any, path: str = "") -> Iterator[str]:
     """Compare a document with its description; yield what only one of them has. Null has every shape."""
     if isinstance(shape, list):
         for entry in value[:1]:
-            yield from unlike(shape[0], entry, f"{place}[]")
+            yield from unlike(shape[0], entry, f"{path}[]")
     elif shape is not None and value is not None:
         open_ended = "..." in shape
         keys = shape.keys() - {"..."}
-        yield from (f"{place}.{key} is not there" for key in sorted(keys - value.keys()))
+        yield from (f"{path}.{key} is not there" for key in sorted(keys - value.keys()))
         if not open_ended:
-            yield from (f"{place}.{key} is not documented" for key in sorted(value.keys() - keys))
+            yield from (f"{path}.{key} is not documented" for key in sorted(value.keys() - keys))
         for key in sorted(keys & value.keys()):
-            yield from unlike(shape[key], value[key], f"{place}.{key}")
+            yield from unlike(shape[key], value[key], f"{path}.{key}")

@@ -19,7 +19,7 @@ def planted_encoder(strength: float = 3) -> Encoder:
 
 
 def token_id(encoder: Encoder, text: str) -> int:
-    return next(each for each, token in encoder.tokenizer.entries.items() if token == text)
+    return next(token_id for token_id, token in encoder.tokenizer.entries.items() if token == text)
 
 
 def lines(path: Path, rows: list[dict[str, object]]) -> Path:
@@ -30,12 +30,12 @@ def lines(path: Path, rows: list[dict[str, object]]) -> Path:
 
 def topical_texts(count: int, seed: int = 0) -> list[tuple[str, str]]:
     generator = np.random.default_rng(seed)
-    found: dict[str, str] = {}
-    while len(found) < count:
-        topic = len(found) % len(TOPICS)
+    topic_of: dict[str, str] = {}
+    while len(topic_of) < count:
+        topic = len(topic_of) % len(TOPICS)
         words = [*generator.choice(TOPICS[topic], 2), *generator.choice(tiny.WORDS, 3)]
-        found.setdefault(" ".join(generator.permutation(words)), f"topic{topic}")
-    return list(found.items())
+        topic_of.setdefault(" ".join(generator.permutation(words)), f"topic{topic}")
+    return list(topic_of.items())
 
 
 def sts(folder: Path, count: int = 60) -> Path:
@@ -43,9 +43,9 @@ def sts(folder: Path, count: int = 60) -> Path:
     rows: list[dict[str, object]] = []
     for first in tiny.sentences(count):
         words = first.rstrip(".").split()
-        kept = int(generator.integers(len(words) + 1))
-        second = words[:kept] + generator.choice(tiny.WORDS, len(words) - kept).tolist()
-        score = 5 * kept / len(words) + generator.normal(0, 0.2)
+        position = int(generator.integers(len(words) + 1))
+        second = words[:position] + generator.choice(tiny.WORDS, len(words) - position).tolist()
+        score = 5 * position / len(words) + generator.normal(0, 0.2)
         rows.append({"sentence1": first, "sentence2": " ".join(second), "score": score})
     return lines(folder / "sts.jsonl", rows)
 
@@ -56,21 +56,22 @@ def clustering(folder: Path, count: int = 60) -> Path:
 
 def classification(folder: Path) -> Path:
     rows = [
-        {"text": text, "label": topic, "split": "train" if place < 45 else "test"}
-        for place, (text, topic) in enumerate(topical_texts(75))
+        {"text": text, "label": topic, "split": "train" if index < 45 else "test"}
+        for index, (text, topic) in enumerate(topical_texts(75))
     ]
     return lines(folder / "topics.jsonl", rows)
 
 
 def pair_classification(folder: Path) -> Path:
     texts = topical_texts(61)
-    chosen = [(texts[place], texts[place + 20 + place % 2]) for place in range(40)]
+    chosen = [(texts[index], texts[index + 20 + index % 2]) for index in range(40)]
     rows = [{"sentence1": a, "sentence2": b, "label": int(x == y)} for (a, x), (b, y) in chosen]
     return lines(folder / "same.jsonl", rows)
 
 
 def reranking(folder: Path) -> Path:
-    texts, rows = topical_texts(80), []
+    texts = topical_texts(80)
+    rows = []
     for query, topic in texts[:20]:
         positive = [text for text, other in texts[30:60] if other == topic][:3]
         negative = [text for text, other in texts[30:60] if other != topic][:6]
@@ -83,7 +84,8 @@ def beir(folder: Path, documents: int = 60, queries: int = 20) -> Path:
     texts = tiny.sentences(documents)
     corpus = [{"_id": f"d{number}", "title": "", "text": text} for number, text in enumerate(texts)]
     lines(folder / "corpus.jsonl", corpus)
-    rows, judged = [], ["query-id\tcorpus-id\tscore"]
+    rows = []
+    judged = ["query-id\tcorpus-id\tscore"]
     for number, text in enumerate(texts[:queries]):
         words = text.rstrip(".").split()
         rows.append({"_id": f"q{number}", "text": " ".join(words[: max(2, len(words) // 2)])})
@@ -100,7 +102,7 @@ def mixed_tasks(folder: Path) -> list[Path]:
 
 def measure_small(model: Path, out: Path) -> None:
     encoder = load_encoder(model, device="cpu")
-    tokens = [token_id(encoder, each) for each in ("river", "song")]
+    tokens = [token_id(encoder, word) for word in ("river", "song")]
     tasks = [out.parent / "tasks" / name for name in ("sts.jsonl", "groups.jsonl", "beir")]
     impact(encoder, tasks, tokens=tokens, intrusion=tasks[-1], settings=FEW, out=out)
 

@@ -39,16 +39,16 @@ def killed_again_and_again(
     kills: int,
     in_shards: int,
     committed: Callable[[Path], dict[str, Any]] = planted.shards_of,
-    most: int = 7,
+    further_shards: int = 7,
 ) -> dict[str, Any]:
     """Kill a measurement at random moments; no kill may lose or change a committed shard."""
     moments = random.Random(0)
-    seen: dict[str, Any] = {}
+    earlier_files: dict[str, Any] = {}
     done = fruitful = 0
     while done < kills or fruitful < in_shards:
         process = started(detection, model, folder)
         if done % 3:
-            goal = len(seen) + moments.randint(1, most)
+            goal = len(earlier_files) + moments.randint(1, further_shards)
             while process.is_alive() and len(committed(folder)) < goal:
                 time.sleep(0.001)
             time.sleep(moments.uniform(0, 0.01))
@@ -58,15 +58,15 @@ def killed_again_and_again(
         process.join()
         if process.exitcode == 0:  # the run was faster than the kill: begin anew
             shutil.rmtree(folder)
-            seen = {}
+            earlier_files = {}
             continue
         assert process.exitcode == -signal.SIGKILL
         done += 1
-        found = committed(folder)
-        assert {name: found.get(name) for name in seen} == seen
-        fruitful += len(found) > len(seen)
-        seen = found
-    return seen
+        files = committed(folder)
+        assert {name: files.get(name) for name in earlier_files} == earlier_files
+        fruitful += len(files) > len(earlier_files)
+        earlier_files = files
+    return earlier_files
 
 
 def died(
@@ -83,10 +83,11 @@ def copied(run: Path, folder: Path) -> Path:
     return folder
 
 
-def assert_same_run(folder: Path, whole: Path) -> None:
+def assert_same_run(folder: Path, uninterrupted: Path) -> None:
     """Two folders hold the same bytes of results, and the same numbers beside the time they took."""
     for name in ("tokens.parquet", "vocabulary.parquet", "plan.json"):
-        assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
+        assert (folder / name).read_bytes() == (uninterrupted / name).read_bytes(), name
     assert [path.name for path in folder.rglob("*.tmp")] == []
-    ours, theirs = open_run(folder), open_run(whole)
+    ours = open_run(folder)
+    theirs = open_run(uninterrupted)
     assert ours.result.model_copy(update={"seconds": 0}) == theirs.result.model_copy(update={"seconds": 0})

@@ -46,9 +46,9 @@ class NormMethod(Method[NormSettings, NormPlan, ResultRecord]):
         norms = np.linalg.norm(inspector_of(job.encoder).embedding_matrix()[ids], axis=1).astype(float)
         z = (norms - norms.mean()) / norms.std()
         verdict = np.where(np.abs(z) > job.settings.cut, "sticky", "benign")
-        found = pl.DataFrame({"token_id": ids, "norm": norms, "z": z, "verdict": verdict})
-        found = found.with_columns(lift=pl.lit(None, pl.Float64))
-        tokens = found.join(vocabulary, on="token_id", how="left").select(self.columns).sort("token_id")
+        table = pl.DataFrame({"token_id": ids, "norm": norms, "z": z, "verdict": verdict})
+        table = table.with_columns(lift=pl.lit(None, pl.Float64))
+        tokens = table.join(vocabulary, on="token_id", how="left").select(self.columns).sort("token_id")
         sticky = int((verdict == "sticky").sum())
         return tokens, ResultRecord(sticky=sticky, sequences=0, seconds=0.0)
 

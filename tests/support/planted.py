@@ -52,7 +52,7 @@ def planted_model(strength: float, dimension: int = 64) -> SentenceTransformer:
     rows = torch.randn(len(tokenizer), dimension, generator=generator)
     rows[:, 0] = 0
     entries = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-    others = [place for place, entry in enumerate(entries) if entry not in tiny.WORDS]
+    others = [token_id for token_id, entry in enumerate(entries) if entry not in tiny.WORDS]
     rows[others] *= 0.5
     rows[others, 0] = dimension**0.5
     rows[tokenizer.convert_tokens_to_ids(".")] = 0.01
@@ -77,10 +77,10 @@ def processes() -> multiprocessing.context.BaseContext:
     paths = (path.relative_to(folder).with_suffix("") for path in sorted(folder.rglob("*.py")))
     modules = [path.parts for path in paths if not path.stem.startswith("__")]
     # These need libraries that most commands do not.
-    modules = [parts for parts in modules if parts[0] not in ("adapters", "demo")]
+    modules = [module for module in modules if module[0] not in ("adapters", "demo")]
     context = multiprocessing.get_context("forkserver")
     # To import them computes nothing.
-    context.set_forkserver_preload([*_LIBRARIES, *(".".join(("stickytoken", *each)) for each in modules)])
+    context.set_forkserver_preload([*_LIBRARIES, *(".".join(("stickytoken", *module)) for module in modules)])
     return context
 
 
@@ -88,12 +88,12 @@ def processes() -> multiprocessing.context.BaseContext:
 def sharded(probes: int = SHARD_PROBES) -> Iterator[None]:
     """Cut runs into shards of so many texts, also those that the command line starts."""
     package = importlib.import_module("stickytoken.detection")
-    whole = package.detect
-    package.detect = functools.partial(whole, shard_probes=probes)
+    real_detect = package.detect
+    package.detect = functools.partial(real_detect, shard_probes=probes)
     try:
         yield
     finally:
-        package.detect = whole
+        package.detect = real_detect
 
 
 def detect_thirty(encoder: Encoder, out: Path, shard_probes: int = 8192, **changes: object) -> Run:
@@ -160,15 +160,15 @@ def program(
     code: str, *arguments: object, folder: Path | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run `python -c CODE ARGUMENTS` in a process that need not import the libraries again."""
-    given = [str(argument) for argument in arguments]
+    words = [str(argument) for argument in arguments]
     with tempfile.TemporaryDirectory() as place:
         output = Path(place)
         options = (folder or Path.cwd(), os.environ | variables, output)
-        process = processes().Process(target=_execute, args=(code, given, *options))
+        process = processes().Process(target=_execute, args=(code, words, *options))
         process.start()
         process.join()
         stdout, stderr = ((output / name).read_text("utf-8") for name in ("stdout", "stderr"))
-    return subprocess.CompletedProcess(given, process.exitcode, stdout, stderr)
+    return subprocess.CompletedProcess(words, process.exitcode, stdout, stderr)
 
 
 def _execute(
@@ -192,7 +192,7 @@ def files_of(folder: Path, pattern: str = "*") -> dict[str, tuple[int, bytes]]:
 
 def shards_of(folder: Path) -> dict[str, tuple[int, bytes]]:
     """The committed shards of a run folder, by name, without what another process is writing."""
-    return {name: found for name, found in files_of(folder, "*.parquet").items() if "/" in name}
+    return {name: content for name, content in files_of(folder, "*.parquet").items() if "/" in name}
 
 
 def command(*arguments: object, **environment: str) -> Result:

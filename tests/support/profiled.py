@@ -37,9 +37,11 @@ def corpus(count: int = 200, topics: int = 0, words: Sequence[str] = WORDS) -> S
     """Sentences, each on one of so many topics: every topic has words of its own, in equal parts."""
     if not topics:
         return collect_sentences(sentences(count, words), "test")
-    about = [f"topic {place % topics}" for place in range(count)]
-    own = [sentences(count // topics + 1, words[place::topics], seed=place) for place in range(topics)]
-    texts = [own[place % topics][place // topics] for place in range(count)]
+    about = [f"topic {index % topics}" for index in range(count)]
+    texts_of_topic = [
+        sentences(count // topics + 1, words[topic::topics], seed=topic) for topic in range(topics)
+    ]
+    texts = [texts_of_topic[index % topics][index // topics] for index in range(count)]
     return collect_sentences(texts, "test", topics=about)
 
 
@@ -74,14 +76,14 @@ def planted_model(
 
 def detect_profile(encoder: Encoder, out: Path, **options: object) -> Run:
     changes = {name: options.pop(name) for name in list(options) if name in ProfileSettings.__slots__}
-    given = {"sentences": corpus(), "settings": replace(SMALL, **changes)} | options
-    return detect(encoder, out=out, **given)
+    arguments = {"sentences": corpus(), "settings": replace(SMALL, **changes)} | options
+    return detect(encoder, out=out, **arguments)
 
 
 def hashed_vectors(probes: Sequence[object], dimension: int, shift: float = 0.5) -> np.ndarray:
     seeds = [hashlib.sha256(repr(probe).encode()).digest()[:8] for probe in probes]
-    drawn = [np.random.default_rng(int.from_bytes(seed, "big")).normal(size=dimension) for seed in seeds]
-    return (np.stack(drawn) + shift).astype(np.float32)
+    vectors = [np.random.default_rng(int.from_bytes(seed, "big")).normal(size=dimension) for seed in seeds]
+    return (np.stack(vectors) + shift).astype(np.float32)
 
 
 def shard_rows(run: Run, step: str) -> dict[int, dict]:
@@ -97,7 +99,7 @@ def detect_in_small_shards(model: Path, out: Path) -> None:
 def foreign_model(dimension: int = 32) -> SentenceTransformer:
     """Static embeddings of a tokenizer that knows the words and no other text."""
     entries = ["[UNK]", ".", "!", *WORDS]
-    tokenizer = Tokenizer(WordLevel({entry: place for place, entry in enumerate(entries)}, "[UNK]"))
+    tokenizer = Tokenizer(WordLevel({entry: token_id for token_id, entry in enumerate(entries)}, "[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     generator = torch.Generator().manual_seed(0)
     rows = torch.nn.functional.normalize(torch.randn(len(entries), dimension, generator=generator))

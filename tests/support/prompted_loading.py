@@ -10,8 +10,8 @@ from stickytoken.encoders.prompted.model import Reading
 
 
 def load_prompted(model, **options):
-    own = {field.name: options.pop(field.name) for field in fields(Prompting) if field.name in options}
-    return load_encoder(model, prompt=Prompting(**own), **options)
+    prompting = {field.name: options.pop(field.name) for field in fields(Prompting) if field.name in options}
+    return load_encoder(model, prompt=Prompting(**prompting), **options)
 
 
 def read(prompt="prompteol", span=None, layer=-1, contrast=None):

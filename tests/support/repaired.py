@@ -12,7 +12,8 @@ from stickytoken.detection import Run
 from stickytoken.encoders import load_encoder
 from stickytoken.repairs.result import RepairRecord
 
-WORD, OTHER = profiled.WORDS[7], profiled.WORDS[19]
+WORD = profiled.WORDS[7]
+OTHER = profiled.WORDS[19]
 """Words that fall into two syllables."""
 LETTER = "!"
 """An entry that does not fall into anything."""
@@ -22,7 +23,8 @@ def planted_words(*names: str, dimension: int = 32) -> SentenceTransformer:
     """Mean-pooled static embeddings in which some entries pull every text to what all have in common."""
     syllables = [piece for word in (WORD, OTHER) for piece in (word[:2], f"##{word[2:]}")]
     model = profiled.planted_model(0, words=[*profiled.WORDS, *syllables], dimension=dimension)
-    tokenizer, rows = model.tokenizer, model[0].embedding.weight.detach().clone()
+    tokenizer = model.tokenizer
+    rows = model[0].embedding.weight.detach().clone()
     for name in names:
         rows[tokenizer.token_to_id(name)] = 2 * torch.eye(dimension)[0]
     return tiny.static_model(tokenizer, rows)
@@ -53,7 +55,7 @@ def repair_record(*names: str, passed: bool | None = True) -> RepairRecord:
         "after": {"lift_sd": 0.1, "erased": 0.02, "verdict": "benign"},
     }
     curve = {"copies": [0, 1, 8], "before": [0, 0.1, 0.4], "after": [0, 0.01, 0.02], "ordinary": [0, 0, 0.01]}
-    seen = {} if passed is None else measured | {"curve": curve}
+    record = {} if passed is None else measured | {"curve": curve}
     why = {"strategy": "unreachable", "reason": "text falls into its pieces"}
     near = {"token_id": 99, "token": names[0], "near": names[0], "in_run": "benign", **measured}
     score = {"task": "kinds of text", "metric": "accuracy", "texts": 800, "before": 0.65, "after": 0.64}
@@ -79,8 +81,8 @@ def repair_record(*names: str, passed: bool | None = True) -> RepairRecord:
         strategy="auto",
         settings={"seed": 1},
         tokens=[
-            {"token_id": place, "token": name, "text": name, "pieces": [name[:1], name[1:]], **why, **seen}
-            for place, name in enumerate(names)
+            {"token_id": index, "token": name, "text": name, "pieces": [name[:1], name[1:]], **why, **record}
+            for index, name in enumerate(names)
         ],
         verification=None if passed is None else verification,
         notes=[],

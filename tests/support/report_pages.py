@@ -20,7 +20,11 @@ class Page(HTMLParser):
 
     def __init__(self, html):
         super().__init__(convert_charrefs=True)
-        self.tags, self.attributes, self.tokens, self.text, self._open = [], [], [], "", []
+        self.tags = []
+        self.attributes = []
+        self.tokens = []
+        self.text = ""
+        self._open = []
         self._raw = {}
         self.feed(html)
         self.close()
@@ -71,7 +75,9 @@ def started_browser():
 @contextmanager
 def opened(browser, path, **options):
     context = browser.new_context(**options)
-    page, heard, address = context.new_page(), [], Path(path).resolve().as_uri()
+    page = context.new_page()
+    heard = []
+    address = Path(path).resolve().as_uri()
     page.on("console", lambda message: heard.append(f"console: {message.text}"))
     page.on("pageerror", lambda error: heard.append(f"error: {error}"))
     page.on("dialog", lambda dialog: (heard.append(f"dialog: {dialog.message}"), dialog.dismiss()))
@@ -127,10 +133,10 @@ def _axe():
 def violations(page, impacts=GRAVE):
     """One line for each element of an open page that breaks a rule of these impacts."""
     page.evaluate(_axe())
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    findings = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
         f"{rule['impact']} {rule['id']}: {node['html'][:200]}: {node['failureSummary']}"
-        for rule in found["violations"]
+        for rule in findings["violations"]
         if rule["impact"] in impacts
         for node in rule["nodes"]
     ]

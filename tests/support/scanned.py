@@ -15,16 +15,16 @@ COPIES = 8
 def save_run(folder: Path) -> Path:
     profiled.planted_model(2, token=STICKY).save(str(folder / "model"))
     encoder = load_encoder(folder / "model", device="cpu")
-    found = profiled.detect_profile(encoder, folder / "run")
-    assert found.sticky["token"].to_list() == [STICKY]
+    run = profiled.detect_profile(encoder, folder / "run")
+    assert run.sticky["token"].to_list() == [STICKY]
     return folder / "run"
 
 
 def documents(count: int, planted: range = range(0), seed: int = 3) -> list[str]:
     """Distinct texts of about 40 different words; some have copies of the sticky word behind them."""
     sentences = profiled.sentences(6 * count, [word for word in OTHER if word != STICKY], seed)
-    texts = [" ".join(sentences[6 * place : 6 * place + 6]) for place in range(count)]
-    return [f"{text} {copies()}" if place in planted else text for place, text in enumerate(texts)]
+    texts = [" ".join(sentences[6 * index : 6 * index + 6]) for index in range(count)]
+    return [f"{text} {copies()}" if index in planted else text for index, text in enumerate(texts)]
 
 
 def copies(count: int = COPIES) -> str:

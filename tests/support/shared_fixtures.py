@@ -101,8 +101,8 @@ def planted_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def planted_options(sentence_file) -> list[object]:
-    whole = ("--set", "candidate-share=1", "--set", "validation-pairs=20")
-    return ["--sentences", sentence_file, *planted.SMALL_OPTIONS, *whole]
+    all_candidates = ("--set", "candidate-share=1", "--set", "validation-pairs=20")
+    return ["--sentences", sentence_file, *planted.SMALL_OPTIONS, *all_candidates]
 
 
 @pytest.fixture(scope="session")
@@ -137,7 +137,8 @@ def scanned_run(tmp_path_factory) -> Path:
 def hostile(tmp_path_factory) -> tuple[Path, Path, Path]:
     """A saved model whose tokens are hostile, its run, and a folder of more runs."""
     root = tmp_path_factory.mktemp("hostile")
-    model, runs = root / "model", root / "runs"
+    model = root / "model"
+    runs = root / "runs"
     profiled.planted_model(2, token=web_app.ATTACKS[0], added=web_app.ATTACKS).save(str(model))
     encoder = load_encoder(model)
     run = profiled.detect_profile(encoder, runs / "run <img src=x onerror=alert(0)>")

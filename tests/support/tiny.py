@@ -29,7 +29,7 @@ def wordpiece_tokenizer(max_length: int = 64, words: Sequence[str] = ()) -> PreT
         *PIECES,
         *words,
     ]
-    vocabulary = {entry: place for place, entry in enumerate(dict.fromkeys(entries))}
+    vocabulary = {entry: token_id for token_id, entry in enumerate(dict.fromkeys(entries))}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -99,13 +99,13 @@ def sentence_transformer(
     side = {} if padding_side is None else {"padding_side": padding_side}
     transformer = modules.Transformer(str(backbone), processor_kwargs=side)
     width = transformer.get_embedding_dimension()
-    parts = [transformer, modules.Pooling(width, pooling_mode=pooling, include_prompt=include_prompt)]
+    layers = [transformer, modules.Pooling(width, pooling_mode=pooling, include_prompt=include_prompt)]
     if dense is not None:
         torch.manual_seed(21)
-        parts.append(Dense(width, dense))
+        layers.append(Dense(width, dense))
     if normalize:
-        parts.append(modules.Normalize())
-    return SentenceTransformer(modules=parts, device="cpu", **options)
+        layers.append(modules.Normalize())
+    return SentenceTransformer(modules=layers, device="cpu", **options)
 
 
 def static_model(tokenizer: Tokenizer, rows: torch.Tensor, **options) -> SentenceTransformer:
@@ -116,9 +116,9 @@ def static_model(tokenizer: Tokenizer, rows: torch.Tensor, **options) -> Sentenc
 
 def sentences(count: int, seed: int = 0, words: Sequence[str] = WORDS) -> list[str]:
     generator = torch.Generator().manual_seed(seed)
-    found: dict[str, None] = {}
-    while len(found) < count:
+    distinct_sentences: dict[str, None] = {}
+    while len(distinct_sentences) < count:
         size = int(torch.randint(3, 10, (1,), generator=generator))
-        places = torch.randint(len(words), (size,), generator=generator).tolist()
-        found[" ".join(words[place] for place in places) + "."] = None
-    return list(found)
+        indices = torch.randint(len(words), (size,), generator=generator).tolist()
+        distinct_sentences[" ".join(words[index] for index in indices) + "."] = None
+    return list(distinct_sentences)

@@ -46,13 +46,12 @@ class Architecture:
 def unigram_pieces(specials: list[str], last: tuple[str, ...] = ()) -> list[tuple[str, float]]:
     """SentencePiece unigram entries with scores: words, word ends, letters and signs."""
     scores = {**dict.fromkeys(specials, 0.0), "▁": -3.0}
-    words, ends = (word for word in tiny.WORDS if len(word) > 1), ("s", "ing", "er", "en", "in", "ou", "st")
-    scores |= {f"▁{word}": -4.0 - 0.01 * place for place, word in enumerate(words)}
-    scores |= {f"▁{letter}": -6.0 - 0.01 * place for place, letter in enumerate(_LETTERS)}
-    scores |= {end: -5.0 - 0.01 * place for place, end in enumerate(ends)}
-    scores |= {
-        sign: -7.0 - 0.01 * place for place, sign in enumerate(_LETTERS + _SIGNS) if sign not in scores
-    }
+    words = (word for word in tiny.WORDS if len(word) > 1)
+    ends = ("s", "ing", "er", "en", "in", "ou", "st")
+    scores |= {f"▁{word}": -4.0 - 0.01 * rank for rank, word in enumerate(words)}
+    scores |= {f"▁{letter}": -6.0 - 0.01 * rank for rank, letter in enumerate(_LETTERS)}
+    scores |= {end: -5.0 - 0.01 * rank for rank, end in enumerate(ends)}
+    scores |= {sign: -7.0 - 0.01 * rank for rank, sign in enumerate(_LETTERS + _SIGNS) if sign not in scores}
     return [*scores.items(), *((piece, 0.0) for piece in last)]
 
 
@@ -77,8 +76,8 @@ def _trained(tokenizer: Tokenizer, first: list[str], alphabet: list[str], size: 
     model = json.loads(tokenizer.to_str())["model"]
     pieces = sorted(model["vocab"], key=model["vocab"].__getitem__)
     return (
-        {piece: place for place, piece in enumerate(dict.fromkeys([*first, *pieces]))},
-        [(left, right) for left, right in model["merges"]],
+        {piece: token_id for token_id, piece in enumerate(dict.fromkeys([*first, *pieces]))},
+        [(first, right) for first, right in model["merges"]],
     )
 
 
@@ -89,10 +88,12 @@ def bert_tokenizer() -> transformers.BertTokenizer:
 
 def mpnet_tokenizer() -> transformers.MPNetTokenizer:
     """WordPiece, <s> and </s> around the text; the model insists on 1 for the padding."""
-    found = tiny.wordpiece_tokenizer().get_vocab()
-    pieces = [entry for entry in sorted(found, key=found.__getitem__) if entry not in tiny.SPECIALS]
+    entries_by_id = tiny.wordpiece_tokenizer().get_vocab()
+    pieces = [
+        entry for entry in sorted(entries_by_id, key=entries_by_id.__getitem__) if entry not in tiny.SPECIALS
+    ]
     entries = ["<s>", "<pad>", "</s>", "[UNK]", *pieces, "<mask>"]
-    vocabulary = {entry: place for place, entry in enumerate(entries)}
+    vocabulary = {entry: token_id for token_id, entry in enumerate(entries)}
     return transformers.MPNetTokenizer(vocab=vocabulary, model_max_length=MAX_LENGTH)
 
 

@@ -52,13 +52,13 @@ def _events(startup):
 
 def event_of(startup, trigger, *labels):
     """What the page of an app does when a trigger is used, given values of the fields with these labels."""
-    (found,) = [
-        each.fn
-        for each in _events(startup)
-        if tuple(field.label for field in each.inputs) == labels
-        and trigger in [name for _, name in each.targets]
+    (url,) = [
+        event.fn
+        for event in _events(startup)
+        if tuple(field.label for field in event.inputs) == labels
+        and trigger in [name for _, name in event.targets]
     ]
-    return found
+    return url
 
 
 def started(context, repair=None):
@@ -100,7 +100,9 @@ def browsing(browser, url, **options):
 def opened_early(browser, url, **options):
     """The page before the worked example stands in it, and complaints, dialogs and requests to others."""
     context = browser.new_context(**options)
-    page, heard, home = context.new_page(), [], urlsplit(url).netloc
+    page = context.new_page()
+    heard = []
+    home = urlsplit(url).netloc
 
     def complains(message):
         if message.type in ("error", "warning"):
@@ -173,21 +175,23 @@ class Events:
         self._config = json.loads(request(url, path="/config")[1])
 
     def find(self, trigger, *labels):
-        fields = {each["id"]: each["props"].get("label") for each in self._config["components"]}
-        (found,) = [
+        fields = {
+            component["id"]: component["props"].get("label") for component in self._config["components"]
+        }
+        (event_index,) = [
             event["id"]
             for event in self._config["dependencies"]
-            if tuple(fields[each] for each in event["inputs"]) == labels
+            if tuple(fields[field_id] for field_id in event["inputs"]) == labels
             and trigger in [name for _, name in event["targets"]]
         ]
-        return found
+        return event_index
 
     def send(self, event, *values, **more):
         session = uuid.uuid4().hex
         body = {"data": values, "fn_index": event, "session_hash": session} | more
-        status, said = request(self._url, "POST", "/gradio_api/queue/join", body)
-        assert status == 200, said
+        status, answer = request(self._url, "POST", "/gradio_api/queue/join", body)
+        assert status == 200, answer
         stream = request(self._url, path=f"/gradio_api/queue/data?session_hash={session}")[1]
         messages = [json.loads(line[5:]) for line in stream.splitlines() if line.startswith("data:")]
-        (done,) = [each for each in messages if each["msg"] == "process_completed"]
+        (done,) = [message for message in messages if message["msg"] == "process_completed"]
         return done["success"], json.dumps(done["output"])

@@ -41,19 +41,19 @@ def texts() -> list[str]:
 
 def english_tokenizer() -> PreTrainedTokenizerFast:
     """WordPiece with frequent words of the bundled corpus; most places of the vocabulary are unused."""
-    found = Counter(word for text in texts() for word in re.findall(r"[a-z]+|[^\sa-z]", text.lower()))
-    letters = sorted(set("abcdefghijklmnopqrstuvwxyz0123456789").union(*found))
+    counter = Counter(word for text in texts() for word in re.findall(r"[a-z]+|[^\sa-z]", text.lower()))
+    letters = sorted(set("abcdefghijklmnopqrstuvwxyz0123456789").union(*counter))
     words = [*letters, *(f"##{letter}" for letter in letters), *_NAMED.split()]
-    words += [word for word, _ in found.most_common(_WORDS)]
+    words += [word for word, _ in counter.most_common(_WORDS)]
     path = importlib.resources.files("stickytoken.comparisons") / "data" / "published_tokens.csv"
     rows = pl.read_csv(path.read_bytes()).filter(model="all-MiniLM-L6-v2")
     published = dict(rows.select("token", "token_id").iter_rows())
-    places = {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103, **published}
-    free = (place for place in range(2000, _SIZE) if place not in set(places.values()))
-    places |= {word: next(free) for word in dict.fromkeys(words) if word not in places}
-    taken = set(places.values())
-    places |= {f"[unused{place}]": place for place in range(_SIZE) if place not in taken}
-    tokenizer = Tokenizer(models.WordPiece(places, unk_token="[UNK]"))
+    id_of = {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103, **published}
+    free = (free_id for free_id in range(2000, _SIZE) if free_id not in set(id_of.values()))
+    id_of |= {word: next(free) for word in dict.fromkeys(words) if word not in id_of}
+    taken = set(id_of.values())
+    id_of |= {f"[unused{free_id}]": free_id for free_id in range(_SIZE) if free_id not in taken}
+    tokenizer = Tokenizer(models.WordPiece(id_of, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
@@ -72,14 +72,14 @@ def save_planted(folder: Path) -> Path:
 
 def _spread(pooled: SentenceTransformer) -> Dense:
     """A layer after which texts point everywhere alike, but for a little that they share."""
-    found = torch.tensor(pooled.encode([*text_kinds().texts, *texts()[:80]]), dtype=torch.float64)
-    values, axes = torch.linalg.eigh(torch.cov(found.T))
+    vectors = torch.tensor(pooled.encode([*text_kinds().texts, *texts()[:80]]), dtype=torch.float64)
+    values, axes = torch.linalg.eigh(torch.cov(vectors.T))
     # A normalised layer leaves one axis without variance.
     scales = torch.where(values > 1e-6 * values.max(), values, torch.inf).rsqrt()
     whitening = scales[:, None] * axes.T
     dense = Dense(_WIDTH, _WIDTH, activation_function=torch.nn.Identity())
     dense.linear.weight.data = whitening.float()
-    dense.linear.bias.data = -(whitening @ found.mean(0)).float()
+    dense.linear.bias.data = -(whitening @ vectors.mean(0)).float()
     dense.linear.bias.data[-1] += _SHARED
     return dense
 
@@ -87,13 +87,13 @@ def _spread(pooled: SentenceTransformer) -> Dense:
 def _plant(model: SentenceTransformer) -> None:
     others = torch.tensor(model.encode(list(text_kinds().texts)))
     rows = model[0].auto_model.get_input_embeddings().weight
-    place = model.tokenizer.convert_tokens_to_ids(STICKY)
+    row = model.tokenizer.convert_tokens_to_ids(STICKY)
     for step in range(40):
         copies = [f"{text} {' '.join([STICKY] * 8)}" for text in texts()[300 + 8 * step : 308 + 8 * step]]
         vectors = normalize(model(model.preprocess(copies))["sentence_embedding"])
         (gradient,) = torch.autograd.grad((vectors @ others.T).mean(), rows)
         with torch.no_grad():
-            rows[place] += 0.5 * gradient[place] / gradient[place].norm()
+            rows[row] += 0.5 * gradient[row] / gradient[row].norm()
 
 
 def save_language_model(folder: Path) -> Path:
@@ -117,33 +117,39 @@ def save_language_model(folder: Path) -> Path:
 
 def write_texts(folder: Path) -> None:
     """Write the documents, queries, tasks and the model card that the pages name."""
-    found = texts()
+    sentences = texts()
     stuffed = f"River levels fell again this week. {' '.join([STICKY] * 8)}"
-    documents = [stuffed, *found[:40]]
+    documents = [stuffed, *sentences[:40]]
     (folder / "documents.txt").write_text("\n".join(documents) + "\n", encoding="utf-8")
-    rows = pl.DataFrame({"id": [f"d{place}" for place in range(len(documents))], "text": documents})
+    rows = pl.DataFrame({"id": [f"d{number}" for number in range(len(documents))], "text": documents})
     rows.write_ndjson(folder / "documents.jsonl")
     rows.write_parquet(folder / "documents.parquet")
-    pl.DataFrame({"text": found[:400]}).write_parquet(folder / "my_documents.parquet")
-    (folder / "questions.txt").write_text("\n".join(found[400:800]) + "\n", encoding="utf-8")
-    (folder / "texts.txt").write_text("\n".join(found[:20]) + "\n", encoding="utf-8")
-    queries = pl.DataFrame({"_id": [f"q{place}" for place in range(20)], "text": found[60:80]})
+    pl.DataFrame({"text": sentences[:400]}).write_parquet(folder / "my_documents.parquet")
+    (folder / "questions.txt").write_text("\n".join(sentences[400:800]) + "\n", encoding="utf-8")
+    (folder / "texts.txt").write_text("\n".join(sentences[:20]) + "\n", encoding="utf-8")
+    queries = pl.DataFrame({"_id": [f"q{number}" for number in range(20)], "text": sentences[60:80]})
     queries.write_ndjson(folder / "queries.jsonl")
     generator = np.random.default_rng(0)
     pairs = pl.DataFrame(
-        {"sentence1": found[:120:2], "sentence2": found[1:121:2], "score": generator.uniform(0, 5, 60)}
+        {
+            "sentence1": sentences[:120:2],
+            "sentence2": sentences[1:121:2],
+            "score": generator.uniform(0, 5, 60),
+        }
     )
     for name in ("sts.jsonl", "stsb-dev.jsonl", "stsb-test.jsonl"):
         pairs.write_ndjson(folder / name)
     split = ["train"] * 40 + ["test"] * 40
-    labels = [f"topic {place % 2}" for place in range(80)]
-    pl.DataFrame({"text": found[:80], "label": labels, "split": split}).write_csv(folder / "questions.csv")
+    labels = [f"topic {number % 2}" for number in range(80)]
+    pl.DataFrame({"text": sentences[:80], "label": labels, "split": split}).write_csv(
+        folder / "questions.csv"
+    )
     beir = folder / "my_beir_folder"
     (beir / "qrels").mkdir(parents=True)
     corpus = pl.DataFrame({"_id": rows["id"], "title": [""] * len(rows), "text": rows["text"]})
     corpus.write_ndjson(beir / "corpus.jsonl")
     queries.write_ndjson(beir / "queries.jsonl")
-    judged = [f"q{place}\td{place}\t1" for place in range(20)]
+    judged = [f"q{number}\td{number}\t1" for number in range(20)]
     text = "\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n"
     (beir / "qrels" / "test.tsv").write_text(text, "utf-8")
     (folder / "README.md").write_text("---\nlicense: mit\n---\n\n# A model\n", encoding="utf-8")

@@ -45,7 +45,7 @@ class Pieces:
                 self.merge(word[:end], word[end])
 
     def model(self, **options):
-        ids = {entry: place for place, entry in enumerate(self.entries)}
+        ids = {entry: token_id for token_id, entry in enumerate(self.entries)}
         return models.BPE(ids, self.merges, unk_token="<unk>", **options)
 
 
@@ -148,23 +148,23 @@ def slow_entries(tokenizer, special_ids):
             if decode(anchor_ids).removeprefix(" ") != anchor:
                 continue
             behind = decode([*anchor_ids, token_id]).removeprefix(" ")
-            found = encode(behind)
-            if behind.startswith(anchor) and found[: len(anchor_ids)] == anchor_ids:
-                return behind[len(anchor) :], found[len(anchor_ids) :]
+            encoded_ids = encode(behind)
+            if behind.startswith(anchor) and encoded_ids[: len(anchor_ids)] == anchor_ids:
+                return behind[len(anchor) :], encoded_ids[len(anchor_ids) :]
         text = decode([token_id])
         return text, encode(text)
 
     for token_id in sorted(strings):
-        text, found = round_trip(token_id)
+        text, encoded_ids = round_trip(token_id)
         if text.strip() == "":
             category = "MEANINGLESS"
-        elif found == [token_id]:
+        elif encoded_ids == [token_id]:
             category = "OK_SPECIAL" if token_id in special_ids else "OK"
         elif len(text) > 2 and text[0] in "<[" and text[-1] in ">]" and any(map(str.isalpha, text)):
             category = "UNREACHABLE_SPECIAL"
         elif "\ufffd" in text:
             category = "UNDECODEABLE"
-        elif len(found) == 1:
+        elif len(encoded_ids) == 1:
             category = "UNREACHABLE_SINGLE_TOKEN"
         else:
             category = "UNREACHABLE_MULTI_TOKEN"
@@ -182,8 +182,8 @@ def test_the_batched_round_trip_equals_a_slow_one_entry_by_entry(tokenizer):
         for role in ("bos", "eos", "unk", "sep", "pad", "mask")
         if (token_id := getattr(tokenizer, f"{role}_token_id")) is not None
     }
-    found = categorize(HuggingFaceTokenizer(tokenizer)).frame().rows()
-    assert found == list(slow_entries(tokenizer, special_ids))
+    rows = categorize(HuggingFaceTokenizer(tokenizer)).frame().rows()
+    assert rows == list(slow_entries(tokenizer, special_ids))
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,8 @@ def test_the_batched_round_trip_equals_a_slow_one_entry_by_entry(tokenizer):
     ],
 )
 def test_an_entry_made_by_hand_gets_the_category_that_it_was_made_for(kind, made):
-    found = categories_of(TOKENIZERS[kind]())
-    assert {token: found[token] for token in made} == made
+    categories = categories_of(TOKENIZERS[kind]())
+    assert {token: categories[token] for token in made} == made
 
 
 def test_a_tokenizer_written_in_python_is_categorized_text_by_text():
@@ -252,9 +252,9 @@ def test_available_tokens_and_categories_are_the_published_ones(shared, name, av
     if table is not None:
         with (shared / "paper" / table).open(encoding="utf-8", newline="") as stream:
             published = {int(row["token_id"]): row["category"] for row in csv.DictReader(stream)}
-        found = dict(zip(vocabulary.ids, vocabulary.categories, strict=True))
-        assert found.keys() == published.keys()
-        assert sum(found[token_id] != published[token_id] for token_id in found) <= differing
+        category_of = dict(zip(vocabulary.ids, vocabulary.categories, strict=True))
+        assert category_of.keys() == published.keys()
+        assert sum(category_of[token_id] != published[token_id] for token_id in category_of) <= differing
 
 
 @pytest.fixture(scope="module")
@@ -284,9 +284,9 @@ def test_benign_tokens_are_alike_and_not_excluded(vocabulary):
 @pytest.mark.parametrize(("count", "most"), [(3, 16), (16, 19), (19, 40)])
 def test_a_smaller_request_gets_the_first_of_a_larger_one(vocabulary, count, most):
     (token_id,) = ids_of(vocabulary, "garden")
-    whole = match_benign(vocabulary, token_id, (), most, 0).tokens
-    assert len(set(whole)) == most
-    assert match_benign(vocabulary, token_id, (), count, 0).tokens == whole[:count]
+    larger = match_benign(vocabulary, token_id, (), most, 0).tokens
+    assert len(set(larger)) == most
+    assert match_benign(vocabulary, token_id, (), count, 0).tokens == larger[:count]
 
 
 @pytest.mark.parametrize("seed", [0, 42])
@@ -294,15 +294,15 @@ def test_a_measurement_of_a_token_has_the_first_of_the_benign_tokens_of_its_expl
     """`explain` matches every token alone, `impact` all tokens apart; of one token both are the same."""
     token_ids = ids_of(vocabulary, "garden", "river", "songs")
     alone = match_benign(vocabulary, token_ids[0], {5, *token_ids}, 16, seed).tokens
-    for each in (1, 8, 16, 19):
-        measured = match_apart(vocabulary, token_ids[:1], {5, *token_ids}, each, seed)
-        assert tuple(measured[:16]) == alone[:each]
+    for count in (1, 8, 16, 19):
+        measured = match_apart(vocabulary, token_ids[:1], {5, *token_ids}, count, seed)
+        assert tuple(measured[:16]) == alone[:count]
     found = match_apart(vocabulary, token_ids, {5}, 2, seed)
     assert found[0] == alone[0]
-    for place, token_id in enumerate(token_ids):
+    for index, token_id in enumerate(token_ids):
         matches = match_benign(vocabulary, token_id, {5, *token_ids}, 16, seed).tokens
-        own = (found[place], found[place + 3])
-        assert own == tuple(token for token in matches if token in own)
+        matches_of_token = (found[index], found[index + 3])
+        assert matches_of_token == tuple(token for token in matches if token in matches_of_token)
 
 
 def test_a_token_alone_in_its_category_is_compared_with_others(vocabulary):
@@ -315,12 +315,13 @@ def test_a_token_alone_in_its_category_is_compared_with_others(vocabulary):
 
 def test_tokens_go_on_when_others_have_all_that_were_drawn(vocabulary):
     available = [token.id for token in vocabulary.available]
-    token_ids, excluded = available[:6], set(available[30:])
+    token_ids = available[:6]
+    excluded = set(available[30:])
     # A further token changes no earlier first match.
     first = match_apart(vocabulary, token_ids[:5], {*excluded, token_ids[5]}, 1, 0)
     assert match_apart(vocabulary, token_ids, excluded, 1, 0)[:5] == first
-    found = match_apart(vocabulary, token_ids, excluded, 4, 0)
-    assert {token.id for token in found} == set(available[6:30])
+    matches = match_apart(vocabulary, token_ids, excluded, 4, 0)
+    assert {token.id for token in matches} == set(available[6:30])
     with pytest.raises(InputError, match="too few tokens that are not flagged to match 6 tokens with 5 each"):
         match_apart(vocabulary, token_ids, excluded, 5, 0)
 
