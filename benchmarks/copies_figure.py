@@ -57,6 +57,12 @@ def ordinary_words(run: Run) -> list[str]:
     return [word for word in tokens["token"].to_list() if word.isalpha()]
 
 
+def contractions(run: Run) -> tuple[float, float]:
+    """Return the shares of a text that copies of an ordinary token, and of the worst token, remove."""
+    result: Any = run.result
+    return result.ordinary_contraction, run.sticky["contraction"][0]
+
+
 def draw_version(shares: Mapping[str, Sequence[float]], version: str, path: Path) -> None:
     """Draw a line for each way, each with its label at its end."""
     ink = INK[version]
@@ -111,11 +117,14 @@ def measure(run: Path, repaired: Path) -> None:
         "the sticky token, after the repair": found_shares(repaired_search, repaired_encoder, worst),
         "the sticky token": found_shares(search, encoder, worst),
     }
+    ordinary_contraction, contraction = contractions(opened)
     write_json(
         NAME,
         encoder.device,
         model=opened.record.model.short_name,
         token=worst,
+        ordinary_contraction=ordinary_contraction,
+        contraction=contraction,
         ordinary=words,
         documents=len(search.documents),
         copies=COPIES,
