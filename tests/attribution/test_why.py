@@ -11,7 +11,7 @@ import planted
 import tiny_architectures as architectures
 from hostile import HOSTILE, assert_harmless
 from stickytoken import attribution as _why, load_encoder, open_run, why
-from stickytoken.attribution import sentences
+from stickytoken.attribution import summary
 from stickytoken.errors import EncodingError, InputError, RunError
 from stickytoken.reports.page import similarity_page
 
@@ -58,7 +58,15 @@ def test_short_texts_have_exact_shapley_values(encoder):
     assert found.strongest(3)[0].value == found.matrix.max()
     np.testing.assert_allclose(found.matrix, values @ values.T, atol=1e-6)
     assert found.similarity == pytest.approx(1)
-    assert "The two texts are equal" in " ".join(sentences(found))
+    assert "The two texts are equal" in " ".join(summary(found))
+
+
+@pytest.mark.parametrize(("declared", "notes"), [("dot", 1), ("cosine", 0)])
+def test_another_declared_similarity_is_named_once(declared, notes):
+    model = architectures.static_model(similarity_fn_name=declared)
+    result = why(model, FIRST, SECOND)
+    assert result.document()["declared_similarity"] == declared
+    assert " ".join(summary(result)).count("compares vectors by dot") == notes
 
 
 def test_pieces_of_characters_and_blanks_have_their_vocabulary_strings(tmp_path):
@@ -74,8 +82,8 @@ def test_pieces_of_characters_and_blanks_have_their_vocabulary_strings(tmp_path)
 
 def test_random_orders_estimate_the_values_of_longer_texts(encoder, monkeypatch):
     exact = why(encoder, SECOND, "the river sings")
-    monkeypatch.setattr(_why, "_EXACT", 0)
-    monkeypatch.setattr(_why, "_ENCODED", 4096)
+    monkeypatch.setattr(_why, "MAX_EXACT_PARTS", 0)
+    monkeypatch.setattr(_why, "ENCODED_TEXTS", 4096)
     found = why(encoder, SECOND, "the river sings")
     assert not np.array_equal(found.matrix, exact.matrix)
     np.testing.assert_allclose(found.matrix.sum(axis=1), exact.matrix.sum(axis=1), atol=0.03)
@@ -108,7 +116,7 @@ def test_a_part_that_is_joined_to_most_others_is_named(encoder):
     found = why(encoder, FIRST, SECOND)
     matrix = np.zeros_like(found.matrix)
     matrix[3] = 1
-    said = sentences(replace(found, matrix=matrix, model="my model"))[-1]
+    said = summary(replace(found, matrix=matrix, model="my model"))[-1]
     name, joined = found.first.tokens[3], len(found.second.parts)
     assert said.startswith(f"{joined} of the 10 strongest pairs join {name!r} to {joined} different parts")
     assert said.endswith(f"See: stickytoken probe 'my model' {name}")
@@ -123,7 +131,7 @@ def test_sticky_tokens_of_the_run_are_marked_and_deleted(planted_run, planted_fo
     other = unit_vector(encoder, ids_of(encoder, SECOND))
     assert found.without_sticky == pytest.approx(unit_vector(encoder, kept) @ other, abs=1e-6)
     assert found.u == run.plan.mean_similarity
-    said = sentences(found)[-1]
+    said = summary(found)[-1]
     assert repr(sticky) in said
     assert f"stickytoken repair {run.path}" in said
     with pytest.raises(RunError, match="was made with another model"):

@@ -79,7 +79,8 @@ def test_tables_have_all_layers_and_heads_and_no_nan(explained):
 
 
 def test_matrices_sum_to_similarities(explained, sticky_bert):
-    carriers, texts, _ = gather(sticky_bert, SMALL, None, None, CORPUS)
+    material = gather(sticky_bert, SMALL, None, None, CORPUS)
+    carriers, texts = material.carriers, material.anchors
     anchors = sticky_bert.encode(texts)
     mean = (sticky_bert.encode([each.text for each in carriers]) @ anchors.T).mean()
     for pair in explained.pairs.to_dicts():
@@ -99,7 +100,8 @@ def test_matrices_sum_to_similarities(explained, sticky_bert):
 
 
 def test_the_lift_is_that_of_plain_vectors(explained, sticky_bert):
-    carriers, texts, _ = gather(sticky_bert, SMALL, None, None, CORPUS)
+    material = gather(sticky_bert, SMALL, None, None, CORPUS)
+    carriers, texts = material.carriers, material.anchors
     token_id = explained.tokens[0].token_id
     before = sticky_bert.encode([carrier.text for carrier in carriers])
     after = sticky_bert.encode_ids([carrier.with_copies(token_id) for carrier in carriers])
@@ -115,7 +117,7 @@ def test_the_lift_is_that_of_plain_vectors(explained, sticky_bert):
 
 def test_attention_is_that_of_all_positions_and_of_all_but_the_copies(explained, sticky_bert):
     token_id, expected = explained.tokens[0].token_id, {"received": [], "from_others": []}
-    for carrier in gather(sticky_bert, SMALL, None, None, CORPUS)[0]:
+    for carrier in gather(sticky_bert, SMALL, None, None, CORPUS).carriers:
         content = [carrier.with_copies(token_id)]
         (inside,) = inspector_of(sticky_bert).look(content, [carrier.labels], PARTS)
         weights = np.bincount(inside.labels, minlength=PARTS + 1).astype(float)

@@ -9,10 +9,11 @@ from hypothesis import given, strategies as st
 from scipy import stats
 from sklearn.metrics.pairwise import cosine_similarity
 
-from stickytoken.explanation import measuring as _embeddings
-from stickytoken.explanation.files import BOUNDS, UNBOUNDED, compare, head_rows, measure_rows
-from stickytoken.explanation.measuring import EmbeddingMatrix, ExplainSettings, Part, place_copies
+from stickytoken.explanation import embedding_matrix
+from stickytoken.explanation.embedding_matrix import EmbeddingMatrix
+from stickytoken.explanation.measuring import ExplainSettings, Part, place_copies
 from stickytoken.explanation.result import findings, verdict
+from stickytoken.explanation.statistics import BOUNDS, UNBOUNDED, compare, head_rows, measure_rows
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids
 
 SHARE = (0, 1)
@@ -27,7 +28,7 @@ def test_a_token_leaves_the_benign_interval_as_often_as_said(bounds):
     for _ in range(1000):
         means = random.normal(size=(17, 6))
         means = means if bounds is UNBOUNDED else 1 / (1 + np.exp(4 - means))
-        left += bool(compare(means[:1], means[1:, None], 0.95, 6, bounds)["outside"].any())
+        left += bool(compare(means[:1], means[1:, None], 0.95, 6, bounds).outside.any())
     assert 0.03 < left / 1000 < 0.06
 
 
@@ -39,7 +40,7 @@ def test_intervals_never_leave_the_range_of_a_measure(seed, name, tokens):
     values[:, 1] = most  # all at a bound
     found = compare(values, benign, 0.95, 19, (low, high))
     for names in (("low", "value", "high"), ("benign_low", "benign_mean", "benign_high")):
-        ends = [found[name] for name in names]
+        ends = [getattr(found, name) for name in names]
         assert (np.diff([np.full(2, low), *ends, np.full(2, high)], axis=0) >= -1e-12).all()
 
 
@@ -47,17 +48,17 @@ def test_intervals_are_students_and_those_of_cosines_of_fishers_z():
     plain = generator(0).normal(2, 1, 30)
     found = compare(plain[:, None], generator(1).normal(size=(8, 30, 1)), 0.9, 1, UNBOUNDED)
     expected = stats.t.interval(0.9, 29, plain.mean(), stats.sem(plain))
-    np.testing.assert_allclose([found["low"][0], found["high"][0]], expected)
+    np.testing.assert_allclose([found.low[0], found.high[0]], expected)
     random = generator(0)
     values, means = np.tanh(random.normal(1, 0.1, (30, 1))), np.tanh(random.normal(1, 0.4, 9))
     found = compare(values, means[:, None, None], 0.9, 1, (-1, 1))
     z = np.arctanh(means)
     reach = stats.t.ppf(0.95, 8) * z.std(ddof=1) * np.sqrt(1 + 1 / 9)
-    np.testing.assert_allclose(found["benign_low"], np.tanh(z.mean() - reach))
-    np.testing.assert_allclose(found["benign_high"], np.tanh(z.mean() + reach))
+    np.testing.assert_allclose(found.benign_low, np.tanh(z.mean() - reach))
+    np.testing.assert_allclose(found.benign_high, np.tanh(z.mean() + reach))
     # For so small a spread, the delta method is the interval of the z values.
     low, high = stats.t.interval(0.9, 29, np.arctanh(values).mean(), stats.sem(np.arctanh(values)))
-    np.testing.assert_allclose([found["low"][0], found["high"][0]], np.tanh([low, high]).ravel(), atol=5e-3)
+    np.testing.assert_allclose([found.low[0], found.high[0]], np.tanh([low, high]).ravel(), atol=5e-3)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +74,8 @@ def test_intervals_are_students_and_those_of_cosines_of_fishers_z():
 )
 def test_rounding_errors_are_no_difference(value, benign, bounds, outside):
     found = compare(np.full((3, 1), value), np.repeat(benign, 3).reshape(4, 3, 1), 0.95, 1, bounds)
-    assert found["outside"][0] == outside
-    assert np.isnan(found["deviations"][0]) == (benign.std() < 1e-7)
+    assert found.outside[0] == outside
+    assert np.isnan(found.deviations[0]) == (benign.std() < 1e-7)
 
 
 @given(
@@ -98,7 +99,7 @@ def test_copies_are_where_they_are_said_to_be(words, head, placement, copies):
 
 @pytest.fixture
 def matrix(monkeypatch):
-    monkeypatch.setattr(_embeddings, "_ROWS", 3)
+    monkeypatch.setattr(embedding_matrix, "ROWS_AT_A_TIME", 3)
     names = {0: "[PAD]", 1: "[unused0]", 2: "river", 3: "stone", 4: "bird", 5: "unused"}
     rows = generator(0).normal(size=(8, 5)).astype(np.float32)
     rows[0] = 0

@@ -11,12 +11,12 @@ import gradio as gr
 import plotly.graph_objects as go
 import polars as pl
 
-from stickytoken.attribution import sentences, why
+from stickytoken.attribution import summary, why
 from stickytoken.demo import _components as ui, context as shared
 from stickytoken.demo._try import NAMING
 from stickytoken.errors import InputError
 from stickytoken.explanation import ExplainSettings, Explanation, explain
-from stickytoken.explanation.files import furthest
+from stickytoken.explanation.statistics import furthest
 from stickytoken.insertion import Placement
 from stickytoken.inspection import AttributionMethod
 from stickytoken.measurement.engine import Progress, ProgressCallback
@@ -299,7 +299,7 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
         if similarity.run is not None and Path(similarity.run).is_relative_to(shared.EXAMPLES):
             # The path of the installed package helps nobody.
             similarity = replace(similarity, run="RUN")
-        lines = sentences(similarity, _PAIRS)
+        lines = summary(similarity, _PAIRS)
         grouped = similarity.grouped()
         html = ui.render(
             "why.html.j2",

@@ -1,13 +1,11 @@
-"""Choose the texts of an explanation, and measure tokens on them and in the embedding matrix."""
+"""Choose the texts of an explanation, and measure on them what copies of tokens do inside the model."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +24,7 @@ from stickytoken.vocabulary import LEAST_BENIGN
 if TYPE_CHECKING:
     from stickytoken.inspection.module_embedding import Inside, Inspector
 
-Vector = NDArray[np.float64]
+Vector: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +65,35 @@ class ExplainSettings:
     seed: int = 42
 
     def __post_init__(self) -> None:
-        least = dict.fromkeys(("copies", "carriers", "attribution_carriers", "steps", "directions"), 1)
-        least |= dict.fromkeys(("benign", "attribution_benign"), LEAST_BENIGN)
-        set_whole_numbers(self, least | dict.fromkeys(("pairs", "neighbours", "seed"), 0))
+        minimums = {
+            "copies": 1,
+            "carriers": 1,
+            "attribution_carriers": 1,
+            "steps": 1,
+            "directions": 1,
+            "benign": LEAST_BENIGN,
+            "attribution_benign": LEAST_BENIGN,
+            "pairs": 0,
+            "neighbours": 0,
+            "seed": 0,
+        }
+        set_whole_numbers(self, minimums)
         set_choices(self, {"placement": Placement})
         require_switch("attribution", self.attribution)
         object.__setattr__(self, "confidence", proportion("confidence", self.confidence))
 
 
-# Placeholder for the copies; the token itself may also occur in the carrier.
+# Stands for a copy until the token is known; the token itself may also occur in the carrier.
 _COPY = Token(-1, "")
+# Largest number of anchors.
+_MAX_ANCHORS = 64
+# Characters of a text that an error quotes.
+_SHOWN_CHARACTERS = 60
 
 
-class Part(IntEnum):  # of an input, to which a position belongs
+class Part(IntEnum):
+    """The part of an input to which a position belongs."""
+
     CARRIER = 0
     COPIES = 1
     PROMPT = 2
@@ -91,17 +105,21 @@ PARTS = int(Part.SPECIAL)
 
 @dataclass(frozen=True, slots=True)
 class PlacedCarrier:
+    """A text, and where copies of any token go in it."""
+
     text: str
     before: tuple[int, ...]  # content ids without copies, including the prompt
-    before_labels: tuple[int, ...]
+    before_labels: tuple[int, ...]  # the part of each of them
     template: tuple[int, ...]  # content ids with -1 for each copy
-    labels: tuple[int, ...]
+    labels: tuple[int, ...]  # the part of each of them
 
     def with_copies(self, token_id: int) -> tuple[int, ...]:
+        """Return the content ids with copies of a token."""
         return tuple(token_id if entry == _COPY.id else entry for entry in self.template)
 
 
 def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]) -> list[PlacedCarrier]:
+    """Choose the places of the copies in every text."""
     carriers = []
     for number, (text, tokenized) in enumerate(zip(texts, encoder.tokenize(texts), strict=True)):
         path: tuple[int, ...] = ()
@@ -109,17 +127,31 @@ def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[
             paths = KeyedPaths(settings.seed, 0, (len(tokenized.words),), settings.copies, Insertion.IDS)
             path = paths.of(Token(number, ""))[0]
         template = copies_as_ids(_COPY, tokenized, settings.placement, settings.copies, path)
-        prompt = (int(Part.PROMPT),) * len(tokenized.head)
-        before, labels = (
-            (*prompt, *(int(Part.COPIES if k == _COPY.id else Part.CARRIER) for k in ids[len(prompt) :]))
-            for ids in (tokenized.ids, template)
-        )
-        carriers.append(PlacedCarrier(text, tokenized.ids, before, template, labels))
+        before_labels = _labels_of(tokenized.ids, len(tokenized.head))
+        labels = _labels_of(template, len(tokenized.head))
+        carriers.append(PlacedCarrier(text, tokenized.ids, before_labels, template, labels))
     return carriers
 
 
-_ANCHORS = 64
-_SHOWN = 60
+def _labels_of(ids: Sequence[int], prompt_length: int) -> tuple[int, ...]:
+    """Return the part of each id of a carrier: the prompt comes first."""
+    rest = [int(Part.COPIES if entry == _COPY.id else Part.CARRIER) for entry in ids[prompt_length:]]
+    return (int(Part.PROMPT),) * prompt_length + tuple(rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """The texts of an explanation.
+
+    Attributes:
+        carriers: texts that copies are added to.
+        anchors: texts that the carriers are compared with.
+        source: where the carriers come from, for a person.
+    """
+
+    carriers: list[PlacedCarrier]
+    anchors: list[str]
+    source: str
 
 
 def gather(
@@ -128,96 +160,151 @@ def gather(
     run: Run | None,
     texts: Sequence[Any] | None,
     sentences: Sentences | None,
-) -> tuple[list[PlacedCarrier], list[str], str]:
+) -> Material:
+    """Choose the texts of an explanation.
+
+    Args:
+        encoder: the model, which must be able to read the texts.
+        settings: the settings.
+        run: a run whose carriers and anchors are used, unless there are sentences.
+        texts: carriers of the user, used instead of others.
+        sentences: the corpus; None is the run's texts or the bundled corpus.
+
+    Raises:
+        InputError: a text of the user cannot be used, or no other text fits into the model.
+    """
     if run is not None and sentences is None:
-        material = run.method.texts(run.plan)
-        carriers, anchors, source = material.carriers, material.anchors, f"run {run.path.name}"
-        if material.by_topic and len(anchors) > _ANCHORS:
-            anchors = [anchors[k * len(anchors) // _ANCHORS] for k in range(_ANCHORS)]
+        carrier_texts, anchors, source = _texts_of_run(run)
     else:
-        corpus = load_sentences(sentences)
-        # Draw carriers, without their final punctuation, from the shortest sentences, twice as many as are
-        # needed; the other sentences are the anchors.
-        order = np.random.default_rng([settings.seed]).permutation(len(corpus)).tolist()
-        shortest = sorted(order, key=lambda k: len(corpus.texts[k]))[: 2 * settings.carriers]
-        drawn = set(shortest[: max(1, len(order) // 2)])
-        carriers = list(dict.fromkeys(open_ended(corpus.texts[k]) for k in order if k in drawn))
-        anchors, source = [corpus.texts[k] for k in order if k not in drawn], corpus.source
-    anchors = list(dict.fromkeys(anchors))
-    tokenized = zip(anchors, encoder.tokenize(anchors), strict=True)
-    anchors = [text for text, ids in tokenized if ids.words and encoder.fits(ids.ids)][:_ANCHORS]
+        carrier_texts, anchors, source = _texts_of_corpus(load_sentences(sentences), settings)
+    anchors = _readable_anchors(encoder, anchors)
     if not anchors:
         raise InputError(f"{source} has no sentence that fits into {encoder.name}: pass shorter sentences")
-    if texts is None:
-        placed = place_copies(encoder, settings, carriers)
-        fitting = [each for each in placed if each.before and encoder.fits(each.with_copies(0))]
-        if not fitting:
-            raise InputError(
-                f"no sentence of {source} fits into {encoder.name} with {settings.copies} copies added: use "
-                "fewer copies or shorter sentences"
-            )
-        return fitting[: settings.carriers], anchors, source
+    if texts is not None:
+        return Material(_carriers_of_user(encoder, settings, texts), anchors, "given texts")
+    placed = place_copies(encoder, settings, carrier_texts)
+    fitting = [carrier for carrier in placed if carrier.before and encoder.fits(carrier.with_copies(0))]
+    if not fitting:
+        raise InputError(
+            f"no sentence of {source} fits into {encoder.name} with {settings.copies} copies added: use "
+            "fewer copies or shorter sentences"
+        )
+    return Material(fitting[: settings.carriers], anchors, source)
+
+
+def _texts_of_run(run: Run) -> tuple[list[str], list[str], str]:
+    """Return the carriers and anchors of a run, and its name."""
+    material = run.method.texts(run.plan)
+    anchors = list(material.anchors)
+    if material.by_topic and len(anchors) > _MAX_ANCHORS:
+        # Anchors are in order of their topics, so an even choice has some of each.
+        anchors = [anchors[place * len(anchors) // _MAX_ANCHORS] for place in range(_MAX_ANCHORS)]
+    return list(material.carriers), anchors, f"run {run.path.name}"
+
+
+def _texts_of_corpus(corpus: Sentences, settings: ExplainSettings) -> tuple[list[str], list[str], str]:
+    """Draw carriers and anchors from a corpus.
+
+    Carriers come from the shortest sentences, twice as many as are needed, without their final punctuation.
+    The other sentences are the anchors.
+    """
+    order = np.random.default_rng([settings.seed]).permutation(len(corpus)).tolist()
+    by_length = sorted(order, key=lambda place: len(corpus.texts[place]))
+    shortest = by_length[: 2 * settings.carriers]
+    carrier_places = set(shortest[: max(1, len(order) // 2)])
+    carriers = [open_ended(corpus.texts[place]) for place in order if place in carrier_places]
+    anchors = [corpus.texts[place] for place in order if place not in carrier_places]
+    return list(dict.fromkeys(carriers)), anchors, corpus.source
+
+
+def _readable_anchors(encoder: IdEncoder, anchors: Sequence[str]) -> list[str]:
+    """Return the first distinct anchors that have words and fit into the model."""
+    distinct = list(dict.fromkeys(anchors))
+    tokenized = zip(distinct, encoder.tokenize(distinct), strict=True)
+    readable = [text for text, ids in tokenized if ids.words and encoder.fits(ids.ids)]
+    return readable[:_MAX_ANCHORS]
+
+
+def _carriers_of_user(
+    encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[Any]
+) -> list[PlacedCarrier]:
+    """Place the copies in the user's texts; a text that cannot be used is an error."""
     if not texts:
         raise InputError("texts is empty: pass at least one text, or leave texts out")
-    if others := [text for text in texts if not isinstance(text, str)]:
-        raise InputError(f"texts contains {shown(others[0])}: pass strings only")
-    if blank := [text for text in texts if not text.strip()]:
-        raise InputError(f"the text {blank[0]!r} is blank: leave it out")
-    placed = place_copies(encoder, settings, texts)
-    for carrier in placed:
+    for text in texts:
+        if not isinstance(text, str):
+            raise InputError(f"texts contains {shown(text)}: pass strings only")
+    for text in texts:
+        if not text.strip():
+            raise InputError(f"the text {text!r} is blank: leave it out")
+    carriers = place_copies(encoder, settings, texts)
+    for carrier in carriers:
+        text = carrier.text[:_SHOWN_CHARACTERS]
         if not carrier.before:
-            raise InputError(f"the text {carrier.text[:_SHOWN]!r} has no tokens: leave it out")
+            raise InputError(f"the text {text!r} has no tokens: leave it out")
         if not encoder.fits(carrier.with_copies(0)):
             raise InputError(
-                f"the text {carrier.text[:_SHOWN]!r} has {len(carrier.template)} tokens with "
-                f"{settings.copies} copies, more than {encoder.name} reads ({encoder.max_length} including "
-                "special tokens): shorten it or use fewer copies"
+                f"the text {text!r} has {len(carrier.template)} tokens with {settings.copies} copies, more "
+                f"than {encoder.name} reads ({encoder.max_length} including special tokens): shorten it or "
+                "use fewer copies"
             )
-    return placed, anchors, "given texts"
+    return carriers
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
+    """What the vectors of carriers are compared with."""
+
     direction: Vector | None  # of the mean pooled vector of vocabulary entries, shape (P,); None without any
     anchors: Vector  # unit vectors of the anchors, shape (anchors, d)
     mean_similarity: float  # less similar pairs are unrelated
 
     def unrelated(self, vector: Vector) -> NDArray[np.bool_]:
+        """Return which anchors are unrelated to a vector; at least the least similar ones are."""
         similarities = self.anchors @ unit_vectors(vector)
         below: NDArray[np.bool_] = similarities < self.mean_similarity
         return below if below.any() else np.asarray(similarities == similarities.min())
 
 
 def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[str, Vector]:
+    """Return the measures of one carrier with copies; those that the model does not expose are left out."""
     values: dict[str, Any] = {}
     if after.attention is not None:
-        for name, by_copies in (("attention_received", True), ("attention_from_others", False)):
-            received = _received(after.attention, after.labels, by_copies=by_copies)
-            values[name] = received.mean(axis=1)
+        values["attention_received"] = _received(after.attention, after.labels).mean(axis=1)
+        from_others = _received(after.attention, after.labels, by_copies=False)
+        values["attention_from_others"] = from_others.mean(axis=1)
     if before.hidden is not None and after.hidden is not None:
-        old = before.hidden[:, before.labels == Part.CARRIER].astype(np.float64)
-        new = after.hidden[:, after.labels == Part.CARRIER].astype(np.float64)
+        own_before = before.hidden[:, before.labels == Part.CARRIER].astype(np.float64)
+        own_after = after.hidden[:, after.labels == Part.CARRIER].astype(np.float64)
         copies = after.hidden[:, after.labels == Part.COPIES].astype(np.float64)
         values["copies_norm"] = np.linalg.norm(copies, axis=-1).mean(axis=1)
-        if old.shape[1]:
-            values["carrier_cosine_drift"] = (1 - _cosine(old, new)).mean(axis=1)
-            values["carrier_euclidean_drift"] = np.linalg.norm(new - old, axis=-1).mean(axis=1)
+        if own_before.shape[1]:
+            values["carrier_cosine_drift"] = (1 - _cosine(own_before, own_after)).mean(axis=1)
+            distances = np.linalg.norm(own_after - own_before, axis=-1)
+            values["carrier_euclidean_drift"] = distances.mean(axis=1)
     if after.pooled is not None and after.supplied is not None:
-        supplied, square = after.supplied[Part.COPIES], float(after.pooled @ after.pooled)
+        from_copies = after.supplied[Part.COPIES]
+        square = float(after.pooled @ after.pooled)
         lengths = np.linalg.norm(after.supplied, axis=1)
-        values["pooling_share"] = supplied @ after.pooled / square
+        values["pooling_share"] = from_copies @ after.pooled / square
         values["pooling_norm_share"] = lengths[Part.COPIES] / lengths.sum()
-        if (direction := surroundings.direction) is not None:
-            values["pooling_toward_mean"] = supplied @ direction / np.sqrt(square)
-            values["vector_toward_mean"] = after.pooled @ direction / np.sqrt(square)
+        if surroundings.direction is not None:
+            values["pooling_toward_mean"] = from_copies @ surroundings.direction / np.sqrt(square)
+            values["vector_toward_mean"] = after.pooled @ surroundings.direction / np.sqrt(square)
     unrelated = surroundings.unrelated(before.vector.astype(np.float64))
-    moved = exact_unit_vectors(after.vector) - exact_unit_vectors(before.vector)
-    values["lift_sentences"] = (surroundings.anchors[unrelated] @ moved).mean()
+    movement = exact_unit_vectors(after.vector) - exact_unit_vectors(before.vector)
+    values["lift_sentences"] = (surroundings.anchors[unrelated] @ movement).mean()
     return {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}
 
 
 def _received(attention: Vector, labels: NDArray[np.intp], *, by_copies: bool = True) -> Any:
-    """Attention to the copies as a share, shape (layers, heads)."""
+    """Return the share of attention that the copies receive, shape (layers, heads).
+
+    Args:
+        attention: mean weights, shape (layers, heads, attending parts, attended parts).
+        labels: part of each position.
+        by_copies: whether the attention of the copies themselves counts.
+    """
     sizes = np.bincount(labels, minlength=PARTS + 1).astype(np.float64)
     if not by_copies:
         sizes[Part.COPIES] = 0
@@ -226,8 +313,8 @@ def _received(attention: Vector, labels: NDArray[np.intp], *, by_copies: bool = 
 
 
 def _cosine(left: Vector, right: Vector) -> Any:
+    """Return cosines along the last axis; a zero state has no direction and counts as unchanged."""
     lengths = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
-    # A zero state has no direction; count it as unchanged.
     products = (left * right).sum(axis=-1)
     return np.divide(products, lengths, out=np.ones_like(products), where=lengths > 0)
 
@@ -251,127 +338,92 @@ def measure(
         ``distances``: by measure, shape (tokens, carriers, layers). The first row is the distance of the
         token from its benign tokens, every other row that of a benign token from the rest of them.
     """
-    longest = max(carriers, key=lambda carrier: len(carrier.before))
-    hidden = inspector.look([longest.before], [longest.before_labels], PARTS)[0].hidden
-    size = len(carriers) if hidden is None else max(1, HELD_BYTES // hidden.nbytes)
-    observed: dict[int, list[dict[str, Vector]]] = {each: [] for each in tokens}
-    heads: dict[int, list[Vector]] = {each: [] for each in tokens}
+    group_size = _carriers_at_a_time(inspector, carriers)
+    observed: dict[int, list[dict[str, Vector]]] = {token_id: [] for token_id in tokens}
+    heads: dict[int, list[Vector]] = {token_id: [] for token_id in tokens}
     distances: list[Vector] = []
-    total, done = len(tokens) * len(carriers), 0
+    total = len(tokens) * len(carriers)
+    done = 0
     progress(Progress("inside", 0, total))
-    for start in range(0, len(carriers), size):
-        some = carriers[start : start + size]
-        before = inspector.look([c.before for c in some], [c.before_labels for c in some], PARTS)
-        states = []  # mean states of the copies of each token, shape (carriers, layers + 1, D)
-        for each in tokens:
-            contents = [carrier.with_copies(each) for carrier in some]
-            after = inspector.look(contents, [carrier.labels for carrier in some], PARTS)
-            observed[each] += [_observe(*pair, surroundings) for pair in zip(before, after, strict=True)]
-            weights = [(own.attention, own.labels) for own in after if own.attention is not None]
-            heads[each] += [_received(*own) for own in weights]
-            copies = [(own.hidden, own.labels == Part.COPIES) for own in after if own.hidden is not None]
-            if len(copies) == len(after):
-                states.append(np.stack([own[:, at].astype(np.float64).mean(axis=1) for own, at in copies]))
-            done += len(some)
+    for start in range(0, len(carriers), group_size):
+        group = carriers[start : start + group_size]
+        before = inspector.look(
+            [carrier.before for carrier in group], [carrier.before_labels for carrier in group], PARTS
+        )
+        states = []
+        for token_id in tokens:
+            contents = [carrier.with_copies(token_id) for carrier in group]
+            after = inspector.look(contents, [carrier.labels for carrier in group], PARTS)
+            for carrier_before, carrier_after in zip(before, after, strict=True):
+                observed[token_id].append(_observe(carrier_before, carrier_after, surroundings))
+                if carrier_after.attention is not None:
+                    heads[token_id].append(_received(carrier_after.attention, carrier_after.labels))
+            copy_states = _states_of_copies(after)
+            if copy_states is not None:
+                states.append(copy_states)
+            done += len(group)
             progress(Progress("inside", done, total, done, done))
         if len(states) == len(tokens):
-            others = np.stack(states[1:])
-            rest = [np.delete(others, k, axis=0).mean(axis=0) for k in range(len(others))]
-            pairs = list(zip(states, [others.mean(axis=0), *rest], strict=True))
-            cosines = [1 - _cosine(own, centre) for own, centre in pairs]
-            lengths = [np.linalg.norm(own - centre, axis=-1) for own, centre in pairs]
-            distances.append(np.stack([cosines, lengths]))
-    # Measures that some texts do not support are left out.
-    common = set.intersection(*(set(row) for rows in observed.values() for row in rows))
-    names = ("copies_cosine_distance", "copies_euclidean_distance")
-    by_name = dict(zip(names, np.concatenate(distances, axis=2), strict=True)) if distances else {}
-    values = {
-        k: {name: np.stack([row[name] for row in rows]) for name in rows[0] if name in common}
-        for k, rows in observed.items()
+            distances.append(_distances_between_tokens(states))
+    return {
+        "values": _common_measures(observed),
+        "heads": {token_id: np.stack(rows) for token_id, rows in heads.items() if len(rows) == len(carriers)},
+        "distances": {tokens[0]: _distances_by_measure(distances)},
     }
-    received = {k: np.stack(rows) for k, rows in heads.items() if len(rows) == len(carriers)}
-    return {"values": values, "heads": received, "distances": {tokens[0]: by_name}}
 
 
-# Usual names of reserved vocabulary entries.
-_RESERVED = re.compile(r"unused|reserved|extra_id|extra_token|madeupword|placeholder", re.IGNORECASE)
-_BRACKETED = re.compile(r"[<\[].+[>\]]")
-# Rows that are copied at a time.
-_ROWS = 4096
+def _carriers_at_a_time(inspector: Inspector, carriers: Sequence[PlacedCarrier]) -> int:
+    """Return for how many carriers there is memory, given the hidden states of the longest one."""
+    longest = max(carriers, key=lambda carrier: len(carrier.before))
+    hidden = inspector.look([longest.before], [longest.before_labels], PARTS)[0].hidden
+    return len(carriers) if hidden is None else max(1, HELD_BYTES // hidden.nbytes)
 
 
-@dataclass(frozen=True)
-class EmbeddingMatrix:
-    rows: NDArray[np.float32]  # shape (entries, D); read in parts, for they are most of a small model
-    names: Mapping[int, str]
+def _states_of_copies(insides: Sequence[Inside]) -> Vector | None:
+    """Return the mean state of the copies, shape (carriers, layers + 1, D); None if states are hidden."""
+    means = []
+    for inside in insides:
+        if inside.hidden is None:
+            return None
+        copies = inside.hidden[:, inside.labels == Part.COPIES]
+        means.append(copies.astype(np.float64).mean(axis=1))
+    return np.stack(means)
 
-    @cached_property
-    def unused(self) -> list[int]:
-        return [  # beyond the vocabulary, or with the name of a reserved entry
-            row
-            for row in range(len(self.rows))
-            if row not in self.names
-            or (_BRACKETED.fullmatch(self.names[row]) and _RESERVED.search(self.names[row]))
-        ]
 
-    @cached_property
-    def measures(self) -> dict[str, Vector]:
-        whole = np.arange(len(self.rows))
-        means = {"mean": self._mean(whole)}
-        if self.unused:
-            means["unused"] = self._mean(np.array(self.unused))
-        parts: dict[str, list[Vector]] = {}
-        for rows in self._parts(whole):
-            norms = np.linalg.norm(rows, axis=1)
-            parts.setdefault("embedding_norm", []).append(norms)
-            for name, mean in means.items():
-                distances = np.linalg.norm(rows - mean, axis=1)
-                lengths = norms * np.linalg.norm(mean)
-                cosines = np.divide(rows @ mean, lengths, out=np.full_like(norms, np.nan), where=lengths > 0)
-                parts.setdefault(f"embedding_distance_to_{name}", []).append(distances)
-                parts.setdefault(f"embedding_cosine_to_{name}", []).append(cosines)
-        return {name: np.concatenate(each) for name, each in parts.items()}
+def _distances_between_tokens(states: Sequence[Vector]) -> Vector:
+    """Return the distances of each token's states from those of its benign tokens.
 
-    def neighbours(self, token_id: int, count: int) -> list[tuple[int, float]]:
-        norms = self.measures["embedding_norm"].astype(np.float32)
-        if norms[token_id] == 0:
-            return []
-        known = np.array([k for k in self._known if k != token_id and norms[k] > 0])
-        products = np.concatenate([rows @ self.rows[token_id] for rows in self._parts(known, np.float32)])
-        cosines = products / (norms[known] * norms[token_id])
-        order = np.argsort(-cosines, kind="stable")[:count]
-        return [(int(known[k]), float(cosines[k])) for k in order]
+    The first token is compared with the mean of the others, and each of these with the mean of the rest.
 
-    @cached_property
-    def geometry(self) -> dict[str, float | int]:
-        """The mean cosine over all pairs is 0 if the rows point evenly in all directions (isotropy)."""
-        known = np.array(self._known)
-        norms = self.measures["embedding_norm"][known]
-        centre, width = self._mean(known), self.rows.shape[1]
-        units, products = np.zeros(width), np.zeros((width, width))
-        for rows in self._parts(known):
-            units += unit_vectors(rows).sum(axis=0)
-            centred = rows - centre
-            products += centred.T @ centred
-        mean = units / (norms > 0).sum()
-        spread = np.linalg.eigvalsh(products)
-        return {
-            "entries": len(known),
-            "dimensions": width,
-            "unused": len(self.unused),
-            "mean_norm": float(norms.mean()),
-            "norm_spread": float(norms.std()),
-            "mean_cosine": float(mean @ mean),
-            "first_component_share": float(spread[-1] / spread.sum()) if spread.sum() > 0 else 0.0,
-        }
+    Returns:
+        Cosine and Euclidean distances, shape (2, tokens, carriers, layers + 1).
+    """
+    benign = np.stack(states[1:])
+    centres = [benign.mean(axis=0)]
+    centres += [np.delete(benign, place, axis=0).mean(axis=0) for place in range(len(benign))]
+    cosine_distances = []
+    lengths = []
+    for token_states, centre in zip(states, centres, strict=True):
+        cosine_distances.append(1 - _cosine(token_states, centre))
+        lengths.append(np.linalg.norm(token_states - centre, axis=-1))
+    return np.stack([cosine_distances, lengths])
 
-    @property
-    def _known(self) -> list[int]:
-        return [k for k in self.names if k < len(self.rows)]
 
-    def _mean(self, places: NDArray[np.intp]) -> Any:
-        return np.sum([part.sum(axis=0) for part in self._parts(places)], axis=0) / len(places)
+def _distances_by_measure(groups: Sequence[Vector]) -> dict[str, Vector]:
+    """Join the distances of groups of carriers, shape (tokens, carriers, layers + 1) for each measure."""
+    if not groups:
+        return {}
+    cosine_distances, lengths = np.concatenate(groups, axis=2)
+    return {"copies_cosine_distance": cosine_distances, "copies_euclidean_distance": lengths}
 
-    def _parts(self, places: NDArray[np.intp], dtype: type[np.floating[Any]] = np.float64) -> Iterator[Any]:
-        for start in range(0, len(places), _ROWS):
-            yield self.rows[places[start : start + _ROWS]].astype(dtype)
+
+def _common_measures(
+    observed: Mapping[int, Sequence[Mapping[str, Vector]]],
+) -> dict[int, dict[str, Vector]]:
+    """Stack the measures of all carriers by token; those that some texts do not support are left out."""
+    common = set.intersection(*(set(row) for rows in observed.values() for row in rows))
+    stacked = {}
+    for token_id, rows in observed.items():
+        names = [name for name in rows[0] if name in common]
+        stacked[token_id] = {name: np.stack([row[name] for row in rows]) for name in names}
+    return stacked

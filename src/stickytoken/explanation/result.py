@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,85 +14,159 @@ from stickytoken.errors import InputError
 from stickytoken.explanation import files
 from stickytoken.explanation.files import Finding, StoredExplanation
 from stickytoken.explanation.measuring import ExplainSettings
+from stickytoken.explanation.statistics import AREAS
+from stickytoken.measurement import ResultFolder
 from stickytoken.methods import Verdict, wording
 
-_WORDS = {name: words for measures in files.AREAS.values() for name, words in measures.items()}
 _LIFT = "lift_sentences"
+_LIFT_IN_WORDS = AREAS["similarity"][_LIFT]
 # With fewer benign tokens, an interval is so wide that a token inside it may still differ by several standard
 # deviations in any measure.
 ENOUGH_BENIGN = 8
 # The effect comes first, then its possible causes in the order of the model.
-_ORDER = ("similarity", "embedding", "attention", "hidden states", "pooling", "attribution")
+_AREA_ORDER = ("similarity", "embedding", "attention", "hidden states", "pooling", "attribution")
 # Columns of tokens.parquet that a verdict quotes. `texts` is the number of texts behind the numbers.
 OF_RUN = ("verdict", "severity", "erased", "lift_sd", "kinds_lifted", "strongest_kind", "texts")
 
 
 def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
-    found = []
-    for area, measures in files.AREAS.items():
-        of_area = []
+    """Return the measures in which a token differs, by area, and the furthest of each area first.
+
+    ``rows`` are those of the table of measures. A measure with layers is quoted where it is furthest.
+    """
+    all_findings: list[Finding] = []
+    for area, measures in AREAS.items():
+        area_findings = []
         for name, words in measures.items():
-            outside = [row for row in rows if row["measure"] == name and row["outside"]]
-            if outside:
-                furthest = max(outside, key=lambda row: (abs(row["deviations"] or 0.0), -(row["layer"] or 0)))
-                own = {key: furthest[key] for key in ("layer", "value", "benign_mean", "deviations")}
-                begins = min((row["layer"] for row in outside if row["layer"] is not None), default=None)
-                of_area.append(Finding(area=area, measure=name, begins=begins, called=words, **own))
-        found += sorted(of_area, key=lambda each: -abs(each.deviations or 0.0))
-    return found
+            outside_rows = [row for row in rows if row["measure"] == name and row["outside"]]
+            if outside_rows:
+                area_findings.append(_finding(area, name, words, outside_rows))
+        all_findings += sorted(area_findings, key=_by_distance)
+    return all_findings
+
+
+def _by_distance(finding: Finding) -> float:
+    return -abs(finding.deviations or 0.0)
+
+
+def _finding(area: str, name: str, words: str, outside_rows: Sequence[dict[str, Any]]) -> Finding:
+    """Quote the row that is furthest from the benign tokens, the first of equal ones."""
+    furthest = max(outside_rows, key=lambda row: (abs(row["deviations"] or 0.0), -(row["layer"] or 0)))
+    layers = [row["layer"] for row in outside_rows if row["layer"] is not None]
+    return Finding(
+        area=area,
+        measure=name,
+        begins=min(layers, default=None),
+        layer=furthest["layer"],
+        value=furthest["value"],
+        benign_mean=furthest["benign_mean"],
+        deviations=furthest["deviations"],
+        called=words,
+    )
 
 
 def verdict(
     token: str,
     token_id: int,
     rows: Sequence[dict[str, Any]],
-    found: Sequence[Finding],
+    differences: Sequence[Finding],
     benign: int,
     run: Mapping[str, Any] | None = None,
 ) -> str:
-    last_layer = max((row["layer"] for row in rows if row["layer"] is not None), default=None)
-    measures = len({row["measure"] for row in rows})
-    who, against = f"{token!r} ({token_id})", f"{benign} matched benign tokens"
-    strongest: dict[str, str] = {}
-    for each in sorted(found, key=lambda each: _ORDER.index(each.area)):
-        strongest.setdefault(each.area, _described(each, last_layer))
-    lifts = [row for row in rows if row["measure"] == _LIFT]
-    # The lift may be missing, or have no benign tokens to be compared with.
-    lift = next((row for row in lifts if row["outside"] is not None), None)
+    """Say in one or two sentences whether a token differs from benign tokens, and in what.
+
+    Args:
+        token: the token.
+        token_id: its id.
+        rows: rows of the table of measures.
+        differences: what `findings` returns for these rows.
+        benign: number of benign tokens.
+        run: what a run says of the token, by column of `OF_RUN`; None without a verdict of a run.
+    """
+    subject = f"{token!r} ({token_id})"
+    benign_tokens = f"{benign} matched benign tokens"
+    measure_count = len({row["measure"] for row in rows})
+    strongest = _strongest_by_area(rows, differences)
+    lift = _comparable_lift(rows)
     if run is not None:  # it comes first, for it rests on more texts
         strongest.pop("similarity", None)
         listed = f": {'; '.join(strongest.values())}" if strongest else ""
         return (
-            f"{who}: {_beside_run(run, lift)} Beyond the interval of {against}: {len(found)} of {measures} "
-            f"measures{listed}."
+            f"{subject}: {_beside_run(run, lift)} Beyond the interval of {benign_tokens}: {len(differences)} "
+            f"of {measure_count} measures{listed}."
         )
-    if not found and benign < ENOUGH_BENIGN:
-        measured = "".join(
-            f"; the {_WORDS[_LIFT]} is {row['value']:.3f} "
-            f"(mean of the benign tokens {row['benign_mean']:.3f})"
-            for row in lifts
-            if row["value"] is not None
-        )
+    if not differences and benign < ENOUGH_BENIGN:
         return (
-            f"{who}: {against} are too few to say whether it differs ({ENOUGH_BENIGN} are needed){measured}."
+            f"{subject}: {benign_tokens} are too few to say whether it differs ({ENOUGH_BENIGN} are needed)"
+            f"{_measured_lifts(rows)}."
         )
-    parts = list(strongest.values())
+    clauses = list(strongest.values())
     if "similarity" not in strongest and lift is not None:
         # A lift inside the benign interval is no evidence that the token has none.
-        parts.insert(
+        clauses.insert(
             0,
-            f"over {_texts(lift['carriers'])}, the {_WORDS[_LIFT]} is {lift['value']:.3f} (mean of "
+            f"over {_texts(lift['carriers'])}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (mean of "
             f"{lift['benign_tokens']} benign tokens {lift['benign_mean']:.3f}), and {_includes_zero(lift)}",
         )
-    if not found:
-        parts.insert(0, f"{who}: none of {measures} measures is outside the interval of {against}")
-        return "; ".join(parts) + "."
-    return f"{who} differs from {against} in {len(found)} of {measures} measures: {'; '.join(parts)}."
+    if not differences:
+        none_outside = f"none of {measure_count} measures is outside the interval of {benign_tokens}"
+        return f"{subject}: {'; '.join([none_outside, *clauses])}."
+    return (
+        f"{subject} differs from {benign_tokens} in {len(differences)} of {measure_count} measures: "
+        f"{'; '.join(clauses)}."
+    )
+
+
+def _strongest_by_area(rows: Sequence[dict[str, Any]], differences: Sequence[Finding]) -> dict[str, str]:
+    """Describe the first finding of each area."""
+    layers = [row["layer"] for row in rows if row["layer"] is not None]
+    last_layer = max(layers, default=None)
+    strongest: dict[str, str] = {}
+    for finding in sorted(differences, key=lambda finding: _AREA_ORDER.index(finding.area)):
+        strongest.setdefault(finding.area, _described(finding, last_layer))
+    return strongest
+
+
+def _comparable_lift(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the row of the lift; None if it is missing or has no benign tokens to be compared with."""
+    for row in rows:
+        if row["measure"] == _LIFT and row["outside"] is not None:
+            return row
+    return None
+
+
+def _measured_lifts(rows: Sequence[dict[str, Any]]) -> str:
+    """Quote the lift if it was measured; else return nothing."""
+    return "".join(
+        f"; the {_LIFT_IN_WORDS} is {row['value']:.3f} (mean of the benign tokens {row['benign_mean']:.3f})"
+        for row in rows
+        if row["measure"] == _LIFT and row["value"] is not None
+    )
 
 
 def _beside_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) -> str:
-    called, severity = run.get("verdict"), run.get("severity")
-    quoted = f"the run calls it {called}" + (f" ({severity})" if severity else "")
+    """Quote a run, and say whether the lift on the texts of the explanation agrees with it."""
+    run_verdict = run.get("verdict")
+    severity = f" ({run['severity']})" if run.get("severity") else ""
+    numbers = _numbers_of_run(run)
+    listed = f": {', '.join(numbers)}" if numbers else ""
+    quoted = f"the run calls it {run_verdict}{severity}{listed}."
+    if lift is None:
+        return quoted
+    distance = "" if lift["deviations"] is None else f", {lift['deviations']:+.1f} SD"
+    quoted += (
+        f" Over {_texts(lift['carriers'])}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (benign tokens "
+        f"{lift['benign_mean']:.3f}{distance})"
+    )
+    rises = bool(lift["outside"]) and lift["value"] > lift["benign_mean"]
+    if rises == (run_verdict != Verdict.BENIGN):
+        return f"{quoted}, consistent with the run."
+    if lift["outside"]:
+        return f"{quoted}: too few texts and benign tokens to question the run."
+    return f"{quoted}; {_includes_zero(lift)}: too few texts and benign tokens to say."
+
+
+def _numbers_of_run(run: Mapping[str, Any]) -> list[str]:
     numbers = []
     if run.get("erased") is not None:
         numbers.append(f"{wording.percent(run['erased'])} erased")
@@ -98,27 +174,14 @@ def _beside_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) -> str:
         numbers.append(f"lift {wording.in_sd(run['lift_sd'])}")
     if run.get("texts"):
         numbers.append(f"over {_texts(run['texts'])}")
-    if called == Verdict.TOPICAL and run.get("strongest_kind") is not None:
+    if run.get("verdict") == Verdict.TOPICAL and run.get("strongest_kind") is not None:
         numbers.append(f"most on {run['strongest_kind']}")
-    quoted += f": {', '.join(numbers)}." if numbers else "."
-    if lift is None:
-        return quoted
-    value, mean = lift["value"], lift["benign_mean"]
-    distance = "" if lift["deviations"] is None else f", {lift['deviations']:+.1f} SD"
-    quoted += (
-        f" Over {_texts(lift['carriers'])}, the {_WORDS[_LIFT]} is {value:.3f} (benign tokens {mean:.3f}"
-    )
-    quoted += f"{distance})"
-    rises = bool(lift["outside"]) and value > mean
-    if rises == (called != Verdict.BENIGN):
-        return f"{quoted}, consistent with the run."
-    if lift["outside"]:
-        return f"{quoted}: too few texts and benign tokens to question the run."
-    return f"{quoted}; {_includes_zero(lift)}: too few texts and benign tokens to say."
+    return numbers
 
 
 def _includes_zero(lift: Mapping[str, Any]) -> str:
-    low, high = lift["value"] - lift["benign_high"], lift["value"] - lift["benign_low"]
+    low = lift["value"] - lift["benign_high"]
+    high = lift["value"] - lift["benign_low"]
     return f"the interval of the difference, {low:+.3f} to {high:+.3f}, includes zero"
 
 
@@ -168,17 +231,28 @@ class Explanation:
 
     def __init__(self, contents: Sequence[StoredExplanation]) -> None:
         first = contents[0].record
-        self.model, self.pooling, self.vocabulary = first.model, first.pooling, first.vocabulary
-        self.carriers, self.source = first.carriers, first.source
-        known = ExplainSettings.__dataclass_fields__  # a later version may have written more
-        self.settings = ExplainSettings(**{k: v for k, v in first.settings.items() if k in known})
+        self.model = first.model
+        self.pooling = first.pooling
+        self.vocabulary = first.vocabulary
+        self.carriers = first.carriers
+        self.source = first.source
+        setting_names = {field.name for field in fields(ExplainSettings)}
+        # A later version may have written more settings.
+        settings = {name: value for name, value in first.settings.items() if name in setting_names}
+        self.settings = ExplainSettings(**settings)
         self.tokens = tuple(content.token for content in contents)
         self.notes = tuple(dict.fromkeys(note for content in contents for note in content.record.notes))
         self.contents = {content.token.token_id: content for content in contents}
-        tables = {name: pl.concat([content.tables[name] for content in contents]) for name in TABLES}
-        self.measures, self.heads, self.benign = tables["measures"], tables["heads"], tables["benign"]
-        self.pairs, self.attribution = tables["pairs"], tables["attribution"]
-        self.neighbours = tables["neighbours"]
+
+        def joined(name: str) -> pl.DataFrame:
+            return pl.concat([content.tables[name] for content in contents])
+
+        self.measures = joined("measures")
+        self.heads = joined("heads")
+        self.pairs = joined("pairs")
+        self.attribution = joined("attribution")
+        self.benign = joined("benign")
+        self.neighbours = joined("neighbours")
 
     def __repr__(self) -> str:
         return f"<Explanation: {self.model}, tokens: {len(self.tokens)}, carriers: {self.carriers}>"
@@ -190,13 +264,13 @@ class Explanation:
     @property
     def parts(self) -> dict[int, dict[str, Any]]:
         """Everything that can change the numbers, by token id."""
-        return {token_id: each.record.identity_parts for token_id, each in self.contents.items()}
+        return {token_id: content.record.identity_parts for token_id, content in self.contents.items()}
 
     def document(self) -> dict[str, Any]:
         """Return JSON values of all tokens; matrices are only in the tables."""
         record = next(iter(self.contents.values())).record
         shared = record.model_dump(exclude={"identity", "identity_parts", "notes", "tokens", "versions"})
-        tokens = [each.model_dump() for each in self.tokens]
+        tokens = [token.model_dump() for token in self.tokens]
         return shared | {"notes": list(self.notes), "tokens": tokens}
 
     def content(self, token_id: int) -> StoredExplanation:
@@ -223,8 +297,15 @@ class Explanation:
         Raises:
             RunError: a folder holds another explanation or something else, or cannot be written.
         """
-        folders = {token_id: Path(folder).expanduser() / str(token_id) for token_id in self.contents}
+        token_folders = []
         for token_id, content in self.contents.items():
-            parts = content.record.identity_parts
-            files.stored_explanation(folders[token_id], parts, lambda _, content=content: content)  # type: ignore[misc]
-        return list(folders.values())
+            token_folder = Path(folder).expanduser() / str(token_id)
+            files.stored_explanation(token_folder, content.record.identity_parts, partial(_already, content))
+            token_folders.append(token_folder)
+        return token_folders
+
+
+def _already(explanation: StoredExplanation, folder: ResultFolder) -> StoredExplanation:
+    """Return an explanation where it would be computed for a folder."""
+    del folder
+    return explanation

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from stickytoken.attribution import Part, Why, sentences
+from stickytoken.attribution import TextPart, Why, summary
 from stickytoken.errors import InputError
 from stickytoken.measurement import write_atomically
 from stickytoken.methods import Column
@@ -244,7 +244,7 @@ def similarity_page(why: Why, top: int = 10) -> str:
         [],
         title=why.model,
         why=grouped,
-        lines=sentences(why, top),
+        lines=summary(why, top),
         pairs=grouped.strongest(top),
         rows=shaded_rows(grouped),
     )
@@ -262,7 +262,7 @@ class ShadedCell:
 class ShadedRow:
     """The contributions of a part of the first text, with those of the second text as columns."""
 
-    part: Part
+    part: TextPart
     cells: list[ShadedCell]
 
 

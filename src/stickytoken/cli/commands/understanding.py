@@ -132,7 +132,7 @@ _SHOWN = (
 
 
 def _print_token(found: Explanation, token: TokenExplanation) -> None:
-    from stickytoken.explanation.files import furthest
+    from stickytoken.explanation.statistics import furthest
 
     def print_named(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         console.print_table(title, [column.replace("_", " ") for column in columns], rows)
@@ -195,7 +195,7 @@ def why(
         top: Pairs to print.
         html: Write a self-contained page to this file.
     """
-    from stickytoken.attribution import sentences as tell
+    from stickytoken.attribution import summary
 
     for name, text in (("first", first), ("second", second)):
         if not text.strip():
@@ -218,7 +218,7 @@ def why(
     if output_format is opt.Format.JSON:
         console.print_json(found.document(top))
         return
-    for line in tell(found, top):
+    for line in summary(found, top):
         console.print_line(line)
     found = found.grouped()
     pairs = [

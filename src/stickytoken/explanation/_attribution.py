@@ -1,0 +1,275 @@
+"""Which part of the similarity of carriers with unrelated anchors comes from copies of a token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.explanation import files
+from stickytoken.explanation.measuring import ExplainSettings, Part, PlacedCarrier, Surroundings
+from stickytoken.explanation.statistics import AREAS
+from stickytoken.measurement import ResultFolder
+from stickytoken.measurement.engine import Progress, ProgressCallback
+from stickytoken.unit_vectors import unit_vectors
+
+if TYPE_CHECKING:
+    from stickytoken.inspection.module_embedding import Inspector
+
+Vector: TypeAlias = NDArray[np.float64]
+
+# The measures that are attributed.
+_FROM_COPIES, _FROM_CARRIER = AREAS["attribution"]
+# The name of the reference among rows and columns of an attribution matrix.
+_REFERENCE = "(reference)"
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A carrier with copies of the token, and an anchor that is unrelated to it."""
+
+    carrier: PlacedCarrier
+    carrier_ids: tuple[int, ...]  # with the copies
+    anchor: str
+    anchor_ids: tuple[int, ...]
+    similarity_before: float  # without copies
+
+    @property
+    def size(self) -> int:
+        return len(self.carrier_ids) + len(self.anchor_ids)
+
+
+@dataclass(frozen=True)
+class AttributedPair:
+    """The similarity of a pair as a matrix over its tokens, with a last row and column for the references."""
+
+    pair: _Pair
+    matrix: Vector
+    similarity: float
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """What was attributed of a token and its benign tokens.
+
+    Attributes:
+        by_token: values by token id and measure, one for each carrier.
+        pairs: pairs of the token itself.
+        error: largest distance of a sum of contributions from the unit vector.
+    """
+
+    by_token: Mapping[int, Mapping[str, Vector]]
+    pairs: Sequence[AttributedPair]
+    error: float
+
+
+NO_ATTRIBUTION = Attribution({}, (), 0.0)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One computation, whose result is stored."""
+
+    stage: str  # of the shard
+    index: int
+    token_id: int
+    size: int  # in parts or positions
+    compute: Callable[[], dict[str, Any]]
+
+
+class Attributor:
+    """Attributes similarities of carriers by integrated Jacobians."""
+
+    def __init__(
+        self,
+        inspector: Inspector,
+        carriers: Sequence[PlacedCarrier],
+        anchors: Sequence[str],
+        surroundings: Surroundings,
+        settings: ExplainSettings,
+    ) -> None:
+        from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
+
+        self._encoder = inspector.encoder
+        self._integrator = JacobianIntegrator(inspector)
+        self._carriers = carriers[: max(settings.attribution_carriers, settings.pairs)]
+        self._anchors = anchors
+        self._surroundings = surroundings
+        self._settings = settings
+
+    def attribution(
+        self, tokens: Sequence[int], folder: ResultFolder | None, progress: ProgressCallback
+    ) -> Attribution:
+        """Attribute the first token and its pairs, and the first of the others, which are its benign tokens.
+
+        Every result is stored in the folder, if there is one, and read from there by a later call.
+        """
+        carrier_vectors = self._carrier_vectors()
+        pairs = self._pairs(tokens[0], carrier_vectors)
+        steps = self._steps(tokens, carrier_vectors, pairs)
+        results_by_token: dict[int, list[dict[str, Any]]] = {}
+        attributed_pairs: list[AttributedPair] = []
+        total = sum(step.size for step in steps)
+        done = 0
+        computed = 0
+        progress(Progress("attribution", 0, total))
+        for step in steps:
+            result, is_new = files.stored_result(folder, step.stage, step.index, step.token_id, step.compute)
+            done += step.size
+            computed += step.size if is_new else 0
+            progress(Progress("attribution", done, total, computed))
+            if step.stage == "pair":
+                matrix = np.array(result["values"])
+                attributed_pairs.append(AttributedPair(pairs[step.index], matrix, result["similarity"]))
+            else:
+                results_by_token.setdefault(step.token_id, []).append(result)
+        errors = [result["error"] for results in results_by_token.values() for result in results]
+        by_token = {token_id: _by_measure(results) for token_id, results in results_by_token.items()}
+        return Attribution(by_token, attributed_pairs, max(errors))
+
+    def _carrier_vectors(self) -> Vector:
+        ids = [carrier.before for carrier in self._carriers]
+        vectors: Vector = self._encoder.encode_ids(ids).astype(np.float64)
+        return vectors
+
+    def _pairs(self, token_id: int, carrier_vectors: Vector) -> list[_Pair]:
+        """Pair the first carriers with the unrelated anchor of median similarity, chosen before any copy."""
+        pairs = []
+        for carrier, vector in zip(self._carriers[: self._settings.pairs], carrier_vectors, strict=False):
+            similarities = self._surroundings.anchors @ unit_vectors(vector)
+            unrelated = np.flatnonzero(self._surroundings.unrelated(vector))
+            by_similarity = unrelated[np.argsort(similarities[unrelated], kind="stable")]
+            place = int(by_similarity[len(by_similarity) // 2])
+            anchor = self._anchors[place]
+            pairs.append(
+                _Pair(
+                    carrier=carrier,
+                    carrier_ids=carrier.with_copies(token_id),
+                    anchor=anchor,
+                    anchor_ids=self._encoder.tokenize([anchor])[0].ids,
+                    similarity_before=float(similarities[place]),
+                )
+            )
+        return pairs
+
+    def _steps(self, tokens: Sequence[int], carrier_vectors: Vector, pairs: Sequence[_Pair]) -> list[_Step]:
+        """List the computations: the carriers of each token in order, and after the first token its pairs."""
+        carriers = self._carriers[: self._settings.attribution_carriers]
+        unrelated = [
+            self._surroundings.anchors[self._surroundings.unrelated(vector)]
+            for vector in carrier_vectors[: len(carriers)]
+        ]
+        steps: list[_Step] = []
+        for token_number, token_id in enumerate(tokens[: 1 + self._settings.attribution_benign]):
+            for number, carrier in enumerate(carriers):
+                index = token_number * len(carriers) + number
+                compute = partial(self._by_part, carrier, token_id, unrelated[number])
+                size = len(set(carrier.labels))
+                steps.append(_Step("attribution", index, token_id, size, compute))
+            if token_number == 0:
+                for number, pair in enumerate(pairs):
+                    compute = partial(self._by_position, pair)
+                    steps.append(_Step("pair", number, token_id, pair.size, compute))
+        return steps
+
+    def _by_part(self, carrier: PlacedCarrier, token_id: int, unrelated: Vector) -> dict[str, Any]:
+        """Return what copies and carrier contribute to similarities with unrelated anchors, on average."""
+        # The reference contributes the same for all tokens, so that says nothing about any of them.
+        present_labels = sorted(set(carrier.labels))
+        part_numbers = [present_labels.index(label) for label in carrier.labels]  # without gaps
+        contributions = self._integrator.contributions(
+            carrier.with_copies(token_id), part_numbers, self._settings.steps
+        )
+        means = {
+            label: float((unrelated @ contributions.parts[number]).mean())
+            for number, label in enumerate(present_labels)
+        }
+        return {
+            _FROM_COPIES: means[int(Part.COPIES)],
+            _FROM_CARRIER: means.get(int(Part.CARRIER), 0.0),
+            "error": contributions.error,
+        }
+
+    def _by_position(self, pair: _Pair) -> dict[str, Any]:
+        """Return the similarity of a pair as a matrix over its tokens."""
+        from stickytoken.inspection import similarity_matrix
+
+        steps = self._settings.steps
+        carrier_ids = pair.carrier_ids
+        anchor_ids = pair.anchor_ids
+        carrier = self._integrator.contributions(carrier_ids, range(len(carrier_ids)), steps)
+        anchor = self._integrator.contributions(anchor_ids, range(len(anchor_ids)), steps)
+        return {
+            "values": similarity_matrix(carrier, anchor),
+            "similarity": float(carrier.vector @ anchor.vector),
+        }
+
+
+def _by_measure(results: Sequence[Mapping[str, Any]]) -> dict[str, Vector]:
+    return {name: np.array([result[name] for result in results]) for name in AREAS["attribution"]}
+
+
+def pair_rows(token_id: int, pairs: Sequence[AttributedPair]) -> list[dict[str, Any]]:
+    """Return a row for each attributed pair."""
+    return [_pair_row(token_id, number, attributed) for number, attributed in enumerate(pairs)]
+
+
+def _pair_row(token_id: int, number: int, attributed: AttributedPair) -> dict[str, Any]:
+    row_sums = attributed.matrix.sum(axis=1)
+    row_parts = _row_parts(attributed)
+
+    def sum_of(part: str) -> float:
+        return float(row_sums[[row_part == part for row_part in row_parts]].sum())
+
+    total = float(attributed.matrix.sum())
+    return {
+        "token_id": token_id,
+        "pair": number,
+        "carrier": attributed.pair.carrier.text,
+        "anchor": attributed.pair.anchor,
+        "similarity": attributed.similarity,
+        "similarity_before": attributed.pair.similarity_before,
+        "sum": total,
+        "completeness_error": total - attributed.similarity,
+        "from_copies": sum_of("copies"),
+        "from_carrier": sum_of("carrier") + sum_of("prompt"),
+        "from_reference": sum_of("reference"),
+    }
+
+
+def cell_rows(
+    token_id: int, pairs: Sequence[AttributedPair], names: Mapping[int, str]
+) -> list[dict[str, Any]]:
+    """Return a row for each cell of the matrices of attributed pairs."""
+    cells = []
+    for number, attributed in enumerate(pairs):
+        row_parts = _row_parts(attributed)
+        row_tokens = _tokens_and_reference(attributed.pair.carrier_ids, names)
+        column_tokens = _tokens_and_reference(attributed.pair.anchor_ids, names)
+        for (row, column), value in np.ndenumerate(attributed.matrix):
+            cells.append(
+                {
+                    "token_id": token_id,
+                    "pair": number,
+                    "row": row,
+                    "row_token": row_tokens[row],
+                    "row_part": row_parts[row],
+                    "column": column,
+                    "column_token": column_tokens[column],
+                    "value": float(value),
+                }
+            )
+    return cells
+
+
+def _row_parts(attributed: AttributedPair) -> list[str]:
+    labels = [Part(label).name.lower() for label in attributed.pair.carrier.labels]
+    return [*labels, "reference"]
+
+
+def _tokens_and_reference(ids: Sequence[int], names: Mapping[int, str]) -> list[str]:
+    return [names.get(token_id, "") for token_id in ids] + [_REFERENCE]

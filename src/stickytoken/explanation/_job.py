@@ -1,0 +1,335 @@
+"""Explain one token at a time with the same texts: measure, compare, and write the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stickytoken.detection.run import Run
+from stickytoken.errors import ModelError
+from stickytoken.explanation import files, measuring
+from stickytoken.explanation._attribution import (
+    NO_ATTRIBUTION,
+    Attribution,
+    Attributor,
+    cell_rows,
+    pair_rows,
+)
+from stickytoken.explanation.embedding_matrix import EmbeddingMatrix
+from stickytoken.explanation.measuring import PARTS, ExplainSettings, Material, Surroundings
+from stickytoken.explanation.result import OF_RUN, findings, verdict
+from stickytoken.explanation.statistics import head_rows, measure_rows
+from stickytoken.machine import digest
+from stickytoken.measurement import ResultFolder
+from stickytoken.measurement.engine import Progress, ProgressCallback
+from stickytoken.measurement.resume import identity_of, package_versions
+from stickytoken.unit_vectors import exact_unit_vectors, unit_vectors
+from stickytoken.vocabulary import BenignMatch, Vocabulary
+
+if TYPE_CHECKING:
+    from stickytoken.inspection.module_embedding import Inspector
+
+Vector: TypeAlias = NDArray[np.float64]
+
+# Increase it when the same inputs give other numbers than before.
+_IDENTITY_VERSION = 3
+# Vocabulary entries that are pooled at a time: the hidden states of all at once would need more memory than
+# many a model.
+_ENTRIES_AT_A_TIME = 64
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the explanations of several tokens have in common."""
+
+    inspector: Inspector
+    vocabulary: Vocabulary
+    settings: ExplainSettings
+    material: Material
+    run: Run | None
+    progress: ProgressCallback
+
+    @property
+    def model_name(self) -> str:
+        return self.inspector.encoder.name
+
+    @cached_property
+    def surroundings(self) -> Surroundings:
+        encoder = self.inspector.encoder
+        anchors = exact_unit_vectors(encoder.encode(list(self.material.anchors)))
+        if self.run is not None:
+            mean_similarity = self.run.plan.mean_similarity
+        else:
+            contents = [carrier.before for carrier in self.material.carriers]
+            mean_similarity = float((exact_unit_vectors(encoder.encode_ids(contents)) @ anchors.T).mean())
+        return Surroundings(self._mean_direction(), anchors, mean_similarity)
+
+    def _mean_direction(self) -> Vector | None:
+        """Return the direction of the mean pooled vector of random entries; None if none has a vector."""
+        encoder = self.inspector.encoder
+        readable_ids = [token.id for token in self.vocabulary.available if encoder.fits((token.id,))]
+        generator = np.random.default_rng([self.settings.seed, 1])
+        sampled_ids = generator.permutation(readable_ids)[: self.settings.directions]
+        entries = sorted(int(token_id) for token_id in sampled_ids)
+        pooled_vectors: list[Vector] = []
+        self.progress(Progress("mean direction", 0, len(entries)))
+        for start in range(0, len(entries), _ENTRIES_AT_A_TIME):
+            group = entries[start : start + _ENTRIES_AT_A_TIME]
+            insides = self.inspector.look([(entry,) for entry in group], [(0,)] * len(group), PARTS)
+            pooled_vectors += [
+                inside.pooled for inside in insides if inside.pooled is not None and inside.pooled.any()
+            ]
+            done = start + len(group)
+            self.progress(Progress("mean direction", done, len(entries), done, done))
+        if not pooled_vectors:
+            return None
+        mean = unit_vectors(np.stack(pooled_vectors)).mean(axis=0)
+        return unit_vectors(mean) if mean.any() else None
+
+    @cached_property
+    def matrix(self) -> EmbeddingMatrix | None:
+        rows = self.inspector.embedding_matrix()
+        return None if rows is None else EmbeddingMatrix(rows, self.inspector.encoder.tokenizer.entries)
+
+    @cached_property
+    def _attributor(self) -> Attributor:
+        return Attributor(
+            self.inspector, self.material.carriers, self.material.anchors, self.surroundings, self.settings
+        )
+
+    def identity_parts(self, token_id: int, match: BenignMatch) -> dict[str, Any]:
+        """Return everything that can change the explanation of a token."""
+        run_columns: dict[str, Any] = {}
+        if self.run is not None:
+            rows = self.run.tokens.filter(token_id=token_id).to_dicts()
+            if rows and rows[0]["verdict"] is not None:
+                run_columns = {name: rows[0].get(name) for name in OF_RUN}
+        optional = {"run": run_columns} if run_columns else {}
+        return identity_of(
+            _IDENTITY_VERSION,
+            self.inspector.encoder.identity,
+            self.settings,
+            token=token_id,
+            benign=[token.id for token in match.tokens],
+            carriers=digest([[carrier.text, carrier.template] for carrier in self.material.carriers]),
+            anchors=digest(self.material.anchors),
+            mean_similarity=None if self.run is None else self.run.plan.mean_similarity,
+            run_verdict=run_columns.get("verdict"),
+            **optional,
+        )
+
+    def explain(
+        self,
+        token_id: int,
+        match: BenignMatch,
+        identity_parts: dict[str, Any],
+        folder: ResultFolder | None,
+    ) -> files.StoredExplanation:
+        """Explain a token; results go to a folder as soon as they are known, if there is one."""
+        token = self.inspector.encoder.tokenizer.entries[token_id]
+        tokens = [token_id, *(benign.id for benign in match.tokens)]
+
+        def measure() -> dict[str, Any]:
+            return measuring.measure(
+                self.inspector, self.material.carriers, tokens, self.surroundings, self.progress
+            )
+
+        measured, _ = files.stored_result(folder, "inside", 0, token_id, measure)
+        notes = self._notes_on_measures(measured, token_id)
+        attribution = NO_ATTRIBUTION
+        if self.settings.attribution:
+            if folder is not None:  # attribution takes long; what is known by now can be read meanwhile
+                files.write_tables(folder, self._tables(token_id, match, measured, attribution))
+            try:
+                attribution = self._attributor.attribution(tokens, folder, self.progress)
+                notes.append(
+                    f"the attributions of {token!r} are off by at most {attribution.error:.2g} of a unit "
+                    f"vector ({self.settings.steps} points per integral, more where it changes sharply)"
+                )
+            except ModelError as error:
+                notes.append(f"attribution was not possible: {error}")
+        if self.matrix is None:
+            notes.append(f"the embedding matrix was not measured: {self.model_name} does not expose it")
+        if not match.same_category:
+            notes.append(
+                f"too few other tokens have the category {self._category(token_id)}: {token!r} is compared "
+                "with tokens of other categories"
+            )
+        tables = self._tables(token_id, match, measured, attribution)
+        explanation = self._token_explanation(token_id, match, identity_parts, tables)
+        record = files.ExplanationRecord(
+            identity=digest(identity_parts),
+            identity_parts=identity_parts,
+            model=self.model_name,
+            pooling=self.inspector.pooling,
+            carriers=len(self.material.carriers),
+            source=self.material.source,
+            settings=asdict(self.settings),
+            vocabulary={} if self.matrix is None else self.matrix.geometry,
+            notes=notes,
+            tokens=[explanation],
+            versions=package_versions(),
+        )
+        return files.StoredExplanation(record, tables)
+
+    def _notes_on_measures(self, measured: Mapping[str, Any], token_id: int) -> list[str]:
+        """Say what could not be measured on the carriers, and what the numbers rest on."""
+        name = self.model_name
+        measures = measured["values"][str(token_id)]
+        notes = []
+        if not self.inspector.has_layers:
+            notes.append(f"{name} is a static embedding model: it has no attention and no layers")
+        elif not measured["heads"]:
+            notes.append(f"attention was not measured: {name} does not expose its attention weights")
+        if "copies_norm" not in measures:
+            notes.append(f"hidden states were not measured: {name} does not expose them")
+        if "pooling_share" not in measures:
+            notes.append(
+                "the copies' share of the vector was not measured: "
+                f"the pooling of {name} is not a sum over positions"
+            )
+        if len(self.material.carriers) == 1:
+            notes.append("values have no interval over texts, because there is only one text")
+        if self.run is None:
+            notes.append("the benign tokens are assumed to be benign, because no run was given")
+        return notes
+
+    def _token_explanation(
+        self,
+        token_id: int,
+        match: BenignMatch,
+        identity_parts: Mapping[str, Any],
+        tables: Mapping[str, pl.DataFrame],
+    ) -> files.TokenExplanation:
+        """Return the verdict on a token with the rows of its tables, except for attribution matrices."""
+        token = self.inspector.encoder.tokenizer.entries[token_id]
+        measures = tables["measures"].to_dicts()
+        differences = findings(measures)
+        run_columns = identity_parts.get("run")
+        rows = {
+            name: table.drop("token_id", "token", strict=False).to_dicts()
+            for name, table in tables.items()
+            if name != "attribution"
+        }
+        return files.TokenExplanation(
+            token_id=token_id,
+            token=token,
+            category=self._category(token_id),
+            run_verdict=identity_parts["run_verdict"],
+            verdict=verdict(token, token_id, measures, differences, len(match.tokens), run_columns),
+            findings=tuple(differences),
+            same_category=match.same_category,
+            **rows,
+        )
+
+    def _tables(
+        self,
+        token_id: int,
+        match: BenignMatch,
+        measured: Mapping[str, Mapping[str, Any]],
+        attribution: Attribution,
+    ) -> dict[str, pl.DataFrame]:
+        """Return all tables of a token; ``measured`` is what `measuring.measure` returned, read from JSON."""
+        names = self.inspector.encoder.tokenizer.entries
+        benign_ids = [benign.id for benign in match.tokens]
+        measures = self._measures_of_texts(token_id, benign_ids, measured)
+        measures += self._measures_of_attribution(token_id, benign_ids, attribution)
+        measures += self._measures_of_matrix(token_id, benign_ids)
+        heads = self._heads(token_id, benign_ids, measured)
+        token = {"token_id": token_id, "token": names[token_id]}
+        rows: dict[str, list[dict[str, Any]]] = {
+            "measures": [token | row for row in measures],
+            "heads": [token | row for row in heads],
+            "pairs": pair_rows(token_id, attribution.pairs),
+            "attribution": cell_rows(token_id, attribution.pairs, names),
+            "benign": self._benign_rows(token_id, match, attribution),
+            "neighbours": self._neighbour_rows(token_id),
+        }
+        return {name: pl.DataFrame(rows[name], schema=schema) for name, schema in files.TABLE_SCHEMAS.items()}
+
+    def _measures_of_texts(
+        self, token_id: int, benign_ids: Sequence[int], measured: Mapping[str, Mapping[str, Any]]
+    ) -> list[dict[str, Any]]:
+        values_by_token = {int(key): values for key, values in measured["values"].items()}
+        rows: list[dict[str, Any]] = []
+        for name, values in values_by_token[token_id].items():
+            benign = np.array([values_by_token[benign_id][name] for benign_id in benign_ids])
+            rows += measure_rows(name, np.array(values), benign, self.settings.confidence)
+        for name, distances in measured["distances"][str(token_id)].items():
+            values = np.array(distances[0])
+            rows += measure_rows(name, values, np.array(distances[1:]), self.settings.confidence)
+        return rows
+
+    def _measures_of_attribution(
+        self, token_id: int, benign_ids: Sequence[int], attribution: Attribution
+    ) -> list[dict[str, Any]]:
+        by_token = attribution.by_token
+        attributed_ids = [benign_id for benign_id in benign_ids if benign_id in by_token]
+        rows: list[dict[str, Any]] = []
+        for name, values in by_token.get(token_id, {}).items():
+            benign = np.stack([by_token[benign_id][name] for benign_id in attributed_ids])
+            rows += measure_rows(name, values, benign, self.settings.confidence)
+        return rows
+
+    def _measures_of_matrix(self, token_id: int, benign_ids: list[int]) -> list[dict[str, Any]]:
+        """Return the measures of the token's row; ``share_below`` is the share of entries below its value."""
+        if self.matrix is None:
+            return []
+        row_count = len(self.matrix.rows)
+        available_ids = [token.id for token in self.vocabulary.available if token.id < row_count]
+        rows: list[dict[str, Any]] = []
+        for name, column in self.matrix.measures.items():
+            share_below = None
+            if not np.isnan(column[token_id]):  # a row of zeros has no cosine
+                share_below = float((column[available_ids] < column[token_id]).mean())
+            values = column[[token_id]]
+            benign = column[benign_ids][:, None]
+            measure = measure_rows(name, values, benign, self.settings.confidence)
+            rows += [row | {"share_below": share_below} for row in measure]
+        return rows
+
+    def _heads(
+        self, token_id: int, benign_ids: Sequence[int], measured: Mapping[str, Mapping[str, Any]]
+    ) -> list[dict[str, Any]]:
+        heads_by_token = measured["heads"]
+        if str(token_id) not in heads_by_token:
+            return []
+        heads = np.array(heads_by_token[str(token_id)])
+        benign_heads = np.stack([np.array(heads_by_token[str(benign_id)]) for benign_id in benign_ids])
+        return head_rows(heads, benign_heads, self.settings.confidence)
+
+    def _benign_rows(
+        self, token_id: int, match: BenignMatch, attribution: Attribution
+    ) -> list[dict[str, Any]]:
+        names = self.inspector.encoder.tokenizer.entries
+        return [
+            {
+                "token_id": token_id,
+                "benign_id": benign.id,
+                "benign": names[benign.id],
+                "category": self._category(benign.id),
+                "characters": len(benign.text.strip()),
+                "attributed": benign.id in attribution.by_token,
+            }
+            for benign in match.tokens
+        ]
+
+    def _neighbour_rows(self, token_id: int) -> list[dict[str, Any]]:
+        if self.matrix is None:
+            return []
+        names = self.inspector.encoder.tokenizer.entries
+        neighbours = self.matrix.neighbours(token_id, self.settings.neighbours)
+        rows = []
+        for rank, (neighbour_id, cosine) in enumerate(neighbours, start=1):
+            row: dict[str, Any] = {"token_id": token_id, "rank": rank, "neighbour_id": neighbour_id}
+            rows.append(row | {"neighbour": names[neighbour_id], "cosine": cosine})
+        return rows
+
+    def _category(self, token_id: int) -> str:
+        return self.vocabulary.categories[self.vocabulary.place(token_id)].value

@@ -1,0 +1,114 @@
+"""The rows of an embedding matrix beside each other: lengths, distances from means, and neighbours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.unit_vectors import unit_vectors
+
+Vector: TypeAlias = NDArray[np.float64]
+
+# Usual names of reserved vocabulary entries.
+_RESERVED = re.compile(r"unused|reserved|extra_id|extra_token|madeupword|placeholder", re.IGNORECASE)
+_BRACKETED = re.compile(r"[<\[].+[>\]]")
+# Rows that are copied at a time: the matrix is most of a small model.
+ROWS_AT_A_TIME = 4096
+
+
+@dataclass(frozen=True)
+class EmbeddingMatrix:
+    """The token embeddings of a model, and the names of its vocabulary entries."""
+
+    rows: NDArray[np.float32]  # shape (entries, D)
+    names: Mapping[int, str]
+
+    @cached_property
+    def unused(self) -> list[int]:
+        """Rows beyond the vocabulary, or with the name of a reserved entry."""
+        return [row for row in range(len(self.rows)) if self._is_unused(row)]
+
+    def _is_unused(self, row: int) -> bool:
+        if row not in self.names:
+            return True
+        name = self.names[row]
+        return bool(_BRACKETED.fullmatch(name) and _RESERVED.search(name))
+
+    @cached_property
+    def measures(self) -> dict[str, Vector]:
+        """Measures of all rows by name, each of shape (entries,); NaN for the cosine of a row of zeros."""
+        all_rows = np.arange(len(self.rows))
+        means = {"mean": self._mean(all_rows)}
+        if self.unused:
+            means["unused"] = self._mean(np.array(self.unused))
+        chunks: dict[str, list[Vector]] = {}
+        for rows in self._chunks(all_rows):
+            norms = np.linalg.norm(rows, axis=1)
+            chunks.setdefault("embedding_norm", []).append(norms)
+            for name, mean in means.items():
+                distances = np.linalg.norm(rows - mean, axis=1)
+                lengths = norms * np.linalg.norm(mean)
+                undefined = np.full_like(norms, np.nan)
+                cosines = np.divide(rows @ mean, lengths, out=undefined, where=lengths > 0)
+                chunks.setdefault(f"embedding_distance_to_{name}", []).append(distances)
+                chunks.setdefault(f"embedding_cosine_to_{name}", []).append(cosines)
+        return {name: np.concatenate(parts) for name, parts in chunks.items()}
+
+    def neighbours(self, token_id: int, count: int) -> list[tuple[int, float]]:
+        """Return the entries with the largest cosine with a token, and the cosines."""
+        norms = self.measures["embedding_norm"].astype(np.float32)
+        if norms[token_id] == 0:
+            return []
+        candidates = np.array([entry for entry in self._entries if entry != token_id and norms[entry] > 0])
+        chunks = self._chunks(candidates, np.float32)
+        products = np.concatenate([rows @ self.rows[token_id] for rows in chunks])
+        cosines = products / (norms[candidates] * norms[token_id])
+        nearest = np.argsort(-cosines, kind="stable")[:count]
+        return [(int(candidates[place]), float(cosines[place])) for place in nearest]
+
+    @cached_property
+    def geometry(self) -> dict[str, float | int]:
+        """Facts about the entries. The mean cosine over all pairs is 0 if the rows are isotropic.
+
+        The share of the first principal component is that of the variance around the mean.
+        """
+        entries = np.array(self._entries)
+        norms = self.measures["embedding_norm"][entries]
+        centre = self._mean(entries)
+        width = self.rows.shape[1]
+        unit_sum = np.zeros(width)
+        scatter = np.zeros((width, width))
+        for rows in self._chunks(entries):
+            unit_sum += unit_vectors(rows).sum(axis=0)
+            centred = rows - centre
+            scatter += centred.T @ centred
+        mean_unit = unit_sum / (norms > 0).sum()
+        variances = np.linalg.eigvalsh(scatter)
+        first_share = float(variances[-1] / variances.sum()) if variances.sum() > 0 else 0.0
+        return {
+            "entries": len(entries),
+            "dimensions": width,
+            "unused": len(self.unused),
+            "mean_norm": float(norms.mean()),
+            "norm_spread": float(norms.std()),
+            "mean_cosine": float(mean_unit @ mean_unit),
+            "first_component_share": first_share,
+        }
+
+    @property
+    def _entries(self) -> list[int]:
+        """Vocabulary entries that have a row."""
+        return [entry for entry in self.names if entry < len(self.rows)]
+
+    def _mean(self, rows: NDArray[np.intp]) -> Any:
+        return np.sum([chunk.sum(axis=0) for chunk in self._chunks(rows)], axis=0) / len(rows)
+
+    def _chunks(self, rows: NDArray[np.intp], dtype: type[np.floating[Any]] = np.float64) -> Iterator[Any]:
+        for start in range(0, len(rows), ROWS_AT_A_TIME):
+            yield self.rows[rows[start : start + ROWS_AT_A_TIME]].astype(dtype)
