@@ -46,6 +46,7 @@ OUTSIDE = [*(ROOT / "benchmarks").glob("*.py"), ROOT / "tests" / "support" / "no
 OPEN_MODULES = {
     "stickytoken.cli.app",
     "stickytoken.encoders.causal_module",  # saved models name it
+    "stickytoken.explanation.embedding_matrix",
     "stickytoken.explanation.result",
     "stickytoken.explanation.measuring",
 } | {f"stickytoken.repairs.{name}" for name in ("model_folder", "rows", "tokenizer_edit")}
