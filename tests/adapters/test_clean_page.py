@@ -13,10 +13,10 @@ CLEANED = "The flow of air"
 
 READ = {
     "Hugging Face datasets": ("datasets", lambda names: names["cleaned"]["text"]),
-    "LlamaIndex": ("llama_index.core", lambda names: [each.text for each in names["nodes"]]),
-    "LangChain": ("langchain_core", lambda names: [each.page_content for each in names["documents"]]),
+    "LlamaIndex": ("llama_index.core", lambda names: [node.text for node in names["nodes"]]),
+    "LangChain": ("langchain_core", lambda names: [document.page_content for document in names["documents"]]),
     "Haystack": (
-        "haystack", lambda names: [each.content for each in names["found"]["clean"]["documents"]]
+        "haystack", lambda names: [document.content for document in names["found"]["clean"]["documents"]]
     ),
 }  # fmt: skip
 

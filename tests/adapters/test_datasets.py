@@ -20,24 +20,24 @@ DATASET = Dataset.from_dict(ROWS)
 
 @pytest.mark.parametrize("options", [{"batched": True}, {"batched": True, "batch_size": 1}, {}])
 def test_a_column_is_cleaned_and_nothing_else_changes(cleaner, options):
-    found = DATASET.map(ColumnCleaner(cleaner), **options)
-    assert found.to_dict() == ROWS | {"text": ["the river", "a bird", None, "a stone"]}
-    assert found.features == DATASET.features
+    cleaned = DATASET.map(ColumnCleaner(cleaner), **options)
+    assert cleaned.to_dict() == ROWS | {"text": ["the river", "a bird", None, "a stone"]}
+    assert cleaned.features == DATASET.features
 
 
 def test_a_note_says_what_was_found_in_each_row(cleaner):
-    found = DATASET.map(ColumnCleaner(cleaner, ["text", "title"], note="found"), batched=True)
-    assert found["title"] == ["one", "two", "", None]
-    assert found["found"] == ["", "text: 1 flagged; title: 1 special", "", "text: 1 special"]
+    cleaned = DATASET.map(ColumnCleaner(cleaner, ["text", "title"], note="found"), batched=True)
+    assert cleaned["title"] == ["one", "two", "", None]
+    assert cleaned["found"] == ["", "text: 1 flagged; title: 1 special", "", "text: 1 special"]
     assert DATASET.map(ColumnCleaner(cleaner, note="found"))["found"][1] == "1 flagged"
 
 
 @pytest.mark.parametrize("columns", [["parts", "title"], ["title", "parts"]])
 def test_a_row_may_have_a_text_in_one_column_and_a_list_in_another(cleaner, columns):
     row = {"title": "two [SEP]", "parts": ["the river", "able able able able a bird"]}
-    found = ColumnCleaner(cleaner, columns, note="found")(row)
-    assert (found["title"], found["parts"]) == ("two", ["the river", "a bird"])
-    assert sorted(found["found"].split("; ")) == ["parts: 1 flagged", "title: 1 special"]
+    cleaned_row = ColumnCleaner(cleaner, columns, note="found")(row)
+    assert (cleaned_row["title"], cleaned_row["parts"]) == ("two", ["the river", "a bird"])
+    assert sorted(cleaned_row["found"].split("; ")) == ["parts: 1 flagged", "title: 1 special"]
 
 
 def test_equal_cleaners_share_a_cache(cleaner, cleaner_file, reporting):

@@ -25,9 +25,9 @@ class OwnModel(SentenceTransformer):
 
 @pytest.fixture(scope="module")
 def model(bert_folder):
-    made = SentenceTransformer(str(bert_folder), device="cpu")
-    made.prompts = {"query": "find: ", "document": "stone stone stone stone: "}
-    return made
+    model = SentenceTransformer(str(bert_folder), device="cpu")
+    model.prompts = {"query": "find: ", "document": "stone stone stone stone: "}
+    return model
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def guarded(model, cleaner):
     return guard(model, cleaner)
 
 
-def same(found, expected):
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+def same(vectors, expected):
+    np.testing.assert_allclose(vectors, expected, atol=1e-6)
 
 
 def test_it_encodes_what_the_model_would_encode_after_cleaning(model, guarded):
@@ -56,13 +56,13 @@ def test_of_pairs_messages_and_inputs_of_several_kinds_the_texts_are_cleaned(gua
     cleaned = [("the river", "a bird"), ("one", "two")]
     assert guarded.preprocess(pairs)["input_ids"].tolist() == model.preprocess(cleaned)["input_ids"].tolist()
     picture, sound = object(), "able able able able.wav"
-    given = {"text": "able able able able river", "image": picture, "audio": sound}
-    assert guarded._cleaned(given) == {"text": "river", "image": picture, "audio": sound}
-    assert given["text"] == "able able able able river"
+    inputs = {"text": "able able able able river", "image": picture, "audio": sound}
+    assert guarded._cleaned(inputs) == {"text": "river", "image": picture, "audio": sound}
+    assert inputs["text"] == "able able able able river"
 
     def messages(first, second):
-        parts = [{"type": "text", "text": first}, {"type": "image", "image": 1}]
-        return [{"role": "user", "content": parts}, {"role": "[SEP]", "content": second}]
+        content = [{"type": "text", "text": first}, {"type": "image", "image": 1}]
+        return [{"role": "user", "content": content}, {"role": "[SEP]", "content": second}]
 
     assert guarded._cleaned(messages("a [SEP] bird", "[SEP] the river")) == messages("a bird", "the river")
 
@@ -86,12 +86,12 @@ def test_it_takes_the_place_of_the_model_which_does_not_change(model, cleaner):
 
 
 def test_a_model_of_a_class_of_its_own_keeps_it(bert_folder, cleaner):
-    own = OwnModel(str(bert_folder), device="cpu")
-    guarded = guard(own, cleaner)
+    own_model = OwnModel(str(bert_folder), device="cpu")
+    guarded = guard(own_model, cleaner)
     assert isinstance(guarded, OwnModel)
-    same(guarded.twice(DIRTY[0]), own.encode([CLEAN[0]] * 2))
+    same(guarded.twice(DIRTY[0]), own_model.encode([CLEAN[0]] * 2))
     for again in (copy.deepcopy(guarded), pickle.loads(pickle.dumps(guarded))):  # as other processes get it
-        same(again.encode(DIRTY), own.encode(CLEAN))
+        same(again.encode(DIRTY), own_model.encode(CLEAN))
     assert type(guarded.unguarded) is OwnModel
 
 
@@ -104,11 +104,11 @@ def test_a_saved_model_is_the_plain_one(guarded, model, tmp_path):
 
 
 def test_a_cleaner_that_reports_leaves_texts_alone_and_one_that_refuses_refuses(model, reporting, refusing):
-    found = []
-    reports = guard(model, reporting, on_found=lambda *told: found.append(told))
+    reports_of_texts = []
+    reports = guard(model, reporting, on_found=lambda *report: reports_of_texts.append(report))
     same(reports.encode(DIRTY), model.encode(DIRTY))
-    assert sorted(text for text, _ in found) == sorted(DIRTY[:2])
-    assert {span.what for _, cleaned in found for span in cleaned.reported} == {"stone", "[SEP]"}
+    assert sorted(text for text, _ in reports_of_texts) == sorted(DIRTY[:2])
+    assert {span.what for _, cleaned in reports_of_texts for span in cleaned.reported} == {"stone", "[SEP]"}
     with pytest.raises(RefusedTextError, match=r"'a bird \[SEP\] near the market': the text contains"):
         guard(model, refusing).encode(DIRTY)
 

@@ -22,19 +22,19 @@ def documents():
 
 
 def test_documents_are_cleaned_with_their_ids_and_metadata(documents, cleaner, reporting):
-    before = [each.to_dict() for each in documents]
-    found = StickyTokenCleaner(cleaner).run(documents)["documents"]
-    assert [each.content for each in found] == ["the river", "a bird", None, "a stone"]
-    assert [each.id for each in found] == [each.id for each in documents]
-    assert found[1].meta == {"source": "b", "stickytoken": "1 flagged"}
-    assert found[1].score == 0.5
-    assert found[0] is documents[0]
-    assert found[2] is documents[2]
-    assert [each.to_dict() for each in documents] == before
-    assert (found[1].embedding, found[1].sparse_embedding) == (None, None)  # those of the old text
-    left = StickyTokenCleaner(reporting).run(documents)["documents"][1]
-    assert (left.content, left.embedding) == (documents[1].content, [1.0, 2.0])
-    assert left.meta["stickytoken"] == "1 flagged left"
+    before = [document.to_dict() for document in documents]
+    cleaned = StickyTokenCleaner(cleaner).run(documents)["documents"]
+    assert [document.content for document in cleaned] == ["the river", "a bird", None, "a stone"]
+    assert [document.id for document in cleaned] == [document.id for document in documents]
+    assert cleaned[1].meta == {"source": "b", "stickytoken": "1 flagged"}
+    assert cleaned[1].score == 0.5
+    assert cleaned[0] is documents[0]
+    assert cleaned[2] is documents[2]
+    assert [document.to_dict() for document in documents] == before
+    assert (cleaned[1].embedding, cleaned[1].sparse_embedding) == (None, None)  # those of the old text
+    document = StickyTokenCleaner(reporting).run(documents)["documents"][1]
+    assert (document.content, document.embedding) == (documents[1].content, [1.0, 2.0])
+    assert document.meta["stickytoken"] == "1 flagged left"
 
 
 def test_a_pipeline_is_saved_with_the_whole_cleaner(documents, cleaner_file, tmp_path):
@@ -44,8 +44,8 @@ def test_a_pipeline_is_saved_with_the_whole_cleaner(documents, cleaner_file, tmp
     assert str(cleaner_file) not in saved
     again = Pipeline.loads(saved, allowed_modules=["stickytoken.*"])
     assert again.to_dict() == pipeline.to_dict()
-    found = again.run({"clean": {"documents": documents}})["clean"]["documents"]
-    assert found[1].meta == {"source": "b", "found": "1 flagged"}
+    cleaned = again.run({"clean": {"documents": documents}})["clean"]["documents"]
+    assert cleaned[1].meta == {"source": "b", "found": "1 flagged"}
 
 
 def test_a_refused_document_is_named_and_what_is_no_list_of_documents_is_refused(

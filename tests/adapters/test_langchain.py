@@ -25,16 +25,16 @@ def documents():
 
 def test_documents_are_cleaned_with_their_ids_and_metadata(documents, cleaner, cleaner_file):
     step = StickyTokenCleaner(cleaner)
-    before = [each.model_dump() for each in documents]
+    before = [document.model_dump() for document in documents]
     assert isinstance(step, BaseDocumentTransformer)
-    found = step.transform_documents(documents)
-    assert [each.page_content for each in found] == ["the river", "a bird", "a stone", ""]
-    assert [each.id for each in found] == ["1", "2", None, None]
-    assert found[1].metadata == {"source": "b", "tags": ["x"], "stickytoken": "1 flagged"}
-    assert (type(found[2]), found[2].number) == (Chapter, 7)
-    assert found[0] is documents[0]
-    assert found[3] is documents[3]
-    assert [each.model_dump() for each in documents] == before
+    cleaned = step.transform_documents(documents)
+    assert [document.page_content for document in cleaned] == ["the river", "a bird", "a stone", ""]
+    assert [document.id for document in cleaned] == ["1", "2", None, None]
+    assert cleaned[1].metadata == {"source": "b", "tags": ["x"], "stickytoken": "1 flagged"}
+    assert (type(cleaned[2]), cleaned[2].number) == (Chapter, 7)
+    assert cleaned[0] is documents[0]
+    assert cleaned[3] is documents[3]
+    assert [document.model_dump() for document in documents] == before
     without = StickyTokenCleaner(cleaner_file, note=None).transform_documents(documents)
     assert (without[1].page_content, without[1].metadata) == ("a bird", documents[1].metadata)
 
@@ -42,6 +42,8 @@ def test_documents_are_cleaned_with_their_ids_and_metadata(documents, cleaner, c
 def test_a_refused_document_is_named_and_a_reported_one_stays(documents, refusing, reporting):
     with pytest.raises(RefusedTextError, match="document 3: the text contains the text of a special token"):
         StickyTokenCleaner(refusing).transform_documents(documents)
-    found = StickyTokenCleaner(reporting).transform_documents(documents)
-    assert [each.page_content for each in found] == [each.page_content for each in documents]
-    assert found[2].metadata == {"stickytoken": "1 special left"}
+    cleaned = StickyTokenCleaner(reporting).transform_documents(documents)
+    assert [document.page_content for document in cleaned] == [
+        document.page_content for document in documents
+    ]
+    assert cleaned[2].metadata == {"stickytoken": "1 special left"}

@@ -45,22 +45,22 @@ def texts(nodes):
 
 def test_nodes_are_cleaned_with_all_else_that_they_hold(nodes, cleaner):
     before = [node.to_dict() for node in nodes]
-    found = StickyTokenCleaner(cleaner=cleaner)(nodes)
-    assert texts(found) == ["the river", "a bird", "a stone", "one", "two", "", ""]
-    assert [type(node) for node in found] == [type(node) for node in nodes]
-    assert [node.node_id for node in found] == list("1234567")
-    assert found[1].relationships == nodes[1].relationships
-    assert (found[1].start_char_idx, found[1].embedding) == (5, None)
-    assert found[3].text_resource.mimetype == "text/html"
-    assert found[3].image_resource == nodes[3].image_resource
-    assert found[4].index_id == "other"
-    assert all(found[place] is nodes[place] for place in (0, 5, 6))
+    cleaned = StickyTokenCleaner(cleaner=cleaner)(nodes)
+    assert texts(cleaned) == ["the river", "a bird", "a stone", "one", "two", "", ""]
+    assert [type(node) for node in cleaned] == [type(node) for node in nodes]
+    assert [node.node_id for node in cleaned] == list("1234567")
+    assert cleaned[1].relationships == nodes[1].relationships
+    assert (cleaned[1].start_char_idx, cleaned[1].embedding) == (5, None)
+    assert cleaned[3].text_resource.mimetype == "text/html"
+    assert cleaned[3].image_resource == nodes[3].image_resource
+    assert cleaned[4].index_id == "other"
+    assert all(cleaned[index] is nodes[index] for index in (0, 5, 6))
     assert [node.to_dict() for node in nodes] == before
     # The note is not embedded.
-    assert found[1].metadata == {"source": "b", "stickytoken": "1 flagged"}
+    assert cleaned[1].metadata == {"source": "b", "stickytoken": "1 flagged"}
     for mode in (MetadataMode.EMBED, MetadataMode.LLM):
-        assert found[1].get_content(mode) == "source: b\n\na bird"
-    assert found[2].excluded_embed_metadata_keys == ["file", "stickytoken"]
+        assert cleaned[1].get_content(mode) == "source: b\n\na bird"
+    assert cleaned[2].excluded_embed_metadata_keys == ["file", "stickytoken"]
     assert StickyTokenCleaner(cleaner=cleaner, note=None)(nodes)[1].metadata == {"source": "b"}
 
 
@@ -84,7 +84,7 @@ def test_it_is_serialised_with_the_whole_cleaner(nodes, cleaner):
 def test_a_refused_node_is_named_and_a_reported_one_stays(nodes, refusing, reporting):
     with pytest.raises(RefusedTextError, match="node '3': the text contains the text of a special token"):
         StickyTokenCleaner(cleaner=refusing)(nodes)
-    found = StickyTokenCleaner(cleaner=reporting)(nodes)
-    assert texts(found) == texts(nodes)
-    assert found[1].metadata["stickytoken"] == "1 flagged left"
-    assert found[1].embedding == [1.0]
+    cleaned = StickyTokenCleaner(cleaner=reporting)(nodes)
+    assert texts(cleaned) == texts(nodes)
+    assert cleaned[1].metadata["stickytoken"] == "1 flagged left"
+    assert cleaned[1].embedding == [1.0]

@@ -27,7 +27,7 @@ PARTS = (
 )  # fmt: skip
 texts = st.lists(
     st.tuples(st.sampled_from(PARTS), st.sampled_from((1, 1, 1, 2, 4, 5))).map(
-        lambda each: each[0] * each[1]
+        lambda pair: pair[0] * pair[1]
     ),
     max_size=40,
 ).map("".join)
@@ -107,7 +107,7 @@ def test_text_nested_too_deep_to_be_ordinary_takes_a_few_rounds_all_the_same():
         lambda size: "able " * size,
         lambda size: "a" * size,
         lambda size: "<|endof" * size + "text|>" * size,
-        lambda size: "".join(f"word{place % 16} " for place in range(size)),
+        lambda size: "".join(f"word{index % 16} " for index in range(size)),
         lambda size: "able\u200b" * size,
         lambda size: "".join(random.Random(7).choices("abc ", k=size)),
         lambda size: "".join(random.Random(7).choices(("zebra ", "lion ", "tiger ", "wolf "), k=size)),
@@ -140,7 +140,7 @@ def work(text):
 
 def test_a_long_text_is_cleaned_in_segments_as_a_whole(monkeypatch):
     monkeypatch.setattr(spans, "_SEGMENT", 20_000)
-    words, copies = [f"word{place * 7 % 5000}" for place in range(6_000)], ["able"] * 4
+    words, copies = [f"word{index * 7 % 5000}" for index in range(6_000)], ["able"] * 4
     assert CLEANER(" ".join([*copies, *words[:3_000], *copies, *words[3_000:], *copies])) == " ".join(words)
     assert CLEANER("able " * 8_000) == ""
     assert CLEANER("buy it now " * 4_000) == "buy it now "
@@ -159,7 +159,7 @@ def test_actions_say_what_is_done_with_each_kind():
         Cleaner(RULES, {"special": "refuse"})(text)
     # Removals have offsets of the text as it was.
     once = Cleaner(RULES, {"special": "replace"}, replacement="~").clean("able, able; able, able [SEP]")
-    assert [(each.start, each.end) for each in once.removals] == [(0, 24), (23, 28)]
+    assert [(removal.start, removal.end) for removal in once.removals] == [(0, 24), (23, 28)]
     assert once.text == ""
 
 
@@ -192,7 +192,7 @@ def test_edits_turn_a_text_into_the_cleaned_one(text):
 @settings(max_examples=80)
 def test_texts_that_are_one_document_are_cleaned_as_one(parts):
     cleaned, edits = CLEANER.clean_parts(parts)
-    after = [edited_text(text, own) for text, own in zip(parts, edits, strict=True)]
+    after = [edited_text(text, text_edits) for text, text_edits in zip(parts, edits, strict=True)]
     assert " ".join(after) == cleaned.text
     assert CLEANER.clean_parts(after)[1] == [()] * len(parts)
 
@@ -299,11 +299,11 @@ def clean(*arguments, content=b""):
 
 def test_lines_are_cleaned_and_everything_else_passes_through(cleaner_file):
     content = b"able able able able air\r\nflow \xff \x00 x\n\n[SE[SEP]P] end"
-    status, output, said = clean(cleaner_file, content=content)
+    status, output, errors = clean(cleaner_file, content=content)
     assert (status, output) == (0, b"air\r\nflow \xff \x00 x\n\nend")
-    assert "2 of 2 documents changed (flagged token: 1, special token: 1)" in said
-    assert "1 record without readable text, passed through unchanged:" in said
-    assert "standard input, line 2: byte 30 (0xff) is not UTF-8" in said
+    assert "2 of 2 documents changed (flagged token: 1, special token: 1)" in errors
+    assert "1 record without readable text, passed through unchanged:" in errors
+    assert "standard input, line 2: byte 30 (0xff) is not UTF-8" in errors
 
 
 def test_the_difference_and_the_removals_can_be_printed(cleaner_file, tmp_path):
@@ -314,8 +314,8 @@ def test_the_difference_and_the_removals_can_be_printed(cleaner_file, tmp_path):
     counts = document["documents"], document["changed"], document["changed_by_cause"]
     assert counts == (2, 1, {"special": 1})
     (removal,) = document["removals"]
-    place = {"id": "line 2", "line": 2, "start": 6, "end": 12}
-    assert removal == place | {"kind": "special", "what": "[SEP]", "text": "[SEP] "}
+    location = {"id": "line 2", "line": 2, "start": 6, "end": 12}
+    assert removal == location | {"kind": "special", "what": "[SEP]", "text": "[SEP] "}
 
 
 @pytest.mark.parametrize(
@@ -332,16 +332,16 @@ def test_the_difference_and_the_removals_can_be_printed(cleaner_file, tmp_path):
     ],
 )
 def test_what_is_wrong_with_a_command_is_said_in_one_line(cleaner_file, arguments, status, message):
-    given = arguments.replace("RULES", str(cleaner_file)).split()
-    found, _, said = clean(*given, content=b"air\n[SEP]\n")
-    assert (found, said.count("\n")) == (status, 1)
-    assert message in said
+    arguments_of_case = arguments.replace("RULES", str(cleaner_file)).split()
+    found, _, errors = clean(*arguments_of_case, content=b"air\n[SEP]\n")
+    assert (found, errors.count("\n")) == (status, 1)
+    assert message in errors
 
 
 def test_the_rules_of_a_run_can_be_written_and_used(planted_run, tmp_path):
-    status, output, said = clean(planted_run, "--rules-out", tmp_path / "cleaner.json")
+    status, output, errors = clean(planted_run, "--rules-out", tmp_path / "cleaner.json")
     assert (status, output) == (0, b"")
     cleaner = Cleaner.from_file(tmp_path / "cleaner.json")
-    assert f"{len(cleaner.rules.words)} words" in said
+    assert f"{len(cleaner.rules.words)} words" in errors
     assert "<|endoftext|>" in cleaner.rules.specials
     assert cleaner.source["identity"]

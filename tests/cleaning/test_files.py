@@ -32,7 +32,7 @@ PARTS = (
     '"', "'", "\\", "\\u0041", "/",
 )  # fmt: skip
 pieces = st.tuples(st.sampled_from(PARTS), st.sampled_from((1, 1, 1, 2, 4, 5)))
-texts = st.lists(pieces, max_size=25).map(lambda chosen: "".join(part * count for part, count in chosen))
+texts = st.lists(pieces, max_size=25).map(lambda chosen: "".join(piece * count for piece, count in chosen))
 long_texts = st.lists(st.one_of(texts, st.sampled_from(("\n", ",", "\t"))), max_size=3).map("".join)
 others = st.sampled_from(
     (
@@ -94,14 +94,16 @@ def json_cases(draw) -> Case:
             continue
         escaped = draw(st.booleans())
         space = draw(st.sampled_from((b"", b" ", b"\t ")))
-        own = [draw(long_texts) + draw(st.sampled_from(("", "", "\ud800"))) for _ in range(1 + has_title)]
+        texts_of_row = [
+            draw(long_texts) + draw(st.sampled_from(("", "", "\ud800"))) for _ in range(1 + has_title)
+        ]
         fixed = [b'{"_id":' + space + json_text(draw(others), escaped) + b', "url" : ']
         fixed[0] += json_text(draw(others), escaped) + b"," + space
         fixed[0] += b'"title": ' if has_title else b'"te\\u0078t":' + space
         if has_title:
             fixed.append(b', "text":' + space)
         fixed.append(b', "n": 1.50, "nested": {"text": "[SEP]"}' + space + b"}")
-        records.append(Record(fixed, own, [json_text(text, escaped) for text in own]))
+        records.append(Record(fixed, texts_of_row, [json_text(text, escaped) for text in texts_of_row]))
     last = b'{"_id": "last", "url": "", "title": "", "text": "a plain line"}'
     records.append(Record([last], [], []))
     newline = draw(st.sampled_from((b"\n", b"\r\n")))
@@ -196,7 +198,10 @@ def test_lines_and_rows_keep_every_byte_but_those_of_the_text(case, packed, scan
             expected = []
             if record.texts:
                 _, edits = cleaner.clean_parts([unicode_text(text) for text in record.texts])
-                expected = [edited_text(text, own) for text, own in zip(record.texts, edits, strict=True)]
+                expected = [
+                    edited_text(text, text_edits)
+                    for text, text_edits in zip(record.texts, edits, strict=True)
+                ]
             for fixed, text in zip(record.fixed, [*expected, None], strict=True):
                 assert rest.startswith(fixed)
                 rest = rest[len(fixed) :]
@@ -282,17 +287,17 @@ def test_a_column_is_named_and_no_other_is_cleaned(cleaner_file, write):
     path = write("own.csv", "key,body,text\n[SEP],air [SEP] flow,[SEP]\n")
     _, output, _ = command(cleaner_file, path, "--column", "body", "--id", "key")
     assert output == b"key,body,text\n[SEP],air flow,[SEP]\n"
-    status, output, said = command(cleaner_file, path, "--column", "nothing")
+    status, output, errors = command(cleaner_file, path, "--column", "nothing")
     assert (status, output) == (1, b"")
-    assert "has no column 'nothing': it has key, body, text" in said
+    assert "has no column 'nothing': it has key, body, text" in errors
 
 
 def test_a_file_may_be_cleaned_in_place(cleaner_file, write):
     path = write("own.txt", "air [SEP] flow\nvery very very very good\n")
-    status, output, said = command(cleaner_file, path, "--out", path)
+    status, output, errors = command(cleaner_file, path, "--out", path)
     assert (status, output, path.read_bytes()) == (0, b"", b"air flow\nvery good\n")
-    assert "2 of 2 documents changed (special token: 1, repetition: 1)" in said
-    assert "the first copy of each repetition stays in 1 document" in said
+    assert "2 of 2 documents changed (special token: 1, repetition: 1)" in errors
+    assert "the first copy of each repetition stays in 1 document" in errors
 
 
 @pytest.mark.parametrize("wrong", [("--action", "special=refuse"), ("--column", "nothing")])
@@ -307,30 +312,30 @@ def test_nothing_is_written_if_anything_is_wrong(cleaner_file, write, tmp_path, 
 
 def test_a_damaged_compressed_file_is_an_error_and_writes_nothing(cleaner_file, write):
     path = write("own.txt.gz", gzip.compress(b"air [SEP] flow\n" * 1000)[:-12])
-    status, output, said = command(cleaner_file, path)
+    status, output, errors = command(cleaner_file, path)
     assert (status, output) == (1, b"")
-    assert "own.txt.gz is damaged or is not compressed by gzip" in said
+    assert "own.txt.gz is damaged or is not compressed by gzip" in errors
 
 
 def test_the_ending_of_the_output_decides_whether_it_is_compressed(cleaner_file, write, tmp_path):
     path = write("own.txt", "air [SEP] flow\n")
     command(cleaner_file, path, "--out", tmp_path / "out.txt.gz")
     assert gzip.decompress((tmp_path / "out.txt.gz").read_bytes()) == b"air flow\n"
-    status, _, said = command(cleaner_file, path, "--out", tmp_path / "out.csv")
+    status, _, errors = command(cleaner_file, path, "--out", tmp_path / "out.csv")
     assert status == 1
-    assert "the format stays" in said
+    assert "the format stays" in errors
 
 
 def test_what_is_suspected_is_reported_and_goes_on_request(cleaner_file, write):
     words = [f"word{number} zebra" if number % 2 else f"word{number}" for number in range(15)]
     path = write("own.txt", f"{' '.join(words)}\n")
-    _, output, said = command(cleaner_file, path)
+    _, output, errors = command(cleaner_file, path)
     assert output == path.read_bytes()
-    assert "none of 1 document changed" in said
-    assert "suspected copies of another word stay in 1 document: --remove-suspected removes them" in said
-    _, output, said = command(cleaner_file, path, "--remove-suspected")
+    assert "none of 1 document changed" in errors
+    assert "suspected copies of another word stay in 1 document: --remove-suspected removes them" in errors
+    _, output, errors = command(cleaner_file, path, "--remove-suspected")
     assert b"zebra" not in output
-    assert "1 of 1 document changed (suspected copies: 1)" in said
+    assert "1 of 1 document changed (suspected copies: 1)" in errors
 
 
 def test_all_flagged_words_go_on_request(cleaner_file, write):
@@ -341,9 +346,9 @@ def test_all_flagged_words_go_on_request(cleaner_file, write):
 
 def test_a_row_of_a_single_field_is_never_lost(cleaner_file, write):
     path = write("own.csv", f"text\n{scanned.copies()}\nlast\n")
-    _, output, said = command(cleaner_file, path)
+    _, output, errors = command(cleaner_file, path)
     assert output == b'text\n""\nlast\n'
-    assert "no text is left in 1 document" in said
+    assert "no text is left in 1 document" in errors
 
 
 def test_a_replacement_must_not_end_a_line(scanned_run, write):

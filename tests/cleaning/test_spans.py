@@ -74,10 +74,10 @@ def test_a_few_words_in_no_fixed_order_are_a_guess_unless_they_go_on_and_on():
 
 
 def test_many_copies_are_a_guess_unless_they_keep_company():
-    places = (3, 10, 24, 31, 45, 52, 70, 90)
+    positions = (3, 10, 24, 31, 45, 52, 70, 90)
 
     def planted(copies):
-        return " ".join(f"word{n} {copies}" if n in places else f"word{n}" for n in range(100))
+        return " ".join(f"word{n} {copies}" if n in positions else f"word{n}" for n in range(100))
 
     assert {kind for _, kind, _ in found(planted("zebra"))} == {SpanKind.SUSPECTED}
     assert found(planted("boundary layer")) == []
@@ -85,7 +85,7 @@ def test_many_copies_are_a_guess_unless_they_keep_company():
 
 def test_special_tokens_are_found_in_disguise_too():
     text = "<|endof<|endoftext|>text|> ［ＳＥＰ］ air [S\u200bEP] [sep]"
-    assert [part for part, kind, _ in found(text)] == ["<|endoftext|>", "［ＳＥＰ］", "[S\u200bEP]"]
+    assert [span_text for span_text, kind, _ in found(text)] == ["<|endoftext|>", "［ＳＥＰ］", "[S\u200bEP]"]
     (span,) = find_spans("air [SEP] [SEP][SEP]", RULES)
     assert (span.count, span.what, span.first_end) == (3, "[SEP]", 9)
 
@@ -115,6 +115,6 @@ def test_other_copies_and_what_punctuation_separates_are_no_company(copies):
 )
 def test_another_word_at_regular_distances_in_ever_new_company_is_planted(copy, copies, uneven, count):
     words = ["".join(letters) for letters in itertools.product("bdfgk", "aeiou", "lmnr", "aeio")]
-    parts = [words[20 * part : 20 * part + 20 + part % 2 * uneven] for part in range(copies)]
-    text = " ".join(" ".join([*part, copy]) for part in parts)
+    sentences = [words[20 * start : 20 * start + 20 + start % 2 * uneven] for start in range(copies)]
+    text = " ".join(" ".join([*sentence, copy]) for sentence in sentences)
     assert found(text) == [("violet", SpanKind.SUSPECTED, 1)] * count

@@ -27,14 +27,14 @@ STYLES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_narrow_terminal_breaks_text_between_words_and_never_a_number(width, monkeypatch, capsys):
-    known = ("layer", "value", "low", "high", "benign low", "benign high", "deviations")
+    known_names = ("layer", "value", "low", "high", "benign low", "benign high", "deviations")
     rows = [
         ["embedding cosine to unused", 3, -0.1961, -0.1971, 0.1951, -0.4417, 0.4518, 1.1472, "no"],
         ["attributed to copies", None, 0.4423, 0.4074, 0.4773, -0.0883, 0.2321, 829.5, "yes"],
     ]
     for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", str(width))):
         monkeypatch.setenv(name, value)
-    console.print_table("measures", ("measure", *known, "outside"), rows)
+    console.print_table("measures", ("measure", *known_names, "outside"), rows)
     lines = STYLES.sub("", capsys.readouterr().out).splitlines()
     assert max(map(len, lines)) <= width
     words = set(" ".join(lines).split())
@@ -122,8 +122,8 @@ def test_quiet_prints_results_and_errors_only(bert_folder, sentence_file, tmp_pa
     again = planted.command(*arguments, "--out", tmp_path / "run", "--quiet")
     computes = "\ncomputes: on cpu in float32, inputs of at most 64 tokens, vectors of "
     batches = "batches of at most 1024 tokens on cpu"
-    for said in (f"model: {bert_folder} (folder), weights ", computes, batches, "note:", "report:"):
-        assert said in loud.stderr
+    for phrase in (f"model: {bert_folder} (folder), weights ", computes, batches, "note:", "report:"):
+        assert phrase in loud.stderr
     assert (again.exit_code, again.stdout, again.stderr) == (0, loud.stdout, "")
     planted.refused("detect", tmp_path / "absent", "--quiet", saying="^error: no folder")
 
@@ -135,7 +135,7 @@ TOLD += ["note: a guess", "FutureWarning: old"]
 @pytest.mark.parametrize(
     ("level", "shown"), [(Verbosity.QUIET, []), (Verbosity.NORMAL, TOLD[::3]), (Verbosity.VERBOSE, TOLD)]
 )
-def test_log_records_and_warnings_are_lines(capsys, clock, level, shown):
+def test_log_records_and_warnings_are_lines(capsys, clock, level, printed):
     with warnings.catch_warnings(), verbosity(level), progress_bar(interval=0) as progress:
         console.show_warnings_as_notes()
         logging.getLogger("stickytoken.encoders").warning("memory is %s", "short")
@@ -146,8 +146,8 @@ def test_log_records_and_warnings_are_lines(capsys, clock, level, shown):
         progress(Progress("score", 2, 2, 2, 2))
     logging.getLogger("stickytoken.encoders").info("afterwards")
     if level is not Verbosity.QUIET:
-        shown = [*shown, "score: 2 of 2 in 0 s"]
-    assert lines(capsys) == shown
+        printed = [*printed, "score: 2 of 2 in 0 s"]
+    assert lines(capsys) == printed
 
 
 def test_threads_that_wait_for_one_another_sleep(monkeypatch):
@@ -165,13 +165,13 @@ except SystemExit:
 
 
 def test_hostile_vocabulary_is_printed_escaped_by_tokens(tmp_path):
-    vocabulary = {"[UNK]": 0} | {text: place for place, text in enumerate(HOSTILE, start=1)}
+    vocabulary = {"[UNK]": 0} | {text: token_id for token_id, text in enumerate(HOSTILE, start=1)}
     Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
     result = planted.command("tokens", tmp_path, "--category", "OK", "--limit", "99")
     assert result.exit_code == 0
     assert_harmless(result.stdout)
-    for shown in HOSTILE.values():
-        assert len(re.findall(rf"(?<!\S){re.escape(shown)}(?!\S)", result.stdout)) == 2, shown
+    for escaped in HOSTILE.values():
+        assert len(re.findall(rf"(?<!\S){re.escape(escaped)}(?!\S)", result.stdout)) == 2, escaped
 
 
 @pytest.mark.parametrize("filters", [[], ["--verdict", "sticky"]], ids=["summary", "list"])
@@ -186,15 +186,15 @@ def test_hostile_tokens_of_a_run_are_printed_escaped_by_show(planted_run, tmp_pa
     assert result.exit_code == 0
     assert_harmless(result.stdout)
     assert filters or r"\x1b[31m[bold]evil\u202e: " in result.stdout
-    listed = [shown for shown in HOSTILE.values() if f" {shown} " in result.stdout]
+    listed = [escaped for escaped in HOSTILE.values() if f" {escaped} " in result.stdout]
     assert len(listed) == (len(HOSTILE) if filters else 20)
-    found = planted.document(planted.command("show", run, *filters, "--format", "json"))
-    assert {row["token"] for row in found["tokens" if filters else "sticky"]} == set(HOSTILE)
+    document = planted.document(planted.command("show", run, *filters, "--format", "json"))
+    assert {row["token"] for row in document["tokens" if filters else "sticky"]} == set(HOSTILE)
     terminal = planted.command("show", run, *filters, FORCE_COLOR="1", COLUMNS="120").stdout
     styles = r"\x1b\[[0-9;]*m"
     assert_harmless(re.sub(styles, "", terminal))
     assert set(re.findall(styles, terminal)) <= {"\x1b[1m", "\x1b[0m", "\x1b[3m", "\x1b[1;3m"}
-    assert [shown for shown in HOSTILE.values() if shown in terminal] == listed
+    assert [escaped for escaped in HOSTILE.values() if escaped in terminal] == listed
 
 
 def test_hostile_arguments_are_escaped_in_errors(planted_folder, sentence_file, tmp_path):

@@ -199,6 +199,6 @@ def test_a_command_that_failed_on_its_input_blocks_nothing(bert_folder, sentence
     options = ("--sentences", sentence_file, *planted.SMALL_OPTIONS, "--sample", 5, "--out")
     saying = "the vector of the text .* is not finite: the weights are damaged"
     planted.refused("detect", tmp_path / "damaged", *options, tmp_path / "other", saying=saying)
-    given = ("detect", bert_folder, *options, tmp_path / "run")
-    planted.refused(*given, "--set", "sentence-count=1000", saying="distinct sentences, but 1000")
-    assert planted.command(*given).exit_code == 0
+    arguments = ("detect", bert_folder, *options, tmp_path / "run")
+    planted.refused(*arguments, "--set", "sentence-count=1000", saying="distinct sentences, but 1000")
+    assert planted.command(*arguments).exit_code == 0

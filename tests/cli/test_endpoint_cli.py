@@ -33,8 +33,8 @@ def place(tmp_path_factory):
         run = profiled.detect_profile(encoder, folder / "run", insertion="words")
         assert run.sticky["token"].to_list() == [scanned.STICKY]
         (folder / "corpus.txt").write_text("\n".join(profiled.corpus(160).texts) + "\n", encoding="utf-8")
-        own = "\n".join(profiled.sentences(300, seed=3))
-        (folder / "own.txt").write_text(f"{own}\n", encoding="utf-8")
+        texts = "\n".join(profiled.sentences(300, seed=3))
+        (folder / "own.txt").write_text(f"{texts}\n", encoding="utf-8")
         yield SimpleNamespace(server=server, url=url, folder=folder, run=run.path)
 
 
@@ -58,10 +58,10 @@ def test_a_detection_finds_what_the_model_itself_finds_and_pays_once(place, tmp_
     options = ("--sentences", place.folder / "corpus.txt", "--set", "report=false", "--format", "json")
     endpoint = (f"{place.url}#mini", "--set", f"tokenizer={model}", *options, "--out", tmp_path / "run")
     price = ("--set", "price-per-million=10")
-    asked = planted.command("detect", *endpoint, *price)
-    assert asked.exit_code == 1
-    assert "estimate: " in asked.stderr
-    assert "pass --yes" in asked.stderr
+    refusal = planted.command("detect", *endpoint, *price)
+    assert refusal.exit_code == 1
+    assert "estimate: " in refusal.stderr
+    assert "pass --yes" in refusal.stderr
     before = server.tokens
     stopped = planted.command("detect", *endpoint, *price, "--yes", "--max-cost", "0.5")
     assert stopped.exit_code == 1
@@ -69,23 +69,25 @@ def test_a_detection_finds_what_the_model_itself_finds_and_pays_once(place, tmp_
     assert 0.25 < (server.tokens - before) * 10 / 1e6 <= 0.5
     done = planted.command("detect", *endpoint)
     assert done.exit_code == 0, done.stderr
-    least = number(r"estimate: .*? ([\d,]+) tokens, cost", stopped.stderr)
-    most = number(r"at most ([\d,]+) tokens, cost .*, depending on what is found", stopped.stderr)
-    assert least < server.tokens - before <= most
-    seen = server.seen
+    lowest = number(r"estimate: .*? ([\d,]+) tokens, cost", stopped.stderr)
+    highest = number(r"at most ([\d,]+) tokens, cost .*, depending on what is found", stopped.stderr)
+    assert lowest < server.tokens - before <= highest
+    requests_before = server.seen
     again = planted.command("detect", *endpoint)
-    assert (again.exit_code, again.stdout, server.seen) == (0, done.stdout, seen)
+    assert (again.exit_code, again.stdout, server.seen) == (0, done.stdout, requests_before)
     local = ("detect", model, *options, "--out", tmp_path / "local", "--insertion", "words")
     assert planted.command(*local).exit_code == 0
-    run, own = open_run(tmp_path / "run"), open_run(tmp_path / "local")
-    assert run.tokens["verdict"].to_list() == own.tokens["verdict"].to_list()
+    run, local_run = open_run(tmp_path / "run"), open_run(tmp_path / "local")
+    assert run.tokens["verdict"].to_list() == local_run.tokens["verdict"].to_list()
     assert not run.sticky.is_empty()
     # Without rows of the model, the last round takes some other tokens.
-    both = (run.tokens["texts"] == own.tokens["texts"]) & (run.tokens["texts"] > run.tokens["texts"].min())
-    assert both.sum() > 128
-    assert (run.tokens["lift"] - own.tokens["lift"]).filter(both).abs().max() < 1e-6
+    is_measured_closely = (run.tokens["texts"] == local_run.tokens["texts"]) & (
+        run.tokens["texts"] > run.tokens["texts"].min()
+    )
+    assert is_measured_closely.sum() > 128
+    assert (run.tokens["lift"] - local_run.tokens["lift"]).filter(is_measured_closely).abs().max() < 1e-6
     assert run.tokens["copies_seen"].min() > 0.8
-    for result in (asked, stopped, done):
+    for result in (refusal, stopped, done):
         assert KEY not in result.stdout + result.stderr
     assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
@@ -148,11 +150,11 @@ def test_the_key_is_in_no_file_and_no_output(place, monkeypatch):
     monkeypatch.setattr(place.server.behaviour, "key", "another")
     refused = said_by(*embedding("second.parquet"), "--prompt", "never sent: ", "--format", "json")
     assert "Incorrect API key provided: [key]" in refused
-    kept = [path.read_bytes() for path in place.folder.rglob("*") if path.is_file()]
-    assert any(b"report" in content for content in kept)
+    contents = [path.read_bytes() for path in place.folder.rglob("*") if path.is_file()]
+    assert any(b"report" in content for content in contents)
     for spelling in (KEY, KEY[::-1], base64.b64encode(KEY.encode()).decode().rstrip("=")):
         assert spelling not in logged + crashed + reported + refused
-        assert not any(spelling.encode() in content for content in kept)
+        assert not any(spelling.encode() in content for content in contents)
 
 
 @pytest.mark.slow

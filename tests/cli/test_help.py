@@ -52,8 +52,8 @@ def in_a_repository(tmp_path, monkeypatch):
 
 
 def options(name):
-    own = [option for option in COMMANDS[name].params if isinstance(option, TyperOption)]
-    return {option.name: option for option in own}
+    own_options = [option for option in COMMANDS[name].params if isinstance(option, TyperOption)]
+    return {option.name: option for option in own_options}
 
 
 def settings(name):
@@ -90,8 +90,8 @@ def test_help_shows_what_people_use_fits_a_narrow_terminal_and_lists_the_rest_as
     assert (result.exit_code, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    shown = [line for line in lines if line.startswith(("│ --", "│ *  --", "│    --"))]
-    assert 0 < len(shown) <= (25 if name == "detect" else 20)
+    option_lines = [line for line in lines if line.startswith(("│ --", "│ *  --", "│    --"))]
+    assert 0 < len(option_lines) <= (25 if name == "detect" else 20)
     titles = [title for title in re.findall(r"^╭─ (.+?) ─+╮$", result.stdout, re.M) if title != "Arguments"]
     assert titles == [title for title in PANELS if title in titles]
     for option in ("--help", "--quiet", "--verbose", "-q", "-v"):
@@ -103,7 +103,7 @@ def test_help_shows_what_people_use_fits_a_narrow_terminal_and_lists_the_rest_as
     assert "Args:" not in result.stdout
     if others:
         listed = planted.command(name, "--set", "help", COLUMNS="200").stdout
-        assert [each for each in others if f"\n{each} " not in listed] == []
+        assert [command for command in others if f"\n{command} " not in listed] == []
 
 
 @pytest.mark.parametrize(
@@ -128,21 +128,21 @@ def test_the_help_of_every_command_has_an_example_that_the_command_takes(name, t
 
 def test_an_option_has_one_meaning_in_every_command():
     """The same name is the same kind of value, and stands in the same panel."""
-    seen = {}
+    values_seen = {}
     for command in COMMANDS:
         for name, option in options(command).items():
             if (command, name) != ("tune", "prompt"):  # it has a default of its own
                 described = (str(option.type_descriptor.annotation), option.rich_help_panel)
-                seen.setdefault(option.opts[0], set()).add(described)
+                values_seen.setdefault(option.opts[0], set()).add(described)
     # A report is html; tune takes one task file, others several names; the web app opens several runs.
-    assert {name for name, uses in seen.items() if len(uses) > 1} == {"--format", "--task", "--run"}
+    assert {name for name, uses in values_seen.items() if len(uses) > 1} == {"--format", "--task", "--run"}
 
 
 def test_every_option_reaches_load_encoder(monkeypatch, tmp_path):
-    found = {}
+    loaded_with = {}
 
-    def load(model, **given):
-        found.update(given, model=model)
+    def load(model, **loading_options):
+        loaded_with.update(loading_options, model=model)
         raise InputError("enough")
 
     monkeypatch.setattr(encoders, "load_encoder", load)
@@ -151,27 +151,27 @@ def test_every_option_reaches_load_encoder(monkeypatch, tmp_path):
     values |= {"contrast_layer": 1, "contrast_strength": 0.25, "contrast_rule": "norm"}
     loading = {"revision": "main", "trust_remote_code": True, "device": "cuda:1", "dtype": "float16"}
     loading |= {"token_budget": 9, "packed_layers": False, "truncate_dim": 8, "route": "document"}
-    given = loading | {"prompt": "ke", "prompt_name": "query"} | values
+    all_values = loading | {"prompt": "ke", "prompt_name": "query"} | values
     words = []
-    for name, value in given.items():
+    for name, value in all_values.items():
         flag = name.replace("_", "-")
-        said = str(value).lower() if isinstance(value, bool) else str(value)
+        text = str(value).lower() if isinstance(value, bool) else str(value)
         if name in settings("embed"):
-            words += ["--set", f"{flag}={said}"]
+            words += ["--set", f"{flag}={text}"]
         else:
-            words += [f"--{flag}"] if value is True else [f"--{flag}", said]
+            words += [f"--{flag}"] if value is True else [f"--{flag}", text]
     files = ("--input", tmp_path / "texts.txt", "--out", tmp_path / "v.parquet")
     planted.refused("embed", "m", *files, *words, saying="enough")
-    assert found == {"model": "m", "prompt": Prompting("ke", "query", **values), **loading}
+    assert loaded_with == {"model": "m", "prompt": Prompting("ke", "query", **values), **loading}
     planted.refused("embed", "m", *files, saying="enough")
     nothing = dict.fromkeys(loading) | {"trust_remote_code": False, "dtype": "float32"}
-    assert found == {"model": "m", "prompt": Prompting(), **nothing}
+    assert loaded_with == {"model": "m", "prompt": Prompting(), **nothing}
 
 
 @pytest.mark.parametrize(("name", "own"), [("explain", ExplainSettings()), ("impact", ImpactSettings())])
 def test_options_of_settings_have_the_defaults_of_the_settings(name, own):
-    found = options(name) | settings(name)
-    shared = [option for option in found.values() if hasattr(own, option.name)]
+    names = options(name) | settings(name)
+    shared = [option for option in names.values() if hasattr(own, option.name)]
     assert len(shared) > 8
     assert {option.name: option.default for option in shared} == {
         option.name: getattr(own, option.name) for option in shared
@@ -198,9 +198,9 @@ def test_settings_out_of_range_are_refused(kind, values):
 
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)
 def test_every_option_of_a_method_is_one_of_its_settings_and_shows_its_default(entry):
-    own = method_named(entry.name).settings()
+    defaults = method_named(entry.name).settings()
     for option in entry.options:
-        value = getattr(own, option.setting)
+        value = getattr(defaults, option.setting)
         if isinstance(value, bool) or value in (None, ()):
             assert option.default == (str(value).lower() if isinstance(value, bool) else "the model's own")
         else:
@@ -219,7 +219,7 @@ def test_one_name_has_one_meaning():
     entry = MethodEntry("other", "", (meant,), takes_pairs=False, load=lambda: method_named("std"))
     with pytest.raises(InputError, match="--copies of the method other differs from --copies"):
         register(entry)
-    assert "other" not in {each.name for each in entries()}
+    assert "other" not in {entry.name for entry in entries()}
 
 
 def test_every_category_of_the_vocabulary_is_explained():
@@ -250,12 +250,13 @@ def values_of(command, *arguments):
 
 
 def test_settings_have_the_types_of_the_options():
-    given = [
-        f"--set={each}" for each in ("token-budget=64", "packed-layers=false", "unusual=7", "engine=ray")
+    arguments = [
+        f"--set={assignment}"
+        for assignment in ("token-budget=64", "packed-layers=false", "unusual=7", "engine=ray")
     ]
-    found = values_of("detect", "m", *given, "--set", "trust_remote_code=true")
-    assert (found["token_budget"], found["packed_layers"], found["unusual"]) == (64, False, 7)
-    assert (found["engine"].value, found["trust_remote_code"]) == ("ray", True)
+    values = values_of("detect", "m", *arguments, "--set", "trust_remote_code=true")
+    assert (values["token_budget"], values["packed_layers"], values["unusual"]) == (64, False, 7)
+    assert (values["engine"].value, values["trust_remote_code"]) == ("ray", True)
     assert values_of("detect", "m")["token_budget"] is None
     assert values_of("detect", "m", "--set", "unusual=5", "--set", "unusual=8")["unusual"] == 8
 
@@ -284,16 +285,16 @@ def test_the_command_line_comes_before_the_file_and_the_file_before_the_project(
         "pyproject.toml", "[tool.stickytoken.detect]\nseed = 1\nsample = 5\nconfidence = 0.95\nbudget = 8\n"
     )
     file = write("fast.toml", "seed = 2\nconfidence = 0.8\n[detect]\nsample = 6\n[probe]\nseed = 9\n")
-    found = values_of("detect", "m", "--config", file, "--seed", 3, "--set", "unusual=5")
-    assert [found[name] for name in ("seed", "sample", "unusual", "budget")] == [3, 6, 5, 8.0]
+    values = values_of("detect", "m", "--config", file, "--seed", 3, "--set", "unusual=5")
+    assert [values[name] for name in ("seed", "sample", "unusual", "budget")] == [3, 6, 5, 8.0]
     file = write("p.toml", "[probe]\nseed = 9\n")
     assert values_of("probe", "m", "a", "--config", file)["seed"] == 9
 
 
 @pytest.mark.parametrize("name", ["detect", "repair", "tokens"])
 def test_every_option_can_stand_in_a_file(name, write):
-    own = [option for option in COMMANDS[name].params if isinstance(option, TyperOption)]
-    for option in (*own, *COMMANDS[name].settings.values()):
+    own_options = [option for option in COMMANDS[name].params if isinstance(option, TyperOption)]
+    for option in (*own_options, *COMMANDS[name].settings.values()):
         key = max(option.opts, key=len).removeprefix("--set ").lstrip("-")
         if key not in ("set", "config") and not option.multiple:
             file = write("x.toml", f"{key} = []\n")
@@ -325,9 +326,13 @@ def test_every_entry_of_a_check_is_read(tmp_path, write):
         '[project]\nname = "x"\n\n[tool.stickytoken]\nfail-on = "serious"\nmax = 3\n'
         'model = "all-MiniLM-L6-v2"\nrevision = "main"\nfolder = "measured"\nbaseline = "runs/a"\n',
     )
-    found = values_of("check")
-    assert (found["source"], found["revision"], found["fail_on"]) == ("all-MiniLM-L6-v2", "main", "serious")
-    assert (found["max_tokens"], str(found["folder"]), str(found["baseline"])) == (3, "measured", "runs/a")
+    values = values_of("check")
+    assert (values["source"], values["revision"], values["fail_on"]) == (
+        "all-MiniLM-L6-v2",
+        "main",
+        "serious",
+    )
+    assert (values["max_tokens"], str(values["folder"]), str(values["baseline"])) == (3, "measured", "runs/a")
     assert project_table(tmp_path).model_line == 7
     write("pyproject.toml", '# first\n[tool.stickytoken]\nmax = 1\n[tool.other]\nmodel = "x"\n')
     assert project_table(tmp_path).model_line == 2
@@ -342,8 +347,8 @@ def test_paths_are_relative_to_the_file_and_names_of_models_stay(tmp_path, write
     (tmp_path / "model").mkdir()
     write("pyproject.toml", '[tool.stickytoken]\nmodel = "model"\nbaseline = "runs/a"\n')
     monkeypatch.chdir(inner)
-    found = values_of("check")
-    assert (Path(found["source"]), found["baseline"]) == (tmp_path / "model", tmp_path / "runs/a")
+    values = values_of("check")
+    assert (Path(values["source"]), values["baseline"]) == (tmp_path / "model", tmp_path / "runs/a")
     write("pyproject.toml", '[tool.stickytoken]\nmodel = "organisation/model"\n')
     assert values_of("check")["source"] == "organisation/model"
 

@@ -55,8 +55,8 @@ def test_detect_prints_what_show_prints(place, run):
 def test_the_answer_comes_first_and_says_the_harm_in_a_search(place, run):
     first, second, *_ = planted.command("show", run).stdout.splitlines()
     assert first == f"{place / 'planted'}: 1 sticky token among {profiled.AVAILABLE}"
-    found = open_run(run)
-    (sentence,) = found.harm_sentences(limit=1)
+    run_found = open_run(run)
+    (sentence,) = run_found.harm_sentences(limit=1)
     assert second == f"{sentence}."
 
 
@@ -92,8 +92,8 @@ def test_a_clean_model_has_no_sticky_tokens(place, options, tmp_path):
 
 def test_tokens_that_were_asked_for_are_all_listed(place, options, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    given = ("detect", place / "planted", *options, "--tokens", place / "chosen.txt", "--tokens", "a")
-    result = planted.command(*given)
+    arguments = ("detect", place / "planted", *options, "--tokens", place / "chosen.txt", "--tokens", "a")
+    result = planted.command(*arguments)
     assert "Tokens that were asked for" in result.stdout
     for token in ("!", "a", "river", "stone"):
         assert re.search(rf"^{token} +−?\d+%", result.stdout, re.MULTILINE)
@@ -105,22 +105,22 @@ def test_tokens_that_were_asked_for_are_all_listed(place, options, tmp_path, mon
 
 
 def test_the_options_of_detect_reach_the_run(place, options, tmp_path):
-    given = (
+    arguments = (
         "--method profile --seed 9 --insertion text --set budget=8 --set confidence=0.8 --set unusual=7 "
         "--set smallest-lift=0.3 --set smallest-erased=0.35 --sample 20 --set report=false"
     ).split()
-    result = planted.command("detect", place / "planted", *options, *given, "--out", tmp_path / "run")
+    result = planted.command("detect", place / "planted", *options, *arguments, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.stderr
     run = open_run(tmp_path / "run")
-    wanted = {"seed": 9, "insertion": "text", "budget": 8, "confidence": 0.8, "unusual": 7}
-    wanted |= {"smallest_lift": 0.3, "smallest_erased": 0.35}
-    assert run.record.settings.items() >= wanted.items()
+    expected = {"seed": 9, "insertion": "text", "budget": 8, "confidence": 0.8, "unusual": 7}
+    expected |= {"smallest_lift": 0.3, "smallest_erased": 0.35}
+    assert run.record.settings.items() >= expected.items()
     assert len(run.tokens) == 20
 
 
 def test_without_options_a_run_has_the_default_settings(place, options, tmp_path):
-    given = ("--sample", 3, "--out", tmp_path / "run")
-    result = planted.command("detect", place / "planted", *options, *given)
+    arguments = ("--sample", 3, "--out", tmp_path / "run")
+    result = planted.command("detect", place / "planted", *options, *arguments)
     assert result.exit_code == 0, result.stderr
     assert open_run(tmp_path / "run").record.settings == json.loads(json.dumps(asdict(ProfileSettings())))
 
@@ -140,8 +140,8 @@ def test_without_options_a_run_has_the_default_settings(place, options, tmp_path
 )
 def test_what_a_method_or_a_run_does_not_have_is_refused(place, run, tmp_path, monkeypatch, command, saying):
     monkeypatch.chdir(tmp_path)
-    given = {"MODEL": place / "planted", "RUN": run, "CORPUS": f"--sentences {place / 'own.txt'}"}
-    for name, value in given.items():
+    words = {"MODEL": place / "planted", "RUN": run, "CORPUS": f"--sentences {place / 'own.txt'}"}
+    for name, value in words.items():
         command = command.replace(name, str(value))
     planted.refused(*command.split(), saying=saying)
 
@@ -164,8 +164,8 @@ def test_probe_prints_the_evidence_and_both_curves_and_stores_nothing(
 @pytest.fixture(scope="module")
 def short(place, options):
     """The folder of a run at 24 of 32 dimensions; its printed results lie beside it."""
-    given = "--truncate-dim 24".split()
-    result = planted.command("detect", place / "planted", *options, *given, "--out", place / "short")
+    truncation = "--truncate-dim 24".split()
+    result = planted.command("detect", place / "planted", *options, *truncation, "--out", place / "short")
     assert result.exit_code == 0, result.stderr
     (place / "short.txt").write_text(result.stdout, encoding="utf-8")
     return place / "short"
@@ -177,20 +177,20 @@ def test_a_run_at_a_dimension_says_so(place, short):
 
 def test_a_run_at_a_dimension_is_compared_by_its_name(run, short):
     compared = planted.document(planted.command("compare", run, short, "--format", "json"))
-    assert [each["run"] for each in compared["runs"]] == ["planted", "planted (24 dimensions)"]
-    (said,) = [each["said"] for each in compared["reasons"] if "same weights" in each["said"]]
-    assert said.endswith("have the same weights, used differently (length of the vectors)")
+    assert [run_record["run"] for run_record in compared["runs"]] == ["planted", "planted (24 dimensions)"]
+    (reason_text,) = [reason["said"] for reason in compared["reasons"] if "same weights" in reason["said"]]
+    assert reason_text.endswith("have the same weights, used differently (length of the vectors)")
 
 
 def test_a_judgement_says_the_finding_first_then_the_tokens_and_what_they_rest_on(place, short):
-    given = ("judge", short, "--sentences")
-    result = planted.command(*given, place / "own.txt")
+    arguments = ("judge", short, "--sentences")
+    result = planted.command(*arguments, place / "own.txt")
     assert result.exit_code == 0, result.stderr
     assert " on own.txt: 1 sticky token\n" in result.stdout.replace(f"{place}/", "")
-    for said in ("tokens that were measured on these texts", "300 texts, compared with"):
-        assert said in result.stdout
-    given = (*given, place / "own.csv", "--column", "body", "--format")
-    rows = list(csv.DictReader(io.StringIO(planted.command(*given, "csv").stdout)))
+    for phrase in ("tokens that were measured on these texts", "300 texts, compared with"):
+        assert phrase in result.stdout
+    arguments = (*arguments, place / "own.csv", "--column", "body", "--format")
+    rows = list(csv.DictReader(io.StringIO(planted.command(*arguments, "csv").stdout)))
     assert len(rows) == profiled.AVAILABLE
-    document = planted.document(planted.command(*given, "json"))
+    document = planted.document(planted.command(*arguments, "json"))
     assert [row["token"] for row in document["flagged"]] == [planted.PLANTED]

@@ -31,32 +31,38 @@ def test_tokens_counts_every_category_and_lists_its_entries(bert_folder, encoder
     printed = planted.command("tokens", bert_folder, "--weights").stdout
     assert f"{found['weights']['dimensions']} dimensions" in printed
     category, limit = "UNREACHABLE_MULTI_TOKEN", 4
-    wanted = analyze_vocabulary(encoder).frame().filter(category=category).to_dicts()
+    expected = analyze_vocabulary(encoder).frame().filter(category=category).to_dicts()
     arguments = ("tokens", bert_folder, "--category", category.lower(), "--limit", limit)
     found = planted.document(planted.command(*arguments, "-f", "json"))
-    assert found["entries"] == wanted[:limit]
+    assert found["entries"] == expected[:limit]
     table = planted.command(*arguments).stdout
-    assert f"First {limit} of {len(wanted)} {category} tokens" in " ".join(table.split())
+    assert f"First {limit} of {len(expected)} {category} tokens" in " ".join(table.split())
     assert table.count("##") == 2 * limit
 
 
 def test_detect_gives_one_document_which_show_repeats(planted_folder, planted_options, planted_run):
     arguments = ("detect", planted_folder, *planted_options, "--out", planted_run)
-    found = planted.document(planted.command(*arguments, "--format", "json"))
-    assert (found["run"], found["method"], found["model"]) == (str(planted_run), "std", str(planted_folder))
-    assert found["available"] == found["scored"] == found["candidates"] == 95
+    document = planted.document(planted.command(*arguments, "--format", "json"))
+    assert (document["run"], document["method"], document["model"]) == (
+        str(planted_run),
+        "std",
+        str(planted_folder),
+    )
+    assert document["available"] == document["scored"] == document["candidates"] == 95
     plan = json.loads((planted_run / "plan.json").read_text("utf-8"))
     carriers = {pair["sentence2"] for pair in plan["validation"]}
-    assert found["sequences"] == 95 * (2 * 9 + 1) + 95 * (2 * len(carriers) + 20) * 3
-    assert found["seconds"] >= 0
-    first = found["sticky"][0]
+    assert document["sequences"] == 95 * (2 * 9 + 1) + 95 * (2 * len(carriers) + 20) * 3
+    assert document["seconds"] >= 0
+    first = document["sticky"][0]
     assert (first["token"], first["validation_rate"]) == (planted.PLANTED, pytest.approx(1))
     assert {"token_id", "category", "sticky_score", "verdict"} <= set(first)
-    assert planted.document(planted.command("show", planted_run, "--format", "json")) == found
-    shown = planted.command("show", planted_run).stdout
-    assert shown == planted.command(*arguments).stdout
-    assert "3 sticky tokens by the paper's definition among 95 validated candidates." in shown.splitlines()[0]
-    assert re.search(r"^ *34 +! .* sticky *$", shown, re.MULTILINE)
+    assert planted.document(planted.command("show", planted_run, "--format", "json")) == document
+    printed = planted.command("show", planted_run).stdout
+    assert printed == planted.command(*arguments).stdout
+    assert (
+        "3 sticky tokens by the paper's definition among 95 validated candidates." in printed.splitlines()[0]
+    )
+    assert re.search(r"^ *34 +! .* sticky *$", printed, re.MULTILINE)
 
 
 @pytest.mark.slow
@@ -71,26 +77,26 @@ def test_progress_and_notes_go_to_stderr(planted_folder, planted_options, tmp_pa
     assert "note: the verdict is an outlier rule, and 9 candidates are few for it" in result.stderr
     assert "method std, a selection of 9 of 95 available tokens" in result.stdout
     again = planted.command(*arguments, "--seed", "1", "-f", "json", FORCE_COLOR="1")
-    found = planted.document(again)
+    document = planted.document(again)
     assert "\x1b[" in again.stderr  # on a terminal stdout is still one document
-    assert re.fullmatch(r"runs/planted-model-std-[0-9a-f]{12}", Path(found["run"]).as_posix())
-    assert open_run(found["run"]).result.scored == 9
+    assert re.fullmatch(r"runs/planted-model-std-[0-9a-f]{12}", Path(document["run"]).as_posix())
+    assert open_run(document["run"]).result.scored == 9
 
 
 def test_probe_gives_one_document_and_stores_nothing(planted_folder, sentence_file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = ("--sentences", sentence_file, *planted.PROBE_OPTIONS)
     result = planted.command("probe", planted_folder, "!", "river", *options, "--format", "json")
-    found = planted.document(result)
-    assert [each["token"] for each in found] == ["!", "river"]
-    for each in found:
-        assert set(each) == set(StdEvidence.__dataclass_fields__)
-        assert list(each["validation_rate"]) == ["cosine", "euclidean", "manhattan"]
-        assert set(each["by_placement"]) == {"prefix", "suffix", "random"}
+    document = planted.document(result)
+    assert [row["token"] for row in document] == ["!", "river"]
+    for row in document:
+        assert set(row) == set(StdEvidence.__dataclass_fields__)
+        assert list(row["validation_rate"]) == ["cosine", "euclidean", "manhattan"]
+        assert set(row["by_placement"]) == {"prefix", "suffix", "random"}
     assert "validate: 2 of 2" in result.stderr
-    ids = [each["token_id"] for each in found]
+    ids = [row["token_id"] for row in document]
     by_id = planted.command("probe", planted_folder, "--ids", *ids, *options, "-f", "json")
-    assert planted.document(by_id) == found
+    assert planted.document(by_id) == document
     planted.refused("probe", planted_folder, "--ids", "five", saying="'five' is not a token id: pass")
     table = planted.command("probe", planted_folder, "!", *options).stdout
     assert next(line for line in table.splitlines() if " ! " in line).count("1.0000") >= 3
@@ -124,13 +130,16 @@ def partly_validated(bert_folder, sentence_file, tmp_path_factory):
 def test_show_lists_what_its_filters_choose(partly_validated, arguments, condition, sort, limit):
     table = open_run(partly_validated).tokens.filter(pl.lit(True) & condition)
     rows = table.sort(sort, "token_id", descending=[True, False], nulls_last=True)
-    wanted = rows["token_id"].to_list()[:limit]
-    assert bool(wanted) == (condition is not False)
-    shown = ("show", partly_validated, *arguments.split())
-    found = planted.document(planted.command(*shown, "--format", "json"))
-    assert ([row["token_id"] for row in found["tokens"]], found["run"]) == (wanted, str(partly_validated))
-    printed = planted.command(*shown)
-    title = rf"{len(wanted)} of \d+ tokens" if wanted else "no tokens match"
+    expected = rows["token_id"].to_list()[:limit]
+    assert bool(expected) == (condition is not False)
+    arguments_of_show = ("show", partly_validated, *arguments.split())
+    document = planted.document(planted.command(*arguments_of_show, "--format", "json"))
+    assert ([row["token_id"] for row in document["tokens"]], document["run"]) == (
+        expected,
+        str(partly_validated),
+    )
+    printed = planted.command(*arguments_of_show)
+    title = rf"{len(expected)} of \d+ tokens" if expected else "no tokens match"
     assert re.search(rf"^{title} *$", printed.stdout, re.MULTILINE)
     assert printed.stderr == ""
     if arguments == "--sort lift":  # what was not computed is a dash
@@ -156,8 +165,8 @@ def test_of_many_sticky_tokens_the_worst_are_printed_and_a_command_lists_all(pla
     ).write_parquet(folder / "tokens.parquet")
     lines = planted.command("show", folder).stdout.splitlines()
     assert sum(bool(re.search(r" sticky, mild *$", line)) for line in lines) == 20
-    (more,) = (line for line in lines if line.startswith("and 5 more: "))
-    program, *arguments = shlex.split(more.removeprefix("and 5 more: "))
+    (summary_line,) = (line for line in lines if line.startswith("and 5 more: "))
+    program, *arguments = shlex.split(summary_line.removeprefix("and 5 more: "))
     assert program == "stickytoken"
     assert "25 of 25 tokens" in planted.command(*arguments).stdout
     assert len(planted.document(planted.command("show", folder, "--format", "json"))["sticky"]) == 25

@@ -76,7 +76,7 @@ def changed(clean, tmp_path):
 
 
 def reasons(found):
-    return " | ".join(each.said for each in found.comparability.reasons)
+    return " | ".join(reason.said for reason in found.comparability.reasons)
 
 
 @pytest.mark.parametrize(("measure", "worst"), [("erased", "erases_most"), ("lift_sd", "lifts_most")])
@@ -93,8 +93,8 @@ def test_the_worst_of_each_measure_has_its_interval(run, clean, measure, worst):
 
 
 def test_the_numbers_are_those_of_the_runs(run, clean):
-    found = compare([run, clean.path])
-    first, second = found.table.to_dicts()
+    comparison = compare([run, clean.path])
+    first, second = comparison.table.to_dicts()
     assert [first["folder"], second["folder"]] == [str(run.path), str(clean.path)]
     assert (first["sticky"], first["examined"], first["available"]) == (1, *[profiled.AVAILABLE] * 2)
     assert first["sticky_per_10000"] == pytest.approx(1e4 / profiled.AVAILABLE)
@@ -102,19 +102,19 @@ def test_the_numbers_are_those_of_the_runs(run, clean):
     assert first["selection"] == "all available tokens"
     assert (first["repair"], first["confidence"]) == ("no", 0.9)
     assert (second["sticky"], second["sticky_per_10000_low"]) == (0, 0.0)
-    assert found.comparability.answers == dict.fromkeys(Measure, YES)
+    assert comparison.comparability.answers == dict.fromkeys(Measure, YES)
 
 
 def test_runs_agree_with_themselves(run, tmp_path):
-    found = compare([run, shutil.copytree(run.path, tmp_path / "again")])
-    (agreement,) = found.agreements
+    comparison = compare([run, shutil.copytree(run.path, tmp_path / "again")])
+    (agreement,) = comparison.agreements
     assert agreement.jaccard == 1.0
     assert (agreement.spearman_erased, agreement.spearman_lift) == (pytest.approx(1.0), pytest.approx(1.0))
     assert agreement.shared == profiled.AVAILABLE
-    assert [each.token for each in found.tokens] == ["!"]
-    assert found.names == ("model (run)", "model (again)")
-    assert set(found.comparability.answers.values()) == {YES}
-    assert found.comparability.reasons == ()
+    assert [token.token for token in comparison.tokens] == ["!"]
+    assert comparison.names == ("model (run)", "model (again)")
+    assert set(comparison.comparability.answers.values()) == {YES}
+    assert comparison.comparability.reasons == ()
 
 
 @pytest.mark.parametrize(
@@ -134,29 +134,29 @@ def test_names_tell_the_runs_apart(changed, tmp_path, first, second, names):
 
 
 def test_a_sample_widens_one_number_and_weakens_the_others(clean, sample):
-    found = compare([clean, sample])
-    assert set(found.comparability.answers.values()) == {CARE}
-    assert "only a random sample, 40 of 335 available tokens" in reasons(found)
-    whole, part = found.table.to_dicts()
-    assert part["selection"] == "a random sample"
-    assert found.agreements[0].jaccard is None  # neither has a sticky token
-    assert part["sticky_per_10000_high"] > whole["sticky_per_10000_high"]
+    comparison = compare([clean, sample])
+    assert set(comparison.comparability.answers.values()) == {CARE}
+    assert "only a random sample, 40 of 335 available tokens" in reasons(comparison)
+    whole_row, sample_row = comparison.table.to_dicts()
+    assert sample_row["selection"] == "a random sample"
+    assert comparison.agreements[0].jaccard is None  # neither has a sticky token
+    assert sample_row["sticky_per_10000_high"] > whole_row["sticky_per_10000_high"]
 
 
 def test_chosen_tokens_stand_for_nothing_else(clean, detected):
-    found = compare([clean, detected("chosen", tokens=list(profiled.WORDS[:30]))])
-    assert set(found.comparability.answers.values()) == {NO}
-    assert found.table["sticky_per_10000"].to_list()[1] is None
-    assert found.table["selection"][1] == "chosen tokens"
+    comparison = compare([clean, detected("chosen", tokens=list(profiled.WORDS[:30]))])
+    assert set(comparison.comparability.answers.values()) == {NO}
+    assert comparison.table["sticky_per_10000"].to_list()[1] is None
+    assert comparison.table["selection"][1] == "chosen tokens"
 
 
 def test_methods_are_not_compared(clean, planted_run):
-    found = compare([clean, planted_run])
-    assert set(found.comparability.answers.values()) == {NO}
-    assert "the methods differ (profile: " in reasons(found)
-    row = found.table.row(1, named=True)
+    comparison = compare([clean, planted_run])
+    assert set(comparison.comparability.answers.values()) == {NO}
+    assert "the methods differ (profile: " in reasons(comparison)
+    row = comparison.table.row(1, named=True)
     assert (row["erased"], row["lift_sd"], row["lifts_most_token"]) == (None, None, None)
-    assert "not drawn, because the method does not measure it" in Page(stickytoken.report(found)).text
+    assert "not drawn, because the method does not measure it" in Page(stickytoken.report(comparison)).text
 
 
 @pytest.mark.parametrize(
@@ -176,18 +176,18 @@ def test_methods_are_not_compared(clean, planted_run):
     ],
 )
 def test_what_differs_is_said(clean, changed, parts, answer, said):
-    found = compare([clean, changed(**parts)])
-    assert said in reasons(found)
-    assert found.comparability.answers[Measure.ERASED] is answer
-    old = sum("made by an earlier version of the method: detect again" in note for note in found.notes)
+    comparison = compare([clean, changed(**parts)])
+    assert said in reasons(comparison)
+    assert comparison.comparability.answers[Measure.ERASED] is answer
+    old = sum("made by an earlier version of the method: detect again" in note for note in comparison.notes)
     assert old == ("identity_parts__version" in parts)
 
 
 def test_a_vocabulary_limits_the_share_alone(clean, changed):
     folder = changed(identity_parts__encoder__weights="x", identity_parts__encoder__tokenizer="y")
-    found = compare([clean, folder])
-    assert found.comparability.answers == {Measure.ERASED: YES, Measure.LIFT: YES, Measure.SHARE: CARE}
-    assert "335 to 335 available tokens" in reasons(found)
+    comparison = compare([clean, folder])
+    assert comparison.comparability.answers == {Measure.ERASED: YES, Measure.LIFT: YES, Measure.SHARE: CARE}
+    assert "335 to 335 available tokens" in reasons(comparison)
 
 
 def test_other_anchors_of_the_same_texts_are_noticed(clean, changed):
@@ -196,9 +196,9 @@ def test_other_anchors_of_the_same_texts_are_noticed(clean, changed):
     for number, anchor in enumerate(plan["anchors"][::2]):
         anchor["text"] = f"another text {number}"
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
-    found = compare([clean, folder])
-    assert found.comparability.answers[Measure.ERASED] is CARE
-    assert "choices of the same texts (model (clean); model (changed)); 50% of these" in reasons(found)
+    comparison = compare([clean, folder])
+    assert comparison.comparability.answers[Measure.ERASED] is CARE
+    assert "choices of the same texts (model (clean); model (changed)); 50% of these" in reasons(comparison)
 
 
 @pytest.mark.parametrize(
@@ -229,8 +229,8 @@ def test_the_command_prints_and_writes(run, clean, tmp_path):
     assert page.read_text("utf-8") == stickytoken.report(compare([run, clean]))
     for text in ("largest erased share: comparable", "Clopper and Pearson 1934", "'!' (severe)"):
         assert text in result.stdout
-    found = planted.document(planted.command("compare", run.path, clean.path, "--format", "json"))
-    assert found == json.loads(json.dumps(compare([run, clean]).summary()))
+    document = planted.document(planted.command("compare", run.path, clean.path, "--format", "json"))
+    assert document == json.loads(json.dumps(compare([run, clean]).summary()))
     printed = planted.command("compare", run.path, clean.path, "--format", "csv").stdout
     assert pl.read_csv(io.StringIO(printed))["folder"].to_list() == [str(run.path), str(clean.path)]
 
@@ -250,45 +250,48 @@ def test_hostile_names_and_tokens_stay_text(clean, changed):
         assert_harmless(result.stdout)
     cells = [cell for row in csv.reader(io.StringIO(result.stdout)) for cell in row]
     assert not [cell for cell in cells if cell.startswith(("=", "+", "@"))]
-    found = compare([clean, folder])
-    html = stickytoken.report(found)
+    comparison = compare([clean, folder])
+    html = stickytoken.report(comparison)
     assert_harmless(html.replace("\u2068", "").replace("\u2069", ""))
     assert Page(html).tags.count("script") == 3
-    assert_harmless(stickytoken.report(found, format="md"))
+    assert_harmless(stickytoken.report(comparison, format="md"))
 
 
 def test_what_cannot_be_compared_is_refused(run, changed, tmp_path):
-    for paths, said in (
+    for paths, phrase in (
         ([], "needs two runs, and 1 was passed: .*stickytoken report"),
         ([run.path / ".." / run.path.name], "was passed twice"),
         ([tmp_path], "is not a run folder"),
         ([changed(result=None)], "is not finished: run the same command"),
     ):
-        planted.refused("compare", run.path, *paths, saying=said)
+        planted.refused("compare", run.path, *paths, saying=phrase)
     with pytest.raises(InputError, match="pass a list of runs or run folders"):
         compare(str(run.path))
 
 
 def test_a_comparison_begins_with_which_runs_found_sticky_tokens(run, clean, sample):
-    found = compare([run, clean, sample])
-    named = f"{found.names[0]} found sticky tokens; {found.names[1]} and {found.names[2]} found none."
-    assert finding(found).startswith(named)
-    html = stickytoken.report(found)
-    assert html.index(str(escape(finding(found)))) < html.index('<main id="main"')
+    comparison = compare([run, clean, sample])
+    first, second, third = comparison.names
+    named = f"{first} found sticky tokens; {second} and {third} found none."
+    assert finding(comparison).startswith(named)
+    html = stickytoken.report(comparison)
+    assert html.index(str(escape(finding(comparison)))) < html.index('<main id="main"')
     assert set(Page(html).data["figures"]) == {"worst-by-run", "sticky-tokens-by-run"}
-    assert markdown(finding(found)) in stickytoken.report(found, format="md")
-    assert json.loads(stickytoken.report(found, format="json")) == json.loads(json.dumps(found.summary()))
+    assert markdown(finding(comparison)) in stickytoken.report(comparison, format="md")
+    assert json.loads(stickytoken.report(comparison, format="json")) == json.loads(
+        json.dumps(comparison.summary())
+    )
     assert finding(compare([clean, sample])).startswith("No run found a sticky token.")
 
 
 def publish(monkeypatch, tokens):
-    whole = published._table
+    full_table = published._table
 
     def table(name):
         if name == "published_models.csv":
-            return whole(name)
+            return full_table(name)
         rows = [("all-MiniLM-L6-v2", k, token, "OK", 50.0, 0.9) for k, token in tokens]
-        return pl.DataFrame(rows, schema=whole(name).schema, orient="row")
+        return pl.DataFrame(rows, schema=full_table(name).schema, orient="row")
 
     monkeypatch.setattr(published, "_table", table)
 
@@ -306,10 +309,10 @@ def test_they_say_what_the_paper_says(shared):
     models = pl.read_csv(shared / "paper" / "models.csv")
     ours = published_models()
     assert ours["model"].to_list() == models["model_name"].to_list()
-    for own, theirs in (("vocabulary", "vocab_size"), ("available", "available_tokens"),
+    for our_column, theirs in (("vocabulary", "vocab_size"), ("available", "available_tokens"),
                         ("candidates", "candidates"), ("sticky", "sticky_tokens"),
                         ("mean_similarity", "vocabulary_mean_cosine")):  # fmt: skip
-        assert ours[own].to_list() == pytest.approx(models[theirs].to_list(), 1e-5)
+        assert ours[our_column].to_list() == pytest.approx(models[theirs].to_list(), 1e-5)
     with (shared / "paper" / "sticky_tokens.csv").open(encoding="utf-8", newline="") as stream:
         rows = {(row["model"], int(row["token_id"])): row for row in csv.DictReader(stream)}
     assert len(rows) == 868
@@ -317,8 +320,8 @@ def test_they_say_what_the_paper_says(shared):
         for row in published_tokens(name).iter_rows(named=True):
             theirs = rows[name, row["token_id"]]
             assert row["token"] == theirs["token"]
-            numbers = {each: float(theirs[each]) for each in ("sticky_score", "validation_rate")}
-            assert {each: row[each] for each in numbers} == pytest.approx(numbers, 1e-4, abs=1e-4)
+            numbers = {column: float(theirs[column]) for column in ("sticky_score", "validation_rate")}
+            assert {column: row[column] for column in numbers} == pytest.approx(numbers, 1e-4, abs=1e-4)
 
 
 def test_a_model_is_found_by_its_names():
@@ -339,41 +342,43 @@ def test_the_tokens_stand_beside_the_run(run, monkeypatch):
     chosen = [*rows.select("token_id", "token").iter_rows(), run.sticky.select("token_id", "token").row(0)]
     chosen = list(dict.fromkeys(chosen))
     publish(monkeypatch, [*chosen, (chosen[0][0], "another token")])
-    found = beside_run(run, "all-minilm-l6-v2")
-    assert (found.unknown, found.unexamined, found.sticky) == (1, 0, 1)
+    beside = beside_run(run, "all-minilm-l6-v2")
+    assert (beside.unknown, beside.unexamined, beside.sticky) == (1, 0, 1)
     lifts = run.tokens["lift_sd"].to_numpy()
     ranks = dict(zip(run.tokens["token_id"], rankdata(lifts) / len(lifts), strict=True))
     expected = [ranks[k] for k, _ in chosen]
-    assert found.tokens["percentile"].to_list() == pytest.approx([*expected, None], abs=1e-12)
-    assert found.chance == pytest.approx(kstest(np.array(expected), "uniform").pvalue)
+    assert beside.tokens["percentile"].to_list() == pytest.approx([*expected, None], abs=1e-12)
+    assert beside.chance == pytest.approx(kstest(np.array(expected), "uniform").pvalue)
     row = run.token(chosen[0][0]).row(0, named=True)
     for end in ("", "_low", "_high"):
-        assert found.tokens[f"sd{end}"][0] == row[f"lift_sd{end}"]
-    assert found.tokens.row(-1, named=True)["verdict"] is None
+        assert beside.tokens[f"sd{end}"][0] == row[f"lift_sd{end}"]
+    assert beside.tokens.row(-1, named=True)["verdict"] is None
 
 
 def test_tokens_that_a_sample_left_out_are_counted(run, monkeypatch, tmp_path):
     chosen = list(run.tokens.select("token_id", "token").iter_rows())
     publish(monkeypatch, chosen)
-    part = profiled.detect_profile(load_encoder(profiled.planted_model(2)), tmp_path / "part", sample=20)
-    found = beside_run(part, "all-MiniLM-L6-v2")
-    assert (found.unknown, found.unexamined, found.chance) == (0, len(chosen) - 20, None)
-    assert any("were not examined" in line for line in found.in_words())
+    sampled_run = profiled.detect_profile(
+        load_encoder(profiled.planted_model(2)), tmp_path / "part", sample=20
+    )
+    beside = beside_run(sampled_run, "all-MiniLM-L6-v2")
+    assert (beside.unknown, beside.unexamined, beside.chance) == (0, len(chosen) - 20, None)
+    assert any("were not examined" in line for line in beside.in_words())
 
 
 def test_a_run_of_the_paper_s_method_is_compared_by_scores_and_rates(small_run, monkeypatch):
     tokens = small_run.tokens.select("token_id", "token", "sticky_score", "validation_rate", "verdict")
     publish(monkeypatch, list(tokens.select("token_id", "token").head(30).iter_rows()))
-    found = beside_run(small_run, "all-MiniLM-L6-v2")
+    beside = beside_run(small_run, "all-MiniLM-L6-v2")
     first = tokens.head(30)
     validated = first.filter(pl.col("verdict").is_not_null())
     assert 0 < len(validated) < 30
-    assert found.unexamined == 30 - len(validated)
-    assert found.sticky == (validated["verdict"] == "sticky").sum()
-    assert found.others == len(small_run.sticky) - found.sticky
-    assert found.tokens["run_score"].head(30).equals(first["sticky_score"], check_names=False)
-    assert found.tokens["run_rate"].head(30).equals(first["validation_rate"], check_names=False)
-    assert f"of the {len(validated)} published tokens that it examined sticky" in found.in_words()[0]
+    assert beside.unexamined == 30 - len(validated)
+    assert beside.sticky == (validated["verdict"] == "sticky").sum()
+    assert beside.others == len(small_run.sticky) - beside.sticky
+    assert beside.tokens["run_score"].head(30).equals(first["sticky_score"], check_names=False)
+    assert beside.tokens["run_rate"].head(30).equals(first["validation_rate"], check_names=False)
+    assert f"of the {len(validated)} published tokens that it examined sticky" in beside.in_words()[0]
 
 
 def test_own_runs_are_appended_to_the_published_table(small_run, run, finished_run):
@@ -397,11 +402,11 @@ def test_a_run_of_a_model_of_the_paper_mentions_its_list(run, small_run, clean, 
     publish(monkeypatch, chosen)
     assert mention_of_paper(run) is None  # a folder of another name
     monkeypatch.setattr(type(run), "model_name", f"/models/{name}")
-    said = mention_of_paper(run)
-    assert said is not None
-    assert said.startswith("Chen et al. (2025) list 3 tokens of this model by another definition")
-    assert f"stickytoken published {name}" in said
-    assert said in " ".join(planted.command("show", run.path).stdout.split())
+    mention = mention_of_paper(run)
+    assert mention is not None
+    assert mention.startswith("Chen et al. (2025) list 3 tokens of this model by another definition")
+    assert f"stickytoken published {name}" in mention
+    assert mention in " ".join(planted.command("show", run.path).stdout.split())
     assert mention_of_paper(small_run) is None  # its method is the paper's
     publish(monkeypatch, [*chosen, (chosen[0][0], "another token")])
     assert mention_of_paper(run) is None  # another vocabulary

@@ -55,9 +55,9 @@ def test_runs_are_listed_named_ones_first_and_unreadable_ones_are_named(planted_
     opened = demo.Startup("model", library)
     about = event_of(opened, "input", "Run")("half (not finished)")
     assert any("to continue it" in str(value) for value in about)
-    assert [each["choices"] for each in about if "choices" in each] == [[]] * 4
-    said, *_ = event_of(opened, "input", "Run", "Token to show")("half (not finished)", 1)
-    assert "this run is not finished" in said
+    assert [field["choices"] for field in about if "choices" in field] == [[]] * 4
+    message, *_ = event_of(opened, "input", "Run", "Token to show")("half (not finished)", 1)
+    assert "this run is not finished" in message
     count, *_ = event_of(opened, "change", *web_app.FILTERS)("half (not finished)", "", [], [], [])
     assert "0 tokens" in count
     shutil.rmtree(tmp_path / "runs" / "gone")
@@ -72,7 +72,7 @@ def test_the_app_does_not_open_with_a_run_that_cannot_be_read(runs, damage, tmp_
     (tmp_path / "runs" / "newer" / damage).write_bytes(b"no such file")
     library = runs()
     assert library.labels == ["older"]
-    assert ["newer" in said for said in library.left_out] == [True]
+    assert ["newer" in reason for reason in library.left_out] == [True]
 
 
 def test_the_worked_example_is_the_worst_token_with_the_pair_that_it_raises_most(planted_profile):
@@ -86,7 +86,7 @@ def test_the_worked_example_is_the_worst_token_with_the_pair_that_it_raises_most
     bare = replace(context.content, evidence=None)
     other = demo.worked_example(replace(context, content=bare))
     assert other.token_id == example.token_id
-    assert {other.anchor, other.carrier} <= {each.text for each in context.content.plan.anchors}
+    assert {other.anchor, other.carrier} <= {anchor.text for anchor in context.content.plan.anchors}
 
 
 def test_without_a_run_there_is_an_example_too(bert_folder):
@@ -104,11 +104,11 @@ def test_a_run_of_another_model_is_shown_but_not_used(planted_profile, bert_fold
     context = context_of(bert_folder, [planted_profile[1]])
     assert context.content is None
     content = context.library.content("run")
-    kept = content.evidence.tokens["token_id"]
+    stored_ids = content.evidence.tokens["token_id"]
     look = event_of(started(context), "input", "Run", "Token to show")
-    unkept = next(each for each in content.tokens["token_id"] if each not in kept)
-    said, *rest = look("run", unkept)
-    assert "is loaded: start the app with --run run" in said
+    unkept = next(token_id for token_id in content.tokens["token_id"] if token_id not in stored_ids)
+    message, *rest = look("run", unkept)
+    assert "is loaded: start the app with --run run" in message
     assert plots(rest) == []
 
 
@@ -140,8 +140,8 @@ def test_the_table_is_the_run_flagged_ones_first_and_filters_keep_what_passes_al
     narrow = event_of(startup, "change", *web_app.FILTERS)
 
     def table(text="", verdict=None, entry=None, script=None):
-        _, found, _ = narrow("run", text, verdict, entry, script)
-        return [dict(zip(found["headers"], cells, strict=True)) for cells in found["data"]]
+        _, rows_found, _ = narrow("run", text, verdict, entry, script)
+        return [dict(zip(rows_found["headers"], cells, strict=True)) for cells in rows_found["data"]]
 
     rows = table()
     ids = [row["id"] for row in rows]
@@ -159,14 +159,14 @@ def test_the_table_is_the_run_flagged_ones_first_and_filters_keep_what_passes_al
         {"script": ["Latin"], "entry": ["whole word"]},
         {"text": "a", "verdict": ["benign", "topical"]},
     ):
-        wanted = {
+        expected = {
             row["token_id"]
             for row in content.tokens.to_dicts()
             if filters.get("text", "").lower() in row["token"].lower()
             and all(row[name] in values for name, values in filters.items() if name != "text")
         }
-        assert {row["id"] for row in table(**filters)} == wanted
-        assert 0 < len(wanted) < len(content.tokens)
+        assert {row["id"] for row in table(**filters)} == expected
+        assert 0 < len(expected) < len(content.tokens)
 
 
 def test_sticky_tokens_have_the_order_of_the_report(changed):
@@ -206,13 +206,13 @@ def test_cells_are_rounded_and_visible_and_read_with_equally_many_digits(changed
     assert f"{len(ids)} tokens" in count
     cells, read = table["data"], table["metadata"]["display_value"]
     for token_id, *rows in zip(ids, cells, read, strict=True):
-        values, shown = (dict(zip(table["headers"], row, strict=True)) for row in rows)
-        assert (values["token"], values["id"], shown["id"]) == (r"\u202e<b>", token_id, str(token_id))
+        values, shown_values = (dict(zip(table["headers"], row, strict=True)) for row in rows)
+        assert (values["token"], values["id"], shown_values["id"]) == (r"\u202e<b>", token_id, str(token_id))
         lift = -(1 + token_id) / 3
         assert values["lift"] == pytest.approx(lift, abs=0.01)
-        assert shown["lift"] == f"{lift:,.2f} SD".replace("-", "−")
-        assert (values["erased"], shown["erased"]) == (0.43, "43%")
-        assert (values["kinds lifted"], shown["kinds lifted"]) == (None, "–")
+        assert shown_values["lift"] == f"{lift:,.2f} SD".replace("-", "−")
+        assert (values["erased"], shown_values["erased"]) == (0.43, "43%")
+        assert (values["kinds lifted"], shown_values["kinds lifted"]) == (None, "–")
     assert offered["choices"][0] == (rf"\u202e<b> (id {ids[0]})", ids[0])
 
 
@@ -223,42 +223,44 @@ def test_evidence_computed_now_is_the_evidence_that_detect_keeps(planted_profile
     (run / "evidence.parquet").unlink()
     bare = event_of(started(context_of(planted_profile[0], [run])), "input", "Run", "Token to show")
     look = event_of(startup, "input", "Run", "Token to show")
-    kept = content.evidence.tokens["token_id"]
-    for token_id in (kept[0], kept[-1]):  # the worst token, and an ordinary one
-        (said, *stored), (again, *computed) = look("run", token_id), bare("run", token_id)
-        assert content.tokens.filter(token_id=token_id)["token"][0] in unescape(said)
-        assert again == said
+    stored_ids = content.evidence.tokens["token_id"]
+    for token_id in (stored_ids[0], stored_ids[-1]):  # the worst token, and an ordinary one
+        (message, *stored), (again, *computed) = look("run", token_id), bare("run", token_id)
+        assert content.tokens.filter(token_id=token_id)["token"][0] in unescape(message)
+        assert again == message
         for one, other in zip(plots(stored)[0].data, plots(computed)[0].data, strict=True):
-            if token_id == kept[0] or one.name is None or "ordinary" not in one.name:
+            if token_id == stored_ids[0] or one.name is None or "ordinary" not in one.name:
                 assert one.name == other.name
-            if token_id == kept[0]:
+            if token_id == stored_ids[0]:
                 assert_allclose(one.y, other.y, atol=2e-5)
 
 
 def test_a_token_that_no_text_holds_has_no_evidence(startup):
     vocabulary = startup.context().model.vocabulary
     unavailable = set(vocabulary.ids) - {token.id for token in vocabulary.available}
-    said, *_ = event_of(startup, "input", "Run", "Token to show")("run", min(unavailable))
-    assert "cannot occur in text" in said
+    message, *_ = event_of(startup, "input", "Run", "Token to show")("run", min(unavailable))
+    assert "cannot occur in text" in message
 
 
 @pytest.mark.slow
 def test_figures_of_an_explanation_are_those_that_the_report_draws(demo_bert):
     context = context_of(demo_bert)
     ask = event_of(started(context), "click", *web_app.EXPLAIN)
-    said, *shown, tables = ask("river", "suffix", 3, 2, 3, False)
-    asked = {"copies": 3, "carriers": 2, "benign": 3, "attribution": False}
-    settings = ExplainSettings(**asked, attribution_benign=LEAST_BENIGN, directions=256)
+    message, *outputs, tables = ask("river", "suffix", 3, 2, 3, False)
+    request = {"copies": 3, "carriers": 2, "benign": 3, "attribution": False}
+    settings = ExplainSettings(**request, attribution_benign=LEAST_BENIGN, directions=256)
     token_id = next(token.id for token in context.model.vocabulary.available if token.text.strip() == "river")
     with context.model.encoder() as encoder:
-        found = explain(encoder, [token_id], settings=settings, progress=ignore_progress)
-    assert unescape(said).partition('"headline">')[2].startswith(found.tokens[0].verdict.split(". ")[0])
-    overview, *drawn = plots(shown)
-    reported = [each for each in explanation_figures(found.content(token_id)) if each.table.rows]
-    assert [plot.data for plot in drawn] == [each.plot.data for each in reported]
+        explanation = explain(encoder, [token_id], settings=settings, progress=ignore_progress)
+    assert (
+        unescape(message).partition('"headline">')[2].startswith(explanation.tokens[0].verdict.split(". ")[0])
+    )
+    overview, *drawn_plots = plots(outputs)
+    reported = [figure for figure in explanation_figures(explanation.content(token_id)) if figure.table.rows]
+    assert [plot.data for plot in drawn_plots] == [figure.plot.data for figure in reported]
     marks = sorted(mark for trace in overview.data for mark in trace.x)
     furthest = pl.col("deviations").sort_by(pl.col("deviations").abs()).last()
-    measures = found.measures.drop_nulls("deviations").group_by("measure").agg(furthest)
+    measures = explanation.measures.drop_nulls("deviations").group_by("measure").agg(furthest)
     assert marks == sorted(round(value, 3) for value in measures["deviations"])
     assert "Nearest embeddings" in tables
 

@@ -86,6 +86,6 @@ def test_a_run_with_dimensions_of_an_earlier_version_opens(tmp_path):
     (path / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     (path / "dimensions.json").write_text(json.dumps({"views": [view]}), encoding="utf-8")
     pl.DataFrame({"token_id": [1]}).write_parquet(path / "dimensions.parquet")
-    found = open_run(path)
-    assert found.plan.mean_similarity == as_it_was.plan.mean_similarity
-    assert found.tokens.equals(as_it_was.tokens)
+    run_found = open_run(path)
+    assert run_found.plan.mean_similarity == as_it_was.plan.mean_similarity
+    assert run_found.tokens.equals(as_it_was.tokens)

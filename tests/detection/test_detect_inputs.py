@@ -25,15 +25,15 @@ from stickytoken.methods.std.plan import encode_texts
 
 @pytest.mark.slow
 def test_a_sample_is_drawn_by_the_seed_among_the_named_tokens(encoder, tmp_path):
-    found = []
-    for place, seed in enumerate((1, 1, 2)):
+    runs_found = []
+    for index, seed in enumerate((1, 1, 2)):
         options = {"settings": planted.SMALL, "tokens": range(50, 60), "sample": 5, "seed": seed}
-        run = detect(encoder, sentences=planted.small_corpus(), out=tmp_path / str(place), **options)
-        found.append((run.tokens["token_id"].to_list(), run.record.identity))
-        assert set(found[-1][0]) < set(range(50, 60))
-        assert len(found[-1][0]) == 5
-    assert found[0] == found[1]
-    assert all(ours != theirs for ours, theirs in zip(found[0], found[2], strict=True))
+        run = detect(encoder, sentences=planted.small_corpus(), out=tmp_path / str(index), **options)
+        runs_found.append((run.tokens["token_id"].to_list(), run.record.identity))
+        assert set(runs_found[-1][0]) < set(range(50, 60))
+        assert len(runs_found[-1][0]) == 5
+    assert runs_found[0] == runs_found[1]
+    assert all(ours != theirs for ours, theirs in zip(runs_found[0], runs_found[2], strict=True))
 
 
 def test_a_model_that_was_moved_and_a_corpus_file_that_was_moved_continue_the_run(

@@ -109,9 +109,9 @@ def test_a_finished_run_gets_what_is_missing_and_nothing_else(model, run, tmp_pa
     run_copy = Path(shutil.copytree(run.path, tmp_path / "run"))
     (run_copy / name).unlink()
     assert open_run(run_copy).evidence is None
-    before = {key: found for key, found in planted.files_of(run_copy).items() if key not in FILES}
+    before = {key: content for key, content in planted.files_of(run_copy).items() if key not in FILES}
     assert profiled.detect_profile(model, run_copy).evidence.tokens.equals(run.evidence.tokens)
-    after = {key: found for key, found in planted.files_of(run_copy).items() if key not in FILES}
+    after = {key: content for key, content in planted.files_of(run_copy).items() if key not in FILES}
     assert after == before
 
 
@@ -169,8 +169,8 @@ def test_every_command_ends_in_a_line(planted_profile, name, change, tmp_path, m
 
 def test_copies_that_become_an_unknown_word_are_found(encoder):
     stage = SymptomStage(("the old bird", "a stone"), (1, 8, 40), panel=None)
-    place = categorize(encoder.tokenizer).tokens.index("river")
-    assert unknown_copies(encoder, stage, categorize(encoder.tokenizer).token(place)) == {40}
+    index = categorize(encoder.tokenizer).tokens.index("river")
+    assert unknown_copies(encoder, stage, categorize(encoder.tokenizer).token(index)) == {40}
 
 
 def test_curves_leave_out_copies_that_become_an_unknown_word(encoder, tmp_path, monkeypatch):
@@ -179,6 +179,6 @@ def test_curves_leave_out_copies_that_become_an_unknown_word(encoder, tmp_path, 
     row = run.evidence.tokens.row(0, named=True)
     for copies, value in zip(row["copies"], row["below"], strict=True):
         assert (value is None) == (copies == 2)
-    said = run.evidence.cut_curves()
-    assert re.match(r"the curve of token \d+ \(also of \d+ more tokens\) leaves out 2 copies", said)
+    message = run.evidence.cut_curves()
+    assert re.match(r"the curve of token \d+ \(also of \d+ more tokens\) leaves out 2 copies", message)
     assert "symptom-curves" in report(run)

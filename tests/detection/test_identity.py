@@ -61,9 +61,11 @@ CHANGED = {
 def test_everything_that_can_change_numbers_changes_the_identity_and_is_named(name, changed):
     plain = parts(method="profile", chosen=ProfileSettings()) if changed["method"] == "profile" else parts()
     assert digest(changed) != digest(plain)
-    for found in (differences(changed, plain), differences(plain, changed)):
-        assert found
-        assert all(each == name or each.startswith(f"{name}.") for each in found)
+    for changed_names in (differences(changed, plain), differences(plain, changed)):
+        assert changed_names
+        assert all(
+            changed_name == name or changed_name.startswith(f"{name}.") for changed_name in changed_names
+        )
 
 
 @pytest.mark.parametrize("settings", [method_named(entry.name).settings() for entry in entries()])
@@ -80,13 +82,13 @@ def test_what_stands_beside_a_corpus_counts_for_a_method_that_uses_topics(monkey
         replace(plain, bundled=True),
         collect_sentences(["a b", "c e"], "test"),
     ]
-    found = {corpus_fingerprint(each, topics_count=True) for each in (plain, *others)}
-    assert len(found) == 4
+    fingerprints = {corpus_fingerprint(corpus, topics_count=True) for corpus in (plain, *others)}
+    assert len(fingerprints) == 4
     assert corpus_fingerprint(plain, topics_count=False) == plain.fingerprint
-    assert corpus_fingerprint(replace(plain, source="elsewhere"), topics_count=True) in found
+    assert corpus_fingerprint(replace(plain, source="elsewhere"), topics_count=True) in fingerprints
     kinds = text_kinds()
     monkeypatch.setattr(data, "text_kinds", lambda: replace(kinds, texts=kinds.texts[:-1]))
-    assert corpus_fingerprint(plain, topics_count=True) not in found
+    assert corpus_fingerprint(plain, topics_count=True) not in fingerprints
     assert corpus_fingerprint(plain, topics_count=False) == plain.fingerprint
 
 
@@ -110,6 +112,6 @@ def test_the_fingerprint_of_pairs_knows_texts_similarity_and_order():
         [SentencePair("a", "b", 0.5000001), pairs[1]],
         [SentencePair("a", "bc", 0.5), SentencePair("", "d", 0.25)],
     ]
-    found = {PairCorpus(other, "").fingerprint for other in others}
-    assert len(found) == len(others)
-    assert fingerprint not in found
+    fingerprints = {PairCorpus(other, "").fingerprint for other in others}
+    assert len(fingerprints) == len(others)
+    assert fingerprint not in fingerprints

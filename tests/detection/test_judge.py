@@ -66,9 +66,9 @@ def test_the_summary_lists_the_flagged_tokens(found):
 @pytest.mark.slow
 def test_lifts_agree_with_a_run_made_on_the_corpus(found, pulling, tmp_path):
     corpus = collect_sentences(SMALL["sentences"], "test")
-    own = profiled.detect_profile(pulling, tmp_path / "own", sentences=corpus)
-    assert found.sticky["token"].equals(own.sticky["token"])
-    judged, measured = found.sticky.row(0, named=True), own.sticky.row(0, named=True)
+    own_run = profiled.detect_profile(pulling, tmp_path / "own", sentences=corpus)
+    assert found.sticky["token"].equals(own_run.sticky["token"])
+    judged, measured = found.sticky.row(0, named=True), own_run.sticky.row(0, named=True)
     assert judged["lift_sd"] == pytest.approx(measured["lift_sd"], rel=0.15)
 
 
@@ -81,9 +81,9 @@ def test_the_same_call_gives_the_same_numbers(found, run, pulling):
 @pytest.mark.slow
 def test_named_tokens_are_judged_beside_the_random_ones_of_the_run(pulling, tmp_path):
     run = profiled.detect_profile(pulling, tmp_path / "run", tokens=[34, 200])
-    found = judge(run, **SMALL, encoder=pulling)
-    assert found.tokens["token_id"].to_list() == [34, 200]
-    assert found.sticky["token_id"].to_list() == [34]
+    judgement = judge(run, **SMALL, encoder=pulling)
+    assert judgement.tokens["token_id"].to_list() == [34, 200]
+    assert judgement.sticky["token_id"].to_list() == [34]
 
 
 @pytest.mark.parametrize("content", [None, b"PAR1 nothing"])

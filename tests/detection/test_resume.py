@@ -90,8 +90,8 @@ def test_ctrl_c_ends_the_command_with_one_line_and_the_same_command_continues(
         # One line at the end, which counts the finished shards if there are any.
         lines = planted.lines_of(stderr)
         shards = len(list((folder / "shards").glob("*.parquet")))
-        kept = f"finished shards are kept: {shards} in {folder}; " if shards else ""
-        assert lines[-1] == f"interrupted: {kept}run the same command again to continue"
+        message = f"finished shards are kept: {shards} in {folder}; " if shards else ""
+        assert lines[-1] == f"interrupted: {message}run the same command again to continue"
         assert not any(word in stderr for word in ("Traceback", "Error"))
         assert not list(folder.rglob("*.tmp"))
         for path in (folder / "shards").glob("*.parquet"):

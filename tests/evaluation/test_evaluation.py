@@ -54,8 +54,8 @@ def test_groups_are_scored_as_sklearn_scores_them(encoders, tmp_path):
     path = files.clustering(tmp_path)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     labels = [row["label"] for row in rows]
-    found = compare(encoders[-1], find_task(path)[0])
-    for encoder, row in zip(encoders, found.scores, strict=True):
+    comparison = compare(encoders[-1], find_task(path)[0])
+    for encoder, row in zip(encoders, comparison.scores, strict=True):
         vectors = encoder.encode([row["text"] for row in rows]).astype(np.float64)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         clusters = KMeans(len(set(labels)), n_init=10, random_state=42).fit_predict(vectors)
@@ -69,19 +69,19 @@ def test_texts_beyond_the_context_are_cut_alike_and_counted(folder, write):
     encoder = load_prompted(folder, **PROMPTED, max_length=90, **READINGS[-1])
     long = "the river sings " * 30
     rows = [
-        {"sentence1": first, "sentence2": f"{long}{place}", "score": place}
-        for place, first in enumerate(tiny.sentences(6))
+        {"sentence1": first, "sentence2": f"{long}{index}", "score": index}
+        for index, first in enumerate(tiny.sentences(6))
     ]
     task, _ = find_task(write("long.jsonl", "\n".join(map(json.dumps, rows))))
-    found = compare(encoder, task)
-    assert found.cut == 6
+    comparison = compare(encoder, task)
+    assert comparison.cut == 6
     # After truncation, all pairs have the same second sentence.
-    assert found.scores[0].scores["spearman"] is not None
+    assert comparison.scores[0].scores["spearman"] is not None
 
 
 @pytest.mark.slow
 def test_a_metric_that_is_not_defined_is_null(encoders, write):
-    rows = [{"sentence1": "a bird", "sentence2": "a bird", "score": place} for place in range(4)]
+    rows = [{"sentence1": "a bird", "sentence2": "a bird", "score": score} for score in range(4)]
     task, _ = find_task(write("alike.jsonl", "\n".join(map(json.dumps, rows))))
     undefined = {"spearman": None, "pearson": None}
     assert [row.scores for row in compare(encoders[-1], task).scores] == [undefined] * 3
@@ -97,8 +97,8 @@ def test_a_task_of_mteb_is_scored_as_mteb_scores_the_saved_model(encoders, tmp_p
     monkeypatch.setattr(mteb, "get_task", lambda name: mocks.MockRetrievalTask())
     task, notes = find_task("MockRetrievalTask")
     assert notes == []
-    for place, (encoder, row) in enumerate(zip(encoders, compare(encoders[-1], task).scores, strict=True)):
-        saved = str(tmp_path / str(place))
+    for index, (encoder, row) in enumerate(zip(encoders, compare(encoders[-1], task).scores, strict=True)):
+        saved = str(tmp_path / str(index))
         encoder.sentence_transformer().save(saved, create_model_card=False)
         model = SentenceTransformer(saved, device="cpu", trust_remote_code=True)
         kind = mocks.MockRetrievalTask()
@@ -123,9 +123,9 @@ def test_embed_tells_which_layer_it_reads_and_who_chose_it(folder, tmp_path, opt
         encoder = load_prompted(folder, **PROMPTED, layer=2)
         folder, options = tmp_path / "saved", ()
         encoder.sentence_transformer().save(str(folder))
-    found = planted.command("embed", folder, *options, *where)
-    assert line in found.stderr.splitlines()
-    assert line not in found.stdout
+    printed = planted.command("embed", folder, *options, *where)
+    assert line in printed.stderr.splitlines()
+    assert line not in printed.stdout
 
 
 def document(*arguments):
@@ -133,34 +133,34 @@ def document(*arguments):
 
 
 def plain_score(encoder, task):
-    found = []
+    calls = []
     for first, second in zip(task.first, task.second, strict=True):
-        left, right = encoder.encode([first])[0], encoder.encode([second])[0]
-        found.append(left @ right / np.linalg.norm(left) / np.linalg.norm(right))
-    return 100 * spearmanr(found, task.gold).statistic
+        first_vector, right = encoder.encode([first])[0], encoder.encode([second])[0]
+        calls.append(first_vector @ right / np.linalg.norm(first_vector) / np.linalg.norm(right))
+    return 100 * spearmanr(calls, task.gold).statistic
 
 
 @pytest.mark.slow
 def test_differences_are_those_of_the_scores_and_their_intervals_contain_them(encoders, task):
-    found = compare(encoders[-1], find_task(task)[0])
-    first, *others = [row.scores["spearman"] for row in found.scores]
-    assert [row.value for row in found.differences] == pytest.approx([other - first for other in others])
-    assert all(row.low <= row.value <= row.high for row in found.differences)
+    comparison = compare(encoders[-1], find_task(task)[0])
+    first, *others = [row.scores["spearman"] for row in comparison.scores]
+    assert [row.value for row in comparison.differences] == pytest.approx([other - first for other in others])
+    assert all(row.low <= row.value <= row.high for row in comparison.differences)
 
 
 @pytest.mark.slow
 def test_several_tasks_are_scored_and_averaged(folder, tmp_path):
     paths = [files.sts(tmp_path / name, size) for name, size in (("a", 12), ("b", 9))]
-    given = ("--prompt", "prompteol", "--layer", "3")
-    found = document("evaluate", folder, "--task", paths[0], "--task", paths[1], *given)
-    scores = [[row["scores"]["spearman"] for row in one["scores"]] for one in found["tasks"]]
-    assert found["mean"]["scores"] == pytest.approx(np.mean(scores, axis=0))
-    alone = document("evaluate", folder, "--task", paths[1], *given)
+    arguments = ("--prompt", "prompteol", "--layer", "3")
+    document_found = document("evaluate", folder, "--task", paths[0], "--task", paths[1], *arguments)
+    scores = [[row["scores"]["spearman"] for row in one["scores"]] for one in document_found["tasks"]]
+    assert document_found["mean"]["scores"] == pytest.approx(np.mean(scores, axis=0))
+    alone = document("evaluate", folder, "--task", paths[1], *arguments)
     assert [row["scores"] for row in alone["scores"]] == [
-        row["scores"] for row in found["tasks"][1]["scores"]
+        row["scores"] for row in document_found["tasks"][1]["scores"]
     ]
-    (difference,) = found["mean"]["differences"]
-    assert difference["value"] == pytest.approx(np.diff(found["mean"]["scores"])[0])
+    (difference,) = document_found["mean"]["differences"]
+    assert difference["value"] == pytest.approx(np.diff(document_found["mean"]["scores"])[0])
     assert difference["low"] <= difference["value"] <= difference["high"]
 
 
@@ -176,23 +176,30 @@ def test_a_guessed_layer_that_is_worse_than_the_last_one_is_named():
 @pytest.mark.slow
 def test_contrast_stands_beside_token_prepending_and_the_plain_prompt(folder, task):
     contrast = {"contrast": True, "contrast_layer": 2, "contrast_strength": 0.25}
-    given = "--prompt prompteol --layer 3 --token-prepending --set start=1 --set exit=3".split()
-    given += "--contrast --set contrast-layer=2 --set contrast-strength=0.25".split()
-    found = document("evaluate", folder, "--task", task, *given)
+    arguments = "--prompt prompteol --layer 3 --token-prepending --set start=1 --set exit=3".split()
+    arguments += "--contrast --set contrast-layer=2 --set contrast-strength=0.25".split()
+    document_found = document("evaluate", folder, "--task", task, *arguments)
     names = ("encoding", "start", "exit", "layer", "contrast_layer", "contrast_strength", "contrast_rule")
-    assert [tuple(row[name] for name in names) for row in found["scores"]] == [
+    assert [tuple(row[name] for name in names) for row in document_found["scores"]] == [
         ("plain prompt", None, None, 4, None, None, None),
         ("plain prompt", None, None, 3, None, None, None),
         ("token prepending", 1, 3, 3, None, None, None),
         ("contrast", None, None, 3, 2, 0.25, "scaled"),
         ("token prepending, contrast", 1, 3, 3, 2, 0.25, "scaled"),
     ]
-    assert (found["kind"], found["unit"], found["units"], found["cut"]) == ("sts", "pairs", 12, 0)
+    assert (
+        document_found["kind"],
+        document_found["unit"],
+        document_found["units"],
+        document_found["cut"],
+    ) == ("sts", "pairs", 12, 0)
     pairs = read_similarity(task)
     ways = ({"layer": -1}, {}, SPAN, contrast, SPAN | contrast)
     expected = [plain_score(load_prompted(folder, **PROMPTED | {"layer": 3} | way), pairs) for way in ways]
-    assert [row["scores"]["spearman"] for row in found["scores"]] == pytest.approx(expected, abs=1e-6)
-    table = planted.command("evaluate", folder, "--task", task, "--device", "cpu", *given, COLUMNS="200")
+    assert [row["scores"]["spearman"] for row in document_found["scores"]] == pytest.approx(
+        expected, abs=1e-6
+    )
+    table = planted.command("evaluate", folder, "--task", task, "--device", "cpu", *arguments, COLUMNS="200")
     assert "contrast layer" in table.stdout
     assert "token prepending, contrast" in table.stdout
 
@@ -200,50 +207,50 @@ def test_contrast_stands_beside_token_prepending_and_the_plain_prompt(folder, ta
 @pytest.mark.slow
 def test_tuning_contrast_keeps_token_prepending_and_finds_the_best(folder, task):
     pairs = read_similarity(task)
-    found = tune_contrast(load_prompted(folder, **PROMPTED, **SPAN), pairs)
-    tried = [own for own in found.tried if own.contrast_layer is not None]
-    settings = list(dict.fromkeys((own.contrast_layer, own.contrast_strength) for own in tried))
+    tuning = tune_contrast(load_prompted(folder, **PROMPTED, **SPAN), pairs)
+    tried = [trial for trial in tuning.tried if trial.contrast_layer is not None]
+    settings = list(dict.fromkeys((trial.contrast_layer, trial.contrast_strength) for trial in tried))
     assert settings[:3] == [(0, 0.5), (1, 0.5), (2, 0.5)]
-    best_layer = max(tried[:9], key=lambda own: own.spearman).contrast_layer
+    best_layer = max(tried[:9], key=lambda trial: trial.spearman).contrast_layer
     assert set(settings[3:]) == {(best_layer, strength) for strength in (0.25, 1.0, 2.0)}
-    assert all(own.layer > own.contrast_layer for own in tried)
-    assert {own.start for own in tried} == {SPAN["start"]}
-    assert found.best == max(tried, key=lambda own: own.spearman)
-    for own in (*tried[:: len(tried) // 3], found.best):
-        contrast = {"contrast_layer": own.contrast_layer, "contrast_strength": own.contrast_strength}
-        again = load_prompted(folder, **PROMPTED, **SPAN, contrast=True, **contrast, layer=own.layer)
-        assert own.spearman == pytest.approx(plain_score(again, pairs), abs=1e-6)
-    assert (found.plain_at_best.start, found.plain_at_best.contrast_layer) == (None, None)
+    assert all(trial.layer > trial.contrast_layer for trial in tried)
+    assert {trial.start for trial in tried} == {SPAN["start"]}
+    assert tuning.best == max(tried, key=lambda trial: trial.spearman)
+    for trial in (*tried[:: len(tried) // 3], tuning.best):
+        contrast = {"contrast_layer": trial.contrast_layer, "contrast_strength": trial.contrast_strength}
+        again = load_prompted(folder, **PROMPTED, **SPAN, contrast=True, **contrast, layer=trial.layer)
+        assert trial.spearman == pytest.approx(plain_score(again, pairs), abs=1e-6)
+    assert (tuning.plain_at_best.start, tuning.plain_at_best.contrast_layer) == (None, None)
 
 
 @pytest.mark.slow
 def test_tuning_tries_what_it_says_and_the_best_is_the_best(folder, task):
     pairs, steps = read_similarity(task), []
     encoder = load_encoder(folder, **PROMPTED)
-    found = tune(encoder, pairs, progress=lambda done, total: steps.append((done, total)))
-    spans = list(dict.fromkeys((own.start, own.exit) for own in found.tried))
+    tuning = tune(encoder, pairs, progress=lambda done, total: steps.append((done, total)))
+    spans = list(dict.fromkeys((trial.start, trial.exit) for trial in tuning.tried))
     assert spans[0] == (None, None)
     assert {(1, 2), (1, 3)} <= set(spans)
-    assert len(found.tried) == len(spans) * 4
-    for own in found.tried[:: len(found.tried) // 7]:
-        span = {} if own.start is None else SPAN | {"start": own.start, "exit": own.exit}
-        again = load_prompted(folder, **PROMPTED, layer=own.layer, **span)
-        assert own.spearman == pytest.approx(plain_score(again, pairs), abs=1e-6)
-    assert found.best.spearman == max(own.spearman for own in found.tried if own.start is not None)
-    assert (found.plain_at_best.start, found.plain_at_best.layer) == (None, found.best.layer)
+    assert len(tuning.tried) == len(spans) * 4
+    for trial in tuning.tried[:: len(tuning.tried) // 7]:
+        span = {} if trial.start is None else SPAN | {"start": trial.start, "exit": trial.exit}
+        again = load_prompted(folder, **PROMPTED, layer=trial.layer, **span)
+        assert trial.spearman == pytest.approx(plain_score(again, pairs), abs=1e-6)
+    assert tuning.best.spearman == max(trial.spearman for trial in tuning.tried if trial.start is not None)
+    assert (tuning.plain_at_best.start, tuning.plain_at_best.layer) == (None, tuning.best.layer)
     assert (steps[0][0], steps[-1][0]) == (0, steps[-1][1])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("given", ["", "--contrast --set contrast-layer=1 --set contrast-rule=sub_head_norm"])
 def test_tuning_on_the_command_line_shows_the_curve_and_the_choice(folder, task, given):
-    wanted = given or "--token-prepending --set start={start} --set exit={exit}"
+    expected = given or "--token-prepending --set start={start} --set exit={exit}"
     best = document("tune", folder, "--task", task, *given.split())["best"]
     arguments = ("--task", task, "--device", "cpu", *given.split())
-    shown = planted.command("tune", folder, *arguments, COLUMNS="160").stdout
-    assert f"best: {wanted.format(**best)} --layer {best['layer']} scores" in " ".join(shown.split())
-    assert f"{'Contrast' if given else 'Token prepending'} on {folder}" in shown
-    assert "#" * round(best["spearman"] / 2) in re.findall("#+", shown)
+    printed = planted.command("tune", folder, *arguments, COLUMNS="160").stdout
+    assert f"best: {expected.format(**best)} --layer {best['layer']} scores" in " ".join(printed.split())
+    assert f"{'Contrast' if given else 'Token prepending'} on {folder}" in printed
+    assert "#" * round(best["spearman"] / 2) in re.findall("#+", printed)
 
 
 @pytest.mark.parametrize(
@@ -260,22 +267,30 @@ def test_what_cannot_be_tuned_is_one_line(folder, task, options, reason):
 
 
 def test_only_a_language_model_can_be_tuned(bert_folder, task):
-    given = ("--task", task, "--device", "cpu", "--prompt", '"{sentence}":')
-    planted.refused("tune", bert_folder, *given, saying="is a SentenceTransformer")
+    arguments = ("--task", task, "--device", "cpu", "--prompt", '"{sentence}":')
+    planted.refused("tune", bert_folder, *arguments, saying="is a SentenceTransformer")
 
 
 def test_embed_writes_every_text_in_its_order(folder, tmp_path):
     texts = ["the river", "", "the river", "a\u2028b", "c\x0cd", "e\x85f", *tiny.sentences(3)]
     (tmp_path / "texts.txt").write_text("\r\n".join(texts) + "\n", newline="")
     out = tmp_path / "vectors.parquet"
-    given = ("--input", tmp_path / "texts.txt", "--out", out, "--prompt", "prompteol", "--token-prepending")
-    assert document("embed", folder, *given)["texts"] == len(texts)
+    arguments = (
+        "--input",
+        tmp_path / "texts.txt",
+        "--out",
+        out,
+        "--prompt",
+        "prompteol",
+        "--token-prepending",
+    )
+    assert document("embed", folder, *arguments)["texts"] == len(texts)
     frame = pl.read_parquet(out)
     assert frame["text"].to_list() == texts
     assert frame.schema["vector"] == pl.Array(pl.Float32, tiny_decoders.DIMENSION)
     encoder = load_prompted(folder, **PROMPTED, token_prepending=True)
     assert np.abs(frame["vector"].to_numpy() - encoder.encode(texts)).max() < 1e-6
-    planted.refused("embed", folder, *given, saying="already exists")
+    planted.refused("embed", folder, *arguments, saying="already exists")
 
 
 @pytest.mark.parametrize(

@@ -31,14 +31,17 @@ def model(request):
 
 
 def test_retrieval_is_scored_as_the_library_does(model):
-    documents = {f"d{place}": text for place, text in enumerate(tiny.sentences(60))}
-    queries = {f"q{place}": " ".join(documents[f"d{place}"].split()[:2]) for place in range(20)}
-    relevant = {f"q{place}": {f"d{place}": 1} for place in range(20)}
+    documents = {f"d{number}": text for number, text in enumerate(tiny.sentences(60))}
+    queries = {f"q{number}": " ".join(documents[f"d{number}"].split()[:2]) for number in range(20)}
+    relevant = {f"q{number}": {f"d{number}": 1} for number in range(20)}
     task = RetrievalTask("task", queries, documents, relevant)
     (score,) = compare(load_encoder(model), task).scores
     name = model.similarity_fn_name
     evaluator = InformationRetrievalEvaluator(
-        queries, documents, {query: set(found) for query, found in relevant.items()}, write_csv=False
+        queries,
+        documents,
+        {query: set(relevant_ids) for query, relevant_ids in relevant.items()},
+        write_csv=False,
     )
     expected = evaluator(model)[f"{name}_ndcg@10"]
     assert score.scores["ndcg_at_10"] == pytest.approx(100 * expected, abs=1e-3)
@@ -46,7 +49,7 @@ def test_retrieval_is_scored_as_the_library_does(model):
 
 def test_pairs_are_scored_as_the_library_does(model):
     first, second = tiny.sentences(40, seed=1), tiny.sentences(40, seed=2)
-    gold = [float(place % 7) for place in range(40)]
+    gold = [float(number % 7) for number in range(40)]
     task = SimilarityTask("task", tuple(first), tuple(second), tuple(gold))
     comparison = compare(load_encoder(model), task)
     name = model.similarity_fn_name

@@ -44,9 +44,9 @@ AREAS = {"attention", "hidden states", "pooling", "attribution", "embedding", "s
 def sticky_bert(bert_folder):
     """A tiny BERT in which the embedding of one word is long and lies along one dimension."""
     model = SentenceTransformer(str(bert_folder), device="cpu")
-    place = model.tokenizer.convert_tokens_to_ids("garden")
+    row = model.tokenizer.convert_tokens_to_ids("garden")
     with torch.no_grad():
-        model[0].model.embeddings.word_embeddings.weight[place] = 50 * torch.eye(32)[0]
+        model[0].model.embeddings.word_embeddings.weight[row] = 50 * torch.eye(32)[0]
     return load_encoder(model)
 
 
@@ -57,8 +57,8 @@ def explained(sticky_bert):
 
 def test_a_planted_token_is_told_from_an_ordinary_one(explained):
     garden, window = explained.tokens
-    assert {"embedding", "hidden states"} <= {each.area for each in garden.findings}
-    assert next(each for each in garden.findings if each.measure == "embedding_norm").deviations > 4
+    assert {"embedding", "hidden states"} <= {finding.area for finding in garden.findings}
+    assert next(finding for finding in garden.findings if finding.measure == "embedding_norm").deviations > 4
     assert len(window.findings) < len(garden.findings)
     assert garden.verdict.startswith(f"'garden' ({garden.token_id}) differs from 5 matched benign tokens")
 
@@ -66,7 +66,7 @@ def test_a_planted_token_is_told_from_an_ordinary_one(explained):
 def test_tables_have_all_layers_and_heads_and_no_nan(explained):
     for name in TABLES:
         table = getattr(explained, name)
-        assert set(table["token_id"]) == {each.token_id for each in explained.tokens}, name
+        assert set(table["token_id"]) == {token.token_id for token in explained.tokens}, name
         assert not any(table[column].is_nan().any() for column in table.select(pl.selectors.float()).columns)
     layers = dict(explained.measures.group_by("measure").agg(pl.col("layer").unique().sort()).iter_rows())
     assert layers["attention_received"] == [1, 2]
@@ -75,23 +75,23 @@ def test_tables_have_all_layers_and_heads_and_no_nan(explained):
     assert explained.heads.drop_nulls("head").height == 2 * 2 * 4
     assert explained.pooling == "mean"
     benign = explained.benign.filter(token_id=explained.tokens[0].token_id)
-    assert set(benign["benign_id"]).isdisjoint({each.token_id for each in explained.tokens})
+    assert set(benign["benign_id"]).isdisjoint({token.token_id for token in explained.tokens})
 
 
 def test_matrices_sum_to_similarities(explained, sticky_bert):
     material = gather(sticky_bert, SMALL, None, None, CORPUS)
     carriers, texts = material.carriers, material.anchors
     anchors = sticky_bert.encode(texts)
-    mean = (sticky_bert.encode([each.text for each in carriers]) @ anchors.T).mean()
+    mean = (sticky_bert.encode([carrier.text for carrier in carriers]) @ anchors.T).mean()
     for pair in explained.pairs.to_dicts():
         cells = explained.attribution.filter(token_id=pair["token_id"], pair=pair["pair"])
         assert cells["value"].sum() == pytest.approx(pair["sum"], abs=1e-9)
         assert pair["sum"] - pair["similarity"] == pytest.approx(pair["completeness_error"], abs=1e-9)
-        parts = pair["from_copies"] + pair["from_carrier"] + pair["from_reference"]
-        assert parts == pytest.approx(pair["sum"], abs=1e-9)
+        total = pair["from_copies"] + pair["from_carrier"] + pair["from_reference"]
+        assert total == pytest.approx(pair["sum"], abs=1e-9)
         carrier, anchor = sticky_bert.encode([pair["carrier"], pair["anchor"]])
         assert pair["similarity_before"] == pytest.approx(float(carrier @ anchor), abs=1e-5)
-        unrelated = sorted(each for each in anchors @ carrier if each < mean)
+        unrelated = sorted(similarity for similarity in anchors @ carrier if similarity < mean)
         assert pair["similarity_before"] == pytest.approx(float(unrelated[len(unrelated) // 2]), abs=1e-5)
         content = (*sticky_bert.tokenize([pair["carrier"]])[0].ids, *[pair["token_id"]] * SMALL.copies)
         after = sticky_bert.encode_ids([content])[0]
@@ -110,8 +110,8 @@ def test_the_lift_is_that_of_plain_vectors(explained, sticky_bert):
     lifts = [(new - old)[row][old[row] < old.mean()].mean() for row in range(len(before))]
     row = explained.measures.filter(measure="lift_sentences", token_id=token_id).to_dicts()[0]
     low, high = stats.t.interval(SMALL.confidence, len(lifts) - 1, np.mean(lifts), stats.sem(lifts))
-    found = [row["value"], row["low"], row["high"]]
-    np.testing.assert_allclose(found, [np.mean(lifts), low, high], atol=1e-5)
+    interval = [row["value"], row["low"], row["high"]]
+    np.testing.assert_allclose(interval, [np.mean(lifts), low, high], atol=1e-5)
     assert row["carriers"] == len(lifts)
 
 
@@ -122,35 +122,42 @@ def test_attention_is_that_of_all_positions_and_of_all_but_the_copies(explained,
         (inside,) = inspector_of(sticky_bert).look(content, [carrier.labels], PARTS)
         weights = np.bincount(inside.labels, minlength=PARTS + 1).astype(float)
         others = weights * (np.arange(PARTS + 1) != Part.COPIES)
-        for name, kept in (("received", weights), ("from_others", others)):
-            received = np.nan_to_num(inside.attention[..., Part.COPIES]) @ kept / kept.sum()
+        for name, expected_weights in (("received", weights), ("from_others", others)):
+            received = (
+                np.nan_to_num(inside.attention[..., Part.COPIES]) @ expected_weights / expected_weights.sum()
+            )
             expected[name].append(received.mean(axis=1))
     for name, values in expected.items():
-        found = explained.measures.filter(measure=f"attention_{name}", token_id=token_id)
-        np.testing.assert_allclose(found["value"], np.mean(values, axis=0), atol=1e-6)
+        measures = explained.measures.filter(measure=f"attention_{name}", token_id=token_id)
+        np.testing.assert_allclose(measures["value"], np.mean(values, axis=0), atol=1e-6)
 
 
 def test_a_static_model_is_explained_by_its_plain_embeddings_without_attention():
     # At the input of a model without layers, copies are rows of the matrix.
     encoder = load_encoder(planted.planted_model(3))
     settings = replace(SMALL, attribution=False, carriers=2)
-    found = explain(encoder, [planted.PLANTED], sentences=CORPUS, settings=settings)
+    explanation = explain(encoder, [planted.PLANTED], sentences=CORPUS, settings=settings)
     rows = encoder.model[0].embedding.weight.detach().numpy().astype(float)
-    own, centre = rows[found.tokens[0].token_id], rows[found.benign["benign_id"].to_list()].mean(axis=0)
-    values = dict(found.measures.select("measure", "value").iter_rows())
-    assert values["copies_cosine_distance"] == pytest.approx(1 - cosine_similarity([own], [centre]).item())
-    assert values["copies_euclidean_distance"] == pytest.approx(np.linalg.norm(own - centre))
-    assert "attention" not in set(found.measures["area"])
-    assert any("static embedding model: it has no attention" in note for note in found.notes)
-    assert found.heads.is_empty()
+    own_row, centre = (
+        rows[explanation.tokens[0].token_id],
+        rows[explanation.benign["benign_id"].to_list()].mean(axis=0),
+    )
+    values = dict(explanation.measures.select("measure", "value").iter_rows())
+    assert values["copies_cosine_distance"] == pytest.approx(
+        1 - cosine_similarity([own_row], [centre]).item()
+    )
+    assert values["copies_euclidean_distance"] == pytest.approx(np.linalg.norm(own_row - centre))
+    assert "attention" not in set(explanation.measures["area"])
+    assert any("static embedding model: it has no attention" in note for note in explanation.notes)
+    assert explanation.heads.is_empty()
 
 
 def test_carriers_are_measured_alike_however_many_at_a_time(explained, sticky_bert, monkeypatch):
     monkeypatch.setattr("stickytoken.explanation.measuring.HELD_BYTES", 1)
     settings = replace(SMALL, attribution=False)
     single = explain(sticky_bert, ["garden", "window"], sentences=CORPUS, settings=settings)
-    whole = explained.measures.filter(pl.col("area") != "attribution")
-    for one, other in ((whole, single.measures), (explained.heads, single.heads)):
+    other_measures = explained.measures.filter(pl.col("area") != "attribution")
+    for one, other in ((other_measures, single.measures), (explained.heads, single.heads)):
         assert one.select("token_id", "layer").equals(other.select("token_id", "layer"))
         for column in ("value", "low", "benign_mean", "benign_high"):
             for mine, its in zip(one[column], other[column], strict=True):
@@ -159,14 +166,18 @@ def test_carriers_are_measured_alike_however_many_at_a_time(explained, sticky_be
 
 @pytest.mark.parametrize(("name", "placement"), [("t5", Placement.PREFIX), ("qwen3", Placement.RANDOM)])
 def test_other_architectures(name, placement, tmp_path):
-    architecture = next(each for each in architectures.ARCHITECTURES if each.name == name)
+    architecture = next(
+        known_architecture
+        for known_architecture in architectures.ARCHITECTURES
+        if known_architecture.name == name
+    )
     pooling = architecture.poolings[-1]
     model = architectures.stacked(architecture.save(tmp_path), pooling=pooling, dense=12, normalize=True)
     encoder = load_encoder(model, prompt="a bird: ")
     token_id = encoder.tokenize(["river"])[0].ids[-1]
-    found = explain(encoder, [token_id], sentences=CORPUS, settings=replace(TINY, placement=placement))
-    assert set(found.measures["area"]) == AREAS
-    assert "prompt" in set(found.attribution["row_part"])
+    explanation = explain(encoder, [token_id], sentences=CORPUS, settings=replace(TINY, placement=placement))
+    assert set(explanation.measures["area"]) == AREAS
+    assert "prompt" in set(explanation.attribution["row_part"])
 
 
 @pytest.mark.parametrize(
@@ -178,11 +189,11 @@ def test_a_planted_token_of_a_prompted_model_is_told_from_ordinary_ones(prompt, 
     with torch.no_grad():
         row = 50 * torch.eye(tiny_decoders.DIMENSION)[0]
         encoder.prompted.decoder.embedding.weight[token_id] = row
-    found = explain(encoder, [token_id], sentences=CORPUS, settings=TINY)
-    assert set(found.measures["area"]) == AREAS
-    assert "embedding_norm" in {each.measure for each in found.tokens[0].findings}
-    assert found.pooling == pooling
-    (pair,) = found.pairs.to_dicts()
+    explanation = explain(encoder, [token_id], sentences=CORPUS, settings=TINY)
+    assert set(explanation.measures["area"]) == AREAS
+    assert "embedding_norm" in {finding.measure for finding in explanation.tokens[0].findings}
+    assert explanation.pooling == pooling
+    (pair,) = explanation.pairs.to_dicts()
     before = cosine_similarity(*(encoder.encode([pair[name]]) for name in ("carrier", "anchor")))
     assert pair["similarity_before"] == pytest.approx(before.item(), abs=1e-5)
 
@@ -190,22 +201,24 @@ def test_a_planted_token_of_a_prompted_model_is_told_from_ordinary_ones(prompt, 
 def test_a_model_without_attention_weights_is_explained_otherwise(tmp_path, monkeypatch):
     encoder = load_encoder(architectures.stacked(architectures.bert(tmp_path)))
     monkeypatch.setattr("stickytoken.inspection.module_embedding._reported", lambda output: [])
-    found = explain(encoder, ["river"], sentences=CORPUS, settings=replace(SMALL, attribution=False))
-    assert set(found.measures["area"]) == AREAS - {"attention", "attribution"}
-    assert any("does not expose its attention weights" in note for note in found.notes)
-    assert found.pairs.is_empty()
+    explanation = explain(encoder, ["river"], sentences=CORPUS, settings=replace(SMALL, attribution=False))
+    assert set(explanation.measures["area"]) == AREAS - {"attention", "attribution"}
+    assert any("does not expose its attention weights" in note for note in explanation.notes)
+    assert explanation.pairs.is_empty()
 
 
 def test_texts_of_the_user_are_the_carriers_and_as_many_pairs_are_attributed_as_are_asked_for(sticky_bert):
     settings = replace(SMALL, pairs=3, attribution_carriers=1)
-    found = explain(sticky_bert, ["garden"], sentences=CORPUS, settings=settings)
-    assert found.pairs.height == 3
-    assert found.measures.filter(measure="attributed_to_copies")["carriers"].to_list() == [1]
-    found = explain(sticky_bert, ["garden"], texts=["the river sings"], sentences=CORPUS, settings=settings)
-    assert found.carriers == 1
-    assert found.pairs["carrier"].to_list() == ["the river sings"]
-    assert found.measures.filter(measure="lift_sentences")["low"].to_list() == [None]
-    assert any("there is only one text" in note for note in found.notes)
+    explanation = explain(sticky_bert, ["garden"], sentences=CORPUS, settings=settings)
+    assert explanation.pairs.height == 3
+    assert explanation.measures.filter(measure="attributed_to_copies")["carriers"].to_list() == [1]
+    explanation = explain(
+        sticky_bert, ["garden"], texts=["the river sings"], sentences=CORPUS, settings=settings
+    )
+    assert explanation.carriers == 1
+    assert explanation.pairs["carrier"].to_list() == ["the river sings"]
+    assert explanation.measures.filter(measure="lift_sentences")["low"].to_list() == [None]
+    assert any("there is only one text" in note for note in explanation.notes)
 
 
 def test_files_are_what_the_object_holds(explained, tmp_path):
@@ -215,7 +228,7 @@ def test_files_are_what_the_object_holds(explained, tmp_path):
         for name, table in explained.of_token(token.token_id).items():
             assert pl.read_parquet(folder / f"{name}.parquet").equals(table)
         document = json.loads((folder / "explanation.json").read_text("utf-8"))
-        assert [each["token"] for each in document["tokens"]] == [token.token]
+        assert [token_row["token"] for token_row in document["tokens"]] == [token.token]
     before = planted.files_of(tmp_path)
     assert explained.write(tmp_path / "out") == folders
     assert planted.files_of(tmp_path) == before
@@ -224,12 +237,14 @@ def test_files_are_what_the_object_holds(explained, tmp_path):
 def test_a_run_gives_texts_and_says_who_is_benign(tmp_path, encoder):
     model = load_encoder(profiled.planted_model(3))
     run = profiled.detect_profile(model, tmp_path / "run")
-    found = explain(model, [planted.PLANTED], run=run, settings=SMALL)
-    assert found.tokens[0].run_verdict == "sticky"
+    explanation = explain(model, [planted.PLANTED], run=run, settings=SMALL)
+    assert explanation.tokens[0].run_verdict == "sticky"
     flagged = set(run.tokens.filter(pl.col("verdict") != "benign")["token_id"])
-    assert flagged.isdisjoint(found.benign["benign_id"])
-    assert found.source == f"run {run.path.name}"
-    assert {"embedding_norm", "pooling_share"} <= {each.measure for each in found.tokens[0].findings}
+    assert flagged.isdisjoint(explanation.benign["benign_id"])
+    assert explanation.source == f"run {run.path.name}"
+    assert {"embedding_norm", "pooling_share"} <= {
+        finding.measure for finding in explanation.tokens[0].findings
+    }
     with pytest.raises(RunError, match=r"with another .*they differ in max_length, modules, tokenizer"):
         explain(encoder, ["river"], run=run, settings=SMALL)
 
@@ -237,10 +252,10 @@ def test_a_run_gives_texts_and_says_who_is_benign(tmp_path, encoder):
 def test_a_run_alone_has_its_model_loaded_and_its_worst_tokens_taken(planted_run, planted_folder):
     run, settings = open_run(planted_run), ExplainSettings(carriers=6, benign=4, attribution=False)
     worst = run.sticky["token_id"].to_list()[:3]
-    found = explain(run=str(planted_run), settings=settings)
-    assert [token.token_id for token in found.tokens] == worst
+    explanation = explain(run=str(planted_run), settings=settings)
+    assert [token.token_id for token in explanation.tokens] == worst
     named = explain(load_encoder(planted_folder), worst, run=run, settings=settings)
-    assert found.measures.equals(named.measures)
+    assert explanation.measures.equals(named.measures)
 
 
 @pytest.mark.parametrize(
@@ -258,9 +273,9 @@ def test_a_run_alone_has_its_model_loaded_and_its_worst_tokens_taken(planted_run
     ],
 )
 def test_bad_input_is_refused(encoder, tokens, options, saying):
-    given = {"encoder": encoder, "sentences": CORPUS, "settings": SMALL} | options
+    arguments = {"encoder": encoder, "sentences": CORPUS, "settings": SMALL} | options
     with pytest.raises(InputError, match=saying):
-        explain(tokens=tokens, **given)
+        explain(tokens=tokens, **arguments)
 
 
 def test_the_command_says_a_verdict_prints_json_and_refuses_bad_input(bert_folder, small_run, tmp_path):
@@ -346,9 +361,12 @@ def test_an_interrupt_while_a_file_is_written_is_continued(encoder, whole, tmp_p
 
 def test_progress_of_attribution_counts_parts_of_texts(encoder):
     events = []
-    found = explain(encoder, ["river"], progress=events.append, **OPTIONS)
+    explanation = explain(encoder, ["river"], progress=events.append, **OPTIONS)
     steps = [event for event in events if event.stage == "attribution"]
-    rows, columns = found.attribution["row"].max(), found.attribution["column"].max()  # without references
+    rows, columns = (
+        explanation.attribution["row"].max(),
+        explanation.attribution["column"].max(),
+    )  # without references
     assert steps[-1].total == 2 * (1 + SETTINGS.attribution_benign) + rows + columns
     assert [event.done for event in steps[:3]] == [0, 2, 2 + rows + columns]
     assert all(event.done == event.computed for event in steps)
@@ -364,7 +382,7 @@ def test_a_finished_explanation_is_opened_and_says_the_same(encoder, whole):
     assert second.settings == first.settings
     for name in TABLES:
         assert getattr(second, name).equals(getattr(first, name)), name
-    assert {k: json.loads(json.dumps(each)) for k, each in first.parts.items()} == second.parts
+    assert {k: json.loads(json.dumps(value)) for k, value in first.parts.items()} == second.parts
 
 
 def test_a_token_without_an_embedding_and_the_settings_of_a_later_version_are_opened(bert_folder, tmp_path):
@@ -372,13 +390,13 @@ def test_a_token_without_an_embedding_and_the_settings_of_a_later_version_are_op
     token_id = next(k for k, token in encoder.tokenizer.entries.items() if token == "river")
     input_embeddings(encoder.model).weight.data[token_id] = 0
     settings = replace(SETTINGS, attribution=False)
-    found = explain(encoder, ["river"], out=tmp_path, **OPTIONS | {"settings": settings})
-    assert found.measures.filter(measure="embedding_cosine_to_mean")["value"].item() is None
+    explanation = explain(encoder, ["river"], out=tmp_path, **OPTIONS | {"settings": settings})
+    assert explanation.measures.filter(measure="embedding_cosine_to_mean")["value"].item() is None
     path = tmp_path / str(token_id) / "explanation.json"
     record = json.loads(path.read_text("utf-8"))
     path.write_text(json.dumps(record | {"settings": record["settings"] | {"later": 1}}), encoding="utf-8")
     opened = Explanation([read_explanation(path.parent)])
-    assert opened.measures.equals(found.measures)
+    assert opened.measures.equals(explanation.measures)
     assert opened.settings == settings
 
 
@@ -387,12 +405,12 @@ def test_a_folder_of_another_explanation_is_refused(encoder, bert_folder, whole)
     before = planted.files_of(out)
     changed = load_encoder(bert_folder, device="cpu")
     next(changed.model.parameters()).data[7] += 1
-    for model, options, part in (
+    for model, options, phrase in (
         (encoder, {"settings": replace(SETTINGS, benign=5)}, r"benign.*, settings\.benign"),
         (encoder, {"sentences": collect_sentences(tiny.sentences(40)[5:], "test")}, "anchors"),
         (encoder, {"texts": ["the river sings"]}, "carriers"),
         (changed, {}, r"encoder\.weights\)"),
     ):
-        with pytest.raises(RunError, match=f"contains a different explanation \\(it differs in .*{part}"):
+        with pytest.raises(RunError, match=f"contains a different explanation \\(it differs in .*{phrase}"):
             explain(model, ["river"], out=out, **OPTIONS | options)
     assert planted.files_of(out) == before

@@ -79,14 +79,14 @@ def assert_accepted_by_github(document):
             assert result["message"]["text"]
             assert result["partialFingerprints"]["primaryLocationLineHash"]
             assert 1 <= len(result["locations"]) <= 1000
-            place = result["locations"][0]["physicalLocation"]
-            assert place["region"]["startLine"] >= 1
+            location = result["locations"][0]["physicalLocation"]
+            assert location["region"]["startLine"] >= 1
             # Relative to the root: no scheme, no host, no leading slash, no way out.
-            uri = place["artifactLocation"]["uri"]
+            uri = location["artifactLocation"]["uri"]
             assert normalize_uri(uri) == uri
-            parts = urlsplit(uri)
-            assert (parts.scheme, parts.netloc, parts.query, parts.fragment) == ("", "", "", "")
-            assert not {"", ".", ".."} & set(parts.path.split("/"))
+            url = urlsplit(uri)
+            assert (url.scheme, url.netloc, url.query, url.fragment) == ("", "", "", "")
+            assert not {"", ".", ".."} & set(url.path.split("/"))
 
 
 PLACES = [
@@ -104,9 +104,9 @@ def test_every_result_has_a_place_that_github_accepts(sarif_schema, given, expec
     document = sarif([finding], RULES, "1")
     sarif_schema.validate(document)
     assert_accepted_by_github(document)
-    place = document["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
-    assert (place["artifactLocation"]["uri"], place["artifactLocation"]["uriBaseId"]) == expected
-    assert place["region"] == {"startLine": 3}
+    location = document["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
+    assert (location["artifactLocation"]["uri"], location["artifactLocation"]["uriBaseId"]) == expected
+    assert location["region"] == {"startLine": 3}
 
 
 def test_more_results_than_github_takes_are_left_out_mildest_first():
@@ -143,8 +143,8 @@ def test_sarif_is_valid_and_says_what_was_found(sarif_schema):
     ]
     assert result["ruleId"] == run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == "sticky-token"
     assert result["message"]["text"] == "'evil' is sticky"
-    place = result["locations"][0]["physicalLocation"]
-    assert place["artifactLocation"] == {"uri": "runs/mini/tokens.parquet", "uriBaseId": "SRCROOT"}
+    location = result["locations"][0]["physicalLocation"]
+    assert location["artifactLocation"] == {"uri": "runs/mini/tokens.parquet", "uriBaseId": "SRCROOT"}
     assert result["properties"] == {"token_id": 7, "lift": 0.25, "interval": [0.2, None]}
     assert run["invocations"] == [{"executionSuccessful": True}]
 
@@ -173,8 +173,8 @@ def test_only_errors_fail_in_junit():
 
 def test_annotations_name_the_place_and_the_level():
     copies = Finding("copies", Level.WARNING, "20 copies", "docs/a.txt", 9)
-    found = [FINDING, copies, Finding("copies", Level.NOTE, "read")]
-    assert list(github_annotations(found)) == [
+    findings_found = [FINDING, copies, Finding("copies", Level.NOTE, "read")]
+    assert list(github_annotations(findings_found)) == [
         "::error file=runs/mini/tokens.parquet,line=1,title=stickytoken%3A sticky-token::'evil' is sticky",
         "::warning file=docs/a.txt,line=9,title=stickytoken%3A copies::20 copies",
         "::notice title=stickytoken%3A copies::read",

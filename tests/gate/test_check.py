@@ -70,8 +70,8 @@ def test_the_command_records_the_files_unless_an_option_changes_the_model(
     planted_folder, planted_options, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(model_files, "_SETTLED", 0)
-    for place, (options, records) in enumerate({(): True, ("--prompt", "the "): False}.items()):
-        run = tmp_path / str(place)
+    for number, (options, records) in enumerate({(): True, ("--prompt", "the "): False}.items()):
+        run = tmp_path / str(number)
         arguments = [*planted_options, "--out", run, "--set", "report=false", *options]
         assert planted.command("detect", planted_folder, *arguments).exit_code == 0
         assert (run / "model.json").is_file() is records
@@ -83,10 +83,10 @@ def test_one_changed_byte_or_name_is_another_model(own):
     files = [path for path in model.rglob("*") if path.is_file()]
     assert len(files) >= 3
     for path in files:
-        whole = path.read_bytes()
-        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         assert not known(model, runs / "run"), path
-        path.write_bytes(whole)
+        path.write_bytes(content)
         assert known(model, runs / "run")
     (model / "more.json").write_text("{}")
     assert not known(model, runs / "run")
@@ -117,9 +117,9 @@ def test_a_record_of_another_run_or_version_or_a_damaged_one_proves_nothing_and_
 
 def test_files_that_may_have_changed_or_cannot_be_recorded_are_not(own, monkeypatch):
     model, runs = own
-    seen = look_at_model(str(model))
+    look = look_at_model(str(model))
     (model / "modules.json").write_text((model / "modules.json").read_text("utf-8") + "\n", encoding="utf-8")
-    record_model(runs / "run", open_run(runs / "run").record, seen)
+    record_model(runs / "run", open_run(runs / "run").record, look)
     assert not (runs / "run" / "model.json").exists()
     with monkeypatch.context() as young:
         young.setattr(model_files, "_SETTLED", 10**15)
@@ -154,15 +154,19 @@ def test_the_newest_run_over_the_whole_vocabulary_is_taken(own):
     def copy(name, **changes):
         planted.edit_record(Path(shutil.copytree(runs / "run", runs / name)), **changes)
 
-    parts = json.loads((runs / "run" / "run.json").read_text("utf-8"))["identity_parts"]
+    identity_parts = json.loads((runs / "run" / "run.json").read_text("utf-8"))["identity_parts"]
     copy("later", started="2040-01-01T00:00:00+00:00")
     copy("unfinished", started="2041-01-01T00:00:00+00:00", result=None)
-    copy("part", started="2042-01-01T00:00:00+00:00", identity_parts=parts | {"tokens": "0" * 64})
-    copy("other", started="2043-01-01T00:00:00+00:00", identity_parts=parts | {"encoder": {"weights": "0"}})
+    copy("part", started="2042-01-01T00:00:00+00:00", identity_parts=identity_parts | {"tokens": "0" * 64})
+    copy(
+        "other",
+        started="2043-01-01T00:00:00+00:00",
+        identity_parts=identity_parts | {"encoder": {"weights": "0"}},
+    )
     copy("damaged", schema_version=99)
-    found = check(model, folder=runs)
-    assert found.run == runs / "later"
-    assert any("damaged" in note and "skipped" in note for note in found.notes)
+    result = check(model, folder=runs)
+    assert result.run == runs / "later"
+    assert any("damaged" in note and "skipped" in note for note in result.notes)
     assert check(model, folder=runs / "run").run == runs / "run"
 
 
@@ -179,17 +183,17 @@ def test_a_model_that_no_run_fits_is_refused_or_measured(own, pristine):
 @pytest.mark.slow
 def test_a_missing_run_is_made_where_the_runs_are_and_found_the_next_time(own, monkeypatch):
     model, runs = own
-    made = []
+    loads = []
 
     def detect(encoder, *, out, progress):
-        made.append(out)
+        loads.append(out)
         return profiled.detect_profile(encoder, out)
 
     monkeypatch.setattr(sys.modules["stickytoken.gate"], "detect", detect)
     shutil.rmtree(runs / "run")
     first = check(model, folder=runs)
     assert first.run.parent == runs
-    assert (check(model, folder=runs).run, len(made)) == (first.run, 1)
+    assert (check(model, folder=runs).run, len(loads)) == (first.run, 1)
 
 
 def test_a_model_object_is_compared_by_identity_and_a_run_is_taken(own):
@@ -207,14 +211,14 @@ def test_a_model_object_is_compared_by_identity_and_a_run_is_taken(own):
 def runs(planted_profile, tmp_path_factory):
     """A function that returns runs of models whose planted token has different strengths."""
     folder = tmp_path_factory.mktemp("strengths")
-    made = {(2,): stickytoken.open_run(planted_profile[1])}
+    run_of = {(2,): stickytoken.open_run(planted_profile[1])}
 
     def run(strength, **changes):
         key = (strength, *changes.items())
-        if key not in made:
+        if key not in run_of:
             encoder = stickytoken.load_encoder(profiled.planted_model(strength))
-            made[key] = profiled.detect_profile(encoder, folder / f"run-{len(made)}", **changes)
-        return made[key]
+            run_of[key] = profiled.detect_profile(encoder, folder / f"run-{len(run_of)}", **changes)
+        return run_of[key]
 
     return run
 
@@ -233,23 +237,23 @@ def altered(runs, tmp_path):
     return alter
 
 
-def named(found, level=Level.ERROR):
-    return [finding.properties["token"] for finding in found.findings if finding.level is level]
+def named(result, level=Level.ERROR):
+    return [finding.properties["token"] for finding in result.findings if finding.level is level]
 
 
 @pytest.mark.slow
 def test_a_sticky_token_closes_the_gate_and_without_one_it_is_open(runs):
-    found = check(runs(2))
-    assert found.outcome is Outcome.CLOSED
-    assert planted.PLANTED in named(found)
-    assert found.counted == found.sticky == len(runs(2).sticky)
-    first = found.findings[0]
+    result = check(runs(2))
+    assert result.outcome is Outcome.CLOSED
+    assert planted.PLANTED in named(result)
+    assert result.counted == result.sticky == len(runs(2).sticky)
+    first = result.findings[0]
     assert first.identity == (Path(runs(2).model_name).name, first.properties["token"])
-    (note,) = (note for note in found.notes if "non-default settings" in note)
+    (note,) = (note for note in result.notes if "non-default settings" in note)
     assert "anchors 80" in note
     assert "seed" not in note
-    found = check(runs(0))
-    assert (found.passed, found.findings, found.incomplete) == (True, (), ())
+    result = check(runs(0))
+    assert (result.passed, result.findings, result.incomplete) == (True, (), ())
 
 
 def test_errors_are_there_if_and_only_if_more_count_than_are_tolerated(altered):
@@ -269,11 +273,11 @@ def test_errors_are_there_if_and_only_if_more_count_than_are_tolerated(altered):
         (FailOn.SERIOUS, 3, 3),
         (FailOn.SEVERE, 1, 0),
     ):
-        found = check(run, fail_on=fail_on, max_tokens=tolerated)
-        assert found.counted == counting
-        assert len(named(found)) == (counting if counting > tolerated else 0)
-        assert (found.outcome is Outcome.CLOSED) == (counting > tolerated)
-        levels = [finding.level for finding in found.findings]
+        result = check(run, fail_on=fail_on, max_tokens=tolerated)
+        assert result.counted == counting
+        assert len(named(result)) == (counting if counting > tolerated else 0)
+        assert (result.outcome is Outcome.CLOSED) == (counting > tolerated)
+        levels = [finding.level for finding in result.findings]
         assert len(levels) == 6
         assert levels == sorted(levels, key=[Level.ERROR, Level.WARNING, Level.NOTE].index)
 
@@ -297,16 +301,16 @@ def test_wrong_options_are_refused_and_those_that_a_method_lacks(small_run, opti
 def test_a_run_or_baseline_over_a_part_of_the_vocabulary_never_passes(runs, tmp_path):
     encoder = stickytoken.load_encoder(profiled.planted_model(0))
     sample = profiled.detect_profile(encoder, tmp_path / "run", sample=40)
-    for found in (check(sample), check(runs(0), baseline=sample)):
-        assert found.outcome is Outcome.INCONCLUSIVE
-        assert "covered 40 of" in found.incomplete[0]
-    assert found.incomplete[0].startswith("the baseline in")
+    for result in (check(sample), check(runs(0), baseline=sample)):
+        assert result.outcome is Outcome.INCONCLUSIVE
+        assert "covered 40 of" in result.incomplete[0]
+    assert result.incomplete[0].startswith("the baseline in")
     # A sticky token in a sample closes the gate all the same.
     model = stickytoken.load_encoder(profiled.planted_model(2))
     token = next(key for key, text in model.tokenizer.entries.items() if text == planted.PLANTED)
-    found = check(profiled.detect_profile(model, tmp_path / "few", tokens=[token, 50, 51]))
-    assert found.outcome is Outcome.CLOSED
-    assert found.incomplete
+    result = check(profiled.detect_profile(model, tmp_path / "few", tokens=[token, 50, 51]))
+    assert result.outcome is Outcome.CLOSED
+    assert result.incomplete
 
 
 @pytest.mark.parametrize(
@@ -319,9 +323,9 @@ def test_a_run_or_baseline_over_a_part_of_the_vocabulary_never_passes(runs, tmp_
     ],
 )
 def test_a_table_that_lacks_something_never_passes(altered, change, reason):
-    found = check(altered(change))
-    assert not found.passed
-    assert any(reason in each for each in found.incomplete)
+    result = check(altered(change))
+    assert not result.passed
+    assert any(reason in message for message in result.incomplete)
 
 
 def test_a_damaged_or_unfinished_run_is_refused_and_an_unreadable_corpus_never_passes(altered):
@@ -329,17 +333,17 @@ def test_a_damaged_or_unfinished_run_is_refused_and_an_unreadable_corpus_never_p
         check(altered(lambda table: pl.concat([table.head(1), table.head(len(table) - 1)])))
     with pytest.raises(RunError, match="is not finished"):
         check(altered(result=None))
-    found = check(altered(strength=0, corpus={"source": "polish.txt", "sentences": 200, "unknown": 0.4}))
-    assert found.outcome is Outcome.INCONCLUSIVE
-    assert "cannot read 40% of polish.txt" in found.incomplete[0]
+    result = check(altered(strength=0, corpus={"source": "polish.txt", "sentences": 200, "unknown": 0.4}))
+    assert result.outcome is Outcome.INCONCLUSIVE
+    assert "cannot read 40% of polish.txt" in result.incomplete[0]
 
 
 @pytest.mark.slow
 def test_noise_is_no_change_in_either_direction(runs):
-    found = check(runs(2), baseline=runs(2))
-    assert found.passed
-    assert {finding.level for finding in found.findings} == {Level.NOTE}
-    assert {finding.properties["change"] for finding in found.findings} == {"known"}
+    result = check(runs(2), baseline=runs(2))
+    assert result.passed
+    assert {finding.level for finding in result.findings} == {Level.NOTE}
+    assert {finding.properties["change"] for finding in result.findings} == {"known"}
     # The same model, measured on other texts.
     for strength in (0, 2):
         first, second = runs(strength), runs(strength, seed=7)
@@ -348,17 +352,19 @@ def test_noise_is_no_change_in_either_direction(runs):
 
 
 def test_a_token_that_became_sticky_is_new(runs):
-    found = check(runs(2), baseline=runs(0))
-    assert planted.PLANTED in named(found)
-    first = found.findings[0].properties
+    result = check(runs(2), baseline=runs(0))
+    assert planted.PLANTED in named(result)
+    first = result.findings[0].properties
     assert first["change"] == "new"
     assert first["baseline_erased"] < first["erased_low"]
 
 
 @pytest.mark.slow
 def test_a_token_that_became_stickier_is_worse_and_one_that_became_milder_is_not(runs):
-    found = check(runs(3), baseline=runs(1)).findings
-    assert [f.properties["change"] for f in found if f.properties["token"] == planted.PLANTED] == ["worse"]
+    findings_found = check(runs(3), baseline=runs(1)).findings
+    assert [f.properties["change"] for f in findings_found if f.properties["token"] == planted.PLANTED] == [
+        "worse"
+    ]
     assert check(runs(1), baseline=runs(3)).counted == 0
 
 

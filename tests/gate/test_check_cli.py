@@ -95,8 +95,8 @@ def test_settings_of_the_project_hold_unless_an_option_says_otherwise(run, tmp_p
     assert checked().exit_code == 0
     assert checked("--max", 0).exit_code == 10
     document = json.loads(checked("--max", 0, "--format", "sarif").stdout)
-    place = document["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
-    assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("pyproject.toml", 2)
+    location = document["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
+    assert (location["artifactLocation"]["uri"], location["region"]["startLine"]) == ("pyproject.toml", 2)
     (tmp_path / "pyproject.toml").write_text("[tool.stickytoken]\nmax = 'many'\n", "utf-8")
     planted.refused("check", run, saying="max in .* is 'many'")
 
@@ -105,12 +105,12 @@ def test_findings_are_placed_in_the_repository_and_found_again_elsewhere(run, tm
     shutil.copytree(run, tmp_path / "runs" / "a run [1]")
     document = json.loads(checked("runs/a run [1]", "--format", "sarif").stdout)
     sarif_schema.validate(document)
-    place = document["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
-    assert place["artifactLocation"]["uri"] == "runs/a%20run%20%5B1%5D/tokens.parquet"
+    location = document["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
+    assert location["artifactLocation"]["uri"] == "runs/a%20run%20%5B1%5D/tokens.parquet"
     prints = []
     for path in (run, "runs/a run [1]"):
-        found = json.loads(checked(path, "--format", "json").stdout)["findings"]
-        prints.append({finding["fingerprint"] for finding in found})
+        findings_found = json.loads(checked(path, "--format", "json").stdout)["findings"]
+        prints.append({finding["fingerprint"] for finding in findings_found})
     assert prints[0] == prints[1]
     assert len(prints[0]) == len(open_run(run).sticky)
 
@@ -138,12 +138,12 @@ def test_copies_of_a_flagged_token_close_the_gate_whatever_is_tolerated(run):
     assert (clean.documents.searched, clean.documents.counted) == (3, 0)
     # A repeated word without a flag is a warning.
     assert [f.level for f in clean.findings if f.rule == "document-repetition"] == [Level.WARNING]
-    found = check(run, baseline=run, max_tokens=99, fail_on="severe", documents=[*CLEAN, COPIES])
-    assert found.outcome is Outcome.CLOSED
-    (error,) = (finding for finding in found.findings if finding.level is Level.ERROR)
+    result = check(run, baseline=run, max_tokens=99, fail_on="severe", documents=[*CLEAN, COPIES])
+    assert result.outcome is Outcome.CLOSED
+    (error,) = (finding for finding in result.findings if finding.level is Level.ERROR)
     assert error.rule == "document-copies"
-    assert (found.documents.searched, found.documents.counted) == (3, 1)
-    assert found.headline().endswith("; 1 of 3 documents fails (flagged token: 1)")
+    assert (result.documents.searched, result.documents.counted) == (3, 1)
+    assert result.headline().endswith("; 1 of 3 documents fails (flagged token: 1)")
 
 
 @pytest.mark.parametrize(
@@ -151,29 +151,31 @@ def test_copies_of_a_flagged_token_close_the_gate_whatever_is_tolerated(run):
 )
 def test_other_causes_close_the_gate_on_request(run, document, cause):
     assert check(run, baseline=run, documents=[*CLEAN, document]).passed
-    found = check(run, baseline=run, documents=[*CLEAN, document], fail_on_documents=[cause])
-    assert found.outcome is Outcome.CLOSED
-    assert found.documents.causes == {cause: 1}
+    result = check(run, baseline=run, documents=[*CLEAN, document], fail_on_documents=[cause])
+    assert result.outcome is Outcome.CLOSED
+    assert result.documents.causes == {cause: 1}
     # Copies of a flagged token always do.
     assert not check(run, baseline=run, documents=[COPIES], fail_on_documents=[cause]).passed
 
 
 def test_the_command_takes_causes_and_counts_documents_in_one_form(run, write):
     write("documents.txt", "\n".join([*CLEAN, "market " * 40, "air [SEP] flow"]) + "\n")
-    given = ("check", run, "--baseline", run, "--documents", "documents.txt")
-    result = planted.command(*given, "--fail-on-documents", "repetition", "--fail-on-documents", "special")
+    arguments = ("check", run, "--baseline", run, "--documents", "documents.txt")
+    result = planted.command(
+        *arguments, "--fail-on-documents", "repetition", "--fail-on-documents", "special"
+    )
     assert result.exit_code == 10, result.stderr
     assert "2 of 4 documents fail (special token: 1, repetition: 1)" in result.stdout
     assert "2 of 4 documents have findings (special token: 1, repetition: 1)" in result.stdout
-    said = "'copies' is not a cause"
-    planted.refused(*given, "--fail-on-documents", "copies", status=2, saying=said)
+    message = "'copies' is not a cause"
+    planted.refused(*arguments, "--fail-on-documents", "copies", status=2, saying=message)
 
 
 def test_documents_that_cannot_be_read_are_no_pass(run, write):
     broken = write("documents.txt", b"a quiet bird sings.\n\xff\xfe broken\nthe river opens.\n")
-    found = check(run, baseline=run, documents=broken)
-    assert found.outcome is Outcome.INCONCLUSIVE
-    assert "1 record was skipped" in found.incomplete[0]
+    result = check(run, baseline=run, documents=broken)
+    assert result.outcome is Outcome.INCONCLUSIVE
+    assert "1 record was skipped" in result.incomplete[0]
 
 
 def test_missing_documents_are_refused_before_anything_else(run, tmp_path):
@@ -218,8 +220,8 @@ def repository(planted_profile, tmp_path, monkeypatch):
     root = tmp_path / "repository"
     shutil.copytree(planted_profile[0], root / "my_model")
     shutil.copytree(planted_profile[1], root / "runs" / "run")
-    seen = look_at_model(str(root / "my_model"))
-    record_model(root / "runs" / "run", open_run(root / "runs" / "run").record, seen)
+    look = look_at_model(str(root / "my_model"))
+    record_model(root / "runs" / "run", open_run(root / "runs" / "run").record, look)
     shutil.copytree(root / "runs" / "run", root / "runs" / "baseline")
     (root / "pyproject.toml").write_text(SETTINGS, encoding="utf-8")
     (root / ".pre-commit-config.yaml").write_text(yaml.safe_dump(HOOKS), encoding="utf-8")
@@ -264,8 +266,11 @@ def test_the_workflow_stops_at_a_sticky_token_and_leaves_what_it_uploads(reposit
             assert "Traceback" not in done.stderr
         (run,) = json.loads((repository / upload["with"]["sarif_file"]).read_text("utf-8"))["runs"]
         assert any(result["level"] == "error" for result in run["results"]) == (status == 10)
-        place = run["results"][0]["locations"][0]["physicalLocation"]
-        assert (place["artifactLocation"]["uri"], place["region"]) == ("pyproject.toml", {"startLine": 2})
+        location = run["results"][0]["locations"][0]["physicalLocation"]
+        assert (location["artifactLocation"]["uri"], location["region"]) == (
+            "pyproject.toml",
+            {"startLine": 2},
+        )
 
 
 @pytest.mark.slow

@@ -29,7 +29,10 @@ FEW = ("bert", "t5", "gemma2")
 @pytest.fixture(scope="module")
 def backbones(tmp_path_factory):
     root = tmp_path_factory.mktemp("inspected")
-    return {each.name: each.save(root / each.name) for each in architectures.ARCHITECTURES}
+    return {
+        architecture.name: architecture.save(root / architecture.name)
+        for architecture in architectures.ARCHITECTURES
+    }
 
 
 def look(encoder):
@@ -53,15 +56,17 @@ def assert_attention(inside, weights, labels):
 
 def state_of(model, backbone):
     names = ("_attn_implementation", "output_hidden_states", "output_attentions")
-    hooks = [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules()]
+    hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()]
     return [getattr(backbone.config, name) for name in names], hooks, model.training
 
 
 @pytest.mark.parametrize(
     "architecture",
     [
-        pytest.param(each, id=each.name, marks=[] if each.name in FEW else [pytest.mark.slow])
-        for each in architectures.ARCHITECTURES
+        pytest.param(
+            architecture, id=architecture.name, marks=[] if architecture.name in FEW else [pytest.mark.slow]
+        )
+        for architecture in architectures.ARCHITECTURES
     ],
 )
 def test_attention_and_states_are_those_of_plain_transformers(architecture, backbones):
@@ -89,13 +94,13 @@ def test_attention_and_states_are_those_of_plain_transformers(architecture, back
 
 
 def test_each_part_of_a_model_gets_its_own_attention_back():
-    part = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    model = transformers.CLIPModel(transformers.CLIPConfig(text_config=part, vision_config=part))
+    small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = transformers.CLIPModel(transformers.CLIPConfig(text_config=small, vision_config=small))
     model.set_attn_implementation({"": "sdpa", "text_config": "eager", "vision_config": "sdpa"})
-    parts = model.config, model.config.text_config, model.config.vision_config
+    configs = model.config, model.config.text_config, model.config.vision_config
     with plain_attention(model):
-        assert [each._attn_implementation for each in parts] == ["eager"] * 3
-    assert [each._attn_implementation for each in parts] == ["sdpa", "eager", "sdpa"]
+        assert [config._attn_implementation for config in configs] == ["eager"] * 3
+    assert [config._attn_implementation for config in configs] == ["sdpa", "eager", "sdpa"]
 
 
 @pytest.mark.parametrize(
@@ -109,17 +114,17 @@ def test_what_parts_supply_is_the_pooled_vector_cut_by_positions(backbones, pool
         assert (inside.supplied is None, inside.pooled is None) == (True, False)
         return
     states, size = inside.hidden[-1].astype(float), len(inside.labels)
-    places = np.arange(1, size + 1)
+    positions = np.arange(1, size + 1)
     weights = {
         "mean": np.full(size, 1 / size),
-        "cls": places == 1,
-        "lasttoken": places == size,
-        "weightedmean": places / places.sum(),
+        "cls": positions == 1,
+        "lasttoken": positions == size,
+        "weightedmean": positions / positions.sum(),
         "mean_sqrt_len_tokens": np.full(size, size**-0.5),
     }[pooling]
-    for part in range(3):
-        kept = weights * (inside.labels == part)
-        np.testing.assert_allclose(inside.supplied[part], kept @ states, atol=1e-5)
+    for label in range(3):
+        weights_of_label = weights * (inside.labels == label)
+        np.testing.assert_allclose(inside.supplied[label], weights_of_label @ states, atol=1e-5)
     np.testing.assert_allclose(inside.supplied.sum(axis=0), inside.pooled, atol=1e-5)
     np.testing.assert_allclose(inside.vector, encoder.encode_ids([content])[0], atol=1e-5)
 
@@ -131,10 +136,10 @@ def test_a_static_model_is_the_mean_of_its_rows():
     np.testing.assert_allclose(inside.supplied.sum(axis=0), inside.vector, atol=1e-6)
     copy = inspector_of(encoder).embedding_matrix()[content[-1]]
     np.testing.assert_allclose(inside.supplied[1], copy * COPIES / len(content), atol=1e-6)
-    found = contributions(encoder, content, steps=1)
+    contributions_found = contributions(encoder, content, steps=1)
     rows = encoder.model[0].embedding.weight.detach().numpy()[list(content)]
-    np.testing.assert_allclose(found.parts, rows / np.linalg.norm(rows.sum(axis=0)), atol=1e-6)
-    assert not found.reference.any()
+    np.testing.assert_allclose(contributions_found.parts, rows / np.linalg.norm(rows.sum(axis=0)), atol=1e-6)
+    assert not contributions_found.reference.any()
 
 
 class Decoy(torch.nn.Module):
@@ -151,9 +156,9 @@ def test_a_square_output_that_is_no_attention_is_not_taken_for_it(backbones):
     for layer in model[0].model.encoder.layer:
         layer.decoy = Decoy()
         layer.output.dense.register_forward_hook(lambda _, __, states, decoy=layer.decoy: decoy(states)[0])
-    found = look(load_encoder(model))[2]
-    assert found.attention.shape == expected.attention.shape == (2, 4, 3, 3)
-    np.testing.assert_allclose(found.attention, expected.attention, atol=1e-6)
+    look_at_layer = look(load_encoder(model))[2]
+    assert look_at_layer.attention.shape == expected.attention.shape == (2, 4, 3, 3)
+    np.testing.assert_allclose(look_at_layer.attention, expected.attention, atol=1e-6)
 
 
 def encoder_of(name="qwen2", prompt="prompteol", span=None, layer=-1, **options):
@@ -176,9 +181,9 @@ def test_attention_and_states_of_a_prompt_are_those_of_plain_transformers(name, 
     if weighed:
         model.set_attn_implementation("eager")
     ids = torch.tensor([prompt.fill(content)])
-    asked = {"attention_mask": torch.ones_like(ids), "output_hidden_states": True}
+    options = {"attention_mask": torch.ones_like(ids), "output_hidden_states": True}
     with torch.no_grad():
-        out = model(input_ids=ids, output_attentions=weighed, **asked)
+        out = model(input_ids=ids, output_attentions=weighed, **options)
     hidden = torch.stack(out.hidden_states[: tiny_decoders.LAYERS])[:, 0].numpy()
     if name == "opt":  # its output is narrower than its layers: there is no one table of states
         assert inside.hidden is None
@@ -201,9 +206,11 @@ def test_with_contrast_the_look_and_the_attribution_give_the_encoder_s_vector(pr
     content, _, inside = look(encoder)
     expected = encoder.encode_ids([content])[0]
     np.testing.assert_allclose(inside.vector, expected, atol=1e-5 * np.abs(expected).max())
-    parts = JacobianIntegrator(inspector_of(encoder)).contributions(content, [0] * len(content), 64)
-    assert parts.error < 0.05
-    np.testing.assert_allclose(parts.vector, expected / np.linalg.norm(expected), atol=1e-5)
+    contributions_by_label = JacobianIntegrator(inspector_of(encoder)).contributions(
+        content, [0] * len(content), 64
+    )
+    assert contributions_by_label.error < 0.05
+    np.testing.assert_allclose(contributions_by_label.vector, expected / np.linalg.norm(expected), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -224,15 +231,17 @@ def test_several_prompts_are_one_input():
     inside = look(encoder)[2]
     prompts = [Prompt("own", (template,)) for template in encoder.reading.prompt.templates]
     alone = [look(encoder_of(prompt=prompt))[2] for prompt in prompts]
-    assert inside.labels.tolist() == [label for each in alone for label in each.labels.tolist()]
-    states = np.concatenate([each.hidden for each in alone], axis=1)
+    assert inside.labels.tolist() == [label for inspected in alone for label in inspected.labels.tolist()]
+    states = np.concatenate([inspected.hidden for inspected in alone], axis=1)
     np.testing.assert_allclose(inside.hidden, states, atol=2e-5)
-    received = np.stack([each.attention for each in alone])
-    sizes = np.array([np.bincount(each.labels) for each in alone])
-    for part in range(3):
-        mean = np.average(received[:, :, :, part], axis=0, weights=sizes[:, part])
-        np.testing.assert_allclose(inside.attention[:, :, part], mean, atol=1e-5)
-    np.testing.assert_allclose(inside.pooled, np.mean([each.pooled for each in alone], axis=0), atol=1e-5)
+    received = np.stack([inspected.attention for inspected in alone])
+    sizes = np.array([np.bincount(inspected.labels) for inspected in alone])
+    for label in range(3):
+        mean = np.average(received[:, :, :, label], axis=0, weights=sizes[:, label])
+        np.testing.assert_allclose(inside.attention[:, :, label], mean, atol=1e-5)
+    np.testing.assert_allclose(
+        inside.pooled, np.mean([inspected.pooled for inspected in alone], axis=0), atol=1e-5
+    )
 
 
 def test_an_echo_has_its_text_twice_and_pools_the_second():
@@ -257,9 +266,9 @@ def test_batches_and_order_change_nothing(prompted, bert_folder):
     together = inspector.look(contents, labels, 1)
     inspector.most_weights = 1
     one_by_one = inspector.look(contents[::-1], labels[::-1], 1)[::-1]
-    for left, right in zip(together, one_by_one, strict=True):
+    for first, right in zip(together, one_by_one, strict=True):
         for name in ("hidden", "attention", "supplied", "vector"):
-            np.testing.assert_allclose(getattr(left, name), getattr(right, name), atol=1e-5)
+            np.testing.assert_allclose(getattr(first, name), getattr(right, name), atol=1e-5)
 
 
 def test_the_model_is_left_as_it_was_even_after_an_error(monkeypatch):
@@ -337,15 +346,17 @@ def contributions(encoder, ids, labels=None, steps=24, **options):
 def test_the_sum_of_the_parts_is_the_vector_and_one_direction_is_what_captum_attributes(backbones):
     encoder = load_encoder(architectures.stacked(backbones["bert"], normalize=True))
     ids, direction = encoder.tokenize([TEXT])[0].ids, encoder.encode(["a bird walks"])[0]
-    found = contributions(encoder, ids)
-    assert found.error < 1e-5
-    np.testing.assert_allclose(found.vector, encoder.encode([TEXT])[0], atol=1e-6)
-    np.testing.assert_allclose(np.linalg.norm([found.vector, found.reference], axis=1), 1, atol=1e-9)
+    contributions_found = contributions(encoder, ids)
+    assert contributions_found.error < 1e-5
+    np.testing.assert_allclose(contributions_found.vector, encoder.encode([TEXT])[0], atol=1e-6)
+    np.testing.assert_allclose(
+        np.linalg.norm([contributions_found.vector, contributions_found.reference], axis=1), 1, atol=1e-9
+    )
     expected = captum_attributions(encoder, ids, direction)
-    np.testing.assert_allclose(found.parts @ direction, expected, atol=1e-4)
-    parts = contributions(encoder, ids, [k % 2 for k in range(len(ids))]).parts
-    expected = [found.parts[first::2].sum(axis=0) for first in (0, 1)]
-    np.testing.assert_allclose(parts, expected, atol=1e-5)
+    np.testing.assert_allclose(contributions_found.parts @ direction, expected, atol=1e-4)
+    contributions_by_label = contributions(encoder, ids, [k % 2 for k in range(len(ids))]).parts
+    expected = [contributions_found.parts[first::2].sum(axis=0) for first in (0, 1)]
+    np.testing.assert_allclose(contributions_by_label, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -359,12 +370,12 @@ def test_contributions_sum_to_the_vector_and_the_model_is_left_as_it_was(name, b
         encoder = load_encoder(architectures.stacked(backbones[name], dense=12, normalize=True))
         before = state_of(encoder.model, backbone_of(encoder.model))
     ids = encoder.tokenize(["the river sings"])[0].ids
-    found = contributions(encoder, ids, steps=16 if prompted else 64)
+    contributions_found = contributions(encoder, ids, steps=16 if prompted else 64)
     assert prompted or state_of(encoder.model, backbone_of(encoder.model)) == before
     vector = encoder.encode_ids([ids])[0].astype(float)
-    np.testing.assert_allclose(found.vector, vector / np.linalg.norm(vector), atol=1e-5)
-    assert found.error < 0.02
-    assert np.linalg.norm(found.parts, axis=1).max() > 0.01
+    np.testing.assert_allclose(contributions_found.vector, vector / np.linalg.norm(vector), atol=1e-5)
+    assert contributions_found.error < 0.02
+    assert np.linalg.norm(contributions_found.parts, axis=1).max() > 0.01
 
 
 @pytest.mark.parametrize("one_part_a_token", [False, True])
@@ -376,22 +387,22 @@ def test_a_text_that_turns_sharply_gets_more_steps(backbones, one_part_a_token):
         rows[ids[-1]] *= 20
     ids = (*ids, *ids[-1:] * 6)
     labels = list(range(len(ids))) if one_part_a_token else [0] * len(ids)
-    found, fixed = (contributions(encoder, ids, labels, 6, **options) for options in ({}, {"most": 1}))
-    assert fixed.error > 0.01 > found.error
+    adaptive, fixed = (contributions(encoder, ids, labels, 6, **options) for options in ({}, {"most": 1}))
+    assert fixed.error > 0.01 > adaptive.error
 
 
 @given(st.lists(st.floats(0, 5), min_size=1, max_size=60), st.integers(1, 50), st.integers(0, 7))
 def test_points_are_in_order_and_polynomials_are_integrated_exactly(legs, points, degree):
     travelled = np.concatenate([[0.0], np.cumsum(legs)])
-    for (places, weights), exact in (
+    for (positions, weights), exact in (
         (rule_along(travelled, points), 8 if points >= 4 else 2 * points),
         (whole_rule(points), 2 * points),
     ):
-        assert places.shape == weights.shape == (points,)
-        assert (np.diff(places) > 0).all()
-        assert 0 < places[0] <= places[-1] < 1
+        assert positions.shape == weights.shape == (points,)
+        assert (np.diff(positions) > 0).all()
+        assert 0 < positions[0] <= positions[-1] < 1
         if degree < exact:
-            assert weights @ places**degree == pytest.approx(1 / (degree + 1), abs=1e-9)
+            assert weights @ positions**degree == pytest.approx(1 / (degree + 1), abs=1e-9)
 
 
 @pytest.mark.parametrize("turn", [0.31, 0.62])
@@ -400,8 +411,8 @@ def test_a_sharp_turn_is_met(turn):
     travelled = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(value)))])
     exact = value[-1] - value[0]
     error, plain = (
-        abs(weights @ (1 / np.cosh((places - turn) / 0.01) ** 2 / 0.01) - exact)
-        for places, weights in (rule_along(travelled, 40), whole_rule(40))
+        abs(weights @ (1 / np.cosh((positions - turn) / 0.01) ** 2 / 0.01) - exact)
+        for positions, weights in (rule_along(travelled, 40), whole_rule(40))
     )
     assert error < 0.05 * exact
     assert error < plain / 2

@@ -84,13 +84,13 @@ def test_every_shard_comes_back_once_with_its_rows(engine, encoder):
     shards = [
         Shard(k, tuple(tokens[start:stop])) for k, (start, stop) in enumerate([(0, 40), (40, 41), (41, 60)])
     ]
-    found = {each.shard.index: each for each in engine.compute(TokenWork(stage), shards)}
-    assert sorted(found) == [0, 1, 2]
+    results = {result.shard.index: result for result in engine.compute(TokenWork(stage), shards)}
+    assert sorted(results) == [0, 1, 2]
     for shard in shards:
-        each = found[shard.index]
-        assert [row["token_id"] for row in each.rows] == [token.id for token in shard.tokens]
-        assert each.cost.sequences == len(shard.tokens) * stage.probes_per_token
-        assert each.cost.seconds > 0
+        result = results[shard.index]
+        assert [row["token_id"] for row in result.rows] == [token.id for token in shard.tokens]
+        assert result.cost.sequences == len(shard.tokens) * stage.probes_per_token
+        assert result.cost.seconds > 0
 
 
 def a_stage(encoder):
@@ -108,8 +108,8 @@ def test_an_encoder_s_error_arrives_as_it_was_raised_and_the_engine_goes_on(engi
         list(engine.compute(TokenWork(stage), [stranger]))
     assert type(caught.value) is EncodingError
     assert "\n" not in str(caught.value)
-    (found,) = engine.compute(TokenWork(stage), [Shard(0, tuple(tokens[:2]))])
-    assert len(found.rows) == 2
+    (result,) = engine.compute(TokenWork(stage), [Shard(0, tuple(tokens[:2]))])
+    assert len(result.rows) == 2
 
 
 def test_an_engine_of_another_model_is_refused(engine, bert_folder, tmp_path):

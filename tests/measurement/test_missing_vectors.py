@@ -54,14 +54,14 @@ def computed(answers):
 
 
 def test_every_token_gets_its_own_texts_however_many_the_others_have():
-    rows, seen = computed(ANSWERS | {"two at 1": 4.0})
-    assert seen == {1: [1.0, 2.0], 2: [3.0, 4.0, 5.0], 3: [7.0, 9.0]}
+    rows, texts_seen = computed(ANSWERS | {"two at 1": 4.0})
+    assert texts_seen == {1: [1.0, 2.0], 2: [3.0, 4.0, 5.0], 3: [7.0, 9.0]}
     assert all(UNANSWERED not in row for row in rows)
 
 
 def test_a_missing_vector_is_the_mean_of_the_others_at_its_place_and_its_token_is_named():
-    rows, seen = computed(ANSWERS)
-    assert seen == {1: [1.0, 2.0], 2: [3.0, (2.0 + 9.0) / 2, 5.0], 3: [7.0, 9.0]}
+    rows, texts_seen = computed(ANSWERS)
+    assert texts_seen == {1: [1.0, 2.0], 2: [3.0, (2.0 + 9.0) / 2, 5.0], 3: [7.0, 9.0]}
     assert [row[UNANSWERED] for row in rows] == [None, "two at 1", None]
 
 

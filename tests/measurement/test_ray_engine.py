@@ -63,9 +63,9 @@ def test_a_worker_that_is_killed_in_the_middle_is_replaced_and_changes_no_byte(
             encoder, tmp_path / "run", engine=pair_of_workers, progress=kill_one, shard_probes=SHARD_PROBES
         )
     assert len(killed) == 1
-    told = [record.getMessage() for record in caplog.records if record.name == module.__name__]
-    assert len(told) == 1
-    assert told[0].startswith("a Ray worker was lost (ActorDiedError): starting another")
+    messages = [record.getMessage() for record in caplog.records if record.name == module.__name__]
+    assert len(messages) == 1
+    assert messages[0].startswith("a Ray worker was lost (ActorDiedError): starting another")
     assert_same_run(tmp_path / "run", plain.path)
 
 
@@ -89,14 +89,16 @@ class DeadlyStage:
 
 def test_a_shard_that_ends_every_worker_is_an_error_that_names_it(pair_of_workers, monkeypatch):
     monkeypatch.setattr(module, "_ATTEMPTS", 2)
-    shards = [Shard(place, (Token(place, "x"),)) for place in range(8)]
-    found = []
+    shards = [Shard(index, (Token(index, "x"),)) for index in range(8)]
+    computed = []
     with pytest.raises(RunError, match=r"^shard 3 of deadly crashed its worker 2 times \(ActorDiedError\)"):
-        found.extend(each.shard.index for each in pair_of_workers.compute(TokenWork(DeadlyStage(3)), shards))
-    assert 3 not in found
+        computed.extend(
+            result.shard.index for result in pair_of_workers.compute(TokenWork(DeadlyStage(3)), shards)
+        )
+    assert 3 not in computed
     # The other workers continue, and the dead one is replaced.
     rest = pair_of_workers.compute(TokenWork(DeadlyStage(-1)), shards)
-    assert sorted(each.shard.index for each in rest) == list(range(8))
+    assert sorted(result.shard.index for result in rest) == list(range(8))
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ def test_ctrl_c_ends_the_command_its_workers_and_its_ray_and_the_run_continues_w
     assert not list(folder.rglob("*.tmp"))
     assert 3 <= len(planted.shards_of(folder)) < 114
     listed = subprocess.run(["ps", "-eo", "pid=,sess="], capture_output=True, text=True, check=True).stdout
-    left = [tuple(map(int, line.split())) for line in listed.splitlines()]
-    assert [pid for pid, session in left if session == process.pid != pid] == []
+    remaining = [tuple(map(int, line.split())) for line in listed.splitlines()]
+    assert [pid for pid, session in remaining if session == process.pid != pid] == []
     result = planted.command(*arguments, "--out", folder)
     assert result.exit_code == 0, result.stderr

@@ -79,12 +79,12 @@ def test_a_second_process_is_refused_until_the_first_is_killed(encoder, tmp_path
 def test_a_writer_removes_the_leftovers_of_a_killed_one_and_nothing_else(tmp_path):
     (tmp_path / "shards").mkdir()
     leftovers = [tmp_path / ".plan.json.k2j3.tmp", tmp_path / "shards" / ".score-000003.parquet.a_b.tmp"]
-    kept = [tmp_path / "notes.tmp", tmp_path / ".hidden", tmp_path / "shards" / "readme.txt"]
-    for path in (*leftovers, *kept):
+    other_files = [tmp_path / "notes.tmp", tmp_path / ".hidden", tmp_path / "shards" / "readme.txt"]
+    for path in (*leftovers, *other_files):
         path.write_bytes(b"half")
     with RunFolder(tmp_path).locked():
         assert not any(path.exists() for path in leftovers)
-        assert all(path.read_bytes() == b"half" for path in kept)
+        assert all(path.read_bytes() == b"half" for path in other_files)
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", ".bashrc", "tokens.parquet", "shards/train-00000.parquet"])
@@ -129,8 +129,8 @@ def test_a_run_json_that_cannot_be_read_is_an_error_for_reader_and_writer_and_st
     ("changes", "message"),
     [
         *(
-            ({"schema_version": each}, "schema_version: .*where a whole number")
-            for each in (0, True, 1.0, "1")
+            ({"schema_version": value}, "schema_version: .*where a whole number")
+            for value in (0, True, 1.0, "1")
         ),
         ({"flavour": "sweet"}, "flavour: Extra inputs are not permitted"),
         ({"method": "profile"}, r"result\.looked_at: Field required"),
@@ -222,9 +222,9 @@ def test_a_run_of_schema_version_3_still_reads(tmp_path):
     assert run.sticky["lift_sd"].item() == pytest.approx((0.5 + 0.0178646) / 0.2093199, abs=1e-5)
     assert run.is_of_older_rule
     assert any("older rule" in note for note in run.method.notes(run))
-    for kind, found in ((StdPlanRecord, run.plan_of), (StdResultRecord, run.result_of)):
+    for kind, record in ((StdPlanRecord, run.plan_of), (StdResultRecord, run.result_of)):
         with pytest.raises(RunError, match="contains a run of the method profile"):
-            found(kind)
+            record(kind)
 
 
 def test_the_hash_of_a_stored_identity_has_not_changed():
@@ -272,8 +272,8 @@ def test_a_shard_with_a_flipped_bit_raises_nothing_and_never_gives_other_numbers
         damaged = bytearray(content)
         damaged[generator.randrange(len(damaged))] ^= 1 << generator.randrange(8)
         path.write_bytes(damaged)
-        found = shard.read_shard("score", 0, range(50))
-        assert found is None or found.to_dicts() == shard_rows()
+        rows = shard.read_shard("score", 0, range(50))
+        assert rows is None or rows.to_dicts() == shard_rows()
     capfd.readouterr()  # what a panic of Polars writes
 
 

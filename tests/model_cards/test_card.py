@@ -66,7 +66,7 @@ def serving(repository: str, files: dict[str, bytes]) -> Iterator[Hub]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if "/preupload/" in self.path:
                 regular = {"uploadMode": "regular", "shouldIgnore": False}
-                files = [{"path": each["path"], **regular} for each in json.loads(body)["files"]]
+                files = [{"path": file["path"], **regular} for file in json.loads(body)["files"]]
                 self._json(200, {"files": files})
             elif self.path == "/api/validate-yaml":
                 self._json(200, {})
@@ -76,7 +76,7 @@ def serving(repository: str, files: dict[str, bytes]) -> Iterator[Hub]:
                 lines = [json.loads(line) for line in body.splitlines()]
                 hub.commits.append(lines)
                 files = [line["value"] for line in lines if line["key"] == "file"]
-                hub.files |= {each["path"]: base64.b64decode(each["content"]) for each in files}
+                hub.files |= {file["path"]: base64.b64decode(file["content"]) for file in files}
                 commit = f"{hub.url}/{repository}/commit/{hub.sha}"
                 self._json(200, {"commitUrl": commit, "commitOid": hub.sha})
 
@@ -98,8 +98,11 @@ def run(planted_profile):
 def changed(run, tmp_path):
     folder = Path(shutil.copytree(run.path, tmp_path / "changed"))
     record = json.loads((folder / "run.json").read_text("utf-8"))
-    parts = {"model": {"name": "/secret/place/my-model"}, "corpus": {"source": "/secret/place/texts.jsonl"}}
-    planted.edit_record(folder, **{name: record[name] | change for name, change in parts.items()})
+    identity_parts = {
+        "model": {"name": "/secret/place/my-model"},
+        "corpus": {"source": "/secret/place/texts.jsonl"},
+    }
+    planted.edit_record(folder, **{name: record[name] | change for name, change in identity_parts.items()})
     return folder
 
 
@@ -225,13 +228,13 @@ def test_evaluation_results_survive_the_hubs_own_parser(run, planted_run, tmp_pa
 
 def test_results_of_others_are_not_overwritten(run, tmp_path):
     path = tmp_path / "other.yaml"
-    for text, said in (
+    for text, phrase in (
         ("- dataset: {id: cais/hle, task_id: default}\n  value: 1\n", "holds other results \\('default'\\)"),
         ("[", "is no file of evaluation results"),
         ("- 3\n", "is no file of evaluation results"),
     ):
         path.write_text(text, encoding="utf-8")
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=phrase):
             cards.write_eval_results(run, "someone/sticky", path)
         assert path.read_text("utf-8") == text
     with pytest.raises(InputError, match="the data set 'a/b/c' is not an id of the hub"):
@@ -279,8 +282,8 @@ def test_the_command_prints_writes_and_says_what_changed(run, tmp_path):
     assert (again["changed"], again["block"]) == (False, cards.card_block(run))
     results = tmp_path / "results.yaml"
     options = ("--eval-results", results, "--eval-dataset", "someone/sticky", "--format", "json")
-    found = planted.document(planted.command("card", run.path, *options))
-    assert (found["eval_results_changed"], results.is_file()) == (True, True)
+    document = planted.document(planted.command("card", run.path, *options))
+    assert (document["eval_results_changed"], results.is_file()) == (True, True)
     planted.refused("card", run.path, "--eval-results", tmp_path / "a.yaml", saying="pass --eval-dataset")
     planted.refused("card", run.path, "--eval-dataset", "a/b", saying="needs --eval-results or --push")
     planted.refused("card", run.path, "--push", "me/model", saying="HF_HUB_OFFLINE is set")
