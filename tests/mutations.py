@@ -20,7 +20,8 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGE, TESTS = ROOT / "src" / "stickytoken", ROOT / "tests"
+PACKAGE = ROOT / "src" / "stickytoken"
+TESTS = ROOT / "tests"
 SECONDS = 1200  # tests that take longer do not end
 _OPPOSITES = ("Lt GtE", "Gt LtE", "Eq NotEq", "In NotIn", "Is IsNot", "And Or", "Add Sub", "Mult Div")
 OPPOSITE = dict(pair for names in _OPPOSITES for pair in (names.split(), names.split()[::-1]))
@@ -75,7 +76,8 @@ def breaks_below(node):
 
 def drawn(count, seed):
     """Draw breaks, folders in turn: path, kind, source before and after, source that fails when executed."""
-    generator, folders = random.Random(seed), {}
+    generator = random.Random(seed)
+    folders = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         for kind, node, other in breaks_below(ast.parse(path.read_bytes())):
             folders.setdefault(path.parent, {}).setdefault(kind, []).append((path, node, other))
@@ -136,7 +138,8 @@ def failing_test(copy, tests):
 
 def outcome(copy, path, before, after, fatal, stamp):
     """Make a break in the copy and run the tests: noticed or not, and by what."""
-    target, tests = copy / path.relative_to(ROOT), tests_of(path)
+    target = copy / path.relative_to(ROOT)
+    tests = tests_of(path)
     found = []
     for place, source in enumerate((after, fatal, before)):
         target.write_bytes(source)

@@ -55,7 +55,8 @@ def test_of_pairs_messages_and_inputs_of_several_kinds_the_texts_are_cleaned(gua
     pairs = [("able able able able the river", "a [SEP] bird"), ("one", "two")]
     cleaned = [("the river", "a bird"), ("one", "two")]
     assert guarded.preprocess(pairs)["input_ids"].tolist() == model.preprocess(cleaned)["input_ids"].tolist()
-    picture, sound = object(), "able able able able.wav"
+    picture = object()
+    sound = "able able able able.wav"
     inputs = {"text": "able able able able river", "image": picture, "audio": sound}
     assert guarded._cleaned(inputs) == {"text": "river", "image": picture, "audio": sound}
     assert inputs["text"] == "able able able able river"

@@ -140,7 +140,8 @@ def work(text):
 
 def test_a_long_text_is_cleaned_in_segments_as_a_whole(monkeypatch):
     monkeypatch.setattr(spans, "_SEGMENT", 20_000)
-    words, copies = [f"word{index * 7 % 5000}" for index in range(6_000)], ["able"] * 4
+    words = [f"word{index * 7 % 5000}" for index in range(6_000)]
+    copies = ["able"] * 4
     assert CLEANER(" ".join([*copies, *words[:3_000], *copies, *words[3_000:], *copies])) == " ".join(words)
     assert CLEANER("able " * 8_000) == ""
     assert CLEANER("buy it now " * 4_000) == "buy it now "

@@ -177,7 +177,8 @@ def test_hostile_vocabulary_is_printed_escaped_by_tokens(tmp_path):
 @pytest.mark.parametrize("filters", [[], ["--verdict", "sticky"]], ids=["summary", "list"])
 def test_hostile_tokens_of_a_run_are_printed_escaped_by_show(planted_run, tmp_path, filters):
     run = Path(shutil.copytree(planted_run, tmp_path / "run"))  # then somebody else changed it
-    table, texts = pl.read_parquet(run / "tokens.parquet").head(len(HOSTILE)), pl.Series(list(HOSTILE))
+    table = pl.read_parquet(run / "tokens.parquet").head(len(HOSTILE))
+    texts = pl.Series(list(HOSTILE))
     table = table.with_columns(token=texts, decoded=texts, verdict=pl.lit("sticky"))
     table.write_parquet(run / "tokens.parquet")
     model = open_run(run).record.model.model_dump(mode="json")

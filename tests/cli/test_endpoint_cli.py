@@ -54,7 +54,8 @@ def number(pattern, text):
 @pytest.mark.slow
 def test_a_detection_finds_what_the_model_itself_finds_and_pays_once(place, tmp_path, monkeypatch):
     monkeypatch.setenv("STICKYTOKEN_CACHE", str(tmp_path / "cache"))
-    server, model = place.server, place.folder / "model"
+    server = place.server
+    model = place.folder / "model"
     options = ("--sentences", place.folder / "corpus.txt", "--set", "report=false", "--format", "json")
     endpoint = (f"{place.url}#mini", "--set", f"tokenizer={model}", *options, "--out", tmp_path / "run")
     price = ("--set", "price-per-million=10")
@@ -77,7 +78,8 @@ def test_a_detection_finds_what_the_model_itself_finds_and_pays_once(place, tmp_
     assert (again.exit_code, again.stdout, server.seen) == (0, done.stdout, requests_before)
     local = ("detect", model, *options, "--out", tmp_path / "local", "--insertion", "words")
     assert planted.command(*local).exit_code == 0
-    run, local_run = open_run(tmp_path / "run"), open_run(tmp_path / "local")
+    run = open_run(tmp_path / "run")
+    local_run = open_run(tmp_path / "local")
     assert run.tokens["verdict"].to_list() == local_run.tokens["verdict"].to_list()
     assert not run.sticky.is_empty()
     # Without rows of the model, the last round takes some other tokens.

@@ -159,7 +159,8 @@ def test_of_many_sticky_tokens_the_worst_are_printed_and_a_command_lists_all(pla
     folder = Path(shutil.copytree(planted_profile[1], tmp_path / "a run"))
     table = pl.read_parquet(folder / "tokens.parquet").sort("lift", descending=True)
     many = pl.when(pl.int_range(pl.len()) < 25)
-    verdict, severity = many.then(pl.lit("sticky")), many.then(pl.lit("mild"))
+    verdict = many.then(pl.lit("sticky"))
+    severity = many.then(pl.lit("mild"))
     table.with_columns(
         verdict=verdict.otherwise("verdict"), severity=severity.otherwise("severity")
     ).write_parquet(folder / "tokens.parquet")

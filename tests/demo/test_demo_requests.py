@@ -16,7 +16,8 @@ GOOD = ("the river is old", "a baker opens the window", "river", "suffix", 3)
 
 @pytest.fixture
 def computed(monkeypatch):
-    used, encoder = [], SharedModel.encoder
+    used = []
+    encoder = SharedModel.encoder
     monkeypatch.setattr(SharedModel, "encoder", lambda model: (used.append(model), encoder(model))[1])
     return used
 
@@ -31,10 +32,12 @@ def logged(caplog, capfd):
     """A function that requires one line in the log, and no traceback anywhere."""
 
     def one_line():
-        assert [each for each in caplog.records if each.exc_info] == []
-        (said,) = [each.getMessage() for each in caplog.records if each.name.startswith("stickytoken.demo")]
-        assert "\n" not in said
-        assert len(said) < 1000
+        assert [record for record in caplog.records if record.exc_info] == []
+        (message,) = [
+            record.getMessage() for record in caplog.records if record.name.startswith("stickytoken.demo")
+        ]
+        assert "\n" not in message
+        assert len(message) < 1000
         assert "Traceback" not in "".join(capfd.readouterr())
         caplog.clear()
 
@@ -78,8 +81,8 @@ def test_no_websocket_is_opened(bert_app, host):
 @pytest.mark.parametrize("origin", ["http://evil.example", "http://localhost:1", "null", "http://["])
 def test_a_page_of_another_site_cannot_start_a_computation(bert_app, events, computed, origin):
     body = {"data": GOOD, "fn_index": events.find("click", *TRY), "session_hash": "x"}
-    status, said = request(bert_app, "POST", JOIN, body, {"Origin": origin})
-    assert (status, said) == (403, "this app answers its own page only\n")
+    status, answer = request(bert_app, "POST", JOIN, body, {"Origin": origin})
+    assert (status, answer) == (403, "this app answers its own page only\n")
     assert computed == []
 
 
@@ -98,8 +101,8 @@ def test_two_hosts_are_one_too_many(bert_app):
 
 def test_there_is_no_api_and_no_event_that_the_page_does_not_have(bert_app, computed, logged):
     for path in ("run/respond", "call/v2/respond", "upload"):
-        status, said = request(bert_app, "POST", f"/gradio_api/{path}", {"data": GOOD})
-        assert (status, "no API" in said) == (404, True)
+        status, answer = request(bert_app, "POST", f"/gradio_api/{path}", {"data": GOOD})
+        assert (status, "no API" in answer) == (404, True)
         logged()
     assert request(bert_app, "POST", JOIN, {"data": GOOD, "fn_index": 999, "session_hash": "x"})[0] == 404
     logged()
@@ -116,24 +119,25 @@ def test_a_body_beyond_the_limit_is_not_read(bert_app):
     "values", [(), (*GOOD, 1), ({"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, *GOOD[1:])]
 )
 def test_values_that_the_page_does_not_send_are_one_line(events, computed, values, logged):
-    success, said = events.send(events.find("click", *TRY), *values)
+    success, message = events.send(events.find("click", *TRY), *values)
     assert not success
-    assert "does not fit this page" in said
+    assert "does not fit this page" in message
     assert computed == []
     logged()
 
 
 def test_a_good_request_is_computed(events, computed):
-    success, said = events.send(events.find("click", *TRY), *GOOD)
+    success, message = events.send(events.find("click", *TRY), *GOOD)
     assert success
-    assert "3 copies of river" in said
+    assert "3 copies of river" in message
     assert len(computed) == 1
 
 
 def test_values_that_are_refused_are_one_line_and_nothing_is_computed(app, computed, logged):
     """`test_demo_trial.py` has what else is refused."""
     events = Events(app)
-    evidence, compared = ("input", "Run", "Token to show"), ("input", "Run", "Compared with")
+    evidence = ("input", "Run", "Token to show")
+    compared = ("input", "Run", "Compared with")
     for event, values, reason in (
         (("click", *TRY), (*GOOD[:4], 33), "copies is 33"),
         (("click", *TRY), (GOOD[0], "x" * 5_000_000, *GOOD[2:]), "sentence B has 5,000,000 characters"),
@@ -149,18 +153,18 @@ def test_values_that_are_refused_are_one_line_and_nothing_is_computed(app, compu
         (compared, ("second", "second"), "choose two"),
         (compared, ("second", 5), "no run with that name"),
     ):
-        success, said = events.send(events.find(*event), *values)
+        success, message = events.send(events.find(*event), *values)
         assert success
-        assert "Not computed" in said
-        assert reason in said
-        assert "headline" not in said
+        assert "Not computed" in message
+        assert reason in message
+        assert "headline" not in message
         assert computed == [] or event[1:] != TRY
         logged()
     chosen = events.find("select", "Run")
     clicked = {"index": [0, 0], "value": "x", "row_value": ["x"] * 30}
-    success, said = events.send(chosen, "second", event_data=clicked)
+    success, message = events.send(chosen, "second", event_data=clicked)
     assert success
-    assert "no token with that id" in said
+    assert "no token with that id" in message
     logged()
     assert not events.send(chosen, "second", event_data=[1])[0]
     logged()
@@ -168,10 +172,10 @@ def test_values_that_are_refused_are_one_line_and_nothing_is_computed(app, compu
 
 def test_a_defect_is_logged_with_its_traceback_and_leaves_no_answer(events, monkeypatch, caplog):
     monkeypatch.setattr(SharedModel, "encoder", lambda model: 1 / 0)
-    success, said = events.send(events.find("click", *TRY), *GOOD)
+    success, message = events.send(events.find("click", *TRY), *GOOD)
     assert success
-    assert "The app failed" in said
-    assert "headline" not in said
-    (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert "The app failed" in message
+    assert "headline" not in message
+    (record,) = [log_record for log_record in caplog.records if log_record.levelno == logging.ERROR]
     assert record.exc_info[0] is ZeroDivisionError
-    assert json.loads(said)["data"][1]["visible"] is False
+    assert json.loads(message)["data"][1]["visible"] is False

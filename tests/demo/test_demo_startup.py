@@ -96,8 +96,8 @@ def test_a_port_that_cannot_be_used_is_one_line():
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        said = rf"port {port} cannot be used \(address already in use\).*--port 0"
-        planted.refused("demo", "--port", port, saying=said)
+        message = rf"port {port} cannot be used \(address already in use\).*--port 0"
+        planted.refused("demo", "--port", port, saying=message)
     for port in (-1, 65_536):
         planted.refused("demo", f"--port={port}", saying=f"port {port} is not a port number")
 

@@ -149,7 +149,8 @@ def test_two_runs_are_compared(page):
     panel = open_tab(page, "Compare")
     answer = page.locator("#compare-answer")
     expect(answer.locator("table").first).to_be_visible()
-    first, beside = panel.get_by_label("Run", exact=True), panel.get_by_label("Compared with")
+    first = panel.get_by_label("Run", exact=True)
+    beside = panel.get_by_label("Compared with")
     usual = first.input_value()
     choose(page, beside, "half (not finished)")
     expect(error(page)).to_contain_text("is not finished")
@@ -180,8 +181,8 @@ def test_hostile_text_is_text_everywhere(browser, app):
     with browsing(browser, app, **WIDE) as (page, heard):
         for tab in TABS:
             settled(page, tab)
-            shown = page.locator("body").inner_text()
-            assert not {"\u202e", "\x1b"} & set(shown)
+            text = page.locator("body").inner_text()
+            assert not {"\u202e", "\x1b"} & set(text)
             assert page.locator("img[src=x], svg[onload], a[href^=javascript], [onmouseover]").count() == 0
         open_tab(page, "Explore")
         assert set(SHOWN[:4]) <= set(rows(page))
@@ -197,10 +198,10 @@ def test_the_policy_allows_no_other_host(app):
 
 def assert_nothing_is_cut_off(page):
     for _ in range(50):  # a picture is drawn first, and then fitted to the screen
-        if not (found := words_cut_off(page)):
+        if not (cut_words := words_cut_off(page)):
             break
         page.wait_for_timeout(100)
-    assert found == []
+    assert cut_words == []
     assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
 
 
@@ -227,10 +228,10 @@ def test_nothing_is_wider_than_the_screen_and_axe_finds_nothing_grave(browser, a
             settled(page, tab)
             assert_nothing_is_cut_off(page)
             for _ in range(5):  # what waits for an answer is dimmed, and fades in
-                if not (found := violations(page)):
+                if not (serious_findings := violations(page)):
                     break
                 page.wait_for_timeout(1000)
-            assert found == []
+            assert serious_findings == []
         assert heard == []
 
 
@@ -261,7 +262,7 @@ def test_everything_can_be_reached_by_keyboard(page):
         focused = "(document.activeElement.labels?.[0] ?? document.activeElement).textContent"
         reached.add(page.evaluate(focused).strip())
     for name in ("Sentence A", "Token", "Copies", "Show what happens"):
-        assert any(name in each for each in reached), reached
+        assert any(name in address for address in reached), reached
 
 
 def test_two_visitors_do_not_disturb_each_other(browser, app, page):

@@ -42,9 +42,9 @@ def ask(model):
 
 @pytest.fixture
 def tried(ask, counting):
-    def tried(*asked):
+    def tried(*values):
         counting.seen.clear()
-        return web_app.plots(ask(*asked)), list(counting.seen)
+        return web_app.plots(ask(*values)), list(counting.seen)
 
     return tried
 
@@ -71,8 +71,8 @@ def test_what_no_field_sends_is_refused_and_not_computed(ask, counting, place, v
     for value in values:
         asked = [A, B, "river", "suffix", 3]
         asked[place] = value
-        said, *rest = ask(*asked)
-        assert reason in unescape(said)
+        message, *rest = ask(*asked)
+        assert reason in unescape(message)
         assert web_app.plots(rest) == []
     assert counting.seen == []
 
@@ -89,17 +89,18 @@ def test_every_token_has_a_name_that_finds_it(model):
 
 @pytest.mark.parametrize("placement", list(Placement))
 def test_a_trial_equals_texts_encoded_one_by_one(tried, counting, model, placement):
-    (curve, heat), seen = tried(A, B, "river", placement.value, 3)
-    anchor, *rest = exact_unit_vectors(np.stack([counting.encode_ids([ids])[0] for ids in seen]))
+    (curve, heat), texts_seen = tried(A, B, "river", placement.value, 3)
+    anchor, *rest = exact_unit_vectors(np.stack([counting.encode_ids([ids])[0] for ids in texts_seen]))
     assert_allclose(anchor, exact_unit_vectors(counting.encode([A]))[0], atol=1e-5)
     if placement is not Placement.RANDOM:
-        token, plain = named_token(model.vocabulary, "river"), counting.tokenize([B])[0]
+        token = named_token(model.vocabulary, "river")
+        plain = counting.tokenize([B])[0]
         texts = [plain.ids, *insert_as_ids(token, plain, placement, 32)]
-        assert seen[1 : 1 + len(COUNTS)] == [texts[count] for count in COUNTS]
+        assert texts_seen[1 : 1 + len(COUNTS)] == [texts[count] for count in COUNTS]
     curves, rest = np.split(np.stack(rest), [len(COUNTS) * (1 + BENIGN)])
     lines = (curves @ anchor).reshape(1 + BENIGN, len(COUNTS))
-    (drawn,) = [trace for trace in curve.data if trace.mode == "lines+markers"]
-    assert_allclose(drawn.y, lines[0], atol=2e-5)
+    (line,) = [trace for trace in curve.data if trace.mode == "lines+markers"]
+    assert_allclose(line.y, lines[0], atol=2e-5)
     (mean,) = [trace for trace in curve.data if trace.line.dash == "dash"]
     assert_allclose(mean.y, lines[1:].mean(axis=0), atol=2e-5)
     plain, token, benign = np.split(rest, 3)
@@ -109,27 +110,28 @@ def test_a_trial_equals_texts_encoded_one_by_one(tried, counting, model, placeme
     pairs = np.array([np.array(cells.z)[~np.eye(len(plain), dtype=bool)] for cells in heat.data])
     assert heat.layout.coloraxis.cmax == pytest.approx(pairs.max(), abs=1e-3)
     # B with its copies against A: a cell of the heat map is a point of the curve.
-    assert heat.data[1].z[1][0] == pytest.approx(drawn.y[COUNTS.index(3)], abs=1e-3)
+    assert heat.data[1].z[1][0] == pytest.approx(line.y[COUNTS.index(3)], abs=1e-3)
 
 
 def test_random_copies_stand_alike_for_every_token(tried, model):
-    _, seen = tried(A, B, "river", "random", 3)
+    _, texts_seen = tried(A, B, "river", "random", 3)
     token = named_token(model.vocabulary, "river").id
-    own, other = seen[1 : 1 + len(COUNTS)], seen[1 + len(COUNTS) : 1 + 2 * len(COUNTS)]
-    assert [ids.count(token) for ids in own] == COUNTS
-    (benign,) = set(other[-1]) - set(own[-1])
-    assert [tuple(benign if k == token else k for k in ids) for ids in own] == other
+    first_texts = texts_seen[1 : 1 + len(COUNTS)]
+    other = texts_seen[1 + len(COUNTS) : 1 + 2 * len(COUNTS)]
+    assert [ids.count(token) for ids in first_texts] == COUNTS
+    (benign,) = set(other[-1]) - set(first_texts[-1])
+    assert [tuple(benign if k == token else k for k in ids) for ids in first_texts] == other
 
 
 def test_the_number_asked_for_is_on_the_curve_and_said(ask):
-    said, *rest = ask(A, B, "river", "suffix", 5)
+    message, *rest = ask(A, B, "river", "suffix", 5)
     curve, _ = web_app.plots(rest)
-    (drawn,) = [trace for trace in curve.data if trace.mode == "lines+markers"]
-    assert list(drawn.customdata) == [*COUNTS[:5], 5, *COUNTS[5:]]
-    assert f"from {drawn.y[0]:.3f} to {drawn.y[5]:.3f}" in said.replace("−", "-")
+    (line,) = [trace for trace in curve.data if trace.mode == "lines+markers"]
+    assert list(line.customdata) == [*COUNTS[:5], 5, *COUNTS[5:]]
+    assert f"from {line.y[0]:.3f} to {line.y[5]:.3f}" in message.replace("−", "-")
     (band,) = [trace for trace in curve.data if trace.fill == "toself"]
     low, high = sorted((band.y[5], band.y[-6]))
-    assert f"it is {'within' if low <= drawn.y[5] <= high else 'outside'} their range" in unescape(said)
+    assert f"it is {'within' if low <= line.y[5] <= high else 'outside'} their range" in unescape(message)
 
 
 def test_what_the_model_does_not_read_whole_is_refused_or_left_out(ask):
@@ -143,8 +145,8 @@ def test_what_the_model_does_not_read_whole_is_refused_or_left_out(ask):
 
 def test_a_text_without_tokens_is_refused(planted_profile):
     startup = web_app.started(web_app.context_of(planted_profile[0]))
-    said = web_app.event_of(startup, "click", *web_app.TRY)("\u200b", "baba", "baba", "suffix", 1)[0]
-    assert "sentence A has no tokens" in said
+    message = web_app.event_of(startup, "click", *web_app.TRY)("\u200b", "baba", "baba", "suffix", 1)[0]
+    assert "sentence A has no tokens" in message
 
 
 @pytest.fixture(scope="module")
@@ -155,12 +157,12 @@ def mended(tmp_path_factory):
 
 
 def asking(mended, found=None, model=None):
-    run, made = mended
+    run, repair_made = mended
     context = web_app.context_of(model or run.path.parent / "model", [run.path])
     with context.model.encoder() as encoder:
-        other = SharedModel(loaded_like(encoder, made.path)) if model is None else None
+        other = SharedModel(loaded_like(encoder, repair_made.path)) if model is None else None
     context = AppContext(context.model, context.library, context.content, context.corpus, other)
-    return web_app.event_of(web_app.started(context, found or made), "click", *web_app.REPAIR)
+    return web_app.event_of(web_app.started(context, found or repair_made), "click", *web_app.REPAIR)
 
 
 @pytest.fixture(scope="module")
@@ -170,21 +172,21 @@ def compare(mended):
 
 @pytest.mark.parametrize("placement", list(Placement))
 def test_both_models_read_what_the_visitor_wrote(compare, mended, placement):
-    run, found = mended
-    said, *rest = compare(A, B, mended[1].record.tokens[0].token_id, placement.value, 4)
+    run, repair_found = mended
+    message, *rest = compare(A, B, mended[1].record.tokens[0].token_id, placement.value, 4)
     (plot,) = web_app.plots(rest)
     before, after, _ = (dict(zip(trace.customdata, trace.y, strict=True)) for trace in plot.data)
     assert before[0] == after[0]
     assert before[4] > after[4]
-    assert f"by {before[4] - before[0]:.3f} before the repair" in said
-    assert "exactly the same vector in both models" in said
-    assert "not verified" in said
-    read = said.split("<details>")[1]
+    assert f"by {before[4] - before[0]:.3f} before the repair" in message
+    assert "exactly the same vector in both models" in message
+    assert "not verified" in message
+    read = message.split("<details>")[1]
     assert repaired.WORD[:2] in read
     assert f">{repaired.WORD}<" not in read
     if placement is Placement.SUFFIX:
         text = " ".join([B, *[repaired.WORD] * 4])
-        for model, line in ((run.path.parent / "model", before), (found.path, after)):
+        for model, line in ((run.path.parent / "model", before), (repair_found.path, after)):
             units = exact_unit_vectors(load_encoder(model).encode([A, text]))
             assert line[4] == pytest.approx(float(units[0] @ units[1]), abs=1e-5)
 
@@ -197,18 +199,18 @@ def test_hostile_names_reasons_and_findings_are_text(mended, tmp_path):
     folder = tmp_path / evil.replace("/", "")
     folder.mkdir()
     (folder / REPAIR_FILE).write_text(record.model_dump_json(), "utf-8")
-    said, slot, *_ = asking(mended, open_repair(folder))(A, f"{B} {evil}", token.token_id, "suffix", 4)
-    assert "alert(1)" in said
-    assert "<img" not in said + str(slot)
-    assert "<script" not in said + str(slot)
+    message, slot, *_ = asking(mended, open_repair(folder))(A, f"{B} {evil}", token.token_id, "suffix", 4)
+    assert "alert(1)" in message
+    assert "<img" not in message + str(slot)
+    assert "<script" not in message + str(slot)
 
 
 def test_what_cannot_be_compared_is_refused(compare, mended, bert_folder):
     token_id = mended[1].record.tokens[0].token_id
-    for ask, asked, reason in (
+    for ask, values, reason in (
         (compare, (" ", B, token_id, "suffix", 4), "sentence A is empty"),
         (compare, (A, B, 10**6, "suffix", 4), "no token with that id"),
         (compare, (A, B, token_id, "suffix", 0), "1 to 32"),
         (asking(mended, model=bert_folder), (A, B, token_id, "suffix", 4), "of a different model than"),
     ):
-        assert reason in ask(*asked)[0]
+        assert reason in ask(*values)[0]

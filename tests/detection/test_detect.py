@@ -51,10 +51,12 @@ class PlainMethod:
         self.vectors = {}
 
     def available(self):
-        every = range(len(self.tokenizer))
-        texts = [self.tokenizer.decode([each], clean_up_tokenization_spaces=False) for each in every]
+        token_ids = range(len(self.tokenizer))
+        texts = [
+            self.tokenizer.decode([token_id], clean_up_tokenization_spaces=False) for token_id in token_ids
+        ]
         ids = [self.tokenizer.encode(text, add_special_tokens=False) for text in texts]
-        return [(each, texts[each]) for each in every if ids[each] == [each]]
+        return [(token_id, texts[token_id]) for token_id in token_ids if ids[token_id] == [token_id]]
 
     def mean_similarity(self):
         vectors = self.encoded(self.tokenizer.convert_ids_to_tokens(range(len(self.tokenizer))))
@@ -62,53 +64,54 @@ class PlainMethod:
 
     def chosen(self, pairs, mean, count):
         below = sorted((pair for pair in pairs if pair[2] < mean), key=lambda pair: pair[2])
-        low, size = below[0][2], min(count, len(below))
+        low = below[0][2]
+        size = min(count, len(below))
         high = low + 0.8 * (mean - low)
-        found = []
+        probes = []
         for step in range(size):
             target = low + (high - low) * step / (size - 1)
-            found.append(min(below, key=lambda pair: abs(pair[2] - target)))
-        return found
+            probes.append(min(below, key=lambda pair: abs(pair[2] - target)))
+        return probes
 
     def probes(self, token, carrier, draw):
         token_id, text = token
         counts = range(1, self.copies + 1)
-        found = {placement: [] for placement in PLACEMENTS}
+        probes = {placement: [] for placement in PLACEMENTS}
         if self.insertion == "text":
-            found["prefix"] = [text * count + carrier for count in counts]
-            found["suffix"] = [carrier + text * count for count in counts]
+            probes["prefix"] = [text * count + carrier for count in counts]
+            probes["suffix"] = [carrier + text * count for count in counts]
             current = carrier
             for _ in counts:
                 words = current.split()
                 words.insert(draw(len(words)), text)
                 current = " ".join(words)
-                found["random"].append(current)
-            return found
+                probes["random"].append(current)
+            return probes
         words = [tuple(self.tokenizer.encode(word, add_special_tokens=False)) for word in carrier.split()]
-        found["prefix"] = [(token_id,) * count + sum(words, ()) for count in counts]
-        found["suffix"] = [sum(words, ()) + (token_id,) * count for count in counts]
+        probes["prefix"] = [(token_id,) * count + sum(words, ()) for count in counts]
+        probes["suffix"] = [sum(words, ()) + (token_id,) * count for count in counts]
         for _ in counts:
             words.insert(draw(len(words)), (token_id,))
-            found["random"].append(sum(words, ()))
-        return found
+            probes["random"].append(sum(words, ()))
+        return probes
 
     def alone(self, token):
         return token[1] if self.insertion == "text" else (token[0],)
 
     def encoded(self, inputs):
         first, last = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
-        missing = [each for each in dict.fromkeys(inputs) if each not in self.vectors]
+        missing = [text for text in dict.fromkeys(inputs) if text not in self.vectors]
         for start in range(0, len(missing), 256):
             batch = missing[start : start + 256]
             ids = [
-                self.tokenizer.encode(each) if isinstance(each, str) else [first, *each, last]
-                for each in batch
+                self.tokenizer.encode(text) if isinstance(text, str) else [first, *text, last]
+                for text in batch
             ]
             features = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt")
             with torch.inference_mode():
                 rows = self.model(dict(features))["sentence_embedding"]
             self.vectors |= dict(zip(batch, rows.float().double().numpy(), strict=True))
-        return np.array([self.vectors[each] for each in inputs])
+        return np.array([self.vectors[text] for text in inputs])
 
     def distances(self, anchor, inputs, metric):
         vectors = self.encoded(inputs)
@@ -135,22 +138,26 @@ class PlainMethod:
         for (anchor, carrier, _), row in zip(pairs, rows, strict=True):
             (alone,) = self.distances(anchor, [self.alone(token)], metric)
             for placement, inputs in row.items():
-                reward, penalty = 0.1 * alone, gamma
+                reward = 0.1 * alone
+                penalty = gamma
                 for before, after in itertools.pairwise(self.distances(anchor, [carrier, *inputs], metric)):
                     if after < before:
                         reward += before - after + alpha
                     elif after > before:
                         penalty += after - before + beta
                 by_placement[placement].append(reward / penalty)
-        return sum(SCORING_WEIGHTS[place] * statistics.fmean(found) for place, found in by_placement.items())
+        return sum(
+            SCORING_WEIGHTS[placement] * statistics.fmean(placement_scores)
+            for placement, placement_scores in by_placement.items()
+        )
 
     def validation(self, token, pairs):
         """Rates by metric, rates by placement and metric, and rises of the cosine with 1, 2, ... copies."""
         shares = {placement: dict.fromkeys(METRICS, 0.0) for placement in PLACEMENTS}
         rises = []
-        for place, (anchor, carrier, _) in enumerate(pairs):
-            generator = np.random.default_rng([self.seed, 1, token[0], place])
-            draw = lambda words, own=generator: int(own.integers(0, words + 1))  # noqa: E731
+        for pair_index, (anchor, carrier, _) in enumerate(pairs):
+            generator = np.random.default_rng([self.seed, 1, token[0], pair_index])
+            draw = lambda words, bound_generator=generator: int(bound_generator.integers(0, words + 1))  # noqa: E731
             row = self.probes(token, carrier, self.draw if self.seed == 42 else draw)
             for placement, inputs in row.items():
                 for metric in METRICS:
@@ -158,7 +165,7 @@ class PlainMethod:
                     if statistics.fmean(probed) < clean:
                         shares[placement][metric] += 1 / len(pairs)
                     if metric == "":
-                        rises.append([clean - each for each in probed])
+                        rises.append([clean - similarity for similarity in probed])
         rates = {
             metric: sum(VALIDATION_WEIGHTS[placement] * shares[placement][metric] for placement in PLACEMENTS)
             for metric in METRICS
@@ -176,8 +183,8 @@ def exact_model(bert_folder):
 def pairs(exact_model):
     texts = tiny.sentences(14, seed=3)
     similarities = cosine_similarity(exact_model.encode(texts)).tolist()
-    places = itertools.combinations(range(len(texts)), 2)
-    return [(texts[first], texts[second], similarities[first][second]) for first, second in places]
+    index_pairs = itertools.combinations(range(len(texts)), 2)
+    return [(texts[first], texts[second], similarities[first][second]) for first, second in index_pairs]
 
 
 @pytest.mark.slow
@@ -197,8 +204,8 @@ def test_every_number_equals_that_of_a_plain_version_of_the_method(
         angular=ScoreConstants(*CONSTANTS[""]),
         manhattan=ScoreConstants(*CONSTANTS["_manhattan"]),
     )
-    given = {"pairs": [SentencePair(*pair) for pair in pairs], "settings": settings}
-    run = detect(load_encoder(exact_model), out=tmp_path / "run", **given)
+    options = {"pairs": [SentencePair(*pair) for pair in pairs], "settings": settings}
+    run = detect(load_encoder(exact_model), out=tmp_path / "run", **options)
 
     plain = PlainMethod(exact_model, insertion, copies=3, seed=seed)
     mean = plain.mean_similarity()
@@ -232,11 +239,11 @@ def test_every_number_equals_that_of_a_plain_version_of_the_method(
         assert row["verdict"] == ("sticky" if rates[""] > run.result.rate_threshold else "benign")
     if seed == 42:  # a probe knows no candidates, whose number and order decide where copies go
         return
-    asked = [token_id for token_id, _ in candidates]
-    for evidence in probe(load_encoder(exact_model), asked, **given):
-        (own,) = (found for token, found in validated.items() if token[0] == evidence.token_id)
-        assert evidence.lift_by_copies == pytest.approx(own[2], abs=1e-6)
-        for placement, rates in own[1].items():
+    requested_ids = [token_id for token_id, _ in candidates]
+    for evidence in probe(load_encoder(exact_model), requested_ids, **options):
+        (evidence_rows,) = (rows for token, rows in validated.items() if token[0] == evidence.token_id)
+        assert evidence.lift_by_copies == pytest.approx(evidence_rows[2], abs=1e-6)
+        for placement, rates in evidence_rows[1].items():
             assert evidence.by_placement[placement] == pytest.approx(
                 dict(zip(ENDINGS, rates.values(), strict=True))
             )
@@ -261,13 +268,13 @@ def test_named_tokens_get_the_numbers_that_they_have_in_the_whole_run(encoder, t
     candidate = run.tokens.filter(pl.col("verdict").is_not_null())["token_id"][3]
     alone = detect(encoder, tokens=[candidate], out=tmp_path / "alone", **options)
     close = {"rel_tol": 1e-5, "abs_tol": 1e-5}
-    whole = run.tokens.filter(token_id=candidate)
-    assert_frame_equal(alone.tokens.drop("verdict"), whole.drop("verdict"), **close)
+    rows_of_run = run.tokens.filter(token_id=candidate)
+    assert_frame_equal(alone.tokens.drop("verdict"), rows_of_run.drop("verdict"), **close)
     assert alone.tokens["verdict"].to_list() == ["benign"]  # one rate is no outlier of itself
     some = detect(encoder, tokens=[90, 7, 55, 7], out=tmp_path / "some", **options)
     columns = ["token_id", "sticky_score", "sticky_score_manhattan"]
-    whole = run.tokens.filter(pl.col("token_id").is_in([7, 55, 90]))
-    assert_frame_equal(some.tokens.select(columns), whole.select(columns), **close)
+    rows_of_run = run.tokens.filter(pl.col("token_id").is_in([7, 55, 90]))
+    assert_frame_equal(some.tokens.select(columns), rows_of_run.select(columns), **close)
     assert len({run.record.identity for run in (run, alone, some)}) == 3
 
 
@@ -298,13 +305,13 @@ def test_a_probe_gives_the_numbers_that_a_detection_stores(encoder, tmp_path, in
     settings = replace(planted.SMALL, insertion=insertion, seed=3)
     run = detect(encoder, sentences=planted.small_corpus(), settings=settings, out=tmp_path / "run")
     rows = run.tokens.filter(run.tokens["verdict"].is_not_null()).to_dicts()
-    wanted = [row["token_id"] for row in rows][::-1]
-    found = probe(encoder, wanted, sentences=planted.small_corpus(), settings=settings)
-    assert [evidence.token_id for evidence in found] == wanted
-    for evidence, row in zip(found, rows[::-1], strict=True):
+    requested_ids = [row["token_id"] for row in rows][::-1]
+    probes = probe(encoder, requested_ids, sentences=planted.small_corpus(), settings=settings)
+    assert [evidence.token_id for evidence in probes] == requested_ids
+    for evidence, row in zip(probes, rows[::-1], strict=True):
         assert (evidence.token, evidence.category) == (row["token"], row["category"])
         assert evidence.lift == pytest.approx(row["lift"], abs=1e-6)
         assert evidence.pairs == 6
         for metric, ending in ENDINGS.items():
             assert evidence.validation_rate[metric] == row[f"validation_rate{ending}"]
-    assert len({evidence.validation_rate["cosine"] for evidence in found}) > 3
+    assert len({evidence.validation_rate["cosine"] for evidence in probes}) > 3

@@ -67,7 +67,8 @@ def test_curves_and_pairs_are_those_of_a_plain_computation(model, run):
         for side, pairs in (("below", below), ("above", ~below)):
             expected = [float(similarities[n][pairs].mean()) for n in row["copies"]]
             assert row[side] == pytest.approx(expected, abs=1e-5)
-        after, before = similarities[evidence.record.pair_copies], similarities[0]
+        after = similarities[evidence.record.pair_copies]
+        before = similarities[0]
         readable = [[len(carrier.split()) >= 4] for carrier in evidence.record.carriers]
         rises = np.where(below & readable, after - before, np.nan)
         mean = plain_lift(after - before, below, run.plan)

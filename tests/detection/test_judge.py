@@ -68,7 +68,8 @@ def test_lifts_agree_with_a_run_made_on_the_corpus(found, pulling, tmp_path):
     corpus = collect_sentences(SMALL["sentences"], "test")
     own_run = profiled.detect_profile(pulling, tmp_path / "own", sentences=corpus)
     assert found.sticky["token"].equals(own_run.sticky["token"])
-    judged, measured = found.sticky.row(0, named=True), own_run.sticky.row(0, named=True)
+    judged = found.sticky.row(0, named=True)
+    measured = own_run.sticky.row(0, named=True)
     assert judged["lift_sd"] == pytest.approx(measured["lift_sd"], rel=0.15)
 
 

@@ -74,7 +74,8 @@ def test_a_resumed_run_keeps_the_time_at_which_it_was_started(encoder, run_copy)
 def test_ctrl_c_ends_the_command_with_one_line_and_the_same_command_continues(
     bert_folder, sentence_file, whole, tmp_path
 ):
-    folder, output = tmp_path / "run", tmp_path / "output"
+    folder = tmp_path / "run"
+    output = tmp_path / "output"
     output.mkdir()
     options = ["--sentences", str(sentence_file), *planted.SMALL_OPTIONS, "--out", str(folder)]
     command = ["detect", str(bert_folder), *options]
@@ -175,7 +176,8 @@ def test_a_kill_in_any_round_leaves_a_run_that_continues(model, whole_profile, t
 
 
 def test_the_plan_is_read_again_and_not_made_anew(model, whole_profile, tmp_path):
-    folder, events = copied(whole_profile, tmp_path / "run"), []
+    folder = copied(whole_profile, tmp_path / "run")
+    events = []
     shutil.rmtree(folder / "shards")
     (folder / "tokens.parquet").unlink()
     options = {"shard_probes": profiled.SHARD_PROBES, "progress": events.append}

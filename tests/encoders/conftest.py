@@ -10,7 +10,7 @@ import tiny_architectures as architectures
 @pytest.fixture(scope="session")
 def backbone(tmp_path_factory):
     root = tmp_path_factory.mktemp("backbones")
-    savers = {each.name: each.save for each in architectures.ARCHITECTURES}
+    savers = {architecture.name: architecture.save for architecture in architectures.ARCHITECTURES}
     return cache(lambda name: savers[name](root / name))
 
 

@@ -30,24 +30,24 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-TEXTS = [f"the {word} sings {'near the bridge ' * (place % 5)}" for place, word in enumerate(tiny.WORDS)]
+TEXTS = [f"the {word} sings {'near the bridge ' * (number % 5)}" for number, word in enumerate(tiny.WORDS)]
 
 
 @settings(max_examples=60)
 @given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 200))
 def test_a_batch_is_full_of_one_length_and_long_ones_come_first(sizes, budget):
     batches = equal_length_batches(np.array(sizes, dtype=np.int32), budget)
-    order = [place for batch in batches for place in batch.tolist()]
-    assert order == sorted(range(len(sizes)), key=lambda place: (-sizes[place], place))
+    order = [index for batch in batches for index in batch.tolist()]
+    assert order == sorted(range(len(sizes)), key=lambda index: (-sizes[index], index))
     for batch in batches:
-        (length,) = {sizes[place] for place in batch}
+        (length,) = {sizes[index] for index in batch}
         assert len(batch) == 1 or length * len(batch) <= budget
     for batch, following in pairwise(batches):
         length = sizes[batch[0]]
         if sizes[following[0]] == length:  # then there was no room for more of it
             step = TOKEN_MULTIPLE // math.gcd(length, TOKEN_MULTIPLE)
-            more = step if len(batch) >= step else 1
-            assert (len(batch) + more) * max(1, length) > budget
+            further = step if len(batch) >= step else 1
+            assert (len(batch) + further) * max(1, length) > budget
 
 
 # --- memory; the allocator is the one part that no test machine can run
@@ -58,7 +58,8 @@ def test_a_device_out_of_memory_gets_smaller_batches_and_the_same_vectors(
     fits, budget, model, monkeypatch, caplog
 ):
     texts = [f"the {word} sings to the {other}" for word in tiny.WORDS[:6] for other in tiny.WORDS[:6]]
-    expected, encoder = load_encoder(model).encode(texts), load_encoder(model, token_budget=budget)
+    expected = load_encoder(model).encode(texts)
+    encoder = load_encoder(model, token_budget=budget)
     launch = BatchRunner.launch
 
     def limited(self, contents):
@@ -68,12 +69,12 @@ def test_a_device_out_of_memory_gets_smaller_batches_and_the_same_vectors(
 
     monkeypatch.setattr(BatchRunner, "launch", limited)
     assert np.abs(encoder.encode(texts) - expected).max() < 1e-6
-    said = [record.message for record in caplog.records]
-    assert all("out of memory on cpu, continuing with batches of at most" in message for message in said)
-    assert said
+    messages = [record.message for record in caplog.records]
+    assert all("out of memory on cpu, continuing with batches of at most" in message for message in messages)
+    assert messages
     caplog.clear()
     assert np.abs(encoder.encode(texts) - expected).max() < 1e-6
-    assert len(caplog.records) < len(said) or fits == 1
+    assert len(caplog.records) < len(messages) or fits == 1
 
 
 def test_one_input_that_does_not_fit_is_an_error(model, monkeypatch):
@@ -92,7 +93,8 @@ def test_one_input_that_does_not_fit_is_an_error(model, monkeypatch):
 def test_on_cuda_a_batch_takes_a_share_of_the_free_memory_within_bounds(
     free, taken, budget, monkeypatch, tmp_path
 ):
-    launched, launch = [], BatchRunner.launch
+    launched = []
+    launch = BatchRunner.launch
 
     def counted(self, contents):
         launched.append(len(contents) * len(contents[0]))
@@ -134,7 +136,8 @@ def test_what_a_thread_raises_is_raised_and_the_rest_is_left_out(error):
 
 
 def test_an_error_stops_later_items_while_an_earlier_one_is_computed():
-    failed, begun = threading.Event(), []
+    failed = threading.Event()
+    begun = []
 
     def compute(item):
         begun.append(item)
@@ -151,18 +154,19 @@ def test_an_error_stops_later_items_while_an_earlier_one_is_computed():
 
 
 def test_calls_that_overlap_give_back_what_was_there_before_the_first():
-    begun, ended = threading.Barrier(4, timeout=60), threading.Event()
-    found = []
+    begun = threading.Barrier(4, timeout=60)
+    ended = threading.Event()
+    threads_found = []
 
     def long(item):
-        seen = torch.get_num_threads()  # before a call can end
+        threads_before = torch.get_num_threads()  # before a call can end
         begun.wait()
         ended.wait(60)
-        return item, seen, torch.is_inference_mode_enabled()
+        return item, threads_before, torch.is_inference_mode_enabled()
 
     def visitor():
         assert compute_all(long, range(2), 2) == [(0, 1, True), (1, 1, True)]
-        found.append(torch.get_num_threads())
+        threads_found.append(torch.get_num_threads())
 
     def run(*targets):
         threads = [threading.Thread(target=target) for target in targets]
@@ -174,8 +178,8 @@ def test_calls_that_overlap_give_back_what_was_there_before_the_first():
 
     with torch_threads(3):
         run(visitor, visitor)
-        run(lambda: found.append(torch.get_num_threads()))  # a thread that is new to torch, too
-    assert found == [3, 3, 3]
+        run(lambda: threads_found.append(torch.get_num_threads()))  # a thread that is new to torch, too
+    assert threads_found == [3, 3, 3]
 
 
 def test_workers_are_for_known_modules_without_hooks_and_not_more_than_torch_may_use(model, monkeypatch):

@@ -14,18 +14,18 @@ pytestmark = pytest.mark.slow
 CLOSE = {"rtol": 0, "atol": 1e-5}
 TEXTS = [*tiny.sentences(20), "river", "the river " * 7]
 PROMPTS = {"query": "the song: ", "passage": ""}
-KINDS = {each.name: each for each in architectures.ARCHITECTURES}
+KINDS = {architecture.name: architecture for architecture in architectures.ARCHITECTURES}
 # Every architecture once; poolings and padding sides take turns over them.
 STACKS = [
     *(
         (
             kind.name,
             {
-                "pooling": kind.poolings[place % len(kind.poolings)],
-                "padding_side": ("left", "right")[place // 2 % 2],
+                "pooling": kind.poolings[number % len(kind.poolings)],
+                "padding_side": ("left", "right")[number // 2 % 2],
             },
         )
-        for place, kind in enumerate(architectures.ARCHITECTURES)
+        for number, kind in enumerate(architectures.ARCHITECTURES)
     ),
     ("bert", {"pooling": "max", "padding_side": "right"}),
     ("roberta", {"pooling": ("cls", "mean"), "padding_side": "right"}),

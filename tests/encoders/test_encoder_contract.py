@@ -91,9 +91,9 @@ def _prompted(_):
 
 
 def _own_class(_):
-    own = WordBag(tiny.wordpiece_tokenizer())
-    own.max_length = 60
-    return Subject(lambda: load_encoder(own), own.tokenizer, own=own)
+    word_bag = WordBag(tiny.wordpiece_tokenizer())
+    word_bag.max_length = 60
+    return Subject(lambda: load_encoder(word_bag), word_bag.tokenizer, own=word_bag)
 
 
 READS_IDS = {
@@ -162,7 +162,8 @@ def test_vectors_that_cannot_be_used_are_refused_by_the_text(subject, factor, sa
 
 def test_identity_and_vectors_follow_weights_changed_in_place(subject):
     encoder = subject.encoder
-    before, vectors = encoder.identity, encoder.encode(TEXTS)
+    before = encoder.identity
+    vectors = encoder.encode(TEXTS)
     assert before == encoder.identity == subject.again().identity
     assert (before.dimension, before.max_length) == (encoder.dimension, encoder.max_length)
     for through_data in (False, True):
@@ -179,7 +180,8 @@ def test_identity_and_vectors_follow_weights_changed_in_place(subject):
 
 def test_a_token_added_to_the_users_tokenizer_is_read(subject):
     encoder = subject.encoder
-    before, size = encoder.identity, len(encoder.tokenizer.entries)
+    before = encoder.identity
+    size = len(encoder.tokenizer.entries)
     subject.tokenizer.add_tokens(["zebra"])
     assert encoder.identity.tokenizer == subject.again().identity.tokenizer != before.tokenizer
     assert len(encoder.tokenizer.entries) == size + 1
@@ -203,8 +205,8 @@ def test_ids_give_the_vectors_of_their_texts(with_ids):
 def test_ids_that_it_does_not_read_or_whose_vector_is_zero_are_refused(with_ids):
     encoder = with_ids.encoder
     ids, long = encoder.content_ids(["the river", "the river " * encoder.max_length])
-    for wrong, said in ((long, f"reads {encoder.max_length}"), ([-1], "-1"), ([10**6], "1000000")):
-        with pytest.raises(EncodingError, match=said):
+    for wrong, phrase in ((long, f"reads {encoder.max_length}"), ([-1], "-1"), ([10**6], "1000000")):
+        with pytest.raises(EncodingError, match=phrase):
             encoder.encode_ids([wrong])
     with_ids.scale(0.0)
     with pytest.raises(EncodingError, match=r"river.*zero"):
@@ -215,16 +217,17 @@ def test_ids_that_it_does_not_read_or_whose_vector_is_zero_are_refused(with_ids)
 @pytest.mark.slow
 def test_a_lower_precision_is_an_encoder_of_its_own_identity_and_follows_the_weights(with_ids):
     encoder, precision = with_ids.encoder, Precision.BFLOAT16
-    own, lower = encoder.identity, encoder.at(precision)
+    own_identity = encoder.identity
+    lower = encoder.at(precision)
     assert encoder.at(precision) is lower is not encoder
     assert encoder.at(None) is encoder
-    assert (own.dtype, lower.identity.dtype) == ("float32", "bfloat16")
-    assert encoder.identity == own
+    assert (own_identity.dtype, lower.identity.dtype) == ("float32", "bfloat16")
+    assert encoder.identity == own_identity
     assert with_ids.again().at(precision).identity == lower.identity
     for through_data in (False, True):
         before = encoder.at(precision).encode(TEXTS)
         with_ids.change(through_data=through_data)
-        assert encoder.identity != own
+        assert encoder.identity != own_identity
         after = encoder.at(precision).encode(TEXTS)
         np.testing.assert_array_equal(after, with_ids.again().at(precision).encode(TEXTS))
         assert np.abs(after - before).max() > 1e-4
@@ -280,10 +283,10 @@ def test_vectors_that_cannot_be_used_are_refused(found, said):
 
 @pytest.mark.parametrize("model", [object(), None, {"encode": 1}, torch.nn.Linear(2, 2), WordBag])
 def test_an_object_that_encodes_nothing_is_told_what_it_lacks(model):
-    said = (
+    message = (
         "WordBag is a class: pass an object" if model is WordBag else rf"type {type(model).__name__} .*lacks"
     )
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, match=message):
         load_encoder(model)
 
 
@@ -299,21 +302,19 @@ def test_without_a_tokenizer_texts_are_encoded_and_detection_is_refused(tmp_path
 
 
 def test_the_identity_follows_the_vectors_or_the_fingerprint():
-    plain, other = (
-        load_encoder(WordBag(tiny.wordpiece_tokenizer())),
-        load_encoder(WordBag(tiny.wordpiece_tokenizer(), seed=1)),
-    )
+    plain = load_encoder(WordBag(tiny.wordpiece_tokenizer()))
+    other = load_encoder(WordBag(tiny.wordpiece_tokenizer(), seed=1))
     assert plain.identity == load_encoder(WordBag(tiny.wordpiece_tokenizer())).identity
     assert plain.identity.weights != other.identity.weights
-    own = WordBag(tiny.wordpiece_tokenizer())
-    encoder = load_encoder(own)
-    own.seed = 1
+    word_bag = WordBag(tiny.wordpiece_tokenizer())
+    encoder = load_encoder(word_bag)
+    word_bag.seed = 1
     assert encoder.identity == other.identity
-    own.fingerprint = "version 1"
+    word_bag.fingerprint = "version 1"
     named = encoder.identity
-    own.seed = 2
+    word_bag.seed = 2
     assert encoder.identity == named
-    own.fingerprint = lambda: "version 2"
+    word_bag.fingerprint = lambda: "version 2"
     assert encoder.identity.weights != named.weights
 
 

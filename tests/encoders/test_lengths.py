@@ -15,7 +15,7 @@ KNOWN = [word for word in tiny.WORDS if len(word) > 1]
 
 
 def words(count):
-    return " ".join(KNOWN[place % len(KNOWN)] for place in range(count))
+    return " ".join(KNOWN[index % len(KNOWN)] for index in range(count))
 
 
 def load(folder, max_length, **options):
@@ -38,12 +38,14 @@ def test_the_first_of_several_texts_that_are_too_long_is_named(model):
 @pytest.mark.parametrize(("length", "prompt"), [(LONGEST, ""), (LONGEST, "the song "), (6, "")])
 def test_the_longest_text_is_read_whole_and_a_longer_one_refused(model, length, prompt):
     model.max_seq_length = length
-    encoder, room = load_encoder(model, prompt=prompt), length - 2 - len(prompt.split())
-    whole, longer = words(room), words(room + 1)
+    encoder = load_encoder(model, prompt=prompt)
+    room = length - 2 - len(prompt.split())
+    longest_text = words(room)
+    longer = words(room + 1)
     np.testing.assert_allclose(
-        encoder.encode([whole]), model.encode([whole], prompt=prompt), rtol=0, atol=1e-5
+        encoder.encode([longest_text]), model.encode([longest_text], prompt=prompt), rtol=0, atol=1e-5
     )
-    assert np.abs(encoder.encode([whole]) - encoder.encode([words(room - 1)])).max() > 1e-3
+    assert np.abs(encoder.encode([longest_text]) - encoder.encode([words(room - 1)])).max() > 1e-3
     # Texts given twice do not shift the name of the one that is refused.
     with pytest.raises(EncodingError, match=f"{length + 1} tokens.*reads {length}") as caught:
         encoder.encode(["stone", "stone", "river", longer, longer])
@@ -60,10 +62,13 @@ def test_positions_that_start_behind_the_padding_shorten_the_longest_text(folder
     saved_models.edit(path / "tokenizer_config.json", lambda config: config.pop("model_max_length"))
     library = SentenceTransformer(str(path), device="cpu")
     assert library.max_seq_length == LONGEST + 2
-    encoder, whole = load(path, None), " river" * (LONGEST - 2)
-    np.testing.assert_allclose(encoder.encode([whole]), library.encode([whole]), rtol=0, atol=1e-5)
+    encoder = load(path, None)
+    longest_text = " river" * (LONGEST - 2)
+    np.testing.assert_allclose(
+        encoder.encode([longest_text]), library.encode([longest_text]), rtol=0, atol=1e-5
+    )
     with pytest.raises(EncodingError, match=r"97 tokens.*reads 96"):
-        encoder.encode([whole + " river"])
+        encoder.encode([longest_text + " river"])
 
 
 def test_a_static_model_reads_to_where_its_tokenizer_cuts_and_has_no_limit_to_set(tmp_path):
@@ -126,7 +131,8 @@ def test_a_shorter_longest_input_needs_room_for_a_text_and_changes_no_vector_but
             load(path, length, prompt=prompt)
     with pytest.raises(EncodingError, match="4 tokens, the model reads 3"):
         load(path, 3).encode(["the river"])
-    short, whole = load(path, 3), load(path, None)
-    assert np.array_equal(short.encode(["river"]), whole.encode(["river"]))
-    assert (short.identity.max_length, whole.identity.max_length) == (3, LONGEST)
-    assert short.identity != whole.identity
+    short = load(path, 3)
+    whole_encoder = load(path, None)
+    assert np.array_equal(short.encode(["river"]), whole_encoder.encode(["river"]))
+    assert (short.identity.max_length, whole_encoder.identity.max_length) == (3, LONGEST)
+    assert short.identity != whole_encoder.identity

@@ -61,12 +61,12 @@ def test_a_folder_without_a_model_or_weights_is_refused(folder, tmp_path):
     tokenizer = architectures.roberta_tokenizer()
     tokenizer.save_pretrained(alone)
     (folder / "model.safetensors").unlink()
-    for place, said in (
+    for place, phrase in (
         (empty, "has no model"),
         (alone, r"has a tokenizer but no model.*needs the weights"),
         (folder, "has no weights"),
     ):
-        with pytest.raises(ModelError, match=said):
+        with pytest.raises(ModelError, match=phrase):
             load_encoder(place)
     with pytest.raises(ModelError, match="has no tokenizer"):
         load_tokenizer(empty)
@@ -120,12 +120,12 @@ DAMAGES = {  # file, change, and what the error says beside the folder
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMAGES))
 def test_a_damaged_folder_gives_one_line_that_names_it(damage, folder):
-    name, harm, *said = damage
+    name, harm, *phrases = damage
     (folder / name).write_text(harm, "utf-8") if isinstance(harm, str) else harm(folder / name)
     for load in (load_encoder, load_tokenizer) if name == "tokenizer.json" else (load_encoder,):
         with pytest.raises(ModelError) as caught:
             load(folder)
-        assert all(each in str(caught.value) for each in (str(folder), *said))
+        assert all(phrase in str(caught.value) for phrase in (str(folder), *phrases))
         assert "\n" not in str(caught.value)
 
 
@@ -145,16 +145,16 @@ def test_models_loaded_at_once_are_each_checked_for_their_own_weights(folder, tm
     logger = logging.getLogger("transformers.modeling_utils")
     before = logger.level, logger.filters[:]
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(refused, [lacking, folder, lacking, lacking]))
-    assert found == [True, False, True, True]
+        messages = list(threads.map(refused, [lacking, folder, lacking, lacking]))
+    assert messages == [True, False, True, True]
     assert (logger.level, logger.filters) == before
 
 
 def test_weights_without_the_unused_pooler_have_one_identity(folder):
     weights = load_file(folder / "model.safetensors")
-    kept = {name: tensor for name, tensor in weights.items() if not name.startswith("pooler.")}
-    assert len(kept) < len(weights)
-    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    tensors_kept = {name: tensor for name, tensor in weights.items() if not name.startswith("pooler.")}
+    assert len(tensors_kept) < len(weights)
+    save_file(tensors_kept, folder / "model.safetensors", metadata={"format": "pt"})
     torch.manual_seed(1)
     first = load_encoder(folder, device="cpu")
     torch.manual_seed(2)

@@ -24,26 +24,27 @@ def slow_mean(encoder, strings):
 @pytest.mark.parametrize(("prompt", "chunk"), [("", 7), ("the song: ", 4096)])
 def test_u_equals_the_mean_over_all_pairs_and_every_chunk_is_reported(model, prompt, chunk):
     encoder = load_encoder(model, prompt=prompt)
-    strings, calls = list(encoder.tokenizer.entries.values()), []
+    strings = list(encoder.tokenizer.entries.values())
+    calls = []
     size = len(strings)
-    found = mean_similarity(encoder, lambda *done: calls.append(done), chunk=chunk)
-    assert (found.entries, found.left_out, found.error) == (size, 0, 0)
-    assert found.value == slow_mean(encoder, strings)
-    assert 0.05 < found.value < 0.99
+    result = mean_similarity(encoder, lambda *done: calls.append(done), chunk=chunk)
+    assert (result.entries, result.left_out, result.error) == (size, 0, 0)
+    assert result.value == slow_mean(encoder, strings)
+    assert 0.05 < result.value < 0.99
     assert calls == [(0, size), *((min(done, size), size) for done in range(chunk, size + chunk, chunk))]
 
 
 def test_entries_that_are_too_long_or_nothing_are_left_out_and_counted(tmp_path):
     left_out = ["." * 120, "\ufffd"]
     vocabulary = architectures.bert_tokenizer().get_vocab()
-    vocabulary |= {entry: len(vocabulary) + place for place, entry in enumerate(left_out)}
+    vocabulary |= {entry: len(vocabulary) + number for number, entry in enumerate(left_out)}
     tokenizer = transformers.BertTokenizer(vocab=vocabulary, model_max_length=architectures.MAX_LENGTH)
     encoder = load_encoder(architectures.stacked(architectures.bert(tmp_path / "bert", tokenizer)))
     assert [len(text.ids) for text in encoder.tokenize(left_out)] == [120, 0]
-    found = mean_similarity(encoder)
+    result = mean_similarity(encoder)
     strings = [entry for entry in encoder.tokenizer.entries.values() if entry not in left_out]
-    assert (found.entries, found.left_out) == (len(strings), 2)
-    assert found.value == slow_mean(encoder, strings)
+    assert (result.entries, result.left_out) == (len(strings), 2)
+    assert result.value == slow_mean(encoder, strings)
 
 
 def test_entries_with_a_zero_vector_are_left_out_and_a_vocabulary_of_them_is_refused():
@@ -53,10 +54,10 @@ def test_entries_with_a_zero_vector_are_left_out_and_a_vocabulary_of_them_is_ref
     with torch.no_grad():
         weights[zero] = 0
     encoder = load_encoder(model)
-    found = mean_similarity(encoder)
+    result = mean_similarity(encoder)
     strings = [entry for token_id, entry in encoder.tokenizer.entries.items() if token_id not in zero]
-    assert (found.entries, found.left_out) == (len(strings), 2)
-    assert found.value == slow_mean(encoder, strings)
+    assert (result.entries, result.left_out) == (len(strings), 2)
+    assert result.value == slow_mean(encoder, strings)
     weights.data.zero_()
     for options in ({}, {"most": 9}):
         with pytest.raises(EncodingError, match="can be encoded"):
@@ -74,18 +75,18 @@ def test_k_of_n_dimensions_score_k_minus_1_of_n_minus_1_however_the_cloud_is_tur
 
 def test_the_score_of_a_vocabulary_is_that_of_its_unit_vectors():
     encoder = load_encoder(profiled.planted_model(0))
-    found = mean_similarity(encoder)
+    result = mean_similarity(encoder)
     vectors = encoder.encode(list(encoder.tokenizer.entries.values()), allow_zero=True).astype(np.float64)
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    assert found.entries == len(units)
-    assert found.isoscore == pytest.approx(isoscore(np.cov(units, rowvar=False, bias=True)), abs=1e-6)
-    assert mean_similarity(encoder, most=200).isoscore == pytest.approx(found.isoscore, abs=0.1)
+    assert result.entries == len(units)
+    assert result.isoscore == pytest.approx(isoscore(np.cov(units, rowvar=False, bias=True)), abs=1e-6)
+    assert mean_similarity(encoder, most=200).isoscore == pytest.approx(result.isoscore, abs=0.1)
 
 
 def counted(encoder, *sample):
     events = []
-    found = model_mean(encoder, events.append, *sample)
-    return found, events[-1].sequences
+    result = model_mean(encoder, events.append, *sample)
+    return result, events[-1].sequences
 
 
 @pytest.fixture
@@ -95,43 +96,44 @@ def library(model, tmp_path, monkeypatch):
 
 
 def test_a_known_model_is_not_computed_again_not_even_by_another_encoder(library):
-    found, encoded = counted(load_encoder(library))
-    assert found == mean_similarity(load_encoder(library))
-    assert encoded == found.entries
-    assert counted(load_encoder(library)) == (found, 0)
+    result, encoded = counted(load_encoder(library))
+    assert result == mean_similarity(load_encoder(library))
+    assert encoded == result.entries
+    assert counted(load_encoder(library)) == (result, 0)
 
 
 def test_a_changed_model_and_a_sample_have_values_of_their_own(library):
     encoder = load_encoder(library)
-    found, _ = counted(encoder)
+    result, _ = counted(encoder)
     assert counted(encoder, 40)[0].entries == 40
     with torch.no_grad():
         library[0].model.get_input_embeddings().weight[50:].mul_(3)
     changed, encoded = counted(encoder)
-    assert changed.value != found.value
+    assert changed.value != result.value
     assert encoded > 0
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"value": 1}', '{"value": 1, "color": 2}'])
 def test_a_damaged_file_is_computed_again(library, content):
     encoder = load_encoder(library)
-    found, _ = counted(encoder)
+    result, _ = counted(encoder)
     (path,) = cache_folder().iterdir()
     path.write_text(content, encoding="utf-8")
-    assert counted(encoder) == (found, found.entries)
-    assert counted(encoder) == (found, 0)
+    assert counted(encoder) == (result, result.entries)
+    assert counted(encoder) == (result, 0)
 
 
 def test_a_sample_estimates_the_mean_and_knows_its_error(library):
     encoder = load_encoder(library)
-    whole = mean_similarity(encoder)
+    exact = mean_similarity(encoder)
     vectors = unit_vectors(encoder.encode(list(encoder.tokenizer.entries.values()))).astype(np.float64)
-    generator, size = np.random.default_rng(0), 60
+    generator = np.random.default_rng(0)
+    size = 60
     means = np.stack([generator.permutation(vectors)[:size].mean(axis=0) for _ in range(2000)])
     of_two = (size * (means**2).sum(axis=1) - 1) / (size - 1)
     estimates = of_two + (1 - of_two) / len(vectors)
-    found = mean_similarity(encoder, most=size)
-    assert np.mean(estimates) == pytest.approx(whole.value, abs=4 * np.std(estimates) / np.sqrt(2000))
-    assert found.error == pytest.approx(np.std(estimates), rel=0.5)
-    assert abs(found.value - whole.value) < 4 * found.error
-    assert mean_similarity(encoder, most=10**6) == whole
+    result = mean_similarity(encoder, most=size)
+    assert np.mean(estimates) == pytest.approx(exact.value, abs=4 * np.std(estimates) / np.sqrt(2000))
+    assert result.error == pytest.approx(np.std(estimates), rel=0.5)
+    assert abs(result.value - exact.value) < 4 * result.error
+    assert mean_similarity(encoder, most=10**6) == exact

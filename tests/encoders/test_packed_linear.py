@@ -41,9 +41,9 @@ def require_same(model, values, packed):
     with torch.inference_mode():
         plain = model(values)
         with packed.active():
-            found = model(values)
-    assert found.shape == plain.shape
-    assert torch.allclose(found, plain, atol=2e-6)
+            outputs = model(values)
+    assert outputs.shape == plain.shape
+    assert torch.allclose(outputs, plain, atol=2e-6)
     assert not any("forward" in vars(module) for module in model.modules())
 
 
@@ -81,7 +81,8 @@ def test_weights_that_were_made_in_inference_mode_are_packed():
 
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-6), (torch.bfloat16, 0.1)])
 def test_changed_weights_are_packed_again_even_if_torch_did_not_count_the_change(dtype, error):
-    model, values = torch.nn.Sequential(linear()), torch.randn(70, 24)
+    model = torch.nn.Sequential(linear())
+    values = torch.randn(70, 24)
     packed = PackedLinears(model, dtype)
 
     def found():
@@ -112,7 +113,8 @@ def test_changed_weights_are_packed_again_even_if_torch_did_not_count_the_change
 
 
 def test_a_small_change_beside_an_outlier_is_packed_although_no_product_shows_it():
-    model, values = torch.nn.Sequential(linear()), torch.zeros(1, 24)
+    model = torch.nn.Sequential(linear())
+    values = torch.zeros(1, 24)
     values[0, 7] = 1
     with torch.no_grad():
         model[0].weight[3, 5] = 1e6
@@ -153,14 +155,16 @@ class Doubled(torch.nn.Module):
 def test_blocks_with_the_same_parts_that_do_more_are_left_to_their_layers():
     other = torch.nn.Sequential(gated(hidden_act="gelu"))
     assert other[0] not in PackedLinears(other).forwards
-    own = Doubled()
-    require_same(own, torch.randn(70, 24), PackedLinears(own))
+    doubled = Doubled()
+    require_same(doubled, torch.randn(70, 24), PackedLinears(doubled))
 
 
 def test_one_model_in_two_encoders_at_once_is_left_as_it_was_also_after_an_error():
-    model, values, seen = torch.nn.Sequential(linear()), torch.randn(70, 24), []
+    model = torch.nn.Sequential(linear())
+    values = torch.randn(70, 24)
+    calls_seen = []
     plain = model(values)
-    model[0].register_forward_hook(lambda module, arguments, output: seen.append(tuple(output.shape)))
+    model[0].register_forward_hook(lambda module, arguments, output: calls_seen.append(tuple(output.shape)))
 
     def fail():
         with torch.inference_mode(), PackedLinears(model).active():
@@ -172,7 +176,7 @@ def test_one_model_in_two_encoders_at_once_is_left_as_it_was_also_after_an_error
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert seen == [(70, 40)] * 2
+    assert calls_seen == [(70, 40)] * 2
     assert "forward" not in vars(model[0])
 
 
@@ -184,11 +188,11 @@ class Scaled(torch.nn.Linear):
 @pytest.mark.parametrize("kind", [Scaled, partial(torch.nn.Linear, dtype=torch.bfloat16)])
 def test_other_kinds_other_precisions_and_replaced_passes_are_left_alone(kind):
     model = torch.nn.Sequential(kind(24, 40), linear())
-    own = model[1].forward = lambda values: values + 1
+    replaced_forward = model[1].forward = lambda values: values + 1
     with PackedLinears(model).active():
         assert "forward" not in vars(model[0])
-        assert vars(model[1])["forward"] is own
-    assert vars(model[1])["forward"] is own
+        assert vars(model[1])["forward"] is replaced_forward
+    assert vars(model[1])["forward"] is replaced_forward
 
 
 _REAL = torch.ops.mkldnn._linear_pointwise
@@ -206,27 +210,28 @@ def _inexact(*arguments):
 def test_a_model_computes_without_packed_layers_where_they_do_not_work(model, monkeypatch, operator, has):
     expected = load_encoder(model).encode(TEXTS)
     lower = load_encoder(model).at(Precision.BFLOAT16).encode(TEXTS)
-    own = load_encoder(model, packed_layers=False).at(Precision.BFLOAT16).encode(TEXTS)
-    assert np.abs(own - lower).max() <= 0.03
+    own_vectors = load_encoder(model, packed_layers=False).at(Precision.BFLOAT16).encode(TEXTS)
+    assert np.abs(own_vectors - lower).max() <= 0.03
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", operator)
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has)
     with pytest.warns(StickyTokenWarning, match="packed layers are off, and encoding on") as caught:
         encoder = load_encoder(model)
     assert len(caught) == 1
-    found = encoder.encode(TEXTS)  # and no further warning, which would be an error
-    assert np.abs(found - expected).max() <= 2e-6
+    vectors = encoder.encode(TEXTS)  # and no further warning, which would be an error
+    assert np.abs(vectors - expected).max() <= 2e-6
     if operator is _inexact:
         return  # too small a difference for bfloat16
     with pytest.warns(
         StickyTokenWarning, match="bfloat16 on this" if has else "no instructions for bfloat16"
     ):
-        found = encoder.at(Precision.BFLOAT16).encode(TEXTS)
-    assert np.abs(found - lower).max() <= 0.03
-    assert np.abs(found - expected).max() > 1e-5
+        vectors = encoder.at(Precision.BFLOAT16).encode(TEXTS)
+    assert np.abs(vectors - lower).max() <= 0.03
+    assert np.abs(vectors - expected).max() > 1e-5
 
 
 def test_the_measurement_decides_and_options_override_it(model, tmp_path, monkeypatch, caplog):
-    entered, active = [], PackedLinears.active
+    entered = []
+    active = PackedLinears.active
     monkeypatch.setattr(
         PackedLinears, "active", lambda self: entered.append(len(self.forwards)) or active(self)
     )
@@ -249,8 +254,8 @@ def test_the_measurement_decides_and_options_override_it(model, tmp_path, monkey
         with caplog.at_level(logging.INFO, "stickytoken"):
             assert packs() is (packed < plain)
         assert "measured on this machine (1.000 s, otherwise 2.000 s)" in caplog.text
-    for variable, wanted in (("", True), ("1", True), ("0", False), (" NO ", False)):
+    for variable, expected in (("", True), ("1", True), ("0", False), (" NO ", False)):
         monkeypatch.setenv("STICKYTOKEN_PACKED_LAYERS", variable)
-        assert packs() is wanted
+        assert packs() is expected
     assert packs(packed_layers=True)
     assert recalled(path.stem) == {"plain": 2.0, "packed": 1.0}

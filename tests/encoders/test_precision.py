@@ -41,40 +41,45 @@ STACKS = {
 
 @pytest.mark.parametrize(
     "stack",
-    ["bert", *(pytest.param(each, marks=pytest.mark.slow) for each in ("static", "rotary", "t5", "router"))],
+    ["bert", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("static", "rotary", "t5", "router"))],
 )
 def test_every_weight_and_vector_has_the_asked_precision(stack, backbone, tmp_path):
     folder = architectures.saved(STACKS[stack](backbone), tmp_path / "model")
-    wanted = load_encoder(folder, device="cpu").encode(TEXTS)
+    expected = load_encoder(folder, device="cpu").encode(TEXTS)
     weights = set()
     for dtype in ("float32", *HALVES):
-        encoder, kind = load_encoder(folder, device="cpu", dtype=dtype), getattr(torch, dtype)
+        encoder = load_encoder(folder, device="cpu", dtype=dtype)
+        kind = getattr(torch, dtype)
         # T5 overflows in float16 but for its output layers, which transformers keeps in float32.
-        kept = {weight.dtype for name, weight in encoder.model.named_parameters() if ".wo." in name}
+        kept_types = {weight.dtype for name, weight in encoder.model.named_parameters() if ".wo." in name}
         others = {weight.dtype for name, weight in encoder.model.named_parameters() if ".wo." not in name}
         assert (others, encoder.identity.dtype) == ({kind}, dtype)
-        assert kept <= {torch.float32 if dtype == "float16" else kind}
+        assert kept_types <= {torch.float32 if dtype == "float16" else kind}
         tables = {t.dtype for name, t in encoder.model.named_buffers() if "inv_freq" in name}
         assert tables <= {torch.float32}
         weights.add(encoder.identity.weights)
         if dtype == "float32":
             continue
-        found, rounding = encoder.encode(TEXTS), ROUNDING[dtype]
-        assert found.dtype == np.float32
-        assert 0 < np.abs(found - wanted).max() < 12 * rounding
+        vectors = encoder.encode(TEXTS)
+        rounding = ROUNDING[dtype]
+        assert vectors.dtype == np.float32
+        assert 0 < np.abs(vectors - expected).max() < 12 * rounding
         # Every number is one that the precision has.
-        assert np.array_equal(found, torch.from_numpy(found).to(kind).float().numpy())
+        assert np.array_equal(vectors, torch.from_numpy(vectors).to(kind).float().numpy())
         narrow = load_encoder(folder, device="cpu", dtype=dtype, token_budget=1)
-        np.testing.assert_allclose(narrow.encode(TEXTS), found, rtol=0, atol=2 * rounding)
+        np.testing.assert_allclose(narrow.encode(TEXTS), vectors, rtol=0, atol=2 * rounding)
     assert len(weights) == 3
 
 
 def test_a_file_of_lower_precision_is_read_in_the_full_one(tmp_path):
     half = architectures.saved(static_with_dense().half(), tmp_path / "model")
     assert {tensor.dtype for tensor in load_file(half / "model.safetensors").values()} == {torch.float16}
-    encoder, whole = load_encoder(half, device="cpu"), load_encoder(static_with_dense())
+    encoder = load_encoder(half, device="cpu")
+    whole_precision = load_encoder(static_with_dense())
     assert {weight.dtype for weight in encoder.model.parameters()} == {torch.float32}
-    np.testing.assert_allclose(encoder.encode(TEXTS), whole.encode(TEXTS), rtol=0, atol=ROUNDING["float16"])
+    np.testing.assert_allclose(
+        encoder.encode(TEXTS), whole_precision.encode(TEXTS), rtol=0, atol=ROUNDING["float16"]
+    )
 
 
 def test_a_precision_that_an_operation_lacks_is_told_when_the_model_is_loaded(
@@ -100,10 +105,11 @@ def test_a_backbone_that_ignores_the_asked_precision_is_told(model):
 @pytest.mark.parametrize("name", ["bert", "modernbert", "gemma2"])
 def test_vectors_are_near_those_of_the_models_own_precision(name, backbone):
     encoder = load_encoder(architectures.stacked(backbone(name), dense=16, normalize=True))
-    own, found = encoder.encode(TEXTS), encoder.at(Precision.BFLOAT16).encode(TEXTS)
-    assert (own * found).sum(axis=1).min() > 0.999
-    assert np.abs(own - found).max() > 1e-5
-    assert np.array_equal(encoder.encode(TEXTS), own)
+    own_vectors = encoder.encode(TEXTS)
+    lower_vectors = encoder.at(Precision.BFLOAT16).encode(TEXTS)
+    assert (own_vectors * lower_vectors).sum(axis=1).min() > 0.999
+    assert np.abs(own_vectors - lower_vectors).max() > 1e-5
+    assert np.array_equal(encoder.encode(TEXTS), own_vectors)
 
 
 def test_a_precision_that_cannot_be_had_is_an_error_that_names_it(model, tmp_path):
@@ -118,6 +124,7 @@ def test_a_precision_that_cannot_be_had_is_an_error_that_names_it(model, tmp_pat
     short = load_encoder(tiny.sentence_transformer(tiny.bert_backbone(tmp_path, max_length=6)))
     with pytest.raises(InputError, match="reads too few tokens to compare bfloat16"):
         short.at(Precision.BFLOAT16)
-    exact, other = np.eye(3, dtype=np.float32), np.ones((3, 3), dtype=np.float32)
+    exact = np.eye(3, dtype=np.float32)
+    other = np.ones((3, 3), dtype=np.float32)
     with pytest.raises(InputError, match=r"bfloat16 changes the vectors of m too much \(mean cosine 0.58 "):
         require_agreement(exact, other, Precision.BFLOAT16, "m")

@@ -26,17 +26,17 @@ def shape(roots):
 @given(inputs)
 def test_every_input_stands_at_its_end_and_every_common_beginning_once(given_inputs):
     roots = grow(given_inputs)
-    found = {}
+    input_of = {}
     for level in levels(roots):
         for branch in level:
             assert branch.tokens
-            for length, place in branch.ends:
+            for length, index in branch.ends:
                 assert branch.shared < length <= branch.length
-                found[place] = spelled(branch)[:length]
-    assert [found[place] for place in range(len(given_inputs))] == given_inputs
+                input_of[index] = spelled(branch)[:length]
+    assert [input_of[index] for index in range(len(given_inputs))] == given_inputs
     # The order of inputs changes no branch.
     assert shape(grow(given_inputs[::-1])) == shape(roots)
-    prefixes = {own[:length] for own in given_inputs for length in range(1, len(own) + 1)}
+    prefixes = {input_ids[:length] for input_ids in given_inputs for length in range(1, len(input_ids) + 1)}
     assert sum(len(branch.tokens) for level in levels(roots) for branch in level) == len(prefixes)
 
 
@@ -67,7 +67,7 @@ def probes_of(encoder, placement=Placement.SUFFIX):
 
 def plain_vectors(encoder, contents):
     with torch.inference_mode():
-        return np.concatenate([encoder._runner.launch([own]) for own in contents])
+        return np.concatenate([encoder._runner.launch([ids_of_text]) for ids_of_text in contents])
 
 
 @pytest.mark.parametrize(
@@ -79,16 +79,18 @@ def plain_vectors(encoder, contents):
 )
 def test_vectors_equal_those_of_every_input_by_itself(name, tmp_path, monkeypatch):
     model = last_token(MODELS[name](tmp_path), dense=16, normalize=True)
-    encoder, used = load_encoder(model), counted_trees(monkeypatch)
-    contents, found = {}, {}
+    encoder = load_encoder(model)
+    used = counted_trees(monkeypatch)
+    contents = {}
+    vectors_of = {}
     for placement in Placement:
         contents[placement] = probes_of(encoder, placement)
-        found[placement] = encoder.encode_ids(contents[placement])
+        vectors_of[placement] = encoder.encode_ids(contents[placement])
         assert used[-1:] == [len(set(contents[placement]))]
-        assert np.abs(found[placement] - plain_vectors(encoder, contents[placement])).max() <= 2e-5
+        assert np.abs(vectors_of[placement] - plain_vectors(encoder, contents[placement])).max() <= 2e-5
     # The token budget and the order change rounding alone.
     turned = load_encoder(model, token_budget=64).encode_ids(contents[Placement.SUFFIX][::-1])
-    assert np.abs(turned[::-1] - found[Placement.SUFFIX]).max() <= 2e-5
+    assert np.abs(turned[::-1] - vectors_of[Placement.SUFFIX]).max() <= 2e-5
     used.clear()
     encoder.encode(["the river sings", "a bird", "stone under water"])
     # They have little in common, except for a chat template before all of them.
@@ -113,7 +115,8 @@ def test_a_model_that_is_not_causal_takes_the_plain_path_although_its_name_says_
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_another_pooling_takes_the_plain_path(tmp_path, pooling, monkeypatch):
     model = tiny_architectures.stacked(tiny_architectures.qwen2(tmp_path), pooling=pooling)
-    encoder, used = load_encoder(model), counted_trees(monkeypatch)
+    encoder = load_encoder(model)
+    used = counted_trees(monkeypatch)
     encoder.encode_ids(probes_of(encoder))
     assert used == []
 

@@ -72,7 +72,9 @@ def test_a_tokenizer_alone_reads_as_that_of_the_model(kind, settings, tmp_path):
 def clip_tokenizer():
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     pieces = [*alphabet, *(letter + "</w>" for letter in alphabet), "ri", "ver</w>", "river</w>"]
-    vocabulary = {piece: place for place, piece in enumerate([*pieces, "<|startoftext|>", "<|endoftext|>"])}
+    vocabulary = {
+        piece: token_id for token_id, piece in enumerate([*pieces, "<|startoftext|>", "<|endoftext|>"])
+    }
     merges = [("r", "i"), ("v", "er</w>"), ("ri", "ver</w>")]
     vocabulary["er</w>"] = len(vocabulary)
     return CLIPTokenizer(vocab=vocabulary, merges=[("e", "r</w>"), *merges], model_max_length=77)
@@ -80,12 +82,12 @@ def clip_tokenizer():
 
 def slow_counts(tokenizer):
     """Entries that the tokenizer's own decode and encode give back."""
-    found = set()
+    ids_found = set()
     for token_id in tokenizer.get_vocab().values():
         text = tokenizer.decode([token_id], skip_special_tokens=False, clean_up_tokenization_spaces=False)
         if text.strip() and tokenizer(text.strip(), add_special_tokens=False)["input_ids"] == [token_id]:
-            found.add(token_id)
-    return found
+            ids_found.add(token_id)
+    return ids_found
 
 
 def test_entries_that_end_words_are_those_that_their_own_text_produces():
@@ -109,7 +111,7 @@ def test_a_class_that_reads_otherwise_than_its_pipeline_is_asked_itself():
 
 
 def bpe(unknown=None, **options):
-    vocabulary = {entry: place for place, entry in enumerate(["[UNK]", "a", "b", "."])}
+    vocabulary = {entry: token_id for token_id, entry in enumerate(["[UNK]", "a", "b", "."])}
     tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token=unknown, **options))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     return HuggingFaceTokenizer(tokenizer)
@@ -139,9 +141,9 @@ def test_entries_without_a_row_are_unreachable_and_the_others_are_measured(tmp_p
     rows = len(tokenizer) - 2
     folder = saved_model(tmp_path, tokenizer, rows)
     encoder = load_encoder(folder, device="cpu")
-    for found in (categorize(encoder.tokenizer), categorize(load_tokenizer(folder))):
-        assert found.categories[rows:] == (Category.UNREACHABLE_SINGLE_TOKEN,) * 2
-        assert max(token.id for token in found.available) < rows
+    for vocabulary_found in (categorize(encoder.tokenizer), categorize(load_tokenizer(folder))):
+        assert vocabulary_found.categories[rows:] == (Category.UNREACHABLE_SINGLE_TOKEN,) * 2
+        assert max(token.id for token in vocabulary_found.available) < rows
     assert encoder.encode(["the river"]).shape == (1, 32)
 
 

@@ -174,5 +174,5 @@ def test_a_route_is_read_after_a_layer(two_tokenizers):
         "document",
         1,
     )
-    whole = load_encoder(two_tokenizers, device="cpu", route="document")
-    assert not np.allclose(encoder.encode(TEXTS), whole.encode(TEXTS))
+    document_encoder = load_encoder(two_tokenizers, device="cpu", route="document")
+    assert not np.allclose(encoder.encode(TEXTS), document_encoder.encode(TEXTS))

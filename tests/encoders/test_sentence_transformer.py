@@ -69,7 +69,8 @@ class Stumbling(torch.nn.Module):
 
 
 def test_dropout_is_off_while_encoding_and_on_again_afterwards(model):
-    expected, encoder = model.encode(TEXTS), load_encoder(model)
+    expected = model.encode(TEXTS)
+    encoder = load_encoder(model)
     model.train()
     model[0].model.encoder.layer[1].eval()
     before = training_flags(model)
@@ -171,9 +172,9 @@ def test_the_identity_changes_with_whatever_changes_the_vectors(backbone, change
 
 
 def test_the_identity_sees_the_modules_inside_a_router(backbone):
-    mean, cls = (architectures.stacked(backbone("bert"), pooling=each) for each in ("mean", "cls"))
-    found = [load_encoder(architectures.router(mean, document)).identity for document in (mean, cls)]
-    assert found[0] != found[1]
+    mean, cls = (architectures.stacked(backbone("bert"), pooling=pooling) for pooling in ("mean", "cls"))
+    identities = [load_encoder(architectures.router(mean, document)).identity for document in (mean, cls)]
+    assert identities[0] != identities[1]
 
 
 # --- with CLS pooling, the last layer works on the first token alone
@@ -182,12 +183,12 @@ FEW = ["the old river sings", "a bird", "stone under a tree near the bridge", "r
 
 
 def seen_by_the_last_layer(model, encoder):
-    seen = set()
-    part = model[0].model.encoder.layer[-1].intermediate
-    handle = part.register_forward_pre_hook(lambda _, given: seen.add(given[0].shape[1]))
+    sizes_seen = set()
+    feed_forward = model[0].model.encoder.layer[-1].intermediate
+    handle = feed_forward.register_forward_pre_hook(lambda _, inputs: sizes_seen.add(inputs[0].shape[1]))
     encoder.encode(FEW)
     handle.remove()
-    return seen
+    return sizes_seen
 
 
 @pytest.mark.parametrize("name", ["bert", "mpnet"])
@@ -195,12 +196,13 @@ def test_vectors_stay_and_one_token_reaches_the_last_feed_forward_part(name, bac
     model = architectures.stacked(backbone(name), pooling="cls", normalize=True)
     torch.manual_seed(0)
     model.append(Dense(model.get_embedding_dimension(), 8))
-    encoder, expected = load_encoder(model), model.encode(FEW)
+    encoder = load_encoder(model)
+    expected = model.encode(FEW)
     np.testing.assert_allclose(encoder.encode(FEW), expected, atol=2e-6)
     # A hook on the model turns packed layers of that module off, and nothing else.
     assert seen_by_the_last_layer(model, encoder) == {1}
     np.testing.assert_allclose(model.encode(FEW), expected, atol=0)
-    assert not any("forward" in vars(each) for each in model.modules())
+    assert not any("forward" in vars(module) for module in model.modules())
     with torch.no_grad():
         model[0].model.encoder.layer[-1].output.dense.weight.mul_(2)
     np.testing.assert_allclose(encoder.encode(FEW), model.encode(FEW), atol=2e-6)
@@ -227,9 +229,9 @@ def test_a_last_layer_that_mixes_tokens_after_its_attention_is_noticed(backbone)
 def test_a_forward_that_the_user_replaced_is_left_alone(backbone):
     model = architectures.stacked(backbone("bert"), pooling="cls")
     attention = model[0].model.encoder.layer[-1].attention
-    own = attention.forward = attention.forward
+    replaced_forward = attention.forward = attention.forward
     assert 1 not in seen_by_the_last_layer(model, load_encoder(model))
-    assert vars(attention)["forward"] is own
+    assert vars(attention)["forward"] is replaced_forward
 
 
 def test_a_pipeline_changed_in_place_is_read_with_the_next_identity(model):
@@ -243,7 +245,8 @@ def test_a_pipeline_changed_in_place_is_read_with_the_next_identity(model):
 
 def test_longest_input_prompt_and_width_are_followed(backbone):
     model = architectures.stacked(backbone("bert"), prompts={"query": "the song: "})
-    encoder, fixed = load_encoder(model), load_encoder(model, prompt="mend: ")
+    encoder = load_encoder(model)
+    fixed = load_encoder(model, prompt="mend: ")
     identities = [encoder.identity]
     changes = [
         lambda: setattr(model, "max_seq_length", 20),
@@ -262,26 +265,27 @@ def test_longest_input_prompt_and_width_are_followed(backbone):
 
 
 USES = {
-    "encode": lambda own: own.encoder.encode(TEXTS[:2]),
-    "a lower precision": lambda own: own.lower.encode(TEXTS[:2]),
-    "identity": lambda own: own.encoder.identity,
-    "look": lambda own: own.inspector.look([(5, 6)], [(0, 1)], 2),
-    "differentiate": lambda own: own.inspector.differentiating().__enter__(),
-    "the backbone alone": lambda own: computing(own.encoder.model[0].model).__enter__(),
+    "encode": lambda state: state.encoder.encode(TEXTS[:2]),
+    "a lower precision": lambda state: state.lower.encode(TEXTS[:2]),
+    "identity": lambda state: state.encoder.identity,
+    "look": lambda state: state.inspector.look([(5, 6)], [(0, 1)], 2),
+    "differentiate": lambda state: state.inspector.differentiating().__enter__(),
+    "the backbone alone": lambda state: computing(state.encoder.model[0].model).__enter__(),
 }
 
 
 @pytest.mark.parametrize("use", list(USES))
 def test_everything_that_uses_a_model_waits_for_the_other_thread(use, model):
     encoder = load_encoder(model)
-    own = SimpleNamespace(
+    state = SimpleNamespace(
         encoder=encoder, lower=encoder.at(Precision.BFLOAT16), inspector=inspector_of(encoder)
     )
-    started, done = threading.Event(), threading.Event()
+    started = threading.Event()
+    done = threading.Event()
 
     def other():
         started.set()
-        USES[use](own)
+        USES[use](state)
         done.set()
 
     with computing(model):
@@ -296,7 +300,8 @@ def test_everything_that_uses_a_model_waits_for_the_other_thread(use, model):
 def test_torchs_flag_of_onednn_is_left_as_it_was_by_overlapping_computations(backbone):
     first, second = (architectures.stacked(backbone("bert")) for _ in range(2))
     before = torch.backends.mkldnn.enabled
-    inside, leave = threading.Event(), threading.Event()
+    inside = threading.Event()
+    leave = threading.Event()
 
     def longer():
         with computing(second):

@@ -61,7 +61,8 @@ def test_decoding_equals_that_of_transformers_without_clean_up(name):
 
 @names
 def test_entries_are_the_vocabulary_by_ascending_id_and_special_ids_all_but_the_cls_role(name):
-    original, entries = ORIGINALS[name], ADAPTED[name].entries
+    original = ORIGINALS[name]
+    entries = ADAPTED[name].entries
     assert list(entries) == sorted(entries)
     assert entries == {
         token_id: token if isinstance(token, str) else token.decode("utf-8", "backslashreplace")
@@ -87,10 +88,10 @@ def test_head_and_words_together_are_the_ids_of_prompt_and_text(name, prompt):
     ("prompt", "text"), [("mar", "ket stone on the road"), ("Bi", "RD  mends it on roads")]
 )
 def test_a_token_over_the_border_of_prompt_and_text_belongs_to_the_first_word(name, prompt, text):
-    whole = plain(name, prompt + text)
-    found = ADAPTED[name].tokenize([text], prompt)[0]
-    assert list(found.ids) == whole
-    assert len(found.words) == len(text.split()) == 5
+    expected_ids = plain(name, prompt + text)
+    tokenized = ADAPTED[name].tokenize([text], prompt)[0]
+    assert list(tokenized.ids) == expected_ids
+    assert len(tokenized.words) == len(text.split()) == 5
 
 
 @pytest.mark.parametrize("name", [name for name in FAST if name in LOSSLESS])
@@ -103,7 +104,7 @@ def test_a_token_over_the_border_of_prompt_and_text_belongs_to_the_first_word(na
 def test_each_word_decodes_to_the_word_that_it_stands_for(name, words):
     for prompt in ("", "the song: "):
         text = ADAPTED[name].tokenize([" ".join(words)], prompt)[0]
-        assert [found.strip() for found in ADAPTED[name].decode_many(text.words)] == words
+        assert [decoded.strip() for decoded in ADAPTED[name].decode_many(text.words)] == words
         assert ADAPTED[name].decode_many([text.head])[0].strip() == prompt.strip()
 
 
@@ -126,7 +127,8 @@ def test_fingerprints_tell_tokenizers_apart_and_survive_saving_and_use(tmp_path)
 def test_a_generic_tokenizer_is_that_of_transformers_but_loads_without_its_models(
     name, tmp_path, monkeypatch
 ):
-    original, roles = ORIGINALS[name], ("bos", "cls", "eos", "mask", "pad", "sep", "unk")
+    original = ORIGINALS[name]
+    roles = ("bos", "cls", "eos", "mask", "pad", "sep", "unk")
     special = {f"{role}_token": getattr(original, f"{role}_token") for role in roles}
     generic = transformers.TokenizersBackend(tokenizer_object=original.backend_tokenizer, **special)
     generic.save_pretrained(tmp_path)
@@ -135,10 +137,10 @@ def test_a_generic_tokenizer_is_that_of_transformers_but_loads_without_its_model
     assert type(auto) is transformers.TokenizersBackend
     expected = HuggingFaceTokenizer(auto)
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", None)
-    found = load_tokenizer(tmp_path)
-    for part in ("fingerprint", "entries", "special_ids", "unknown_id"):
-        assert getattr(found, part) == getattr(expected, part), part
-    assert categorize(found) == categorize(expected)
+    loaded = load_tokenizer(tmp_path)
+    for attribute in ("fingerprint", "entries", "special_ids", "unknown_id"):
+        assert getattr(loaded, attribute) == getattr(expected, attribute), attribute
+    assert categorize(loaded) == categorize(expected)
 
 
 def test_special_tokens_in_a_text_are_split_where_the_tokenizer_says_so():

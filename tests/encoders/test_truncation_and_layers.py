@@ -33,11 +33,11 @@ def saved(backbone, tmp_path):
 
 def test_truncated_vectors_are_those_of_sentence_transformers(saved):
     theirs = SentenceTransformer(str(saved), device="cpu", truncate_dim=8)
-    wanted = theirs.encode(TEXTS, normalize_embeddings=True)
+    expected = theirs.encode(TEXTS, normalize_embeddings=True)
     encoder = load_encoder(saved, device="cpu", truncate_dim=8)
     assert encoder.dimension == encoder.identity.dimension == 8
     assert reads_ids(encoder)
-    assert np.allclose(units(encoder), wanted, atol=1e-5)
+    assert np.allclose(units(encoder), expected, atol=1e-5)
     assert np.allclose(encoder.encode_ids(encoder.content_ids(TEXTS)), encoder.encode(TEXTS), atol=1e-6)
 
 
@@ -66,7 +66,10 @@ def test_all_components_are_the_model_as_it_is(saved):
 
 def test_the_identity_of_a_reading_is_its_own(saved):
     options = ({}, {"truncate_dim": 8}, {"truncate_dim": 9}, {"layer": 1}, {"layer": 1, "truncate_dim": 8})
-    assert len({load_encoder(saved, device="cpu", **given).identity for given in options}) == 5
+    assert (
+        len({load_encoder(saved, device="cpu", **options_of_case).identity for options_of_case in options})
+        == 5
+    )
 
 
 def test_a_reading_is_loaded_again_with_its_dimension_and_layer(saved):
@@ -77,12 +80,12 @@ def test_a_reading_is_loaded_again_with_its_dimension_and_layer(saved):
 
 
 def test_a_saved_truncation_is_respected_when_the_model_is_loaded(backbone, tmp_path):
-    cut, whole = (architectures.stacked(backbone("bert"), truncate_dim=width) for width in (8, None))
+    cut, untruncated = (architectures.stacked(backbone("bert"), truncate_dim=width) for width in (8, None))
     path = architectures.saved(cut, tmp_path / "model")
     encoder = load_encoder(path, device="cpu")
     assert encoder.dimension == encoder.identity.dimension == 8
-    assert encoder.identity.modules != load_encoder(whole).identity.modules
-    assert np.allclose(encoder.encode(TEXTS), load_encoder(whole).encode(TEXTS)[:, :8], atol=1e-6)
+    assert encoder.identity.modules != load_encoder(untruncated).identity.modules
+    assert np.allclose(encoder.encode(TEXTS), load_encoder(untruncated).encode(TEXTS)[:, :8], atol=1e-6)
     assert loaded_like(encoder, path).identity == encoder.identity
     with pytest.raises(InputError, match=r"truncate_dim is 9, and the vectors of .* have 8 components"):
         load_encoder(path, device="cpu", truncate_dim=9)
@@ -145,21 +148,22 @@ def test_the_vectors_after_a_layer_are_those_of_the_model_cut_to_it(name, owner,
         model.extend([dense, Normalize()])
         return model
 
-    whole = stacked()
-    found = load_encoder(whole, layer=1)
+    model = stacked()
+    encoder = load_encoder(model, layer=1)
     cut = stacked()
     layers = cut[0].model.get_submodule(owner)
     setattr(layers, stack, getattr(layers, stack)[:1])
     for config in (cut[0].model.config, getattr(layers, "config", cut[0].model.config)):
         config.num_hidden_layers = 1
-    assert np.allclose(found.encode(TEXTS), load_encoder(cut).encode(TEXTS), atol=1e-5)
-    assert not np.allclose(found.encode(TEXTS), load_encoder(whole).encode(TEXTS), atol=1e-2)
-    assert np.allclose(load_encoder(whole).encode(TEXTS), load_encoder(stacked()).encode(TEXTS), atol=1e-6)
+    assert np.allclose(encoder.encode(TEXTS), load_encoder(cut).encode(TEXTS), atol=1e-5)
+    assert not np.allclose(encoder.encode(TEXTS), load_encoder(model).encode(TEXTS), atol=1e-2)
+    assert np.allclose(load_encoder(model).encode(TEXTS), load_encoder(stacked()).encode(TEXTS), atol=1e-6)
 
 
 def test_a_loaded_model_keeps_all_its_layers(backbone):
     model = architectures.stacked(backbone("bert"))
-    before, names = load_encoder(model).identity, [name for name, _ in model.named_modules()]
+    before = load_encoder(model).identity
+    names = [name for name, _ in model.named_modules()]
     encoder = load_encoder(model, layer=1)
     assert load_encoder(model).identity == before
     assert [name for name, _ in model.named_modules()] == names

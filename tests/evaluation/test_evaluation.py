@@ -121,7 +121,8 @@ def test_embed_tells_which_layer_it_reads_and_who_chose_it(folder, tmp_path, opt
     where = ("--input", tmp_path / "texts.txt", "--out", tmp_path / "vectors.parquet", "--device", "cpu")
     if options is None:
         encoder = load_prompted(folder, **PROMPTED, layer=2)
-        folder, options = tmp_path / "saved", ()
+        folder = tmp_path / "saved"
+        options = ()
         encoder.sentence_transformer().save(str(folder))
     printed = planted.command("embed", folder, *options, *where)
     assert line in printed.stderr.splitlines()
@@ -135,7 +136,8 @@ def document(*arguments):
 def plain_score(encoder, task):
     calls = []
     for first, second in zip(task.first, task.second, strict=True):
-        first_vector, right = encoder.encode([first])[0], encoder.encode([second])[0]
+        first_vector = encoder.encode([first])[0]
+        right = encoder.encode([second])[0]
         calls.append(first_vector @ right / np.linalg.norm(first_vector) / np.linalg.norm(right))
     return 100 * spearmanr(calls, task.gold).statistic
 
@@ -225,7 +227,8 @@ def test_tuning_contrast_keeps_token_prepending_and_finds_the_best(folder, task)
 
 @pytest.mark.slow
 def test_tuning_tries_what_it_says_and_the_best_is_the_best(folder, task):
-    pairs, steps = read_similarity(task), []
+    pairs = read_similarity(task)
+    steps = []
     encoder = load_encoder(folder, **PROMPTED)
     tuning = tune(encoder, pairs, progress=lambda done, total: steps.append((done, total)))
     spans = list(dict.fromkeys((trial.start, trial.exit) for trial in tuning.tried))

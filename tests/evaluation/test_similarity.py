@@ -48,7 +48,8 @@ def test_retrieval_is_scored_as_the_library_does(model):
 
 
 def test_pairs_are_scored_as_the_library_does(model):
-    first, second = tiny.sentences(40, seed=1), tiny.sentences(40, seed=2)
+    first = tiny.sentences(40, seed=1)
+    second = tiny.sentences(40, seed=2)
     gold = [float(number % 7) for number in range(40)]
     task = SimilarityTask("task", tuple(first), tuple(second), tuple(gold))
     comparison = compare(load_encoder(model), task)

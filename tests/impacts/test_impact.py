@@ -47,7 +47,8 @@ def whole(planted_encoder, sticky, tasks, tmp_path_factory):
 
 
 def test_named_tokens_have_benign_matches_of_their_own(whole):
-    named, benign = whole.record.tokens[:2], whole.record.tokens[2:]
+    named = whole.record.tokens[:2]
+    benign = whole.record.tokens[2:]
     assert [(each.token, each.kind) for each in named] == [("!", "named"), ("?", "named")]
     assert [token.matched_to for token in benign] == [token.token_id for token in named]
     assert len({token.token_id for token in whole.record.tokens}) == 4
@@ -124,7 +125,8 @@ def test_long_texts_are_cut_alike_and_counted(encoder, tmp_path, insertion):
 
 
 def test_a_finished_measurement_is_opened_and_another_refused(whole, planted_encoder, tasks):
-    tokens, before = [each.token_id for each in whole.record.tokens[:2]], planted.files_of(whole.path)
+    tokens = [each.token_id for each in whole.record.tokens[:2]]
+    before = planted.files_of(whole.path)
     counting = files.Counting(planted_encoder)
     impact(counting, tasks, out=whole.path, tokens=tokens, settings=files.FEW)
     assert counting.seen == []
@@ -236,7 +238,8 @@ def test_ranks_are_those_of_a_slow_plain_search(
     queries, clean = (unit_vectors(planted_encoder.encode(each)).astype(float) for each in (asked, corpus))
     drawn = np.random.default_rng([ONCE.seed, len(clean)]).permutation(len(clean))[:50]
     for row in found.intrusion_curves.filter(kind="named").iter_rows(named=True):
-        hits, ranks = [], []
+        hits = []
+        ranks = []
         for place in drawn:
             edited = probe(ONCE, carriers[place], condition, row["copies"])
             pushed = clean.copy()

@@ -97,7 +97,8 @@ def test_neither_the_order_of_tasks_nor_ray_changes_a_number(encoder, options, t
     backwards = impact(encoder, out=tmp_path / "backwards", **options | {"tasks": options["tasks"][::-1]})
     assert backwards.effects["task"].to_list() == expected.effects.sort("task")["task"].to_list()
     for table in ("effects", "conditions", "scores"):
-        ours, theirs = getattr(backwards, table), getattr(expected, table)
+        ours = getattr(backwards, table)
+        theirs = getattr(expected, table)
         for task in ("sts", "groups", "beir"):
             assert ours.filter(task=task).equals(theirs.filter(task=task)), (table, task)
     assert backwards.intrusion.equals(expected.intrusion)

@@ -74,7 +74,8 @@ def test_copies_need_room_for_every_id(encoder):
 
 
 def test_conditions_are_complete_and_share_their_seeds():
-    sticky, benign = [Token(1, "a"), Token(2, "b")], [Token(k, "c") for k in (3, 4, 5, 6)]
+    sticky = [Token(1, "a"), Token(2, "b")]
+    benign = [Token(k, "c") for k in (3, 4, 5, 6)]
     found = make_conditions(sticky, benign, 42, 2)
     assert len(found) == 2 * (1 + 2 + 4 + 2)
     assert {condition.seed for condition in found} == {42, 43}
@@ -181,7 +182,8 @@ def test_rows_of_effects_equal_plain_loops():
     sticky = [clean - score(Kind.STICKY, token) for token in STICKY]
     benign = [clean - score(Kind.BENIGN, token) for token in BENIGN]
     (row,) = found["effects"]
-    ours, theirs = np.mean(sticky), np.mean(benign)
+    ours = np.mean(sticky)
+    theirs = np.mean(benign)
     means = {"clean": clean, "drop_sticky": ours, "drop_benign": theirs, "difference": ours - theirs}
     means |= {"drop_sticky_relative": ours / clean}
     assert {name: row[name] for name in means} == pytest.approx(means)

@@ -38,14 +38,16 @@ def backbones(tmp_path_factory):
 def look(encoder):
     """Look at content ids of the text with copies of its first token behind it, their labels 0 and 1."""
     ids = encoder.tokenize([TEXT])[0].ids
-    content, labels = (*ids, *ids[:1] * COPIES), [0] * len(ids) + [1] * COPIES
+    content = (*ids, *ids[:1] * COPIES)
+    labels = [0] * len(ids) + [1] * COPIES
     return content, labels, inspector_of(encoder).look([content], [labels], 2)[0]
 
 
 def assert_attention(inside, weights, labels):
     """Compare with the mean of a model's own weights, (layers, 1, heads, T, T), over pairs of parts."""
     assert inside.labels.tolist() == labels
-    weights, labels = torch.stack(weights)[:, 0].double().numpy(), np.array(labels)
+    weights = torch.stack(weights)[:, 0].double().numpy()
+    labels = np.array(labels)
     for attends in set(labels.tolist()):
         shares = inside.attention[:, :, attends]
         np.testing.assert_allclose(shares.sum(axis=-1), 1, atol=1e-5)
@@ -73,7 +75,8 @@ def test_attention_and_states_are_those_of_plain_transformers(architecture, back
     pooling = architecture.poolings[-1]
     model = architectures.stacked(backbones[architecture.name], pooling=pooling, normalize=True)
     encoder = load_encoder(model)
-    plain, template = backbone_of(model), encoder.template
+    plain = backbone_of(model)
+    template = encoder.template
     settings = state_of(model, plain)[0]
     content, labels, _ = look(encoder)  # transformers installs recorders of its own once, for good
     model.train()
@@ -113,7 +116,8 @@ def test_what_parts_supply_is_the_pooled_vector_cut_by_positions(backbones, pool
     if pooling == "max":  # is no sum, and so has no parts
         assert (inside.supplied is None, inside.pooled is None) == (True, False)
         return
-    states, size = inside.hidden[-1].astype(float), len(inside.labels)
+    states = inside.hidden[-1].astype(float)
+    size = len(inside.labels)
     positions = np.arange(1, size + 1)
     weights = {
         "mean": np.full(size, 1 / size),
@@ -176,7 +180,8 @@ def test_attention_and_states_of_a_prompt_are_those_of_plain_transformers(name, 
     encoder = encoder_of(name)
     content, labels, inside = look(encoder)
     assert "attention implementation" not in caplog.text  # nothing is asked of a model that it refuses
-    model, prompt = encoder.prompted.decoder.model, encoder.prompted.prompts[0]
+    model = encoder.prompted.decoder.model
+    prompt = encoder.prompted.prompts[0]
     weighed = name != "falcon"  # stays with its fused kernels, which hold no weights
     if weighed:
         model.set_attn_implementation("eager")
@@ -321,7 +326,8 @@ def test_a_model_without_derivatives_and_an_encoder_of_another_kind_are_refused(
 
 
 def captum_attributions(encoder, ids, direction):
-    model, features = encoder.model, encoder.features([tuple(ids)])
+    model = encoder.model
+    features = encoder.features([tuple(ids)])
     content = slice(1, 1 + len(ids))
 
     def score(input_ids):
@@ -345,7 +351,8 @@ def contributions(encoder, ids, labels=None, steps=24, **options):
 
 def test_the_sum_of_the_parts_is_the_vector_and_one_direction_is_what_captum_attributes(backbones):
     encoder = load_encoder(architectures.stacked(backbones["bert"], normalize=True))
-    ids, direction = encoder.tokenize([TEXT])[0].ids, encoder.encode(["a bird walks"])[0]
+    ids = encoder.tokenize([TEXT])[0].ids
+    direction = encoder.encode(["a bird walks"])[0]
     contributions_found = contributions(encoder, ids)
     assert contributions_found.error < 1e-5
     np.testing.assert_allclose(contributions_found.vector, encoder.encode([TEXT])[0], atol=1e-6)

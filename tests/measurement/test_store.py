@@ -34,7 +34,8 @@ def run_copy(finished_run, tmp_path):
 def test_a_run_whose_record_is_damaged_or_lost_is_continued_from_its_shards(encoder, tmp_path):
     folder = tmp_path / "run"
     planted.detect_thirty(encoder, folder, planted.SHARD_PROBES)
-    tables, shards = (folder / "tokens.parquet").read_bytes(), planted.shards_of(folder)
+    tables = (folder / "tokens.parquet").read_bytes()
+    shards = planted.shards_of(folder)
     (folder / "run.json").write_bytes(b"{")
     with pytest.raises(RunError, match="move it away and run the same command again, which continues"):
         planted.detect_thirty(encoder, folder, planted.SHARD_PROBES)
@@ -267,7 +268,8 @@ def test_a_shard_that_was_cut_off_anywhere_or_has_no_seal_is_none(shard):
 
 def test_a_shard_with_a_flipped_bit_raises_nothing_and_never_gives_other_numbers(shard, capfd):
     (path,) = (shard.path / "shards").iterdir()
-    content, generator = path.read_bytes(), random.Random(1)
+    content = path.read_bytes()
+    generator = random.Random(1)
     for _ in range(200):
         damaged = bytearray(content)
         damaged[generator.randrange(len(damaged))] ^= 1 << generator.randrange(8)
@@ -279,7 +281,8 @@ def test_a_shard_with_a_flipped_bit_raises_nothing_and_never_gives_other_numbers
 
 @pytest.fixture
 def forbidden(tmp_path):
-    closed, was_root = tmp_path / "closed", os.geteuid() == 0
+    closed = tmp_path / "closed"
+    was_root = os.geteuid() == 0
     (closed / "run").mkdir(parents=True)
     (closed / "notes.txt").write_bytes(b"x")
     closed.chmod(0o000)
@@ -312,7 +315,8 @@ def names(folder):
 
 
 def test_a_pipe_stays_a_pipe_and_a_link_a_link(tmp_path):
-    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    pipe = tmp_path / "pipe"
+    link = tmp_path / "link"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # a pipe that nobody reads would block the writer
     write_atomically(pipe, writes(b"piped"))

@@ -40,11 +40,11 @@ def test_keyed_gaps_reach_every_place_about_equally_often():
     source = KeyedPaths(seed=0, key=1, words=(3, 3), counts=2)
     paths = [source.of(Token(token_id, "x")) for token_id in range(4000)]
     for carrier in (0, 1):
-        for step, places in ((0, 4), (1, 5)):
-            seen = Counter(found[carrier][step] for found in paths)
-            assert sorted(seen) == list(range(places))
-            expected = 4000 / places
-            chi_squared = sum((count - expected) ** 2 / expected for count in seen.values())
+        for step, gaps in ((0, 4), (1, 5)):
+            counts = Counter(paths_of_carriers[carrier][step] for paths_of_carriers in paths)
+            assert sorted(counts) == list(range(gaps))
+            expected = 4000 / gaps
+            chi_squared = sum((count - expected) ** 2 / expected for count in counts.values())
             assert chi_squared < 20  # the 99.9 % quantile of 4 degrees of freedom is 18.5
 
 
@@ -52,7 +52,8 @@ def test_keyed_gaps_reach_every_place_about_equally_often():
     ("seed", "key", "token_id"), [(8, 1, 11), (7, 2, 11), (7, 1, 12), (1, 7, 11), (7, 11, 1), (11, 1, 7)]
 )
 def test_seed_key_and_token_each_change_the_keyed_paths_and_nothing_else_does(seed, key, token_id):
-    words, token = (1000, 1000), Token(11, "x")
+    words = (1000, 1000)
+    token = Token(11, "x")
     source = KeyedPaths(7, 1, words, COUNTS)
     base = source.of(token)
     assert KeyedPaths(seed, key, words, COUNTS).of(Token(token_id, "x")) != base
@@ -65,15 +66,16 @@ def test_seed_key_and_token_each_change_the_keyed_paths_and_nothing_else_does(se
 @settings(max_examples=60)
 @given(st.sets(st.sampled_from(range(len(VOCABULARY))), min_size=1))
 def test_walked_paths_are_those_of_the_published_stream_whichever_tokens_are_wanted(places):
-    drawn = ((1, 0, 11),)  # the first draws of random.Random(42), written down
-    assert walk_vocabulary(42, [Token(5, "x")], [Token(5, "x")], Walk((9,), 3)) == {5: drawn}
-    stream, token = random.Random(42), Token(5, " a b c")  # whose every copy adds three words
-    drawn = tuple(stream.randint(0, 9 + 3 * step) for step in range(3))
-    assert walk_vocabulary(42, [token], [token], Walk((9,), 3)) == {5: (drawn,)}
-    wanted = [VOCABULARY[place] for place in places]
-    every = walk_vocabulary(42, VOCABULARY, VOCABULARY, Walk(WORDS, COUNTS))
-    some = walk_vocabulary(42, VOCABULARY, list(reversed(wanted)), Walk(WORDS, COUNTS))
-    assert some == {token.id: every[token.id] for token in wanted}
+    expected_path = ((1, 0, 11),)  # the first draws of random.Random(42), written down
+    assert walk_vocabulary(42, [Token(5, "x")], [Token(5, "x")], Walk((9,), 3)) == {5: expected_path}
+    stream = random.Random(42)
+    token = Token(5, " a b c")  # whose every copy adds three words
+    expected_path = tuple(stream.randint(0, 9 + 3 * step) for step in range(3))
+    assert walk_vocabulary(42, [token], [token], Walk((9,), 3)) == {5: (expected_path,)}
+    expected = [VOCABULARY[index] for index in places]
+    walks = walk_vocabulary(42, VOCABULARY, VOCABULARY, Walk(WORDS, COUNTS))
+    some = walk_vocabulary(42, VOCABULARY, list(reversed(expected)), Walk(WORDS, COUNTS))
+    assert some == {token.id: walks[token.id] for token in expected}
 
 
 def test_pairs_count_strictly_below_the_mean_similarity():
@@ -95,21 +97,22 @@ topics = st.lists(st.sampled_from("abcd"), max_size=25)
 @settings(max_examples=60)
 @given(topics, st.integers(0, 30), st.integers(0, 5))
 def test_no_group_gets_two_more_than_another_while_that_one_lasts(groups, count, seed):
-    drawn = balanced(groups, count, seed)
-    assert len(set(drawn)) == len(drawn) == min(count, len(groups))
-    assert drawn == balanced(groups, len(groups), seed)[:count]
+    indices = balanced(groups, count, seed)
+    assert len(set(indices)) == len(indices) == min(count, len(groups))
+    assert indices == balanced(groups, len(groups), seed)[:count]
     sizes = Counter(groups)
-    for end in range(len(drawn) + 1):
-        taken = Counter(groups[index] for index in drawn[:end])
+    for end in range(len(indices) + 1):
+        taken = Counter(groups[index] for index in indices[:end])
         lasting = [taken[group] for group in sizes if taken[group] < sizes[group]]
         assert max(taken.values(), default=0) <= min(lasting, default=len(groups)) + 1
 
 
 def test_every_item_has_the_same_chance_to_come_first():
-    groups, draws = ["a"] * 2 + ["b"] * 6, 2000
-    found = Counter(balanced(groups, 1, seed)[0] for seed in range(draws))
+    groups = ["a"] * 2 + ["b"] * 6
+    draws = 2000
+    counts = Counter(balanced(groups, 1, seed)[0] for seed in range(draws))
     for index in range(8):
-        assert abs(found[index] - draws / 8) <= 4 * math.sqrt(draws / 8)
+        assert abs(counts[index] - draws / 8) <= 4 * math.sqrt(draws / 8)
 
 
 MARKED = Token(7, " x")
@@ -120,7 +123,8 @@ PROBE_DIMENSION, ANCHORS = 5, 6
 
 def symptoms_of(u):
     # Groups and their weights are for the lift alone: a curve is a plain mean over pairs.
-    groups, weights = np.array([0, 0, 0, 0, 1, 1]), np.array([0.9, 0.1])
+    groups = np.array([0, 0, 0, 0, 1, 1])
+    weights = np.array([0.9, 0.1])
     anchors = profiled.hashed_vectors([f"anchor {k}" for k in range(ANCHORS)], PROBE_DIMENSION)
     panel = AnchorPanel(unit_vectors(anchors), groups, weights)
     return SymptomStage(
@@ -145,27 +149,30 @@ def test_curves_equal_loops_over_pairs(u):
         sides = {"below": [], "above": []}
         for text, query in product(range(len(SHORT_TEXTS)), range(ANCHORS)):
             before = stage.panel.before[text, query]
-            own = before if copies == 0 else after[text, copies - 1, query]
-            sides["below" if before < u else "above"].append(own)
-        for side, found in sides.items():
-            expected[side] += [sum(found) / len(found)] if found else []
-    found = stage.measure(MARKED, vectors)
-    assert set(found) == set(expected)
+            similarities = before if copies == 0 else after[text, copies - 1, query]
+            sides["below" if before < u else "above"].append(similarities)
+        for side, measured in sides.items():
+            expected[side] += [sum(measured) / len(measured)] if measured else []
+    measured = stage.measure(MARKED, vectors)
+    assert set(measured) == set(expected)
     for side, curve in expected.items():
-        assert found[side] == pytest.approx(curve, abs=1e-6)
+        assert measured[side] == pytest.approx(curve, abs=1e-6)
 
 
 @pytest.mark.parametrize("u", [-2.0, -0.2, 0.6, 2.0])  # with the first, no text is unrelated
 def test_ranks_equal_loops_over_queries_and_their_unrelated_texts(u):
     panel = symptoms_of(u).panel
     changed = np.random.default_rng(4).uniform(-1, 1, panel.before.shape)
-    similarities, expected = np.stack([panel.before, changed], axis=1), []
+    similarities = np.stack([panel.before, changed], axis=1)
+    expected = []
     for after in similarities.swapaxes(0, 1):
-        shares, weights = [], []
+        shares = []
+        weights = []
         for query in range(ANCHORS):
             unrelated = [text for text in range(len(SHORT_TEXTS)) if panel.before[text, query] < u]
             won = [
-                after[own, query] > panel.before[other, query] for own, other in permutations(unrelated, 2)
+                after[text_index, query] > panel.before[other, query]
+                for text_index, other in permutations(unrelated, 2)
             ]
             if won:
                 shares.append(np.mean(won))

@@ -60,9 +60,9 @@ def test_the_error_of_the_ordinary_token_widens_every_interval():
     ordinary = np.ones(len(values), dtype=bool)
     estimates = beyond_ordinary(values, ordinary, 0.9).estimates
     centred = values - values.mean(axis=0)
-    own = centred.var(axis=1, ddof=1) / values.shape[1]
+    variance_of_mean = centred.var(axis=1, ddof=1) / values.shape[1]
     of_median = np.pi / 2 * centred.mean(axis=1).var(ddof=1) / len(values)
-    assert estimates.error == pytest.approx(np.sqrt(own + of_median))
+    assert estimates.error == pytest.approx(np.sqrt(variance_of_mean + of_median))
 
 
 def test_values_have_at_least_the_variance_that_calls_have():
@@ -103,9 +103,11 @@ def test_a_mean_over_what_is_present_equals_a_loop_and_warns_of_nothing(seed, mi
     generator = np.random.default_rng(seed)
     values = generator.normal(size=(4, 6))
     values[generator.random(values.shape) < missing] = np.nan
-    for column, found in zip(values.T, present_mean(values), strict=True):
-        own = column[~np.isnan(column)]
-        assert found == pytest.approx(sum(own) / len(own) if len(own) else np.nan, nan_ok=True)
+    for column, mean_found in zip(values.T, present_mean(values), strict=True):
+        present_values = column[~np.isnan(column)]
+        assert mean_found == pytest.approx(
+            sum(present_values) / len(present_values) if len(present_values) else np.nan, nan_ok=True
+        )
 
 
 def test_contractions_by_carrier_average_to_the_contraction_of_the_fit():

@@ -27,8 +27,8 @@ class Deaf(WordBag):
     """Reads only the words of the corpus: other tokens change nothing."""
 
     def encode(self, texts):
-        known = {word for sentence in tiny.sentences(60) for word in sentence.replace(".", " .").split()}
-        return super().encode([" ".join(word for word in text.split() if word in known) for text in texts])
+        words = {word for sentence in tiny.sentences(60) for word in sentence.replace(".", " .").split()}
+        return super().encode([" ".join(word for word in text.split() if word in words) for text in texts])
 
 
 @pytest.mark.slow
@@ -75,7 +75,8 @@ def test_the_default_share_gives_the_published_numbers_of_candidates(shared):
 
 @pytest.mark.parametrize("zero_first", [True, False])
 def test_a_zero_vector_is_refused(zero_first):
-    zero, other = np.zeros((2, 3)), np.ones((2, 3))
+    zero = np.zeros((2, 3))
+    other = np.ones((2, 3))
     zero[1] = 1.0  # one good row beside the bad one
     with pytest.raises(EncodingError, match="zero vector"):
         distances(*((zero, other) if zero_first else (other, zero)))

@@ -34,32 +34,32 @@ alone = st.floats(0, 2)
 
 
 def partly(distances, mask):
-    known = distances.copy()
-    known[:, 1:][~mask] = np.nan
-    return known
+    known_distances = distances.copy()
+    known_distances[:, 1:][~mask] = np.nan
+    return known_distances
 
 
 @settings(max_examples=300)
 @given(series_of_distances, masks, alone)
 def test_no_bound_is_below_the_score(distances, mask, alone):
-    own = np.full(len(distances), alone)
-    scores = sticky_score(distances, own, CONSTANTS)
-    assert (score_bounds(partly(distances, mask), own, CONSTANTS) >= scores - 1e-9).all()
+    alone_scores = np.full(len(distances), alone)
+    scores = sticky_score(distances, alone_scores, CONSTANTS)
+    assert (score_bounds(partly(distances, mask), alone_scores, CONSTANTS) >= scores - 1e-9).all()
 
 
 @given(series_of_distances, alone)
 def test_the_bound_of_known_distances_is_the_score(distances, alone):
-    own = np.full(len(distances), alone)
-    scores = sticky_score(distances, own, CONSTANTS)
-    assert score_bounds(distances, own, CONSTANTS) == pytest.approx(scores, rel=1e-12)
+    alone_scores = np.full(len(distances), alone)
+    scores = sticky_score(distances, alone_scores, CONSTANTS)
+    assert score_bounds(distances, alone_scores, CONSTANTS) == pytest.approx(scores, rel=1e-12)
 
 
 @settings(max_examples=200)
 @given(series_of_distances, masks, masks, alone)
 def test_another_distance_never_raises_a_bound(distances, mask, more, alone):
-    own = np.full(len(distances), alone)
-    before = score_bounds(partly(distances, mask), own, CONSTANTS)
-    after = score_bounds(partly(distances, mask | more), own, CONSTANTS)
+    scores = np.full(len(distances), alone)
+    before = score_bounds(partly(distances, mask), scores, CONSTANTS)
+    after = score_bounds(partly(distances, mask | more), scores, CONSTANTS)
     assert (after <= before + 1e-9).all()
 
 
@@ -68,9 +68,9 @@ def test_a_bound_is_reached_in_the_limit():
     falling = np.array([[1.0, np.nan, np.nan, 0.4, np.nan, 0.5]])
     tiny = 1e-12
     best = np.array([[1.0, 0.8, 0.6, 0.4, 0.4 - tiny, 0.5]])
-    own = np.array([0.7])
+    scores = np.array([0.7])
     constants = ScoreConstants(0.1, 0.05, 0.01)
-    assert score_bounds(falling, own, constants) == pytest.approx(sticky_score(best, own, constants))
+    assert score_bounds(falling, scores, constants) == pytest.approx(sticky_score(best, scores, constants))
 
 
 def test_a_rise_is_seen_between_known_distances_only():
@@ -114,9 +114,9 @@ class PlainRun:
 @pytest.fixture(scope="module", params=[Insertion.TEXT, Insertion.IDS])
 def scored(request, encoder):
     """Scores of all tokens of a small model: all exact, and only those that are needed."""
-    found = {}
+    result_of = {}
     for scores in Scores:
-        own = StdSettings(
+        std_settings = StdSettings(
             sentence_count=40,
             pair_count=60,
             scoring_pairs=3,
@@ -127,22 +127,24 @@ def scored(request, encoder):
             scores=scores,
         )
         vocabulary = categorize(encoder.tokenizer)
-        job = Job(encoder, own, planted.small_corpus(), vocabulary, vocabulary.available, False, False)
-        plan = make_plan(encoder, own, planted.small_corpus(), ignore_progress)
+        job = Job(
+            encoder, std_settings, planted.small_corpus(), vocabulary, vocabulary.available, False, False
+        )
+        plan = make_plan(encoder, std_settings, planted.small_corpus(), ignore_progress)
         run = PlainRun(encoder)
-        table = score_tokens(job, scoring_pairs(encoder, own, plan), run, sample_size=12)
-        found[scores] = table, run.texts
-    return found
+        table = score_tokens(job, scoring_pairs(encoder, std_settings, plan), run, sample_size=12)
+        result_of[scores] = table, run.texts
+    return result_of
 
 
 def test_the_candidates_are_those_of_whole_scores(scored):
-    (whole, _), (needed, _) = scored[Scores.ALL], scored[Scores.NEEDED]
-    threshold = candidate_threshold(whole["score_cosine"].to_numpy(), 0.05)
+    (all_scores, _), (needed, _) = scored[Scores.ALL], scored[Scores.NEEDED]
+    threshold = candidate_threshold(all_scores["score_cosine"].to_numpy(), 0.05)
     filled = needed["score_cosine"].fill_null(needed["score_at_most"])
     assert candidate_threshold(filled.to_numpy(), 0.05) == pytest.approx(threshold, rel=1e-6)
     chosen = [
         table.filter(pl.col("score_cosine") >= threshold - 1e-4)["token_id"].to_list()
-        for table in (whole, needed)
+        for table in (all_scores, needed)
     ]
     assert chosen[0] == chosen[1]
     assert chosen[0]
@@ -153,14 +155,14 @@ def test_fewer_texts_are_encoded(scored):
 
 
 def test_exact_scores_agree_and_bounds_lie_above(scored):
-    (whole, _), (needed, _) = scored[Scores.ALL], scored[Scores.NEEDED]
-    assert whole["score_cosine"].null_count() == 0
-    both = needed.join(whole, on="token_id", suffix="_whole")
-    exact = both.filter(pl.col("score_cosine").is_not_null())
+    (all_scores, _), (needed, _) = scored[Scores.ALL], scored[Scores.NEEDED]
+    assert all_scores["score_cosine"].null_count() == 0
+    joined = needed.join(all_scores, on="token_id", suffix="_whole")
+    exact = joined.filter(pl.col("score_cosine").is_not_null())
     for metric in ("cosine", "euclidean", "manhattan"):
         ours = exact[f"score_{metric}"].to_numpy()
         assert ours == pytest.approx(exact[f"score_{metric}_whole"].to_numpy(), rel=1e-3)
-    bounded = both.filter(pl.col("score_cosine").is_null())
+    bounded = joined.filter(pl.col("score_cosine").is_null())
     assert (bounded["score_at_most"] >= bounded["score_cosine_whole"] - 1e-4).all()
     assert needed.select((pl.col("score_cosine").is_null() != pl.col("score_at_most").is_null()).all()).item()
 
@@ -185,26 +187,26 @@ def scored_in(folder, encoder, stop=None):
         if len(reports) == stop:
             raise StoppedError
 
-    own = replace(planted.SMALL, copies=6, candidate_share=0.05)
+    std_settings = replace(planted.SMALL, copies=6, candidate_share=0.05)
     vocabulary = categorize(encoder.tokenizer)
-    job = Job(encoder, own, planted.small_corpus(), vocabulary, vocabulary.available, False, False)
-    plan = make_plan(encoder, own, planted.small_corpus(), ignore_progress)
+    job = Job(encoder, std_settings, planted.small_corpus(), vocabulary, vocabulary.available, False, False)
+    plan = make_plan(encoder, std_settings, planted.small_corpus(), ignore_progress)
     runner = FolderRunner(LocalEngine(encoder), ResultFolder(folder), progress, shard_probes=64)
     run = CountedRun(runner, truncate=True)
-    return score_tokens(job, scoring_pairs(encoder, own, plan), run, sample_size=12), len(reports)
+    return score_tokens(job, scoring_pairs(encoder, std_settings, plan), run, sample_size=12), len(reports)
 
 
 @pytest.mark.slow
 def test_rounds_that_were_cut_off_are_continued_with_identical_shards(encoder, tmp_path):
-    whole, reports = scored_in(tmp_path / "whole", encoder)
+    uninterrupted, reports = scored_in(tmp_path / "whole", encoder)
     expected = {path.name for path in (tmp_path / "whole" / "shards").iterdir()}
     assert any(name.startswith("score-002") for name in expected)
-    for part in (0.5, 0.9):
-        folder = tmp_path / str(part)
+    for share in (0.5, 0.9):
+        folder = tmp_path / str(share)
         with pytest.raises(StoppedError):
-            scored_in(folder, encoder, stop=int(part * reports))
+            scored_in(folder, encoder, stop=int(share * reports))
         continued, _ = scored_in(folder, encoder)
-        assert continued.equals(whole)
+        assert continued.equals(uninterrupted)
         assert {path.name for path in (folder / "shards").iterdir()} == expected
 
 
@@ -228,14 +230,14 @@ def test_published_rates_are_replayed_to_the_last_digit(shared):
     encoder = load_encoder("all-MiniLM-L6-v2", device="cpu")
     vocabulary = categorize(encoder.tokenizer)
     by_id = {token.id: token for token in vocabulary.available}
-    own = StdSettings()
+    std_settings = StdSettings()
     plan = make_plan(
-        encoder, own, choose_corpus(None, shared / "paper" / "minilm_pairs.csv"), ignore_progress
+        encoder, std_settings, choose_corpus(None, shared / "paper" / "minilm_pairs.csv"), ignore_progress
     )
     order = validation_order(dict(rows.select("token_id", "sticky_score").iter_rows()))
     candidates = [by_id[token_id] for token_id in order]
-    paths = published_paths(encoder, own, plan, vocabulary.available, candidates)
-    stage = validation_stage(encoder, own, plan, paths)
+    paths = published_paths(encoder, std_settings, plan, vocabulary.available, candidates)
+    stage = validation_stage(encoder, std_settings, plan, paths)
     tokens = tuple(by_id[token_id] for token_id in chosen["token_id"])
     found, _ = compute_shard(stage, Shard(0, tokens), encoder, truncate=True)
     for metric in ("cosine", "euclidean"):

@@ -73,8 +73,8 @@ def test_reports_show_its_words_and_do_not_promise_what_was_not_measured(run, tm
     assert document["flagged"][0]["token"] == planted.PLANTED
     assert document["figures"][0]["name"] == "distribution"
     # Its settings alone choose the method.
-    given = {"settings": norm_method.NormSettings(cut=1e9), "sentences": planted.small_corpus()}
-    page = report(detect(run.record.model.name, out=tmp_path / "clean", **given), format="md")
+    options = {"settings": norm_method.NormSettings(cut=1e9), "sentences": planted.small_corpus()}
+    page = report(detect(run.record.model.name, out=tmp_path / "clean", **options), format="md")
     assert "puts no tokens into texts, so it cannot tell whether any" in page
     assert "stickytoken judge" not in page
 
@@ -82,7 +82,7 @@ def test_reports_show_its_words_and_do_not_promise_what_was_not_measured(run, tm
 def test_checks_take_its_verdicts_and_what_needs_lifts_refuses_it(run):
     checked = check(run)
     assert checked.outcome.value == "closed"
-    assert not any("no verdict" in each for each in checked.incomplete)
+    assert not any("no verdict" in message for message in checked.incomplete)
     with pytest.raises(InputError, match="cannot judge another corpus"):
         judge(run, planted.small_corpus())
     with pytest.raises(InputError, match="does not measure single tokens"):
@@ -90,10 +90,10 @@ def test_checks_take_its_verdicts_and_what_needs_lifts_refuses_it(run):
 
 
 def test_it_is_compared_with_a_run_of_another_method(run, planted_run, tmp_path):
-    found = compare([run, planted_run])
-    assert found.table["method"].to_list() == ["norm", "std"]
-    assert set(found.comparability.answers.values()) == {Answer.NO}
-    report(found, out=tmp_path / "comparison.html")
+    comparison = compare([run, planted_run])
+    assert comparison.table["method"].to_list() == ["norm", "std"]
+    assert set(comparison.comparability.answers.values()) == {Answer.NO}
+    report(comparison, out=tmp_path / "comparison.html")
     page = (tmp_path / "comparison.html").read_text("utf-8")
     assert "Runs of a method without these measures appear in the table only" in page
 
@@ -104,11 +104,13 @@ FAILING = {"topical", "validated", "wrong sort", "lacking", "its own"}
 @pytest.fixture(scope="module")
 def commanded(run, planted_folder, sentence_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("commands")
-    model, out, corpus = str(planted_folder), str(folder / "run"), ["--sentences", str(sentence_file)]
+    model = str(planted_folder)
+    out = str(folder / "run")
+    corpus = ["--sentences", str(sentence_file)]
     task = str(impact_files.sts(folder))
     few = "--copies 4 --set repetitions=1 --set resamples=100 --device cpu -f json".split()
     detected = "--method norm --cut 5 --device cpu -f json --out".split()
-    asked = {
+    request = {
         "detect": ["detect", model, *corpus, *detected, out],
         "help": ["detect", "--help"],
         "show": ["show", out],
@@ -125,14 +127,14 @@ def commanded(run, planted_folder, sentence_file, tmp_path_factory):
     support = str(Path(norm_method.__file__).parent)
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS],
-        input=json.dumps(list(asked.values())),
+        input=json.dumps(list(request.values())),
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([support, *sys.path]), "COLUMNS": "120"},
     )
     assert done.returncode == 0, done.stderr
-    return dict(zip(asked, json.loads(done.stdout), strict=True))
+    return dict(zip(request, json.loads(done.stdout), strict=True))
 
 
 def test_every_command_works_with_it(commanded):

@@ -26,7 +26,9 @@ from stickytoken.errors import InputError, ModelError, RunError
 
 class Hub:
     def __init__(self, files: dict[str, bytes]) -> None:
-        self.files, self.refusing, self.url = dict(files), 200, ""
+        self.files = dict(files)
+        self.refusing = 200
+        self.url = ""
         self.commits: list[list[dict]] = []
 
     @property
@@ -160,7 +162,8 @@ def test_a_new_block_goes_behind_all_bytes(text, ending):
 
 @given(TEXT, TEXT, st.sampled_from(["\n", "\r\n"]))
 def test_a_block_replaces_the_earlier_one_and_no_other_byte(above, below, newline):
-    head, tail = f"{above}{newline}".encode(), f"{newline}{below}".encode()
+    head = f"{above}{newline}".encode()
+    tail = f"{newline}{below}".encode()
     card = head + OTHER.replace("\n", newline).encode() + tail
     after = cards.with_block(card, BLOCK, "card")
     assert after.startswith(head)

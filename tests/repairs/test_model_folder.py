@@ -35,7 +35,7 @@ def tensors(folder):
 def require_rows(before, after, name="embeddings.word_embeddings.weight"):
     """The rows are new, to the precision of the weights; every other bit is old."""
     assert before.keys() == after.keys()
-    expected = {each: value.clone() for each, value in before.items()}
+    expected = {name: value.clone() for name, value in before.items()}
     for token_id, row in ROWS.items():
         expected[name][token_id] = torch.from_numpy(row).to(before[name].dtype)
     for each, value in expected.items():
@@ -56,13 +56,13 @@ def test_rows_are_new_and_every_other_bit_is_old(dtype, model, tmp_path):
 
 @pytest.mark.parametrize("kind", ["bert", "xlm-roberta", "modernbert", "t5", "qwen3"])
 def test_a_loaded_model_has_the_new_rows(kind, tmp_path):
-    (save,) = (each.save for each in architectures.ARCHITECTURES if each.name == kind)
+    (save,) = (architecture.save for architecture in architectures.ARCHITECTURES if architecture.name == kind)
     folder = architectures.saved(architectures.stacked(save(tmp_path / "backbone")), tmp_path / "model")
     write_model(folder, tmp_path / "out", ModelEdit(rows=ROWS))
     loaded = SentenceTransformer(str(tmp_path / "out"), device="cpu")
-    found = loaded[0].model.get_input_embeddings().weight.detach()
+    rows_found = loaded[0].model.get_input_embeddings().weight.detach()
     for token_id, row in ROWS.items():
-        assert np.array_equal(found[token_id].numpy(), row)
+        assert np.array_equal(rows_found[token_id].numpy(), row)
 
 
 def test_sharded_weights_are_edited_in_their_shard_and_a_missing_one_is_named(model, tmp_path):

@@ -49,8 +49,8 @@ def recheck(run, encoder, vocabulary):
 
 
 def token_of(vocabulary, name):
-    place = vocabulary.tokens.index(name)
-    return Token(vocabulary.ids[place], vocabulary.decoded[place])
+    index = vocabulary.tokens.index(name)
+    return Token(vocabulary.ids[index], vocabulary.decoded[index])
 
 
 def without_full_stops(texts):
@@ -112,11 +112,11 @@ def test_another_model_is_measured_in_the_same_texts(recheck, encoder, vocabular
 
 
 def test_ordinary_tokens_can_be_taken_over(recheck, encoder, vocabulary):
-    told = []
-    again = replace(recheck.of_model(encoder, vocabulary, "again", same_ordinary=True), progress=told.append)
+    steps = []
+    again = replace(recheck.of_model(encoder, vocabulary, "again", same_ordinary=True), progress=steps.append)
     token = token_of(vocabulary, repaired.WORD)
     again.judged(Copies([token], []))
-    assert max(progress.total for progress in told) == 1
+    assert max(progress.total for progress in steps) == 1
 
 
 def test_curves_begin_without_copies(recheck, vocabulary):
@@ -142,7 +142,7 @@ def test_neighbours_are_the_nearest_rows_by_a_plain_sort(encoder, vocabulary):
     units /= np.linalg.norm(units, axis=1, keepdims=True)
     token = token_of(vocabulary, profiled.WORDS[3])
     usable = {other.id for other in vocabulary.available} - {token.id}
-    nearest = [int(place) for place in np.argsort(-(units @ units[token.id])) if place in usable][:3]
+    nearest = [int(index) for index in np.argsort(-(units @ units[token.id])) if index in usable][:3]
     neighbours = nearest_neighbours(rows, vocabulary, [token.id], 3, {nearest[0]: "benign"})
     assert [neighbour.token.id for neighbour in neighbours] == nearest
     assert [neighbour.in_run for neighbour in neighbours] == ["benign", None, None]

@@ -29,9 +29,9 @@ NAMES = (repaired.WORD, repaired.OTHER)
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    found = repaired.saved_run(tmp_path_factory.mktemp("repairing"), *NAMES)
-    assert set(found.sticky["token"]) == set(NAMES)
-    return found
+    saved = repaired.saved_run(tmp_path_factory.mktemp("repairing"), *NAMES)
+    assert set(saved.sticky["token"]) == set(NAMES)
+    return saved
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +98,11 @@ def test_no_text_produces_an_unreachable_entry(run, task, tmp_path):
 
 def test_the_same_call_opens_the_repair(run, mended, task):
     before = planted.files_of(mended.path)
-    left = mended.path.with_name(f".{mended.path.name}.repairing")
-    (left / "model").mkdir(parents=True)  # the first call was killed after its last step
+    unfinished_folder = mended.path.with_name(f".{mended.path.name}.repairing")
+    (unfinished_folder / "model").mkdir(parents=True)  # the first call was killed after its last step
     again = repair(run.path, out=mended.path, sentences=repaired.unused_corpus(), task=task)
     assert again.record == mended.record
-    assert not left.exists()
+    assert not unfinished_folder.exists()
     assert planted.files_of(mended.path) == before
 
 
@@ -116,18 +116,21 @@ def test_another_repair_in_the_same_folder_is_refused(run, mended, task, changes
 
 
 def test_the_same_call_restores_the_copy_in_the_run_folder(run, tmp_path):
-    own = stickytoken.open_run(shutil.copytree(run.path, tmp_path / "run"))
-    made = quick(own, tmp_path / "model")
-    kept = own.path / f"repair-{made.record.identity[:12]}"
-    shutil.rmtree(kept)
-    quick(own, tmp_path / "model")
-    assert json.loads((kept / REPAIR_FILE).read_text("utf-8"))["identity"] == made.record.identity
+    own_run = stickytoken.open_run(shutil.copytree(run.path, tmp_path / "run"))
+    quick_repair = quick(own_run, tmp_path / "model")
+    record_folder = own_run.path / f"repair-{quick_repair.record.identity[:12]}"
+    shutil.rmtree(record_folder)
+    quick(own_run, tmp_path / "model")
+    assert (
+        json.loads((record_folder / REPAIR_FILE).read_text("utf-8"))["identity"]
+        == quick_repair.record.identity
+    )
 
 
 @pytest.mark.usefixtures("mended")
 def test_the_report_of_the_run_knows_the_repair(run):
     document = json.loads(stickytoken.report(run, format="json"))
-    (figure,) = [each for each in document["figures"] if each["name"] == "repair"]
+    (figure,) = [drawn_figure for drawn_figure in document["figures"] if drawn_figure["name"] == "repair"]
     assert {row[0] for row in figure["rows"]} == set(NAMES)
     assert figure["alt"].startswith("Verified.")
     assert any(name.startswith("repair ") for name in document["computed"])
@@ -177,39 +180,39 @@ def test_a_repair_that_does_not_verify_says_so_and_ends_with_status_3(run, task,
     command += ["--sentences", texts, "--task", task, "--affected", documents, "--out", tmp_path / "out"]
     result = planted.command(*command, "--format", "json")
     assert result.exit_code == 3, result.stderr
-    found = json.loads(result.stdout)
-    assert found["verified"] is False
-    failed = [check["name"] for check in found["verification"]["checks"] if not check["passed"]]
+    document = json.loads(result.stdout)
+    assert document["verified"] is False
+    failed = [check["name"] for check in document["verification"]["checks"] if not check["passed"]]
     assert failed == ["repaired tokens"]
     assert "NOT VERIFIED" in (tmp_path / "out" / DOCUMENT_FILE).read_text("utf-8")
-    assert found["affected"]["documents"] == 3
-    assert pl.read_parquet(found["affected"]["file"])["id"].to_list() == ["a"]
+    assert document["affected"]["documents"] == 3
+    assert pl.read_parquet(document["affected"]["file"])["id"].to_list() == ["a"]
     again = planted.command(*command)
     assert again.exit_code == 3
     assert "FAILED  repaired tokens" in again.stdout
 
 
 def test_an_unverified_repair_says_so(run, tmp_path):
-    found = quick(run, tmp_path / "out", tokens=[repaired.WORD])
-    assert found.verified is None
-    assert "not verified" in repr(found)
-    assert found.tokens["lift_sd_after"].to_list() == [None]
+    repair_found = quick(run, tmp_path / "out", tokens=[repaired.WORD])
+    assert repair_found.verified is None
+    assert "not verified" in repr(repair_found)
+    assert repair_found.tokens["lift_sd_after"].to_list() == [None]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_token_that_nothing_else_repairs_gets_the_row_of_the_nearest_ordinary_one(run, tmp_path):
-    found = quick(run, tmp_path / "out", tokens=[repaired.LETTER])
+    repair_found = quick(run, tmp_path / "out", tokens=[repaired.LETTER])
     before, after = (
-        load_encoder(each).model[0].embedding.weight.detach().numpy()
-        for each in (run.path.parent / "model", found.path)
+        load_encoder(folder).model[0].embedding.weight.detach().numpy()
+        for folder in (run.path.parent / "model", repair_found.path)
     )
     (changed,) = np.flatnonzero((before != after).any(axis=1)).tolist()
     low = [pl.col(name) <= pl.col(name).median() for name in ("lift_sd", "erased")]
     units = exact_unit_vectors(before - before.mean(axis=0))
     ordinary = run.tokens.filter(*low, verdict="benign", category="OK")["token_id"]
-    nearest = max({*ordinary} - {changed}, key=lambda each: units[each] @ units[changed])
+    nearest = max({*ordinary} - {changed}, key=lambda row: units[row] @ units[changed])
     assert np.array_equal(after[changed], before[nearest])
-    assert f"(that of {run.token(nearest)['token'].item()!r})" in found.record.tokens[0].reason
+    assert f"(that of {run.token(nearest)['token'].item()!r})" in repair_found.record.tokens[0].reason
 
 
 @pytest.mark.parametrize(

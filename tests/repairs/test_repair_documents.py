@@ -37,8 +37,8 @@ def test_a_repair_that_did_not_verify_is_not_written_as_if_it_had_been():
     assert "**FAILED**" in repair_document(failed)
     unseen = repaired.repair_record("river", passed=None)
     assert "NOT VERIFIED: the verification was switched off" in repair_document(unseen)
-    whole = repaired.repair_record("river")
-    assert "NOT VERIFIED" not in repair_document(whole) + repair_block(whole)
+    record_found = repaired.repair_record("river")
+    assert "NOT VERIFIED" not in repair_document(record_found) + repair_block(record_found)
 
 
 def test_a_folder_gets_its_documents_and_the_card_keeps_what_it_said(tmp_path):
@@ -110,8 +110,8 @@ def test_pieces_are_a_column_only_if_a_token_has_any():
     record = repaired.repair_record("river")
     assert "| read as |" in repair_document(record)
     (token,) = record.tokens
-    whole = record.model_copy(update={"tokens": [token.model_copy(update={"pieces": []})]})
-    assert "read as |" not in repair_document(whole)
+    without_pieces = record.model_copy(update={"tokens": [token.model_copy(update={"pieces": []})]})
+    assert "read as |" not in repair_document(without_pieces)
 
 
 def older_record():
@@ -152,12 +152,12 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path):
     result.require_place(tmp_path / "new")
     result.require_place(tmp_path)  # empty
     (tmp_path / "file.txt").write_text("mine", encoding="utf-8")
-    for place, said in (
+    for path, phrase in (
         (tmp_path, "contains files but no repaired"),
         (tmp_path / "file.txt", "it is a file"),
     ):
-        with pytest.raises(RunError, match=said):
-            result.require_place(place)
+        with pytest.raises(RunError, match=phrase):
+            result.require_place(path)
 
 
 LATER = {"schema_version": 99, "an_entry": "that this version does not know"}
@@ -184,8 +184,8 @@ def test_a_run_folder_keeps_the_records_of_its_repairs(tmp_path):
         result.keep_copy(tmp_path, record)
     (tmp_path / "repair-broken").mkdir()
     (tmp_path / "repair-broken" / REPAIR_FILE).write_text("{", encoding="utf-8")
-    found, unread = result.repairs_in(tmp_path)
-    assert found == (newer, older)
+    repairs_found, unread = result.repairs_in(tmp_path)
+    assert repairs_found == (newer, older)
     assert len(unread) == 1
     assert json.loads((tmp_path / "repair-0123456789ab" / REPAIR_FILE).read_text("utf-8"))["model"] == "model"
 
@@ -220,13 +220,13 @@ def repair_of(pristine, tmp_path):
 
 @pytest.mark.parametrize("name", ["all", "template", "nothing"])
 def test_affected_documents_are_those_whose_vectors_change(name, pristine, vocabulary, repair_of):
-    river, stone, cls = ((vocabulary[each],) for each in ("river", "stone", "[CLS]"))
+    river, stone, cls = ((vocabulary[word],) for word in ("river", "stone", "[CLS]"))
     repair = repair_of(*{"all": (river, stone, cls), "template": ((), (), cls), "nothing": ()}[name])
     before = SentenceTransformer(str(pristine), device="cpu")
     after = SentenceTransformer(str(repair.path), device="cpu")
     changed = [
-        place
-        for place, text in enumerate(TEXTS)
+        number
+        for number, text in enumerate(TEXTS)
         if not np.array_equal(before.encode([text]), after.encode([text]))
     ]
     assert repair.affected(TEXTS, pristine)["index"].to_list() == changed
@@ -234,12 +234,12 @@ def test_affected_documents_are_those_whose_vectors_change(name, pristine, vocab
 
 
 def test_the_repaired_entries_in_a_document_are_listed(pristine, vocabulary, repair_of):
-    river, stone, cls = (vocabulary[each] for each in ("river", "stone", "[CLS]"))
+    river, stone, cls = (vocabulary[word] for word in ("river", "stone", "[CLS]"))
     repair = repair_of((river,), (stone,), (cls,))
-    found = repair.affected(
+    affected_documents = repair.affected(
         iter(["the river", "the stone river", "a [CLS]", "a bird"]), pristine, iter("abcd")
     )
-    assert found.rows() == [(0, "a", [river]), (1, "b", sorted([river, stone])), (2, "c", [cls])]
+    assert affected_documents.rows() == [(0, "a", [river]), (1, "b", sorted([river, stone])), (2, "c", [cls])]
     for names in (["a"], ["a", "b", "c"]):
         with pytest.raises(RepairError, match="not as many names as documents"):
             repair.affected(itertools.repeat("the river", 2), pristine, names)
@@ -268,5 +268,5 @@ def test_documents_are_tokenized_by_the_revision_that_was_repaired(
         (root / "refs" / revision).write_text(commit, "utf-8")
     repair = repair_of(unreachable=(vocabulary["river"],))
     for options, affected in (({"revision": "old"}, [0]), ({}, [1])):
-        found = repair.affected(["the river", "a rivulet"], "tests/tiny", **options)
-        assert found["index"].to_list() == affected
+        affected_documents = repair.affected(["the river", "a rivulet"], "tests/tiny", **options)
+        assert affected_documents["index"].to_list() == affected

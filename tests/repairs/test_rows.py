@@ -26,7 +26,9 @@ KINDS = ("bert", "roberta", "t5", "qwen3", "gemma2")
 def backbones(tmp_path_factory):
     root = tmp_path_factory.mktemp("rows")
     return {
-        each.name: each.save(root / each.name) for each in architectures.ARCHITECTURES if each.name in KINDS
+        architecture.name: architecture.save(root / architecture.name)
+        for architecture in architectures.ARCHITECTURES
+        if architecture.name in KINDS
     }
 
 
@@ -75,18 +77,18 @@ def test_kept_rows_reach_their_aim_and_keep_what_one_copy_does(model, monkeypatc
     (stone,) = ids_of(model, "stone")
     encoder = load_encoder(model)
     contexts = _training.contexts_among(encoder, TEXTS, [stone], seed=3)
-    before = unit_vectors(encoder.encode_ids([each.text.ids for each in contexts]))
-    filled = [each.filled([stone]) for each in contexts]
+    before = unit_vectors(encoder.encode_ids([context.text.ids for context in contexts]))
+    filled = [context.filled([stone]) for context in contexts]
     now = unit_vectors(encoder.encode_ids(filled))
     # Many copies shall leave a text what it is.
     monkeypatch.setattr(_training, "_target_pull", lambda now, *_: Pull(*map(np.zeros_like, now)))
-    told = []
-    rows = made(model, Strategy.KEEP_MEANING, [stone], progress=told.append)
-    assert [each.done for each in told] == list(range(1, told[-1].total + 1))
+    steps = []
+    rows = made(model, Strategy.KEEP_MEANING, [stone], progress=steps.append)
+    assert [step.done for step in steps] == list(range(1, steps[-1].total + 1))
     with torch.no_grad():
         table_of(model)[stone] = torch.from_numpy(rows[stone])
     after = unit_vectors(load_encoder(model).encode_ids(filled))
-    many = [each.copies == _training.MANY for each in contexts]
+    many = [context.copies == _training.MANY for context in contexts]
     moved = ((now - before) ** 2).sum(axis=1)[many].mean()
     assert ((after - before) ** 2).sum(axis=1)[many].mean() < 0.8 * moved
     assert ((after - now) ** 2).sum(axis=1)[np.logical_not(many)].mean() < 0.5 * moved
@@ -102,7 +104,8 @@ def test_many_copies_of_kept_rows_aim_at_what_ordinary_entries_do():
 
 
 def test_relatives_count_where_spelling_tells_the_row():
-    stems, ends = ("stonew", "riverb", "glassm", "paperl"), ("s", "er", "ed", "ing", "ly", "ness")
+    stems = ("stonew", "riverb", "glassm", "paperl")
+    ends = ("s", "er", "ed", "ing", "ly", "ness")
     words = [stem + end for stem in stems for end in ends]
     model = static_model(words)
     ids = [model.tokenizer.token_to_id(word) for word in ("stonewer", "paperling")]
@@ -112,8 +115,8 @@ def test_relatives_count_where_spelling_tells_the_row():
     true = (table[ids] - mean).clone()
     table[ids] = 7.0
     rows = made(model, Strategy.RELATIVES, ids)
-    for row, wanted in zip(rows.values(), true, strict=True):
-        cosine = torch.nn.functional.cosine_similarity(torch.from_numpy(row) - mean, wanted, dim=0)
+    for row, expected in zip(rows.values(), true, strict=True):
+        cosine = torch.nn.functional.cosine_similarity(torch.from_numpy(row) - mean, expected, dim=0)
         assert cosine > 0.6
         lengths = (table[others] - mean).norm(dim=1)
         assert lengths.min() <= (torch.from_numpy(row) - mean).norm() <= lengths.median() * 1.2
@@ -121,22 +124,22 @@ def test_relatives_count_where_spelling_tells_the_row():
 
 def test_entries_that_may_be_sticky_and_those_repaired_are_neither_relatives_nor_pieces():
     model = static_model(["stonewer", "stonewed", "stonewing", "stone", "##wer"])
-    asked, *others = (model.tokenizer.token_to_id(name) for name in ("stonewer", "stonewed", "stone"))
+    wanted_id, *others = (model.tokenizer.token_to_id(name) for name in ("stonewer", "stonewed", "stone"))
     table = model[0].embedding.weight.detach()
-    found = []
+    lengths = []
     for size in (1.0, 7.0):
-        table[[asked, *others]] = size
-        found.append(made(model, Strategy.RELATIVES, [asked], avoided=others)[asked])
-    np.testing.assert_array_equal(*found)
+        table[[wanted_id, *others]] = size
+        lengths.append(made(model, Strategy.RELATIVES, [wanted_id], avoided=others)[wanted_id])
+    np.testing.assert_array_equal(*lengths)
 
 
 def test_pieces_of_a_repaired_entry_may_be_entries_of_the_sample():
     model = static_model(["stonexwer", "stone", "##x", "##wer"])
-    asked, piece = (model.tokenizer.token_to_id(name) for name in ("stonexwer", "##x"))
+    wanted_id, piece = (model.tokenizer.token_to_id(name) for name in ("stonexwer", "##x"))
     table = model[0].embedding.weight.detach()
     table[:, -1] = 0.0
     table[piece, -1] = 50.0  # in the middle of the entry: it has no similar spelling
-    row = made(model, Strategy.RELATIVES, [asked])[asked]
+    row = made(model, Strategy.RELATIVES, [wanted_id])[wanted_id]
     assert row[-1] > 5 * np.abs(row[:-1]).max()
 
 
@@ -146,20 +149,22 @@ def static_model(words):
     generator = torch.Generator().manual_seed(5)
     rows = torch.randn(tokenizer.get_vocab_size(), 32, generator=generator)
     for stem in dict.fromkeys(word[:6] for word in words):
-        own = torch.randn(32, generator=generator)
+        own_row = torch.randn(32, generator=generator)
         for word in (word for word in words if word.startswith(stem)):
-            rows[tokenizer.token_to_id(word)] = own + 0.2 * torch.randn(32, generator=generator)
+            rows[tokenizer.token_to_id(word)] = own_row + 0.2 * torch.randn(32, generator=generator)
     return tiny.static_model(tokenizer, rows)
 
 
 def test_no_entry_is_a_relative_of_itself():
-    matrix, found = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32), []
-    spelled, mean = {0: "<stone>", 1: "<stones>", 2: "<stoner>"}, np.zeros(4, dtype=np.float32)
+    matrix = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    rows_found = []
+    spelled = {0: "<stone>", 1: "<stones>", 2: "<stoner>"}
+    mean = np.zeros(4, dtype=np.float32)
     for size in (1.0, 7.0):
         matrix[0] = size
-        known = rows._KnownRows(matrix, np.arange(3), mean, spelled)
-        found.append(rows._row_sources(known, [0], {0: ()}).relatives)
-    np.testing.assert_array_equal(*found)
+        known_rows = rows._KnownRows(matrix, np.arange(3), mean, spelled)
+        rows_found.append(rows._row_sources(known_rows, [0], {0: ()}).relatives)
+    np.testing.assert_array_equal(*rows_found)
 
 
 @pytest.mark.slow
@@ -198,11 +203,11 @@ def test_an_embedding_that_scales_its_rows_is_trained_as_rows(model):
     ],
 )
 def test_what_cannot_have_a_row_is_refused(model, strategy, entry, changes, message):
-    asked = {name: value() if callable(value) else value for name, value in changes.items()}
-    refusing = asked.pop("model", model)
+    arguments = {name: value() if callable(value) else value for name, value in changes.items()}
+    refusing = arguments.pop("model", model)
     vocabulary = refusing.tokenizer.get_vocab()
     with pytest.raises(RepairError, match=message):
-        made(refusing, strategy, [vocabulary.get(entry, entry)], **asked)
+        made(refusing, strategy, [vocabulary.get(entry, entry)], **arguments)
 
 
 # Pieces: what the tokenizer itself would say without the entry.
@@ -218,7 +223,8 @@ TOKENIZERS = {
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_pieces_spell_the_entry_without_it(kind):
     backend = TOKENIZERS[kind]().backend_tokenizer
-    before, added = backend.to_str(), backend.get_added_tokens_decoder()
+    before = backend.to_str()
+    added = backend.get_added_tokens_decoder()
     ids = sorted(
         token_id
         for name, token_id in backend.get_vocab().items()

@@ -59,7 +59,8 @@ def test_rows_are_read_as_sentence_transformers_reads_them(layout, dtype, tmp_pa
 def test_only_the_rows_of_the_edit_change(layout, dtype, tmp_path):
     folder = static_folder(tmp_path / "model", *LAYOUTS[layout], dtype)
     write_model(folder, tmp_path / "out", ModelEdit(rows=ROWS))
-    before, after = loaded_rows(folder), loaded_rows(tmp_path / "out")
+    before = loaded_rows(folder)
+    after = loaded_rows(tmp_path / "out")
     assert after.dtype == before.dtype
     assert (before != after).any(dim=1).nonzero().flatten().tolist() == list(ROWS)
     for token_id, row in ROWS.items():
@@ -135,7 +136,9 @@ def test_a_language_model_keeps_output_embeddings_of_its_own(tied, tmp_path):
     )
     folder = tiny.save_backbone(tmp_path / "model", Qwen3ForCausalLM(config), tokenizer)
     write_model(folder, tmp_path / "out", ModelEdit(rows={7: ROWS[7]}))
-    before, after = (Qwen3ForCausalLM.from_pretrained(place) for place in (folder, tmp_path / "out"))
+    before, after = (
+        Qwen3ForCausalLM.from_pretrained(model_folder) for model_folder in (folder, tmp_path / "out")
+    )
     assert np.array_equal(after.get_input_embeddings().weight[7].detach().numpy(), ROWS[7])
     outputs = (before.get_output_embeddings().weight != after.get_output_embeddings().weight).any(dim=1)
     assert outputs.nonzero().flatten().tolist() == ([7] if tied else [])

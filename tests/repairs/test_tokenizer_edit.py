@@ -54,7 +54,7 @@ def raw(folder):
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return lambda texts: [each.ids for each in tokenizer.encode_batch(list(texts))]
+    return lambda texts: [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
 
 
 def auto(folder, kind=AutoTokenizer):
@@ -66,20 +66,20 @@ def agreed(folder, again, texts):
     """Read texts in every way, before and after the tokenizer is saved again; all must agree."""
     AutoTokenizer.from_pretrained(folder).save_pretrained(again)
     shutil.copyfile(folder / "config.json", again / "config.json")
-    found = raw(folder)(texts)
+    ids_found = raw(folder)(texts)
     for read in (auto(folder), auto(folder, PreTrainedTokenizerFast), raw(again), auto(again)):
-        assert read(texts) == found
-    return found
+        assert read(texts) == ids_found
+    return ids_found
 
 
 def added_ids(folder):
-    return {each["id"] for each in read_pipeline(folder).loaded["added_tokens"]}
+    return {added_token["id"] for added_token in read_pipeline(folder).loaded["added_tokens"]}
 
 
 def contents(folder, ids):
     """The ids of the text itself, without those that stand around every text."""
     (template,) = auto(folder)([""])
-    return [set(Counter(each) - Counter(template)) for each in ids]
+    return [set(Counter(ids_of_text) - Counter(template)) for ids_of_text in ids]
 
 
 def used_entries(folder, count):
@@ -99,10 +99,10 @@ def test_entries_are_out_of_reach_and_other_texts_stay(kind, saved, tmp_path):
         files = edited_tokenizer(folder, ModelEdit(unreachable=chosen))
         target = written(folder, tmp_path / str(number), files)
         after = agreed(target, tmp_path / f"{number} again", TEXTS)
-        holding = [place for place, each in enumerate(before) if set(chosen) & set(each)]
+        holding = [index for index, ids_of_text in enumerate(before) if set(chosen) & set(ids_of_text)]
         assert holding
-        assert not any(set(chosen) & set(each) for each in after)
-        changed = [place for place, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]]
+        assert not any(set(chosen) & set(ids_of_text) for ids_of_text in after)
+        changed = [index for index, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]]
         assert changed == holding
 
 
@@ -120,7 +120,7 @@ def test_special_tokens_become_plain_text_one_by_one(kind, saved, tmp_path):
         texts = [*TEXTS, name, f"a {name} b", f"{name}{name}", f"[unreachable {token_id}]"]
         after = raw(target)(texts)
         assert auto(target)(texts) == after
-        assert not any(token_id in each for each in contents(target, after))
+        assert not any(token_id in content for content in contents(target, after))
         for old, new, content in zip(before, after, contents(folder, before), strict=False):
             assert old == new or token_id in content
 
@@ -144,12 +144,15 @@ def test_only_files_that_change_are_returned_older_ones_keep_step_or_are_convert
     vocabulary = read_pipeline(folder).document["model"]["vocab"]
     entries = sorted(vocabulary, key=vocabulary.__getitem__)
     (folder / "vocab.txt").write_text("\n".join(entries) + "\n", "utf-8")
-    river, before = vocabulary["river"], auto(folder)(TEXTS)
+    river = vocabulary["river"]
+    before = auto(folder)(TEXTS)
     files = edited_tokenizer(folder, ModelEdit(unreachable=(river,)))
     assert set(files) == {"tokenizer.json", "vocab.txt"}
     lines = files["vocab.txt"].decode().split("\n")
     assert len(lines) == len(entries) + 1
-    assert [place for place, (a, b) in enumerate(zip(lines, entries, strict=False)) if a != b] == [river]
+    assert [
+        line_number for line_number, (a, b) in enumerate(zip(lines, entries, strict=False)) if a != b
+    ] == [river]
     (folder / "tokenizer.json").unlink()
     files = edited_tokenizer(folder, ModelEdit(unreachable=(river,)))
     after = agreed(written(folder, tmp_path / "new", files), tmp_path / "again", TEXTS)
@@ -228,11 +231,15 @@ def english(shared):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(each.name for each in (SHARED / "tokenizers").glob("*")))
+@pytest.mark.parametrize(
+    "name", sorted(tokenizer_folder.name for tokenizer_folder in (SHARED / "tokenizers").glob("*"))
+)
 def test_entries_and_all_specials_of_every_tokenizer_there_is(name, shared, english, tmp_path):
     folder = shared / "tokenizers" / name
     added = Tokenizer.from_file(str(folder / "tokenizer.json")).get_added_tokens_decoder()
-    unknown = {token_id for token_id, each in added.items() if each.content in ("<unk>", "[UNK]")}
+    unknown = {
+        token_id for token_id, added_token in added.items() if added_token.content in ("<unk>", "[UNK]")
+    }
     used = Counter(token_id for ids in raw(folder)(english) for token_id in ids)
     frequent = [token_id for token_id, _ in used.most_common() if token_id not in added]
     some = frequent[20:60:8] + frequent[-200::40]
@@ -242,8 +249,9 @@ def test_entries_and_all_specials_of_every_tokenizer_there_is(name, shared, engl
         plain_specials=tuple(sorted(added.keys() - unknown)),
     )
     assert len(edit.unreachable) >= 8
-    named = [f"a {each.content} b{each.content}" for each in added.values()]
-    texts, ids = [*english, *named], {*edit.unreachable, *edit.plain_specials}
+    named = [f"a {added_token.content} b{added_token.content}" for added_token in added.values()]
+    texts = [*english, *named]
+    ids = {*edit.unreachable, *edit.plain_specials}
     before = auto(folder)(texts)
     target = written(folder, tmp_path / name, edited_tokenizer(folder, edit))
     after = agreed(target, tmp_path / "again", texts)

@@ -18,8 +18,8 @@ def rechecked(lift_sd, erased, verdict=Verdict.BENIGN):
 def test_repaired_tokens_give_the_largest_lift_and_erased_share():
     check = check_repaired({"a": rechecked(0.18, 0.01), "b": rechecked(-0.3, 0.05)})
     assert check.passed
-    said = "the 2 repaired tokens are not sticky: at most 0.18 SD beyond an ordinary token"
-    assert check.finding == f"{said}, and at most 5% erased"
+    sentence = "the 2 repaired tokens are not sticky: at most 0.18 SD beyond an ordinary token"
+    assert check.finding == f"{sentence}, and at most 5% erased"
 
 
 def test_the_erased_share_of_pieces_is_not_told():

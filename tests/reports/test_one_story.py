@@ -42,7 +42,8 @@ def told(tmp_path_factory):
     assert run.sticky["token"].to_list() == [planted.PLANTED]
     assert run.tokens.filter(token=ORDINARY)["verdict"].to_list() == ["benign"]
     explain(encoder, [planted.PLANTED, ORDINARY], run=run, settings=EXPLAINED, out=run.path / "explain")
-    task, few = files.sts(folder), replace(files.FEW, copies=8, seeds=1)
+    task = files.sts(folder)
+    few = replace(files.FEW, copies=8, seeds=1)
     for benign in (8, 19):
         impact(encoder, [task], run=run, settings=replace(few, benign=benign))
     return run
@@ -69,88 +70,103 @@ def row(told):
 
 
 def explained(content, token):
-    return next(each for each in content.explanations if each.token.token == token)
+    return next(explanation for explanation in content.explanations if explanation.token.token == token)
 
 
 def test_verdict_severity_and_both_measures_are_the_same_everywhere(content, documents, row):
-    document, page, text = documents["json"], documents["html"], documents["md"]
+    document = documents["json"]
+    page = documents["html"]
+    text = documents["md"]
     names = {"verdict", "severity", "reason"}
     names |= {f"{measure}{end}" for measure in ("erased", "lift_sd") for end in ("", "_low", "_high")}
-    for shown in (document["worst"][0], document["flagged"][0]):
-        assert shown["token"] == planted.PLANTED
-        assert {name: shown[name] for name in names} == {name: row[name] for name in names}
+    for text_form in (document["worst"][0], document["flagged"][0]):
+        assert text_form["token"] == planted.PLANTED
+        assert {name: text_form[name] for name in names} == {name: row[name] for name in names}
     assert document["headline"] in page
     assert document["headline"] in text
     erased = wording.ERASED.text(row["erased"])
     lift = wording.LIFT.text(row["lift_sd"])
-    for shown in (page, text):
-        assert row["reason"] in shown
-        assert f"erased {erased}" in shown.replace(":", "")
-        assert f"lift {lift}" in shown.replace(":", "")
+    for text_form in (page, text):
+        assert row["reason"] in text_form
+        assert f"erased {erased}" in text_form.replace(":", "")
+        assert f"lift {lift}" in text_form.replace(":", "")
         for sentence in document["worst"][0]["consequences"]:
-            assert sentence in shown
+            assert sentence in text_form
     assert f"### {planted.PLANTED}: sticky, {row['severity']}" in text
     (line,) = [line for line in text.splitlines() if line.startswith(f"| {planted.PLANTED} | sticky |")]
     assert {row["severity"], erased, lift} <= {cell.strip() for cell in line.split("|")}
 
 
 def test_the_explanation_repeats_the_verdict_of_the_run(content, documents, row):
-    said = explained(content, planted.PLANTED).token.verdict
-    assert f"the run calls it sticky ({row['severity']})" in said
-    assert said in documents["html"]
+    verdict = explained(content, planted.PLANTED).token.verdict
+    assert f"the run calls it sticky ({row['severity']})" in verdict
+    assert verdict in documents["html"]
 
 
 def test_the_web_app_shows_the_numbers_of_the_report(content, row):
     library = find_runs([content.path], content.path, [])
     narrow = web_app.event_of(Startup("model", library), "change", *web_app.FILTERS)
     _, table, _ = narrow(library.labels[0], "", [], [], [])
-    shown, *rows = [dict(zip(table["headers"], cells, strict=True)) for cells in table["data"]]
-    found = [shown[name] for name in ("token", "verdict", "severity", "erased", "lift")]
+    first_row, *rows = [dict(zip(table["headers"], cells, strict=True)) for cells in table["data"]]
+    cells = [first_row[name] for name in ("token", "verdict", "severity", "erased", "lift")]
     numbers = [round(row["erased"], 2), round(row["lift_sd"], 2)]
-    assert found == [planted.PLANTED, "sticky", row["severity"], *numbers]
+    assert cells == [planted.PLANTED, "sticky", row["severity"], *numbers]
     assert {(other["verdict"], other["severity"]) for other in rows} == {("benign", "–")}
 
 
 def test_nothing_denies_what_the_run_calls_sticky(told, content, documents):
     texts = [documents["html"], documents["md"], json.dumps(documents["json"])]
-    texts += [(each.path / "impact.md").read_text("utf-8") for each in content.impacts]
-    texts += [each.token.verdict for each in content.explanations]
+    texts += [(measured_impact.path / "impact.md").read_text("utf-8") for measured_impact in content.impacts]
+    texts += [explanation.token.verdict for explanation in content.explanations]
     assert len(texts) == 3 + 2 + 2
     for text in texts:
         assert not DENIALS.search(text), DENIALS.search(text)
-    said = explained(content, planted.PLANTED).token.verdict
-    assert "consistent with the run" in said or "too few texts and benign tokens to say" in said
+    verdict = explained(content, planted.PLANTED).token.verdict
+    assert "consistent with the run" in verdict or "too few texts and benign tokens to say" in verdict
 
 
 def test_an_unflagged_token_is_called_sticky_nowhere(content, documents):
-    found = next(each for each in documents["json"]["explanations"] if each["token"] == ORDINARY)
-    assert found["run_verdict"] == "benign"
-    assert f"{ORDINARY!r} (" in found["verdict"]
-    assert "the run calls it benign: " in found["verdict"]
-    for words in (found["verdict"], found["basis"], *found["findings"], *found["notes"]):
+    explanation = next(
+        candidate for candidate in documents["json"]["explanations"] if candidate["token"] == ORDINARY
+    )
+    assert explanation["run_verdict"] == "benign"
+    assert f"{ORDINARY!r} (" in explanation["verdict"]
+    assert "the run calls it benign: " in explanation["verdict"]
+    for words in (
+        explanation["verdict"],
+        explanation["basis"],
+        *explanation["findings"],
+        *explanation["notes"],
+    ):
         assert "sticky" not in words
         assert not re.search("severe|serious|mild|negligible", words)
-    assert {each["verdict"] for each in documents["json"]["flagged"]} == {"sticky"}
-    assert {each["token"] for each in documents["json"]["flagged"]} == {planted.PLANTED}
-    for each in content.impacts:
-        assert [token.token for token in each.record.tokens if token.kind == "sticky"] == [planted.PLANTED]
+    assert {flagged_row["verdict"] for flagged_row in documents["json"]["flagged"]} == {"sticky"}
+    assert {flagged_row["token"] for flagged_row in documents["json"]["flagged"]} == {planted.PLANTED}
+    for measured_impact in content.impacts:
+        assert [token.token for token in measured_impact.record.tokens if token.kind == "sticky"] == [
+            planted.PLANTED
+        ]
 
 
 def test_a_measurement_concludes_alike_everywhere(content, documents, capsys):
-    by_benign = {found.record.settings["benign"]: found for found in content.impacts}
-    for benign, found in by_benign.items():
-        (effect,) = found.effects.filter("main").to_dicts()
-        said = cost_sentence(effect, "sticky")
+    by_benign = {
+        measured_impact.record.settings["benign"]: measured_impact for measured_impact in content.impacts
+    }
+    for benign, measured_impact in by_benign.items():
+        (effect,) = measured_impact.effects.filter("main").to_dicts()
+        sentence = cost_sentence(effect, "sticky")
         if benign == 8:
-            assert "too few tokens to conclude (1 sticky token with 8 benign ones; 11 more would do)" in said
+            assert (
+                "too few tokens to conclude (1 sticky token with 8 benign ones; 11 more would do)" in sentence
+            )
         else:
-            assert f"(p = {effect['p_value']:.2g})." in said
-        show_impact(found, Format.TABLE)
+            assert f"(p = {effect['p_value']:.2g})." in sentence
+        show_impact(measured_impact, Format.TABLE)
         printed = " ".join(capsys.readouterr().out.split())
-        written = (found.path / "impact.md").read_text("utf-8")
-        figures = " ".join(each["alt"] for each in documents["json"]["figures"])
+        written = (measured_impact.path / "impact.md").read_text("utf-8")
+        figures = " ".join(figure["alt"] for figure in documents["json"]["figures"])
         for text in (documents["html"], documents["md"], figures, printed, written):
-            assert said in text
+            assert sentence in text
 
 
 def test_the_typical_pair_rises_about_as_much_as_the_lift(documents, told, row):

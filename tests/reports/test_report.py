@@ -66,8 +66,8 @@ def test_a_card_shows_both_measures_with_interval_and_threshold(run, html):
     assert lift.interval == f"{row['lift_sd_low']:.2f} to {row['lift_sd_high']:.2f} SD"
     assert (erased.threshold, lift.threshold) == ("sticky from 20%", "sticky from 0.25 SD")
     assert vector.strip is None
-    for shown in (erased.value, lift.value, f"90% interval {lift.interval}"):
-        assert shown in Page(html).text
+    for text in (erased.value, lift.value, f"90% interval {lift.interval}"):
+        assert text in Page(html).text
 
 
 def test_the_strip_of_a_card_has_one_scale(run):
@@ -76,9 +76,9 @@ def test_the_strip_of_a_card_has_one_scale(run):
     assert strip.high == 98  # the end of the scale
     row = run.sticky.row(0, named=True)
     lifts = (row["lift_sd_low"], row["lift_sd"], row["lift_sd_high"], 0.0, 0.25)
-    places = (strip.low, strip.value, strip.high, strip.ordinary, strip.threshold)
-    line = np.polyfit(lifts, places, 1)
-    assert np.polyval(line, lifts) == pytest.approx(places, abs=0.02)
+    positions = (strip.low, strip.value, strip.high, strip.ordinary, strip.threshold)
+    line = np.polyfit(lifts, positions, 1)
+    assert np.polyval(line, lifts) == pytest.approx(positions, abs=0.02)
 
 
 def test_no_card_argues_against_its_verdict(run_copy):
@@ -107,20 +107,20 @@ def test_the_harm_in_a_search_is_told(run_copy):
     record = json.loads((run_copy / "evidence.json").read_text("utf-8"))
     record["search"] = {"documents": 200, "copies": 8, "answering": 0.32, "unrelated": 0.05}
     (run_copy / "evidence.json").write_text(json.dumps(record), encoding="utf-8")
-    said = (
+    sentence = (
         "With 8 copies of '!', a document is in the top 10 for 1% of the queries that it answers (32% "
         "without copies, 19% with copies of an ordinary token)."
     )
-    assert said in Page(stickytoken.report(run_copy)).text
-    assert said in stickytoken.report(run_copy, format="md").replace("\\", "")
+    assert sentence in Page(stickytoken.report(run_copy)).text
+    assert sentence in stickytoken.report(run_copy, format="md").replace("\\", "")
     (worst,) = json.loads(stickytoken.report(run_copy, format="json"))["worst"]
-    assert said in worst["consequences"]
+    assert sentence in worst["consequences"]
 
 
 def test_what_a_lift_means_for_a_rank_stands_with_the_words(run, html):
     moved = run.moved(run.sticky["token_id"][0])
-    said = f"an average unrelated document outranks {moved.ahead:.0%} of the others in a search"
-    assert html.index(said) > html.index('<h2 id="words"')
+    sentence = f"an average unrelated document outranks {moved.ahead:.0%} of the others in a search"
+    assert html.index(sentence) > html.index('<h2 id="words"')
 
 
 def test_the_page_allows_its_own_scripts_by_hash_and_asks_for_nothing(html):
@@ -142,8 +142,9 @@ def test_the_page_allows_its_own_scripts_by_hash_and_asks_for_nothing(html):
 
 def test_every_figure_has_its_words_its_numbers_and_a_name(run, explained_run, measured):
     for folder in (run.path, explained_run, measured.path.parent):
-        content, page = read_content(folder), Page(stickytoken.report(folder))
-        explained = [figure for each in explained_tokens(content) for figure in each.figures]
+        content = read_content(folder)
+        page = Page(stickytoken.report(folder))
+        explained = [figure for token in explained_tokens(content) for figure in token.figures]
         figures = [*report_figures(content), *explained]
         names = [figure.name for figure in figures]
         assert set(page.data["figures"]) == set(names)
@@ -198,23 +199,23 @@ def test_the_contents_lead_to_every_part(html, run_copy):
     planted.edit_record(run_copy, result=None)
     for page in (html, stickytoken.report(run_copy)):
         contents = page[page.index('<nav class="contents"') : page.index("</nav>")]
-        parts = [part for part in section_ids(page) if part != "steps"]
-        assert re.findall('href="#([^"]+)"', contents) == parts
+        sections = [section for section in section_ids(page) if section != "steps"]
+        assert re.findall('href="#([^"]+)"', contents) == sections
 
 
 def test_a_run_of_the_method_std(planted_run):
     html = stickytoken.report(planted_run)
     figures = ["score-distribution", "rate-distribution", "symptom-curves", "rate-lift"]
-    assert [part for part in section_ids(html) if part in figures] == figures
+    assert [section for section in section_ids(html) if section in figures] == figures
     page = Page(html)
-    found = open_run(planted_run)
-    assert f"{found.result.sticky} sticky tokens by the paper's definition" in page.text
-    worst = found.sticky.row(0, named=True)
+    run_found = open_run(planted_run)
+    assert f"{run_found.result.sticky} sticky tokens by the paper's definition" in page.text
+    worst = run_found.sticky.row(0, named=True)
     rate = f"{worst['validation_rate']:.0%}"
     assert f"The worst, {worst['token']!r}, draws {rate} of the unrelated pairs together" in page.text
     assert "does not measure contraction" in page.text
     document = json.loads(stickytoken.report(planted_run, format="json"))
-    assert [row["token"] for row in document["flagged"]] == found.sticky["token"].to_list()
+    assert [row["token"] for row in document["flagged"]] == run_found.sticky["token"].to_list()
     assert "validation rate" in stickytoken.report(planted_run, format="md")
 
 
@@ -222,7 +223,7 @@ def test_a_run_without_evidence_says_what_is_missing_and_shows_the_rest(run_copy
     for name in ("evidence.json", "evidence.parquet"):
         (run_copy / name).unlink()
     html = stickytoken.report(run_copy)
-    assert section_ids(html) == [part for part in SECTIONS if part != "symptom-curves"]
+    assert section_ids(html) == [section for section in SECTIONS if section != "symptom-curves"]
     assert "made without symptom curves and example pairs. Run the same stickytoken detect" in Page(html).text
 
 
@@ -261,19 +262,19 @@ def test_a_vocabulary_with_thousands_of_sticky_tokens(run_copy):
 
 def test_a_damaged_file_is_named(run_copy):
     for name in ("evidence.parquet", "tokens.parquet", "vocabulary.parquet"):
-        whole = (run_copy / name).read_bytes()
+        content = (run_copy / name).read_bytes()
         (run_copy / name).write_bytes(b"PAR1")
         with pytest.raises(RunError, match=name.replace(".", r"\.")):
             stickytoken.report(run_copy)
         pl.DataFrame({"other": [1]}).write_parquet(run_copy / name)
         with pytest.raises(RunError, match=rf"{name.replace('.', '[.]')} has no column"):
             stickytoken.report(run_copy)
-        (run_copy / name).write_bytes(whole)
+        (run_copy / name).write_bytes(content)
 
 
 def test_what_cannot_be_reported_is_refused(run, run_copy, tmp_path):
     planted.edit_record(run_copy, schema_version=99)
-    for error, passed, options, said in (
+    for error, passed, options, phrase in (
         (RunError, [tmp_path / "absent"], {}, "no run folder"),
         (RunError, [tmp_path], {}, "is not a run folder"),
         (RunError, [run_copy], {}, "has schema version 99"),
@@ -283,7 +284,7 @@ def test_what_cannot_be_reported_is_refused(run, run_copy, tmp_path):
         (RunError, [run], {"out": tmp_path / "no" / "r.html"}, "there is no folder"),
         (InputError, [run, run.path, run], {}, "about one run, but 3 were passed: .* `stickytoken compare`"),
     ):
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=phrase):
             stickytoken.report(*passed, **options)
     planted.refused("report", run.path, run_copy, saying="`stickytoken compare`")
 
@@ -333,8 +334,8 @@ def test_the_steps_depend_on_what_was_found_and_whether_it_can_be_repaired(run, 
     assert commands(clean_run) == ["judge", "scan"]
     for step in (*next_steps(run), *next_steps(clean_run)):
         words = shlex.split(step.command)
-        shown = planted.command(words[1], "--help").stdout
-        assert all(word in shown for word in words if word.startswith("--"))
+        help_text = planted.command(words[1], "--help").stdout
+        assert all(word in help_text for word in words if word.startswith("--"))
     document = json.loads((run_copy / "run.json").read_text("utf-8"))
     for prompt, first in ({"prompt": "prompteol", "layer": -1}, "scan"), ({"prompt": ""}, "repair"):
         planted.edit_record(run_copy, model=document["model"] | {"loading": prompt})
@@ -348,9 +349,9 @@ def test_a_model_with_mild_tokens_alone_is_repaired_only_if_documents_repeat_the
     grades = ["mild"] * len(run.tokens)
     grades[run.tokens["token_id"].to_list().index(run.sticky["token_id"][-1])] = worst
     folder = retabled(severity=pl.Series(grades))
-    shown = planted.command("show", folder).stderr
-    assert f": stickytoken {first} " in shown
-    assert ("repair the model only if they do" in shown) is (worst == "mild")
+    message = planted.command("show", folder).stderr
+    assert f": stickytoken {first} " in message
+    assert ("repair the model only if they do" in message) is (worst == "mild")
     commands = [shlex.split(step.command)[1] for step in next_steps(open_run(folder))]
     assert sorted(commands) == ["check", "clean", "repair", "scan"]
     (purpose,) = (step.purpose for step in next_steps(open_run(folder)) if " clean " in step.command)
@@ -363,17 +364,17 @@ def test_a_verified_repair_is_used_and_not_written_again(run_copy, passed, first
     folder = run_copy / f"repair-{record.identity}"
     folder.mkdir()
     (folder / "repair.json").write_text(record.model_dump_json(), encoding="utf-8")
-    found = steps(read_content(run_copy))
-    assert [step.command.split()[1] for step in found] == [first, "scan", "clean", "check"]
+    listed_steps = steps(read_content(run_copy))
+    assert [step.command.split()[1] for step in listed_steps] == [first, "scan", "clean", "check"]
     assert ("verified on 2026-01-01:" in stickytoken.report(run_copy)) is bool(passed)
     assert f"stickytoken {first} " in planted.command("show", run_copy).stderr
 
 
 def test_a_folder_with_a_hostile_name_is_one_word(run, tmp_path):
-    place = shutil.copytree(run.path, tmp_path / "a $(b) 'c' <d>")
-    for step in next_steps(open_run(place))[:3]:
-        assert shlex.split(step.command)[2] == str(place)
-    html = stickytoken.report(place)
+    folder = shutil.copytree(run.path, tmp_path / "a $(b) 'c' <d>")
+    for step in next_steps(open_run(folder))[:3]:
+        assert shlex.split(step.command)[2] == str(folder)
+    html = stickytoken.report(folder)
     assert "<d>" not in html
     assert "$(b)" in html
 
@@ -412,8 +413,8 @@ def test_a_topical_token_stands_in_the_table_with_its_strongest_kind(retabled):
         return pl.when(token="!").then(pl.lit(value)).otherwise(pl.lit(others, pl.String))
 
     words = {"strongest_kind": "<b>law", "severity": "severe", "reason": "lifts <b>law"}
-    shown = {name: of_the_token(value) for name, value in words.items()}
-    folder = retabled(verdict=of_the_token("topical", "benign"), **shown)
+    words_shown = {name: of_the_token(value) for name, value in words.items()}
+    folder = retabled(verdict=of_the_token("topical", "benign"), **words_shown)
     html = stickytoken.report(folder)
     assert '<td data-label="reason">lifts &lt;b&gt;law</td>' in html
     assert '<td data-label="strongest kind">&lt;b&gt;law</td>' in html

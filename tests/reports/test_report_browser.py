@@ -183,7 +183,8 @@ def test_figures_are_saved_as_png_and_svg(browser, folder, tmp_path):
 def test_figures_are_replaced_whole_or_not_at_all(folder, tmp_path, monkeypatch):
     """Nothing is touched before everything is drawn, and a disk that fills up tears no file."""
     figures = report_figures(read_content(folder))[:1]
-    old, drawn = tmp_path / f"{figures[0].name}.png", []
+    old = tmp_path / f"{figures[0].name}.png"
+    figures_drawn = []
     old.write_bytes(b"old")
 
     def full(_):
@@ -192,8 +193,8 @@ def test_figures_are_replaced_whole_or_not_at_all(folder, tmp_path, monkeypatch)
     def draw(plots, paths, **_):
         for path in paths:
             path.write_bytes(b"new")
-            drawn.append(path)
-            if len(drawn) == 1:
+            figures_drawn.append(path)
+            if len(figures_drawn) == 1:
                 full(path)
 
     def contents():

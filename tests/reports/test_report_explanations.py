@@ -40,10 +40,10 @@ def test_the_section_stands_before_the_table_with_all_figures(explained_run):
     ids = [value for tag, name, value in page.attributes if (tag, name) == ("h2", "id")]
     assert ids[ids.index("explanations") + 1] == "flagged"
     tokens = explained_tokens(read_content(explained_run))
-    assert {each.token for each in tokens} == {"river", "garden"}
-    names = [f"explain-{each.token_id}-{kind}" for each in tokens for kind in KINDS]
+    assert {token.token for token in tokens} == {"river", "garden"}
+    names = [f"explain-{token.token_id}-{kind}" for token in tokens for kind in KINDS]
     assert [name for name in page.data["figures"] if name.startswith("explain-")] == names
-    assert all(each.verdict in page.text for each in tokens)
+    assert all(token.verdict in page.text for token in tokens)
 
 
 def test_markdown_and_json_say_the_same_and_all_figures_are_saved(explained_run, tmp_path, monkeypatch):
@@ -53,22 +53,26 @@ def test_markdown_and_json_say_the_same_and_all_figures_are_saved(explained_run,
     document = json.loads(stickytoken.report(explained_run, format="json", figures=tmp_path))
     text = stickytoken.report(explained_run, format="md")
     assert "\n## Why tokens stick\n" in text
-    stored, saved = read_content(explained_run).explanations, {path.stem for path in tmp_path.iterdir()}
-    for each, found in zip(document["explanations"], stored, strict=True):
-        assert each["verdict"] == found.token.verdict
-        assert saved.issuperset(figure["name"] for figure in each["figures"])
-        alts = {figure["name"].split("-")[-1]: figure["alt"] for figure in each["figures"]}
+    stored = read_content(explained_run).explanations
+    saved = {path.stem for path in tmp_path.iterdir()}
+    for explanation, stored_explanation in zip(document["explanations"], stored, strict=True):
+        assert explanation["verdict"] == stored_explanation.token.verdict
+        assert saved.issuperset(figure["name"] for figure in explanation["figures"])
+        alts = {figure["name"].split("-")[-1]: figure["alt"] for figure in explanation["figures"]}
         assert list(alts) == KINDS
-        assert f"### {each['token']}" in text
-        assert f"is {found.tables['pairs']['similarity_before'][0]:.3f} without" in alts["attribution"]
+        assert f"### {explanation['token']}" in text
+        assert (
+            f"is {stored_explanation.tables['pairs']['similarity_before'][0]:.3f} without"
+            in alts["attribution"]
+        )
 
 
 def test_explanations_of_elsewhere_are_shown_when_asked_for(explained_run, small_run, tmp_path):
     elsewhere = shutil.copytree(explained_run / "explain", tmp_path / "why")
     plain = Page(stickytoken.report(small_run.path))
     assert not any(name.startswith("explain-") for name in plain.data["figures"])
-    shown = Page(stickytoken.report(small_run.path, explanations=elsewhere))
-    assert shown.data["figures"] == Page(stickytoken.report(explained_run)).data["figures"]
+    page = Page(stickytoken.report(small_run.path, explanations=elsewhere))
+    assert page.data["figures"] == Page(stickytoken.report(explained_run)).data["figures"]
     result = planted.command("report", small_run.path, "-f", "md", "--explanations", elsewhere)
     assert "Why tokens stick" in result.stdout
 
@@ -84,9 +88,9 @@ def test_of_many_tokens_the_first_are_drawn_and_all_are_told_of(run_copy):
             change(other, tokens=[document["tokens"][0] | {"token_id": token_id, "token": token}])
     tokens = explained_tokens(read_content(run_copy))
     assert len(tokens) > 4
-    assert [bool(each.figures) for each in tokens] == [place < 4 for place in range(len(tokens))]
+    assert [bool(token.figures) for token in tokens] == [index < 4 for index in range(len(tokens))]
     page = Page(stickytoken.report(run_copy))
-    assert {each.token for each in tokens} <= set(page.tokens)
+    assert {token.token for token in tokens} <= set(page.tokens)
     assert page.tags.count("figure") == len(page.data["figures"])
 
 
@@ -142,11 +146,16 @@ def test_an_explanation_of_another_model_with_the_same_vocabulary_is_not_shown(r
     other = tiny.sentence_transformer(tiny.bert_backbone(tmp_path / "other", seed=1), normalize=True)
     corpus = collect_sentences(tiny.sentences(40), "test")
     out = run_copy / "explain"
-    found = explain(stickytoken.load_encoder(other), ["window"], sentences=corpus, settings=SMALL, out=out)
+    explanation = explain(
+        stickytoken.load_encoder(other), ["window"], sentences=corpus, settings=SMALL, out=out
+    )
     page = Page(stickytoken.report(run_copy))
     assert "explains another model, not that of the run (they differ in weights)" in page.text
-    assert {each.token.token for each in read_content(run_copy).explanations} == {"river", "garden"}
-    stranger = str(found.tokens[0].token_id)
+    assert {explanation.token.token for explanation in read_content(run_copy).explanations} == {
+        "river",
+        "garden",
+    }
+    stranger = str(explanation.tokens[0].token_id)
     shutil.copytree(out / stranger, tmp_path / "why" / stranger)
     with pytest.raises(RunError, match="run explain with the model of the run"):
         make_report(run_copy, explanations=tmp_path / "why")

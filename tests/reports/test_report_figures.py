@@ -25,7 +25,8 @@ from stickytoken.reports.figures.run import (
 )
 
 FINITE = st.floats(-1, 1, allow_nan=False)
-LIFT, CONTRACTION = Column("lift", "lift"), Column("contraction", "contraction")
+LIFT = Column("lift", "lift")
+CONTRACTION = Column("contraction", "contraction")
 LIFTS = Distribution("lifts", "Lifts", LIFT, {"ordinary": 0.0}, "")
 CLOUD = Scatter("cloud", "Cloud", LIFT, CONTRACTION, "")
 
@@ -120,9 +121,9 @@ def test_panels_stand_below_each_other_without_touching():
 def test_breakdowns_count_every_token_once():
     table = tokens(400, sticky=5)
     kinds, scripts, lengths, positions = breakdowns(table)
-    for part in (kinds, scripts, lengths, positions):
-        assert sum(part.examined) == 400
-        assert sum(part.sticky) == 5
+    for panel in (kinds, scripts, lengths, positions):
+        assert sum(panel.examined) == 400
+        assert sum(panel.sticky) == 5
     assert kinds.groups == ["whole word"]
     assert scripts.groups == ["Arabic", "Greek", "Latin"]
     assert lengths.examined[-1] == (table["length"] >= 10).sum()
@@ -180,8 +181,8 @@ def test_on_a_narrow_screen_long_tokens_are_cut_and_stay_text():
     tokens = [ComparedToken(text, [TokenInRun(0.5, 1.0, "sticky")]) for text in texts]
     changes = tokens_by_run(compared(tokens)).narrow
     for axis in ("yaxis", "yaxis2"):
-        shown = [text.strip("\u2068\u2069") for text in changes[f"{axis}.ticktext"]]
-        assert shown == ["short", "x" * 18, r"&lt;b&gt;\x1b" + "y" * 10 + "…"]
+        labels = [text.strip("\u2068\u2069") for text in changes[f"{axis}.ticktext"]]
+        assert labels == ["short", "x" * 18, r"&lt;b&gt;\x1b" + "y" * 10 + "…"]
 
 
 def test_tokens_that_no_run_measured_are_not_drawn():
@@ -229,7 +230,10 @@ def test_the_worst_tokens_of_a_run_have_their_intervals_and_stand_beside_the_oth
 def contrast(one, other):
     def luminance(color):
         levels = [level / 255 for level in bytes.fromhex(color.removeprefix("#"))]
-        linear = [each / 12.92 if each <= 0.03928 else ((each + 0.055) / 1.055) ** 2.4 for each in levels]
+        linear = [
+            channel / 12.92 if channel <= 0.03928 else ((channel + 0.055) / 1.055) ** 2.4
+            for channel in levels
+        ]
         return float(np.dot([0.2126, 0.7152, 0.0722], linear))
 
     low, high = sorted((luminance(one), luminance(other)))
@@ -252,8 +256,8 @@ def stored(explained_run):
 
 
 def figures(stored, **tables):
-    found = replace(stored, tables=stored.tables | tables)
-    return {figure.name.rpartition("-")[2]: figure for figure in explanation_figures(found)}
+    changed = replace(stored, tables=stored.tables | tables)
+    return {figure.name.rpartition("-")[2]: figure for figure in explanation_figures(changed)}
 
 
 def outside(measures, *layers):
@@ -267,9 +271,12 @@ def test_layers_are_drawn_in_order_with_the_benign_interval(stored):
     band, mean, token = figure.plot.data[:3]
     assert list(token.x) == list(mean.x) == table["layer"].to_list()
     assert list(token.y) == table["value"].to_list()
-    assert list(token.marker.symbol) == ["diamond" if each == 2 else "circle-open" for each in table["layer"]]
+    assert list(token.marker.symbol) == [
+        "diamond" if layer == 2 else "circle-open" for layer in table["layer"]
+    ]
     assert list(band.y) == [*table["benign_high"], *reversed(table["benign_low"].to_list())]
-    value, benign = table.filter(layer=2)["value"][0], table.filter(layer=2)["benign_mean"][0]
+    value = table.filter(layer=2)["value"][0]
+    benign = table.filter(layer=2)["benign_mean"][0]
     assert f"leaves the benign interval in layer 2 and is furthest from it in layer 2, at {value:.3f}" in (
         figure.alt
     )
@@ -301,29 +308,34 @@ def test_heads_are_in_their_places(stored):
 def test_intervals_are_bars_and_values_marks(stored):
     bar, mean, token = figures(stored)["pooling"].plot.data
     rows = {row["measure"]: row for row in stored.tables["measures"].to_dicts()}
-    shown = [rows[name] for name in ("pooling_share", "pooling_norm_share")]
-    np.testing.assert_allclose(np.add(bar.base, bar.x)[:2], [row["benign_high"] for row in shown])
-    assert list(token.x)[:2] == [row["value"] for row in shown]
-    assert list(mean.x)[:2] == [row["benign_mean"] for row in shown]
-    assert list(token.marker.symbol)[:2] == ["diamond" if row["outside"] else "circle-open" for row in shown]
+    rows_shown = [rows[name] for name in ("pooling_share", "pooling_norm_share")]
+    np.testing.assert_allclose(np.add(bar.base, bar.x)[:2], [row["benign_high"] for row in rows_shown])
+    assert list(token.x)[:2] == [row["value"] for row in rows_shown]
+    assert list(mean.x)[:2] == [row["benign_mean"] for row in rows_shown]
+    assert list(token.marker.symbol)[:2] == [
+        "diamond" if row["outside"] else "circle-open" for row in rows_shown
+    ]
 
 
 def test_the_matrix_has_every_cell_where_it_belongs_and_its_sums(stored):
     cells = stored.tables["attribution"].filter(pair=0)
     figure = figures(stored, attribution=cells.sample(fraction=1, shuffle=True, seed=0))["attribution"]
-    (drawn,) = figure.plot.data
-    last, right = cells["row"].max(), cells["column"].max()
+    (trace,) = figure.plot.data
+    last = cells["row"].max()
+    right = cells["column"].max()
     for row in cells.to_dicts():
-        assert drawn.z[row["row"]][row["column"]] == pytest.approx(row["value"], abs=1e-6)
+        assert trace.z[row["row"]][row["column"]] == pytest.approx(row["value"], abs=1e-6)
     between = cells.filter(pl.col("row") < last, pl.col("column") < right)
-    assert drawn.zmax == pytest.approx(between["value"].abs().max())
+    assert trace.zmax == pytest.approx(between["value"].abs().max())
     sums = cells.group_by("row").agg(pl.col("value").sum()).sort("row")["value"]
-    np.testing.assert_allclose([row[-1] for row in drawn.z], sums, atol=1e-5)
+    np.testing.assert_allclose([row[-1] for row in trace.z], sums, atol=1e-5)
     assert [row[3] for row in figure.table.rows[: last + 1]] == pytest.approx(sums.to_list())
-    assert abs(figure.table.rows[last + 1][3]) == pytest.approx(drawn.zmax)
-    parts = cells.filter(column=0).sort("row")["row_part"].to_list()
+    assert abs(figure.table.rows[last + 1][3]) == pytest.approx(trace.zmax)
+    token_parts = cells.filter(column=0).sort("row")["row_part"].to_list()
     edges = [
-        place + 0.5 for place in range(last) if (parts[place] == "copies") != (parts[place + 1] == "copies")
+        column + 0.5
+        for column in range(last)
+        if (token_parts[column] == "copies") != (token_parts[column + 1] == "copies")
     ]
     assert [shape.y0 for shape in figure.plot.layout.shapes if shape.xref == "x domain"] == edges
     pair = stored.tables["pairs"].filter(pair=0).row(0, named=True)
@@ -342,8 +354,8 @@ def test_the_place_of_a_row_is_its_share_of_the_vocabulary(stored):
 def test_nothing_is_shown_as_nothing(stored):
     empty = {name: table.clear() for name, table in stored.tables.items()}
     for name, figure in figures(stored, **empty).items():
-        said = "No similarity was attributed" if name == "attribution" else "This model does not expose"
-        assert figure.alt.startswith(said)
+        reason = "No similarity was attributed" if name == "attribution" else "This model does not expose"
+        assert figure.alt.startswith(reason)
         assert not figure.plot.data
         assert figure.plot.layout.annotations[0].text
         assert not figure.table.rows

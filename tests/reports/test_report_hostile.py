@@ -75,15 +75,15 @@ def test_in_markdown_it_is_text(hostile_run):
     page = Page(MarkdownIt("commonmark", {"html": True}).enable("table").render(text))
     usual = {"h1", "h2", "h3", "p", "strong", "ul", "li", "table", "thead", "tbody", "tr", "th", "td"}
     assert set(page.tags) <= usual
-    for shown in ATTACKS.values():
-        assert shown.strip() in page.text, shown
+    for escaped in ATTACKS.values():
+        assert escaped.strip() in page.text, escaped
 
 
 def test_markdown_of_a_text_renders_to_that_text():
-    for text, shown in ATTACKS.items():
+    for text, escaped in ATTACKS.items():
         page = Page(MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown(text)))
         assert set(page.tags) <= {"p"}
-        assert page.text.strip() == shown.strip()
+        assert page.text.strip() == escaped.strip()
 
 
 def test_in_json_it_comes_back_as_it_was(hostile_run):
@@ -160,13 +160,13 @@ def test_what_stands_in_the_folder_of_a_run_is_text(request, name):
     assert {"img", "iframe", "b"}.isdisjoint(page.tags)
     assert page.tags.count("script") == 3
     assert page.text.count(visible(EVIL)) > 10
-    drawn = json.dumps(page.data["figures"])
-    assert "&lt;img" in drawn
-    assert "<img" not in drawn
+    figures_json = json.dumps(page.data["figures"])
+    assert "&lt;img" in figures_json
+    assert "<img" not in figures_json
     assert_harmless(stickytoken.report(run, format="md"))
     assert "<img" not in stickytoken.report(run, format="md")
     document = json.loads(stickytoken.report(run, format="json"))
-    assert all(each["token"] == EVIL for each in document["explanations"])
+    assert all(explanation["token"] == EVIL for explanation in document["explanations"])
 
 
 @pytest.mark.parametrize("name", ["hostile_run", "hostile_explanations", "hostile_impact"])

@@ -28,20 +28,22 @@ def test_an_explanation_and_an_impact_of_a_token_show_the_same_benign_token_firs
     explain(planted_encoder, [planted.PLANTED], run=run_copy, settings=settings, out=run_copy / "explain")
     content = read_content(run_copy)
     (explained,), (measured,) = content.explanations, content.impacts
-    matches = [each.token for each in measured.record.tokens if each.matched_to == explained.token.token_id]
+    matches = [
+        token.token for token in measured.record.tokens if token.matched_to == explained.token.token_id
+    ]
     benign = explained.tables["benign"]["benign"].to_list()
     assert matches == benign[: files.FEW.benign]
     assert run_details(content)[f"impact {measured.path.name}"]["benign tokens"] == benign[:1]
 
 
 def impact_of(run):
-    (found,) = run.glob("impact-*")
-    return found
+    (impact_folder,) = run.glob("impact-*")
+    return impact_folder
 
 
 def test_the_figures_have_the_numbers_of_the_measurement(measured):
     html = stickytoken.report(measured.path.parent)
-    assert [each for each in re.findall(r'<h2 id="([^"]+)"', html) if each in FIGURES] == FIGURES
+    assert [section for section in re.findall(r'<h2 id="([^"]+)"', html) if section in FIGURES] == FIGURES
     assert measured.path.name in html
     content = read_content(measured.path.parent)
     figures = [figure for figure in report_figures(content) if figure.name in FIGURES]
@@ -61,9 +63,9 @@ def test_the_figures_have_the_numbers_of_the_measurement(measured):
 
 def test_markdown_has_the_tables_and_json_the_numbers(measured):
     text = stickytoken.report(measured.path.parent, format="md")
-    part = text[text.index("## What copies cost") : text.index("## All flagged tokens")]
-    assert part.count("\n| ---") == 3
-    assert "| sts | spearman |" in part
+    section_text = text[text.index("## What copies cost") : text.index("## All flagged tokens")]
+    assert section_text.count("\n| ---") == 3
+    assert "| sts | spearman |" in section_text
     document = json.loads(stickytoken.report(measured.path.parent, format="json"))
     figures = {figure["name"]: figure for figure in document["figures"]}
     names = "copies hits_sticky hits_benign ratio ratio_low ratio_high rank_sticky rank_benign"
@@ -95,11 +97,13 @@ def test_a_measurement_that_is_not_finished_or_damaged_is_named_and_the_rest_is_
 def test_the_latest_measurement_comes_first_and_old_ones_are_counted(run_copy):
     first = impact_of(run_copy)
     record = json.loads((first / "impact.json").read_text("utf-8"))
-    for place in range(4):
-        later = Path(shutil.copytree(first, run_copy / f"impact-{place}"))
-        changed = record | {"started": f"2099-01-0{place + 1}T00:00:00+00:00"}
+    for number in range(4):
+        later = Path(shutil.copytree(first, run_copy / f"impact-{number}"))
+        changed = record | {"started": f"2099-01-0{number + 1}T00:00:00+00:00"}
         (later / "impact.json").write_text(json.dumps(changed), encoding="utf-8")
-    assert [each.path.name for each in impacts_in(run_copy)[0]][:4] == [f"impact-{k}" for k in (3, 2, 1, 0)]
+    assert [impact.path.name for impact in impacts_in(run_copy)[0]][:4] == [
+        f"impact-{k}" for k in (3, 2, 1, 0)
+    ]
     html = stickytoken.report(run_copy)
     assert html.count('<h2 id="impact-costs') == 3
     assert "only the latest 3 of 5 impact measurements in the run folder are shown" in html
@@ -108,16 +112,16 @@ def test_the_latest_measurement_comes_first_and_old_ones_are_counted(run_copy):
 def test_what_is_missing_stays_missing(run_copy):
     for name, columns in TABLES.items():
         numbers = [name for name, kind in columns.items() if kind is pl.Float64]
-        missing = [each for each in numbers if "hits" not in each and "rank" not in each]
+        missing = [name for name in numbers if "hits" not in name and "rank" not in name]
         table = pl.read_parquet(impact_of(run_copy) / name)
-        table = table.with_columns(pl.lit(None, pl.Float64).alias(each) for each in missing)
+        table = table.with_columns(pl.lit(None, pl.Float64).alias(name) for name in missing)
         table.write_parquet(impact_of(run_copy) / name)
     page = Page(stickytoken.report(run_copy))
     assert "nan" not in page.text.lower()
     assert "NaN" not in json.dumps(page.data)
     assert "spearman is not defined" in page.text
     document = json.loads(stickytoken.report(run_copy, format="json"))
-    costs_shown = next(each for each in document["figures"] if each["name"] == "impact-costs")
+    costs_shown = next(figure for figure in document["figures"] if figure["name"] == "impact-costs")
     assert {tuple(row[3:]) for row in costs_shown["rows"]} == {(None,) * 9}
 
 

@@ -45,23 +45,23 @@ def small_batches(monkeypatch):
 
 def test_documents_with_copies_are_found_and_no_others(scanned_run):
     texts = scanned.documents(60, range(10, 13))
-    found = scan(scanned_run, texts)
-    assert found["number"].to_list() == [10, 11, 12]
-    assert found["words"].to_list() == [[{"text": scanned.STICKY, "copies": scanned.COPIES}]] * 3
-    assert found["kinds"].to_list() == [["flagged"]] * 3
+    found_documents = scan(scanned_run, texts)
+    assert found_documents["number"].to_list() == [10, 11, 12]
+    assert found_documents["words"].to_list() == [[{"text": scanned.STICKY, "copies": scanned.COPIES}]] * 3
+    assert found_documents["kinds"].to_list() == [["flagged"]] * 3
     shares = [len(scanned.copies()) / len(texts[number]) for number in (10, 11, 12)]
-    assert found["share"].to_list() == pytest.approx(shares)
+    assert found_documents["share"].to_list() == pytest.approx(shares)
     assert scan(scanned_run, [f"{scanned.STICKY} is a word", "another"]).is_empty()
 
 
 @pytest.mark.usefixtures("small_batches")
 def test_other_processes_find_the_same_and_sources_are_counted(scanned_run):
     texts = scanned.documents(100, range(90, 100))
-    rows = [{"text": text, "source": "web" if place < 93 else "wiki"} for place, text in enumerate(texts)]
+    rows = [{"text": text, "source": "web" if number < 93 else "wiki"} for number, text in enumerate(texts)]
     alone = scan_documents(scanned_run, rows, workers=1)
     together = scan_documents(scanned_run, rows, workers=2)
     assert together.documents.equals(alone.documents)
-    counts = [(each.source, each.documents, each.found) for each in alone.result.sources]
+    counts = [(source.source, source.documents, source.found) for source in alone.result.sources]
     assert counts == [("wiki", 7, 7), ("web", 93, 3)]
     assert together.result.model_copy(update={"seconds": alone.result.seconds}) == alone.result
 
@@ -76,7 +76,7 @@ def test_a_worker_that_dies_is_an_error_of_one_line(scanned_run, monkeypatch):
 @pytest.mark.usefixtures("small_batches")
 def test_a_stopped_scan_continues_where_it_was(scanned_run, tmp_path):
     texts = scanned.documents(80, range(70, 80))
-    whole = scan_documents(scanned_run, texts, out=tmp_path / "whole", workers=1)
+    uninterrupted = scan_documents(scanned_run, texts, out=tmp_path / "whole", workers=1)
 
     def stop(progress):
         if progress.done >= 40:
@@ -87,15 +87,15 @@ def test_a_stopped_scan_continues_where_it_was(scanned_run, tmp_path):
     with pytest.raises(RunError, match="not finished"):
         open_scan(tmp_path / "scan")
     steps = []
-    found = scan_documents(scanned_run, texts, out=tmp_path / "scan", workers=1, progress=steps.append)
-    assert found.documents.equals(whole.documents)
+    continued = scan_documents(scanned_run, texts, out=tmp_path / "scan", workers=1, progress=steps.append)
+    assert continued.documents.equals(uninterrupted.documents)
     assert steps[-1].computed == 80 - 40
     # A finished scan searches the batches that changed.
     texts[44] += " " + scanned.copies()
-    found = scan(scanned_run, texts, out=tmp_path / "scan", workers=1, progress=steps.append)
-    assert found["number"].to_list() == [44, *range(70, 80)]
+    continued = scan(scanned_run, texts, out=tmp_path / "scan", workers=1, progress=steps.append)
+    assert continued["number"].to_list() == [44, *range(70, 80)]
     assert steps[-1].computed == 8
-    assert open_scan(tmp_path / "scan").documents.equals(found)
+    assert open_scan(tmp_path / "scan").documents.equals(continued)
 
 
 def test_a_finding_in_a_whole_file_has_the_line_of_the_file(scanned_run, tmp_path):
@@ -110,8 +110,8 @@ def test_scans_of_a_run_folder_are_listed_and_damaged_or_different_ones_named(sc
         scan(scanned_run, tmp_path / "docs.txt", out=tmp_path / "scan-1")
     scan(scanned_run, ["a text"], out=tmp_path / "scan-2")
     (tmp_path / "scan-2" / "scan.json").write_text("{")
-    found, unread = scans_in(tmp_path)
-    assert [each.path.name for each in found] == ["scan-1"]
+    scans_found, unread = scans_in(tmp_path)
+    assert [scan_found.path.name for scan_found in scans_found] == ["scan-1"]
     assert len(unread) == 1
 
 
@@ -129,28 +129,33 @@ GUESS = " ".join(f"word{number} zebra" if number % 2 else f"word{number}" for nu
 
 
 def test_what_is_only_suspected_is_counted_apart(scanned_run):
-    found = scan_documents(scanned_run, ["a text", scanned.copies(), GUESS])
-    assert (found.result.found, found.result.suspected) == (1, 1)
-    assert found.documents["kinds"].to_list() == [["flagged"], ["suspected"]]
-    assert headline(found) == "1 of 3 documents has findings (flagged token: 1); 1 more is only suspected"
-    assert [finding.rule for finding in scan_findings(found)] == ["document-copies", "document-suspected"]
+    scan_found = scan_documents(scanned_run, ["a text", scanned.copies(), GUESS])
+    assert (scan_found.result.found, scan_found.result.suspected) == (1, 1)
+    assert scan_found.documents["kinds"].to_list() == [["flagged"], ["suspected"]]
+    assert (
+        headline(scan_found) == "1 of 3 documents has findings (flagged token: 1); 1 more is only suspected"
+    )
+    assert [finding.rule for finding in scan_findings(scan_found)] == [
+        "document-copies",
+        "document-suspected",
+    ]
     only = scan_documents(scanned_run, ["a text", GUESS])
     assert headline(only) == "none of 2 documents has findings; 1 is only suspected"
 
 
 def test_a_scan_of_the_first_version_has_today_s_names():
-    found = open_scan(Path(__file__).parents[1] / "data" / "scan_schema_1")
-    assert found.documents["kinds"].to_list() == [["flagged"], ["special"], ["repetition"], ["suspected"]]
-    assert (found.result.found, found.result.suspected) == (3, 1)
-    assert set(found.result.kinds) == {"flagged", "special", "repetition", "suspected"}
+    old_scan = open_scan(Path(__file__).parents[1] / "data" / "scan_schema_1")
+    assert old_scan.documents["kinds"].to_list() == [["flagged"], ["special"], ["repetition"], ["suspected"]]
+    assert (old_scan.result.found, old_scan.result.suspected) == (3, 1)
+    assert set(old_scan.result.kinds) == {"flagged", "special", "repetition", "suspected"}
 
 
 def test_a_long_document_is_searched_in_segments_and_nothing_else_is_lost(scanned_run, monkeypatch):
     before, behind = scanned.documents(2)
     text = f"{before} {scanned.copies()} {behind}"
-    whole = find_spans(text, scanned.RULES)
+    spans_of_text = find_spans(text, scanned.RULES)
     monkeypatch.setattr(spans, "_SEGMENT", 100)
-    assert find_spans(text, scanned.RULES) == whole
+    assert find_spans(text, scanned.RULES) == spans_of_text
     run = "very very very very"
     (span,) = find_spans(f"{before * 3} {run} good", scanned.RULES)
     assert (span.first_end - span.start, span.end - span.start) == (len("very"), len(run))
@@ -166,13 +171,13 @@ def test_the_sample_depends_on_no_order_and_a_document_that_is_there_twice_is_dr
     texts = scanned.documents(340, range(1))
     shuffled = Random(0).sample(texts, len(texts))
     one, other = (
-        scan_documents(scanned_run, each, encoder=encoder, effect="predicted").result.effect
-        for each in (texts, shuffled)
+        scan_documents(scanned_run, order, encoder=encoder, effect="predicted").result.effect
+        for order in (texts, shuffled)
     )
     assert one.spread == other.spread
     repeated = [*texts[:40], *[texts[39]] * 60]
-    found = scan_documents(scanned_run, repeated, encoder=encoder, effect="predicted").result.effect
-    assert found.queries + found.reference == 39
+    result = scan_documents(scanned_run, repeated, encoder=encoder, effect="predicted").result.effect
+    assert result.queries + result.reference == 39
 
 
 def test_batches_end_at_a_number_of_documents_or_a_size(scanned_run, tmp_path, monkeypatch):
@@ -199,11 +204,13 @@ def encoder(scanned_run):
 @pytest.fixture(scope="module")
 def texts():
     """Clean documents, and documents with different numbers of copies in different places."""
-    found = scanned.documents(120)
+    documents_found = scanned.documents(120)
     for number in PLANTED:
         copies = scanned.copies(4 + COUNTS[number % len(COUNTS)])
-        found[number] = f"{found[number]} {copies}" if number % 3 else f"{copies} {found[number]}"
-    return found
+        documents_found[number] = (
+            f"{documents_found[number]} {copies}" if number % 3 else f"{copies} {documents_found[number]}"
+        )
+    return documents_found
 
 
 @pytest.fixture(scope="module")
@@ -219,10 +226,8 @@ def units(encoder, texts):
 def test_the_shift_is_the_mean_change_of_similarity(measured, encoder, texts):
     rest = [CLEANER(texts[number]).strip() for number in PLANTED]
     queries = units(encoder, QUERIES)
-    after, before = (
-        units(encoder, [texts[number] for number in PLANTED]) @ queries.T,
-        units(encoder, rest) @ queries.T,
-    )
+    after = units(encoder, [texts[number] for number in PLANTED]) @ queries.T
+    before = units(encoder, rest) @ queries.T
     assert measured.documents["number"].to_list() == list(PLANTED)
     np.testing.assert_allclose(measured.documents["shift"], (after - before).mean(axis=1), atol=1e-6)
     spread = measured.result.effect.spread
@@ -256,12 +261,15 @@ def test_a_prediction_is_the_way_that_a_document_was_drawn(scanned_run, encoder,
     texts = [*texts, f"{texts[0]} {scanned.copies()} {profiled.WORDS[1]} " + f"{profiled.WORDS[9]} " * 8]
     found = scan(run, texts, encoder=encoder, effect="predicted", queries=QUERIES)
     clean = [text for text in texts if not find_spans(text, scanned.RULES)]
-    center, queries = units(encoder, clean).mean(axis=0), units(encoder, QUERIES).mean(axis=0)
+    center = units(encoder, clean).mean(axis=0)
+    queries = units(encoder, QUERIES).mean(axis=0)
     mixtures = 0
     for number, predicted in found.select("number", "predicted").iter_rows():
         text = texts[number]
-        whole, rest = (encoder.tokenize([each])[0].ids for each in (text, CLEANER(text).strip()))
-        removed = Counter(whole) - Counter(rest)
+        whole_ids, rest = (
+            encoder.tokenize([text_form])[0].ids for text_form in (text, CLEANER(text).strip())
+        )
+        removed = Counter(whole_ids) - Counter(rest)
         mixtures += len(removed) > 1
         rows = [effects.ids.tolist().index(token_id) for token_id in removed]
         contraction = np.minimum(effects.contraction[rows], 0.9)
@@ -273,26 +281,26 @@ def test_a_prediction_is_the_way_that_a_document_was_drawn(scanned_run, encoder,
 
 
 def test_a_prediction_needs_no_document_without_copies(measured, scanned_run, encoder, texts):
-    both = measured.documents.select("shift", "predicted")
+    shifts = measured.documents.select("shift", "predicted")
     agreement = measured.result.effect.agreement
-    assert spearmanr(both["shift"], both["predicted"]).statistic == pytest.approx(agreement)
+    assert spearmanr(shifts["shift"], shifts["predicted"]).statistic == pytest.approx(agreement)
     alone = scan_documents(scanned_run, texts, encoder=encoder, effect="predicted", queries=QUERIES)
-    np.testing.assert_allclose(alone.documents["predicted"], both["predicted"], atol=1e-6)
+    np.testing.assert_allclose(alone.documents["predicted"], shifts["predicted"], atol=1e-6)
     assert alone.documents["shift"].null_count() == len(PLANTED)
     assert alone.result.effect.agreement is None
     assert alone.documents["effect"].null_count() == 0
 
 
 def test_clean_documents_stand_for_queries_and_copies_alone_have_no_effect(scanned_run, encoder, texts):
-    found = scan_documents(scanned_run, [*texts, scanned.copies()], encoder=encoder, effect="measured")
-    effect = found.result.effect
+    scan_found = scan_documents(scanned_run, [*texts, scanned.copies()], encoder=encoder, effect="measured")
+    effect = scan_found.result.effect
     assert (effect.queries, effect.reference, effect.nothing_left) == (48, 48, 1)
     assert effect.queries_from == "the first words of 48 documents"
-    last = found.documents.to_dicts()[-1]
+    last = scan_found.documents.to_dicts()[-1]
     assert (last["effect"], last["severity"]) == (None, None)
-    assert found.worst["number"][-1] == len(texts)
-    found = scan_documents(scanned_run, ["a text"], encoder=encoder, effect="measured")
-    assert (found.result.effect, found.result.found) == (None, 0)
+    assert scan_found.worst["number"][-1] == len(texts)
+    scan_found = scan_documents(scanned_run, ["a text"], encoder=encoder, effect="measured")
+    assert (scan_found.result.effect, scan_found.result.found) == (None, 0)
 
 
 @pytest.mark.parametrize("effect", ["measured", "predicted"])
@@ -300,9 +308,9 @@ def test_copies_that_the_model_does_not_read_have_no_effect(scanned_run, encoder
     monkeypatch.setattr("stickytoken.scanning._passes.content_limit", lambda _: 24)
     unread = f"{' '.join(texts[:3])} {scanned.copies(12)}"
     assert len(encoder.tokenize([" ".join(texts[:3])])[0].ids) > 24
-    found = scan(scanned_run, [*texts, unread], encoder=encoder, effect=effect).row(-1, named=True)
-    assert (found["number"], found["predicted"]) == (len(texts), 0)
-    assert found["shift"] == (0 if effect == "measured" else None)
+    last_row = scan(scanned_run, [*texts, unread], encoder=encoder, effect=effect).row(-1, named=True)
+    assert (last_row["number"], last_row["predicted"]) == (len(texts), 0)
+    assert last_row["shift"] == (0 if effect == "measured" else None)
 
 
 def test_effects_are_kept_until_what_they_rest_on_changes(scanned_run, encoder, texts, tmp_path):
@@ -338,7 +346,8 @@ def test_what_effects_need_is_said(scanned_run, encoder, texts, tmp_path):
 def place(scanned_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("documents")
     texts = scanned.documents(60, range(5, 9))
-    ids, sources = [f"d{number}" for number in range(60)], ["wiki", "web"] * 30
+    ids = [f"d{number}" for number in range(60)]
+    sources = ["wiki", "web"] * 30
     pl.DataFrame({"_id": ids, "text": texts, "source": sources}).write_ndjson(folder / "own.jsonl")
     (folder / "own.txt").write_text("\n".join(texts) + "\n")
     return folder
@@ -368,10 +377,12 @@ def test_sarif_names_file_and_line(scanned_run, place, tmp_path, monkeypatch):
     result = command("scan", scanned_run, place / "own.txt", "--out", out, "--scan-folder", tmp_path / "scan")
     assert result.exit_code == 0, result.stderr
     run = json.loads(out.read_text())["runs"][0]
-    found = [each["locations"][0]["physicalLocation"] for each in run["results"]]
-    assert {each["artifactLocation"]["uri"] for each in found} == {"own.txt"}
-    assert sorted(each["region"]["startLine"] for each in found) == [number + 1 for number in range(5, 9)]
-    assert {each["ruleId"] for each in run["results"]} == {"document-copies"}
+    locations = [sarif_result["locations"][0]["physicalLocation"] for sarif_result in run["results"]]
+    assert {location["artifactLocation"]["uri"] for location in locations} == {"own.txt"}
+    assert sorted(location["region"]["startLine"] for location in locations) == [
+        number + 1 for number in range(5, 9)
+    ]
+    assert {sarif_result["ruleId"] for sarif_result in run["results"]} == {"document-copies"}
 
 
 def places_in_sarif(scanned_run, tmp_path, source):
@@ -380,8 +391,8 @@ def places_in_sarif(scanned_run, tmp_path, source):
     assert result.exit_code == 0, result.stderr
     (run,) = json.loads(out.read_text())["runs"]
     locations = [result["locations"][0]["physicalLocation"] for result in run["results"]]
-    assert sorted(place["region"]["startLine"] for place in locations) == [6, 7, 8, 9]
-    return {tuple(place["artifactLocation"].values()) for place in locations}
+    assert sorted(location["region"]["startLine"] for location in locations) == [6, 7, 8, 9]
+    return {tuple(location["artifactLocation"].values()) for location in locations}
 
 
 def test_sarif_of_standard_input_has_a_place(scanned_run, place, monkeypatch):
@@ -412,8 +423,8 @@ def test_effects_are_shown_and_reported(scanned_run, place):
     assert '<h2 id="documents">Documents with copies</h2>' in page
     assert f"<mark>{scanned.copies()}</mark>" in page
     assert "## Documents with copies" in report(scanned_run, format="md")
-    (shown,) = json.loads(report(scanned_run, format="json"))["scans"]
-    assert len(shown["documents"]) == 4
+    (scan_record,) = json.loads(report(scanned_run, format="json"))["scans"]
+    assert len(scan_record["documents"]) == 4
 
 
 @pytest.mark.parametrize(("column", "value"), [("excerpt", None), ("moves_up", math.inf)])

@@ -48,9 +48,9 @@ def port(made):
 @pytest.fixture
 def place(made, request, tmp_path, monkeypatch):
     folder, run = made
-    own = OWN_NAMES.get(request.node.callspec.params["page"], {})
-    names = dict.fromkeys((*MODELS, *own.get("models", ())), "all-MiniLM-L6-v2")
-    names |= dict.fromkeys((*RUNS, *(f"runs/{name}" for name in own.get("runs", ()))), run)
+    own_names = OWN_NAMES.get(request.node.callspec.params["page"], {})
+    names = dict.fromkeys((*MODELS, *own_names.get("models", ())), "all-MiniLM-L6-v2")
+    names |= dict.fromkeys((*RUNS, *(f"runs/{name}" for name in own_names.get("runs", ()))), run)
     workshop.copied(folder, tmp_path / "place", names)
     monkeypatch.chdir(tmp_path / "place")
     return tmp_path / "place"

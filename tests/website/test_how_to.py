@@ -19,7 +19,9 @@ import workshop
 
 PAGES = how_to.how_to_pages()
 DESCRIBED = [
-    " ".join(each.split()) for page in PAGES for each in re.findall(r'`(\{"[^`]*)`', how_to.text_of(page))
+    " ".join(shown_json.split())
+    for page in PAGES
+    for shown_json in re.findall(r'`(\{"[^`]*)`', how_to.text_of(page))
 ]
 # Commands of the overview that a page of their own has too are executed there.
 ON_OTHER_PAGES = [
@@ -113,7 +115,8 @@ ON_EVERY_RUN = "ci.md"
     "page", [pytest.param(page, marks=[] if page == ON_EVERY_RUN else pytest.mark.nightly) for page in PAGES]
 )
 def test_a_page_works_as_written(page, place, port):
-    names, wrong = given(), []
+    names = given()
+    wrong = []
     for kind, text in how_to.steps_of(how_to.text_of(page)):
         if of(NOT_EXECUTED, text) is not None or (page == "usage.md" and (kind, text) in ON_OTHER_PAGES):
             continue
@@ -152,10 +155,10 @@ def type_in(line, place, port):
         return []
     done = how_to.run_line(line)
     if line.startswith("stickytoken detect") and (
-        made := re.search(r"; run: (\S+)$", done.stdout, re.MULTILINE)
+        run_line := re.search(r"; run: (\S+)$", done.stdout, re.MULTILINE)
     ):
         shutil.rmtree(place / "RUN")
-        shutil.copytree(place / made[1], place / "RUN")
+        shutil.copytree(place / run_line[1], place / "RUN")
     as_said = done.returncode == (of(STATUSES, line) or 0) and "Traceback" not in done.stderr
     return [] if as_said else [f"{line}\nstatus {done.returncode}\n{done.stdout}\n{done.stderr}"]
 

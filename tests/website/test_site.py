@@ -35,15 +35,15 @@ def test_pages_fetch_nothing_from_other_hosts(site):
 
 
 def test_the_site_shows_titles_and_whole_sentences():
-    said = "all of it, " * 12
+    sentence = "all of it, " * 12
     text = "See [repair.md](repair.md#a), [x](repair.md).\n\n"
-    block = f"```console\n$ a {said}\n{said}end\n1  {said}\n```\n"
-    found = readable(text + block, {"repair": "Repairing a model"})
-    assert found.startswith("See [Repairing a model](repair.md#a), [x](repair.md).")
-    assert f"$ a {said}\n" in found
-    assert f"1  {said}\n" in found
-    folded = found.split(f"$ a {said}\n")[1].split("1  ")[0]
-    assert " ".join(folded.split()) == f"{said}end"
+    block = f"```console\n$ a {sentence}\n{sentence}end\n1  {sentence}\n```\n"
+    page = readable(text + block, {"repair": "Repairing a model"})
+    assert page.startswith("See [Repairing a model](repair.md#a), [x](repair.md).")
+    assert f"$ a {sentence}\n" in page
+    assert f"1  {sentence}\n" in page
+    folded = page.split(f"$ a {sentence}\n")[1].split("1  ")[0]
+    assert " ".join(folded.split()) == f"{sentence}end"
     assert max(map(len, folded.splitlines())) <= 96
 
 
@@ -66,9 +66,9 @@ def test_search_knows_the_terms_of_the_project(site):
 def test_the_reference_has_every_public_name_with_its_docstring(site):
     html = (site / "reference" / "python.html").read_text("utf-8")
     for name in set(stickytoken.__all__) - {"__version__"}:
-        found = getattr(stickytoken, name)
-        assert f'id="{found.__module__}.{found.__qualname__}"' in html
-        first = re.split(r"[`*<&\n]", found.__doc__.strip())[0].strip()
+        public_object = getattr(stickytoken, name)
+        assert f'id="{public_object.__module__}.{public_object.__qualname__}"' in html
+        first = re.split(r"[`*<&\n]", public_object.__doc__.strip())[0].strip()
         assert first in html, name
 
 
@@ -83,8 +83,8 @@ def test_the_reference_of_commands_has_every_command_and_option():
 
 def test_links_of_the_readme_lead_to_pages_and_code_is_left_alone():
     rest = " [c](https://example.org/docs/x)\n```\n[d](docs/e)\n```\n"
-    found = moved(f"[a](docs/usage.md#python) [b](CHANGELOG.md){rest}")
-    assert found == f"[a](usage.md#python) [b](changelog.md){rest}"
+    page = moved(f"[a](docs/usage.md#python) [b](CHANGELOG.md){rest}")
+    assert page == f"[a](usage.md#python) [b](changelog.md){rest}"
 
 
 def test_every_page_is_in_the_menu():
@@ -113,7 +113,7 @@ def test_on_a_phone_code_wraps_and_columns_scroll(site, browser):
         page.wait_for_selector("pre > code.scrolls")
         columns = page.evaluate(f"{wide}.map(each => each.textContent)")
         assert columns
-        assert all("  " in each for each in columns)
+        assert all("  " in column for column in columns)
     page.close()
 
 
@@ -127,7 +127,7 @@ def test_search_answers_in_a_browser_without_a_server(site, browser):
     page.keyboard.press("Control+k")
     page.keyboard.type("severity")
     page.get_by_text("Severity says how much further").first.wait_for()
-    assert [each for each in heard if not each.startswith("file:")] == []
+    assert [message for message in heard if not message.startswith("file:")] == []
     page.close()
 
 
@@ -135,9 +135,9 @@ def test_search_answers_in_a_browser_without_a_server(site, browser):
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
 def test_the_pages_are_accessible(site, browser, width, scheme):
     page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 844})
-    found = []
+    all_findings = []
     for name in LOOKED_AT:
         page.goto((site / f"{name}.html").as_uri())
-        found += [f"{name}: {line}" for line in violations(page)]
+        all_findings += [f"{name}: {line}" for line in violations(page)]
     page.close()
-    assert found == []
+    assert all_findings == []

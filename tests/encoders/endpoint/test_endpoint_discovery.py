@@ -58,7 +58,8 @@ def test_the_longest_text_is_found_to_the_token(serve, limit, long, said):
 
 
 def test_the_noise_between_calls_is_measured(serve):
-    quiet, noisy = serve().encoder(), serve(noise=0.01).encoder()
+    quiet = serve().encoder()
+    noisy = serve(noise=0.01).encoder()
     assert quiet.noise < 1e-7
     # Both vectors of a cosine carry noise of this size in the direction of the other.
     assert 0.003 < noisy.noise < 0.03

@@ -43,7 +43,8 @@ def test_it_is_an_encoder_of_texts_with_the_vectors_of_the_model(serve, encoder)
 
 
 def test_what_was_answered_is_never_sent_again_but_to_another_port(serve):
-    served, other = serve(), serve()
+    served = serve()
+    other = serve()
     first = served.encoder()
     vectors = first.encode(TEXTS)
     identity, seen = first.identity, served.server.seen
@@ -60,7 +61,8 @@ def test_what_was_answered_is_never_sent_again_but_to_another_port(serve):
 
 def test_a_prompt_goes_before_every_text_and_into_the_identity(serve, encoder):
     served = serve()
-    plain, prompted = served.encoder(), served.encoder(prompt="the quick ")
+    plain = served.encoder()
+    prompted = served.encoder(prompt="the quick ")
     np.testing.assert_array_equal(prompted.encode(["river"]), encoder.encode(["the quick river"]))
     assert prompted.content_ids(["river"]) == encoder.content_ids(["the quick river"])
     assert prompted.identity != plain.identity
@@ -318,7 +320,8 @@ SENTENCES = tiny.sentences(200)
 
 def test_the_estimate_is_what_the_server_counts(serve):
     served = serve()
-    found, server = served.encoder(), served.server
+    found = served.encoder()
+    server = served.server
     texts = [*SENTENCES, *tiny.WORDS, *(f"{SENTENCES[0]} {' '.join([word] * 8)}" for word in tiny.WORDS)]
     estimate = estimate_cost(found, lambda stand_in: stand_in.encode(texts))
     before = server.seen, server.tokens
@@ -403,7 +406,9 @@ def test_a_server_is_left_alone_as_long_as_it_asks_for(serve, encoder, monkeypat
     served = serve(batch_limit=8, retry_after=asked)
     found = served.encoder()
     served.server.behaviour.faults.extend([None, *["429"] * (6 if least < 1 else 1)])
-    waits, arrivals, answer = [], [], served.server.answer
+    waits = []
+    arrivals = []
+    answer = served.server.answer
     monkeypatch.setattr(
         served.server, "answer", lambda *asked: (arrivals.append(time.monotonic()), answer(*asked))[1]
     )
@@ -505,7 +510,8 @@ def test_a_server_that_is_restarted_in_the_middle_is_waited_for(encoder, bert_fo
 
 def test_a_redirect_takes_the_texts_along_and_not_the_key(serve, encoder, monkeypatch):
     monkeypatch.setenv("STICKYTOKEN_API_KEY", "sk-planted-0123456789")
-    served, other = serve(), serve()
+    served = serve()
+    other = serve()
     found = served.encoder()
     served.server.behaviour.elsewhere = f"{other.url.replace('127.0.0.1', 'localhost')}/embeddings"
     served.server.behaviour.faults.append("redirect")

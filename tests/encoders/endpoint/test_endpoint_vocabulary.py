@@ -138,7 +138,8 @@ def test_the_documented_example_of_another_service_runs(bert_folder, monkeypatch
         return httpx.Response(200, json={"embeddings": dict.fromkeys(asked["embedding_types"], found)})
 
     monkeypatch.setattr(httpx, "post", httpx.Client(transport=httpx.MockTransport(answer)).post)
-    code, names = code.replace("Cohere/multilingual-22-12", str(bert_folder)), {}
+    code = code.replace("Cohere/multilingual-22-12", str(bert_folder))
+    names = {}
     exec(compile(code, "the example", "exec"), names)
     texts = tiny.sentences(200)
     np.testing.assert_allclose(names["run"].encode(texts), WordBag().encode(texts), rtol=1e-6)

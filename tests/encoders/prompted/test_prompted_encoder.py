@@ -49,12 +49,13 @@ def test_layers_are_found_behind_a_head_that_does_not_run():
     import transformers
 
     model, tokenizer = tiny_decoders.decoder("opt")
-    whole = transformers.OPTForCausalLM(model.config)
-    whole.model, whole.lm_head = model, None
-    found, alone = (
-        CausalPromptEncoder(each, tokenizer, "tiny", read(span=(1, 3))) for each in (whole, model)
+    language_model = transformers.OPTForCausalLM(model.config)
+    language_model.model, language_model.lm_head = model, None
+    vectors, alone = (
+        CausalPromptEncoder(model_form, tokenizer, "tiny", read(span=(1, 3)))
+        for model_form in (language_model, model)
     )
-    assert np.array_equal(found.encode(SENTENCES), alone.encode(SENTENCES))
+    assert np.array_equal(vectors.encode(SENTENCES), alone.encode(SENTENCES))
 
 
 def test_copies_stand_inside_the_quotation():
@@ -68,9 +69,9 @@ def test_copies_stand_inside_the_quotation():
     assert carrier.tail == (tokenizer.convert_tokens_to_ids('."'),)
     bird = tokenizer(" bird")["input_ids"][-1]
     probe = copies_as_ids(Token(bird, tokenizer.decode([bird])), carrier, Placement.SUFFIX, 3)
-    own = tokenizer.decode(encoder.prompted.prompts[0].fill(probe)).replace(" ", "")
+    filled_prompt = tokenizer.decode(encoder.prompted.prompts[0].fill(probe)).replace(" ", "")
     copies = tokenizer.decode([bird] * 3).replace(" ", "")
-    assert own.endswith(f'"theoldriver{copies}."meansinoneword:"')
+    assert filled_prompt.endswith(f'"theoldriver{copies}."meansinoneword:"')
     assert np.isfinite(encoder.encode_ids([probe])).all()
 
 
@@ -78,7 +79,9 @@ def test_the_vocabulary_says_which_tokens_would_break_the_quotation(folder, enco
     plain = analyze_vocabulary(load_encoder(folder, device="cpu", prompt="Word: {sentence}:"))
     inside = analyze_vocabulary(encoder)
     categories = zip(inside.tokens, inside.categories, plain.categories, strict=True)
-    assert [each for each in categories if each[1] != each[2]] == [('"', "UNREACHABLE_SINGLE_TOKEN", "OK")]
+    assert [entry for entry in categories if entry[1] != entry[2]] == [
+        ('"', "UNREACHABLE_SINGLE_TOKEN", "OK")
+    ]
     assert "<PST>" not in inside.tokens
 
 
@@ -90,7 +93,7 @@ def test_what_can_change_the_vectors_is_in_the_identity(folder, encoder):
     assert identity() == identity(token_budget=1) == encoder.identity
     assert identity(exit=4) == identity(exit=99)
     assert identity(**contrast) == identity(**contrast, contrast_strength=0.5, contrast_rule="scaled")
-    found = [
+    vectors = [
         identity(start=0),
         identity(exit=2),
         identity(layer=2),
@@ -102,7 +105,7 @@ def test_what_can_change_the_vectors_is_in_the_identity(folder, encoder):
         identity(**contrast, contrast_strength=0.25),
         *(identity(**contrast, contrast_rule=rule) for rule in ContrastRule if rule != "scaled"),
     ]
-    assert len({encoder.identity, *found}) == 13
+    assert len({encoder.identity, *vectors}) == 13
 
 
 def test_it_can_be_pickled_and_has_no_layers_of_no_texts(encoder):
@@ -183,8 +186,8 @@ def test_what_is_no_language_model_with_a_template_is_loaded_as_before(bert_fold
         assert load_encoder(bert_folder, device="cpu", prompt="ke").prompt == "ke"
     assert load_encoder(bert_folder, device="cpu", prompt="{sentence} ").prompt == "{sentence} "
     with pytest.warns(StickyTokenWarning, match="its pooling is a guess"):
-        found = load_encoder(folder, device="cpu", prompt="query: ")
-    assert not isinstance(found, CausalPromptEncoder)
+        encoder = load_encoder(folder, device="cpu", prompt="query: ")
+    assert not isinstance(encoder, CausalPromptEncoder)
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
     with pytest.raises(ModelError, match="no weights"):
         load_encoder(tmp_path, prompt="prompteol")
@@ -204,12 +207,13 @@ def test_the_module_gives_the_encoder_s_vectors_whatever_the_batch(kind, prompt,
     assert isinstance(encoder, CausalPromptEncoder)
     expected = encoder.encode(SENTENCES)
     for batch_size in (1, 4, 32):
-        found = model.encode(SENTENCES, batch_size=batch_size)
-        assert np.abs(found - expected).max() < 1e-5 * max(1, np.abs(expected).max())
+        prompted = model.encode(SENTENCES, batch_size=batch_size)
+        assert np.abs(prompted - expected).max() < 1e-5 * max(1, np.abs(expected).max())
     assert model.get_embedding_dimension() == tiny_decoders.DIMENSION
     # A prompt of the library goes in front of the sentence.
-    found, whole = model.encode(["river"], prompt="the old "), model.encode(["the old river"])
-    assert np.array_equal(found, whole)
+    prompted = model.encode(["river"], prompt="the old ")
+    whole_text = model.encode(["the old river"])
+    assert np.array_equal(prompted, whole_text)
 
 
 @pytest.mark.parametrize(
@@ -288,15 +292,15 @@ def test_what_follows_a_run_reads_its_model_as_the_run_did(folder, tmp_path):
     task.write_text("\n".join(json.dumps(line) for line in lines))
     token = run.tokens["token"][0]
     options = ("--device", "cpu", "--set", "repetitions=1")
-    asked = ["impact", run.path, "--tokens", token, "--task", task, *options]
+    arguments = ["impact", run.path, "--tokens", token, "--task", task, *options]
     moved = folder.rename(tmp_path / "moved")
-    refused = planted.command(*asked, "--format", "json")
+    refused = planted.command(*arguments, "--format", "json")
     assert refused.exit_code == 1
     assert "if it has moved, pass --model" in refused.stderr
-    measured = planted.command(*asked, "--model", moved, "--format", "json")
+    measured = planted.command(*arguments, "--model", moved, "--format", "json")
     assert measured.exit_code == 0, measured.stderr
     assert json.loads(measured.stdout)["effects"]
-    other = planted.command(*asked, "--model", moved, "--set", "prompt=cot")
+    other = planted.command(*arguments, "--model", moved, "--set", "prompt=cot")
     assert other.exit_code == 1
     assert "was made with another model" in other.stderr
     moved.rename(folder)

@@ -39,7 +39,8 @@ PLACES = {
 
 
 def by_rule(own, other, settings, heads):
-    own, other = own.double().numpy(), other.double().numpy()
+    own = own.double().numpy()
+    other = other.double().numpy()
     difference = own - other
 
     def scaled(part, like):
@@ -52,19 +53,21 @@ def by_rule(own, other, settings, heads):
     if settings.rule == "scaled_norm":
         return settings.strength * scaled(difference, own)
     pieces = zip(np.split(difference, heads), np.split(own, heads), strict=True)
-    return np.concatenate([scaled(part, like) for part, like in pieces])
+    return np.concatenate([scaled(piece, like) for piece, like in pieces])
 
 
 def through_transformers(model, tokenizer, reading):
-    own = copy.deepcopy(tokenizer)
-    own.add_tokens(["<PST>"])
-    placeholder, span, contrast = own.convert_tokens_to_ids("<PST>"), reading.prepending, reading.contrast
+    own_tokenizer = copy.deepcopy(tokenizer)
+    own_tokenizer.add_tokens(["<PST>"])
+    placeholder = own_tokenizer.convert_tokens_to_ids("<PST>")
+    span = reading.prepending
+    contrast = reading.contrast
     base = model.get_decoder()
     layers = next(getattr(base, name) for name in ("layers", "h") if hasattr(base, name))
 
     def run(text):
-        ids = own(text)["input_ids"]
-        ids = ids[:-1] if ids[-1] == own.eos_token_id else ids
+        ids = own_tokenizer(text)["input_ids"]
+        ids = ids[:-1] if ids[-1] == own_tokenizer.eos_token_id else ids
         wrapped = layers[span.start : span.exit] if placeholder in ids else []
         for layer in wrapped:
             layer.forward = copying(layer.forward, ids.index(placeholder))
@@ -85,15 +88,18 @@ def through_transformers(model, tokenizer, reading):
         if contrast is None:
             return run(sentence.join(pieces))[reading.layer][0, -1].numpy()
         path = PLACES.get(model.config.model_type, "self_attn.o_proj")
-        projection, seen = layers[contrast.layer].get_submodule(path), []
+        projection = layers[contrast.layer].get_submodule(path)
+        calls_seen = []
 
         def replace(_, args):
             values = args[0].clone()
-            new = by_rule(values[0, -1], seen[0], contrast, model.config.num_attention_heads)
+            new = by_rule(values[0, -1], calls_seen[0], contrast, model.config.num_attention_heads)
             values[0, -1] = torch.from_numpy(new).to(values)
             return (values, *args[1:])
 
-        handle = projection.register_forward_pre_hook(lambda _, args: seen.append(args[0][0, -1].clone()))
+        handle = projection.register_forward_pre_hook(
+            lambda _, args: calls_seen.append(args[0][0, -1].clone())
+        )
         run(AUXILIARY.format(sentence))
         handle.remove()
         handle = projection.register_forward_pre_hook(replace)
@@ -104,7 +110,9 @@ def through_transformers(model, tokenizer, reading):
 
     with torch.inference_mode():
         templates = reading.prompt.templates
-        return np.stack([np.mean([vector(each, text) for each in templates], axis=0) for text in CLEANED])
+        return np.stack(
+            [np.mean([vector(template, text) for template in templates], axis=0) for text in CLEANED]
+        )
 
 
 def copying(forward, place):
@@ -130,7 +138,7 @@ def test_the_published_embeddings_states_and_ids(shared):
         span = (case["tp_starting_index"], case["tp_exiting_index"]) if case["plan"] == "tp" else None
         reading = read(case["method"], span, case["output_layer"])
         encoder = CausalPromptEncoder(model, tokenizer, "golden", reading, reuse=ReuseLimits(fixed_share=0))
-        sentences = [values["sentences"][each] for each in case["sentence_idx"]]
+        sentences = [values["sentences"][sentence_index] for sentence_index in case["sentence_idx"]]
         expected = np.array(case["embedding"], np.float32)
         assert np.abs(encoder.encode(sentences) - expected).max() < 2e-5
         repeated = [*sentences, *(f"{number} dogs" for number in range(8))]
@@ -143,9 +151,9 @@ def test_the_published_embeddings_states_and_ids(shared):
         if case["pst_index"] is not None:
             assert layout["prompt_slots"][:, 2].tolist() == case["pst_index"]
         if "last_token_hidden_states" in case:
-            found = encoder.encode_layers(sentences, range(1, encoder.layers + 1))
+            vectors_of_layers = encoder.encode_layers(sentences, range(1, encoder.layers + 1))
             states = np.array(case["last_token_hidden_states"], np.float32)[1:].swapaxes(0, 1)
-            assert np.abs(found - states).max() < 2e-5
+            assert np.abs(vectors_of_layers - states).max() < 2e-5
     assert reused == 12
 
 
@@ -246,17 +254,21 @@ def test_an_echo_is_the_mean_over_the_second_copy():
     model, tokenizer = tiny_decoders.decoder("qwen2")
     encoder = CausalPromptEncoder(model, tokenizer, "tiny", read("echo"))
     for sentence in ("the old river sings", "a bird"):
-        whole = tokenizer(f"Rewrite the sentence: {sentence}, rewritten sentence: {sentence}")["input_ids"]
+        ids_of_prompt = tokenizer(f"Rewrite the sentence: {sentence}, rewritten sentence: {sentence}")[
+            "input_ids"
+        ]
         before = tokenizer(f"Rewrite the sentence: {sentence}, rewritten sentence:")["input_ids"]
         with torch.inference_mode():
-            states = model(input_ids=torch.tensor([whole])).last_hidden_state[0, len(before) :]
+            states = model(input_ids=torch.tensor([ids_of_prompt])).last_hidden_state[0, len(before) :]
         assert np.abs(encoder.encode([sentence])[0] - states.mean(0).numpy()).max() < 1e-5
 
 
 def test_the_placeholder_is_a_fixed_vector_that_matters_from_layer_1_on():
-    parts = tiny_decoders.decoder("qwen2")
+    decoder_parts = tiny_decoders.decoder("qwen2")
     for start, matters in ((0, False), (1, True)):
-        encoder, again = (CausalPromptEncoder(*parts, "tiny", read(span=(start, 3))) for _ in range(2))
+        encoder, again = (
+            CausalPromptEncoder(*decoder_parts, "tiny", read(span=(start, 3))) for _ in range(2)
+        )
         before = encoder.encode(SENTENCES)
         assert np.array_equal(again.encode(SENTENCES), before)
         assert again.prompted.placeholder is not None
@@ -271,9 +283,9 @@ def test_a_placeholder_without_a_row_reads_the_embeddings_by_layer_of_token_0():
     reading = read(span=(2, 3), layer=4)
     encoder = CausalPromptEncoder(model, tokenizer, "tiny", reading)
     with torch.no_grad():
-        own = with_row.state_dict()
+        state = with_row.state_dict()
         for key, value in model.state_dict().items():
-            own[key][: len(value)] = value
+            state[key][: len(value)] = value
         # A Gemma multiplies its embeddings by the root of their width.
         with_row.embed_tokens.weight[len(tokenizer)] = encoder.prompted.placeholder / 32**0.5
         with_row.embed_tokens_per_layer.weight[len(tokenizer)] = model.embed_tokens_per_layer.weight[0]
@@ -284,20 +296,20 @@ def test_a_placeholder_without_a_row_reads_the_embeddings_by_layer_of_token_0():
 @pytest.mark.parametrize("rule", ContrastRule)
 def test_each_rule_is_its_formula_in_double_precision(rule):
     settings = Contrast(0, 0.25 if rule.scales else None, rule)
-    own, other = torch.from_numpy(np.random.default_rng(0).standard_normal((2, 5, 24)))
-    expected = [by_rule(*rows, settings, 4) for rows in zip(own, other, strict=True)]
-    np.testing.assert_allclose(contrasted(own, other, settings, 4).numpy(), expected, rtol=1e-13)
+    values, other = torch.from_numpy(np.random.default_rng(0).standard_normal((2, 5, 24)))
+    expected = [by_rule(*rows, settings, 4) for rows in zip(values, other, strict=True)]
+    np.testing.assert_allclose(contrasted(values, other, settings, 4).numpy(), expected, rtol=1e-13)
     # A difference that is rounding is none, as behind a sliding window that hides how the prompts begin.
-    own = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
-    assert not contrasted(own, own + 1e-7 * own.roll(1, dims=0), settings, 2).any()
-    assert contrasted(own, own * (1 + 1e-4), settings, 2).any()
+    values = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    assert not contrasted(values, values + 1e-7 * values.roll(1, dims=0), settings, 2).any()
+    assert contrasted(values, values * (1 + 1e-4), settings, 2).any()
 
 
 def test_contrast_needs_a_layer_whose_attention_has_an_output_projection():
-    parts = parts_of("lfm2")
+    decoder_parts = parts_of("lfm2")
     with pytest.raises(ModelError, match=r"layer 2 of tiny \(a lfm2\) .* layers 1, 3 have one"):
-        CausalPromptEncoder(*parts, "tiny", read(contrast=Contrast(2)))
-    module = CausalPrompt(*parts, contrast=True)  # the default chooses one that has
+        CausalPromptEncoder(*decoder_parts, "tiny", read(contrast=Contrast(2)))
+    module = CausalPrompt(*decoder_parts, contrast=True)  # the default chooses one that has
     assert module.reading.contrast == Contrast(1)
     # Bloom can multiply by slices of the weights itself.
     encoder = CausalPromptEncoder(*tiny_decoders.decoder("bloom"), "tiny", read(contrast=Contrast(1)))
@@ -308,10 +320,8 @@ def test_contrast_needs_a_layer_whose_attention_has_an_output_projection():
 
 
 def test_models_that_are_recurrent_or_no_decoders_are_refused(tmp_path):
-    tokenizer, state = (
-        architectures.qwen_tokenizer(closing=False),
-        {"hidden_size": 32, "num_hidden_layers": 3},
-    )
+    tokenizer = architectures.qwen_tokenizer(closing=False)
+    state = {"hidden_size": 32, "num_hidden_layers": 3}
     griffin = {**state, "num_attention_heads": 4, "lru_width": 32}
     sizes = {"d_model": 32, "d_ff": 32, "num_layers": 1, "num_heads": 2, "d_kv": 8}
     for model, reason in (
@@ -361,9 +371,9 @@ def test_probes_of_a_plain_prompt_are_computed_as_trees(kind, placement, reading
     # Wherever trees are exact, even if they save little.
     encoder = encoder_of(reading, kind, reuse=ReuseLimits(tree_share=1))
     contents = probes_of(encoder, placement, tokens=2)
-    found = encoder.encode_ids(contents)
+    vectors = encoder.encode_ids(contents)
     assert trees[-1] == len(set(contents))
-    assert difference(found, encoder_of(reading, kind, reuse=None).encode_ids(contents)) < 1e-5
+    assert difference(vectors, encoder_of(reading, kind, reuse=None).encode_ids(contents)) < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -384,19 +394,19 @@ def test_what_does_not_share_beginnings_takes_the_plain_path(kind, reading, monk
 
 
 def tokens_seen(model):
-    seen = {}
+    count_of = {}
 
     def counted(name):
         def hook(_, args, options):
             values = args[0] if args else options["hidden_states"]
-            seen[name] = seen.get(name, 0) + values.shape[:2].numel()
+            count_of[name] = count_of.get(name, 0) + values.shape[:2].numel()
 
         return hook
 
     for number, layer in enumerate(model.layers):
         layer.register_forward_pre_hook(counted(number), with_kwargs=True)
         layer.mlp.register_forward_pre_hook(counted(f"mlp {number}"), with_kwargs=True)
-    return seen
+    return count_of
 
 
 def test_suffix_copies_cost_the_copies_and_the_end_of_the_prompt_and_later_layers_nothing():
@@ -404,14 +414,14 @@ def test_suffix_copies_cost_the_copies_and_the_end_of_the_prompt_and_later_layer
     contents = probes_of(encoder)
     prompt = encoder.prompted.prompts[0]
     encoder.encode_ids(contents)  # tries the model out
-    seen = tokens_seen(encoder.prompted.decoder.model)
+    tokens_of_layer = tokens_seen(encoder.prompted.decoder.model)
     encoder.encode_ids(contents)
     carriers = sum(len(carrier.ids) for carrier in encoder.tokenize(CARRIERS))
     # Each copy once, the end of the prompt for each input, carriers and the beginning once.
-    most = len(contents) * (1 + len(prompt.after)) + carriers + len(prompt.before)
-    assert seen[0] == seen[2] <= most
-    assert most < 0.6 * sum(prompt.length(len(content)) for content in contents)
-    assert 3 not in seen
+    bound = len(contents) * (1 + len(prompt.after)) + carriers + len(prompt.before)
+    assert tokens_of_layer[0] == tokens_of_layer[2] <= bound
+    assert bound < 0.6 * sum(prompt.length(len(content)) for content in contents)
+    assert 3 not in tokens_of_layer
 
 
 def test_the_auxiliary_prompt_runs_once_for_all_templates_up_to_its_layer():
@@ -419,9 +429,9 @@ def test_the_auxiliary_prompt_runs_once_for_all_templates_up_to_its_layer():
     for contrast in (None, Contrast(1)):
         encoder = encoder_of(read("ck", None, 3, contrast))
         encoder.encode(TINY_SENTENCES)  # tries the model out, and computes the beginnings
-        seen = tokens_seen(encoder.prompted.decoder.model)
+        tokens_of_layer = tokens_seen(encoder.prompted.decoder.model)
         encoder.encode(TINY_SENTENCES)
-        counts.append(seen)
+        counts.append(tokens_of_layer)
     auxiliary = encoder.prompted.auxiliary.prompts[0]
     # Its beginning is not computed again.
     once = sum(auxiliary.length(len(ids)) - auxiliary.fixed for ids in encoder.content_ids(TINY_SENTENCES))
@@ -430,11 +440,11 @@ def test_the_auxiliary_prompt_runs_once_for_all_templates_up_to_its_layer():
 
 
 def test_a_beginning_is_computed_once_and_again_when_weights_change(monkeypatch):
-    made = []
+    branches_made = []
     build = FixedBeginnings.__init__
 
     def counted(self, model, numbers):
-        made.append(tuple(numbers))
+        branches_made.append(tuple(numbers))
         build(self, model, numbers)
 
     encoder = encoder_of(read("ke", (1, 3), 3, Contrast(2)))
@@ -442,20 +452,21 @@ def test_a_beginning_is_computed_once_and_again_when_weights_change(monkeypatch)
     monkeypatch.setattr(FixedBeginnings, "__init__", counted)
     first = encoder.encode(TINY_SENTENCES)
     assert np.array_equal(encoder.encode(TINY_SENTENCES), first)
-    assert made == []
+    assert branches_made == []
     encoder.encode_layers(TINY_SENTENCES, [2, 3])
-    assert made == [(2, 3)]
+    assert branches_made == [(2, 3)]
     with torch.no_grad():
         encoder.prompted.decoder.layers[0].self_attn.k_proj.weight.mul_(1.5)
-    found = encoder.encode(TINY_SENTENCES)
+    vectors = encoder.encode(TINY_SENTENCES)
     plain = CausalPromptEncoder(encoder._model, encoder.user_tokenizer, "x", encoder.reading, reuse=None)
-    assert difference(found, plain.encode(TINY_SENTENCES)) < 1e-5
-    assert np.abs(found - first).max() > 1e-3
+    assert difference(vectors, plain.encode(TINY_SENTENCES)) < 1e-5
+    assert np.abs(vectors - first).max() > 1e-3
 
 
 def test_hooks_are_removed_after_an_error():
     encoder = encoder_of(read(span=(1, 3), contrast=Contrast(1)))
-    expected, model = encoder.encode(TINY_SENTENCES), encoder.prompted.decoder.model
+    expected = encoder.encode(TINY_SENTENCES)
+    model = encoder.prompted.decoder.model
 
     def fail(*_):
         raise RuntimeError("no power")
@@ -464,7 +475,7 @@ def test_hooks_are_removed_after_an_error():
     with pytest.raises(RuntimeError, match="no power"):
         encoder.encode(TINY_SENTENCES)
     handle.remove()
-    assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert np.array_equal(encoder.encode(TINY_SENTENCES), expected)
 
 
@@ -474,30 +485,34 @@ def test_the_model_and_the_tokenizer_are_left_as_they_were():
     model.layers[2].eval()
 
     def state():
-        flags = [part.training for part in model.modules()]
+        flags = [module.training for module in model.modules()]
         return len(tokenizer), tokenizer.padding_side, tokenizer.backend_tokenizer.to_str(), flags
 
-    before, weights = state(), copy.deepcopy(model.state_dict())
+    before = state()
+    weights = copy.deepcopy(model.state_dict())
     CausalPromptEncoder(model, tokenizer, "tiny", read("metaeol", (1, 3))).encode(TINY_SENTENCES)
     assert state() == before
     assert weights.keys() == model.state_dict().keys()
     assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
-    assert not any("forward" in vars(part) for part in model.modules())
+    assert not any("forward" in vars(module) for module in model.modules())
 
 
 def test_other_threads_use_the_model_as_it_is_meanwhile():
     encoder = encoder_of(read(span=(1, 3), layer=3, contrast=Contrast(1)))
-    expected, model = encoder.encode(TINY_SENTENCES), encoder.prompted.decoder.model
-    ids, owner, found = torch.arange(5, 25)[None], threading.get_ident(), []
+    expected = encoder.encode(TINY_SENTENCES)
+    model = encoder.prompted.decoder.model
+    ids = torch.arange(5, 25)[None]
+    owner = threading.get_ident()
+    results_found = []
 
     def plain():
         with torch.inference_mode():
             return model(input_ids=ids).last_hidden_state
 
     def interrupt(*_):
-        if threading.get_ident() == owner and not found:
-            found.append(None)
-            thread = threading.Thread(target=lambda: found.append(plain()))
+        if threading.get_ident() == owner and not results_found:
+            results_found.append(None)
+            thread = threading.Thread(target=lambda: results_found.append(plain()))
             thread.start()
             thread.join()
 
@@ -505,4 +520,4 @@ def test_other_threads_use_the_model_as_it_is_meanwhile():
     handle = model.layers[0].register_forward_hook(interrupt)
     np.testing.assert_allclose(encoder.encode(TINY_SENTENCES), expected, atol=1e-5)
     handle.remove()
-    assert (found[1] - states).abs().max() < 1e-5
+    assert (results_found[1] - states).abs().max() < 1e-5

@@ -44,8 +44,10 @@ def test_templates_are_the_published_ones(shared):
     for name, forms in published.items():
         prompt = PROMPTS[name]
         for form, prepending in (("tp", True), ("vanilla", False)):
-            ours = [SENTENCE.join(prompt.pieces(each, prepending=prepending)) for each in prompt.templates]
-            assert ours == [each.replace("*sent 0*", SENTENCE) for each in forms[form]]
+            ours = [
+                SENTENCE.join(prompt.pieces(template, prepending=prepending)) for template in prompt.templates
+            ]
+            assert ours == [form_text.replace("*sent 0*", SENTENCE) for form_text in forms[form]]
 
 
 @pytest.mark.parametrize(
@@ -103,9 +105,13 @@ def test_presets_are_the_published_ones_or_their_relative_depth(
     kind, vocabulary, layers, prompt, expected, contrast
 ):
     steered = {"token_prepending": True, "contrast": True}
-    found, choice = resolved(kind, layers, prompt, vocabulary, **steered)
-    assert (found.prepending.start, found.prepending.exit, found.layer) == expected
-    assert (found.contrast.layer, found.contrast.strength) == contrast
+    resolved_prompt, choice = resolved(kind, layers, prompt, vocabulary, **steered)
+    assert (
+        resolved_prompt.prepending.start,
+        resolved_prompt.prepending.exit,
+        resolved_prompt.layer,
+    ) == expected
+    assert (resolved_prompt.contrast.layer, resolved_prompt.contrast.strength) == contrast
     assert choice is (LayerChoice.PUBLISHED if layers >= 28 else LayerChoice.SCALED)
     late = resolved(kind, layers, prompt, vocabulary, token_prepending=True, start=layers - 1)[0]
     assert late.prepending.exit == max(expected[1], layers)  # not before a start that is given
@@ -125,8 +131,8 @@ def test_presets_are_the_published_ones_or_their_relative_depth(
 def test_a_plain_prompt_reads_the_last_layer_unless_a_preset_is_published(
     kind, layers, prompt, options, expected
 ):
-    found, choice = resolved(kind, layers, prompt, **options)
-    assert (found.layer, choice) == expected
+    resolved_prompt, choice = resolved(kind, layers, prompt, **options)
+    assert (resolved_prompt.layer, choice) == expected
 
 
 # Ids: what is put together from the fixed parts is what the tokenizer makes of the whole text.
@@ -153,12 +159,13 @@ def test_filled_prompts_are_the_whole_text_s_ids(template, prepending):
     tokenizer = architectures.qwen_tokenizer(closing=False)
     # Signs of the prompts and of sentences make tokens together.
     tokenizer.add_tokens(['."', "'\"", '").', '")', '"$', ".:", "?:", ":(", ":'", '".', ".?", "。。"])
-    prompt, adapted = find_prompt(template), own_tokenizer(tokenizer, "tiny", prepending).tokenizer
+    prompt = find_prompt(template)
+    adapted = own_tokenizer(tokenizer, "tiny", prepending).tokenizer
     prompts = PromptTokenizer(adapted, (), prompt, prepending=prepending)
     sentences = [" ".join(text.split()) for text in SENTENCES]
     if prompt.quoted:
         sentences = [clean_sentence(text) for text in sentences]
     for sentence, tokenized in zip(sentences, prompts.tokenize(sentences), strict=True):
         for ids, text in zip(prompts.prompts, prompt.templates, strict=True):
-            whole = sentence.join(prompt.pieces(text, prepending=prepending))
-            assert ids.fill(tokenized.ids) == tuple(adapted.encode_many([whole])[0]), sentence
+            prompt_text = sentence.join(prompt.pieces(text, prepending=prepending))
+            assert ids.fill(tokenized.ids) == tuple(adapted.encode_many([prompt_text])[0]), sentence

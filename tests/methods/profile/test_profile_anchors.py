@@ -37,15 +37,15 @@ def names(groups):
 
 
 def test_without_a_corpus_everyday_sentences_and_ten_kinds_weigh_the_same(encoder):
-    own, beside = sources(encoder, load_sentences())
+    own_sources, beside = sources(encoder, load_sentences())
     assert beside == []
-    assert names(own) == ["everyday", *KINDS]
+    assert names(own_sources) == ["everyday", *KINDS]
     assert len(KINDS) == 10
-    assert {group.weight for group in own} == {1 / 11}
-    assert all(group.kind for group in own)
-    assert own[0].texts == bundled_frame()["sentence"].unique(maintain_order=True).to_list()
+    assert {group.weight for group in own_sources} == {1 / 11}
+    assert all(group.kind for group in own_sources)
+    assert own_sources[0].texts == bundled_frame()["sentence"].unique(maintain_order=True).to_list()
     kinds = text_kinds_frame()
-    for group in own[1:]:
+    for group in own_sources[1:]:
         # A small tokenizer makes some texts equal, of which one stays.
         assert set(group.texts) <= set(kinds.filter(kind=group.name)["text"])
         assert len(group.texts) > 70
@@ -53,13 +53,13 @@ def test_without_a_corpus_everyday_sentences_and_ten_kinds_weigh_the_same(encode
 
 def test_a_corpus_of_ones_own_is_one_group_and_the_kinds_stand_beside_it(encoder):
     corpus = profiled.corpus(300, topics=5)
-    found = sources(encoder, corpus)
-    (own,), beside = found
-    assert (own.name, own.weight, own.kind) == ("corpus", 1.0, False)
-    assert own.texts == list(corpus.texts)
+    both_sources = sources(encoder, corpus)
+    (own_source,), beside = both_sources
+    assert (own_source.name, own_source.weight, own_source.kind) == ("corpus", 1.0, False)
+    assert own_source.texts == list(corpus.texts)
     assert names(beside) == KINDS
     assert {(group.weight, group.kind) for group in beside} == {(0.0, True)}
-    anchors, _ = choose_anchors(encoder, replace(SETTINGS, anchors=100), found, set())
+    anchors, _ = choose_anchors(encoder, replace(SETTINGS, anchors=100), both_sources, set())
     assert names(anchors) == ["corpus", *KINDS]
     assert [len(group.texts) for group in anchors] == [100, *[10] * 10]
     bundled, _ = sources(encoder, replace(load_sentences(), bundled=False))
@@ -67,11 +67,11 @@ def test_a_corpus_of_ones_own_is_one_group_and_the_kinds_stand_beside_it(encoder
 
 
 def test_all_groups_give_as_many_anchors_and_none_that_carries(encoder):
-    own, _ = found = sources(encoder, load_sentences())
-    taken = {text for group in own for text in group.texts[:9]}
-    anchors, _ = choose_anchors(encoder, SETTINGS, found, taken)
-    assert names(anchors) == names(own)
-    for group, source in zip(anchors, own, strict=True):
+    own_sources, _ = both_sources = sources(encoder, load_sentences())
+    taken = {text for group in own_sources for text in group.texts[:9]}
+    anchors, _ = choose_anchors(encoder, SETTINGS, both_sources, taken)
+    assert names(anchors) == names(own_sources)
+    for group, source in zip(anchors, own_sources, strict=True):
         assert len(set(group.texts)) == len(group.texts) == 40
         assert set(group.texts) <= set(source.texts) - taken
 
@@ -79,13 +79,13 @@ def test_all_groups_give_as_many_anchors_and_none_that_carries(encoder):
 def test_texts_that_the_model_does_not_read_whole_are_left_out_and_counted(tmp_path):
     model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path, max_length=24, words=profiled.WORDS))
     encoder = load_encoder(model)
-    found = sources(encoder, profiled.corpus(120))
-    anchors, left_out = choose_anchors(encoder, replace(SETTINGS, anchors=2000), found, set())
-    everything = [text for groups in found for group in groups for text in group.texts]
-    whole = [text for text in everything if len(model.tokenizer(text).input_ids) <= 24]
-    assert 0 < len(whole) < len(everything)
-    assert sorted(text for group in anchors for text in group.texts) == sorted(whole)
-    assert left_out == len(everything) - len(whole)
+    both_sources = sources(encoder, profiled.corpus(120))
+    anchors, left_out = choose_anchors(encoder, replace(SETTINGS, anchors=2000), both_sources, set())
+    everything = [text for groups in both_sources for group in groups for text in group.texts]
+    short_enough = [text for text in everything if len(model.tokenizer(text).input_ids) <= 24]
+    assert 0 < len(short_enough) < len(everything)
+    assert sorted(text for group in anchors for text in group.texts) == sorted(short_enough)
+    assert left_out == len(everything) - len(short_enough)
 
 
 def test_a_group_without_a_text_that_fits_is_no_group(tmp_path):
@@ -102,15 +102,15 @@ def test_a_group_without_a_text_that_fits_is_no_group(tmp_path):
 
 def test_texts_of_unknown_topics_are_clustered_and_weigh_the_same(foreign):
     settings = replace(SETTINGS, topics=6, anchors=120)
-    ((whole,), _) = choose_anchors(foreign, settings, sources(foreign, profiled.corpus(200)), set())
-    vectors = unit_vectors(foreign.encode(whole.texts))
-    found = clustered(whole.texts, vectors, settings)
-    assert names(found) == [f"cluster {place}" for place in range(6)]
-    assert sorted(text for group in found for text in group.texts) == sorted(whole.texts)
-    for group in found:
+    ((source_found,), _) = choose_anchors(foreign, settings, sources(foreign, profiled.corpus(200)), set())
+    vectors = unit_vectors(foreign.encode(source_found.texts))
+    groups = clustered(source_found.texts, vectors, settings)
+    assert names(groups) == [f"cluster {number}" for number in range(6)]
+    assert sorted(text for group in groups for text in group.texts) == sorted(source_found.texts)
+    for group in groups:
         assert group.kind
         assert group.weight == pytest.approx(len(group.texts) / 120)
-    one = clustered(whole.texts, vectors, replace(settings, topics=1))
+    one = clustered(source_found.texts, vectors, replace(settings, topics=1))
     assert [(group.name, group.weight, group.kind) for group in one] == [("cluster 0", 1.0, False)]
 
 
@@ -136,16 +136,17 @@ def draw(seed, count, dimension=5):
 @pytest.mark.parametrize("seed", range(2))
 def test_every_vector_is_nearest_to_the_center_of_its_group(seed):
     vectors = draw(seed, 80)
-    found = cluster(vectors, 6, seed)
-    centers = np.stack([vectors[found == group].mean(axis=0) for group in range(found.max() + 1)])
+    labels = cluster(vectors, 6, seed)
+    centers = np.stack([vectors[labels == group].mean(axis=0) for group in range(labels.max() + 1)])
     distances = ((vectors[:, None] - centers) ** 2).sum(axis=2)
-    assert list(dict.fromkeys(found.tolist())) == list(range(6))
-    assert distances.argmin(axis=1).tolist() == found.tolist()
+    assert list(dict.fromkeys(labels.tolist())) == list(range(6))
+    assert distances.argmin(axis=1).tolist() == labels.tolist()
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_another_order_of_the_vectors_is_another_order_of_the_same_groups(seed):
-    vectors, order = draw(seed, 80), np.random.default_rng(seed).permutation(80)
+    vectors = draw(seed, 80)
+    order = np.random.default_rng(seed).permutation(80)
     assert adjusted_rand_score(cluster(vectors, 6, 1)[order], cluster(vectors[order], 6, 1)) == 1.0
 
 
@@ -153,14 +154,14 @@ def test_another_order_of_the_vectors_is_another_order_of_the_same_groups(seed):
 def test_vectors_that_occur_many_times_are_no_first_centers_twice(seed):
     """Equal first centers would leave clusters empty, which scikit-learn warns of."""
     distinct = draw(seed, 7)
-    places = np.random.default_rng(seed).choice(7, size=90, p=[0.7, *[0.05] * 6])
-    places[:7] = range(7)
+    labels_drawn = np.random.default_rng(seed).choice(7, size=90, p=[0.7, *[0.05] * 6])
+    labels_drawn[:7] = range(7)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for groups in (3, 7, 20):
-            found = cluster(distinct[places], groups, seed)
-            assert found.max() + 1 == min(groups, 7)
-            assert all(len(set(found[places == place].tolist())) == 1 for place in range(7))
+            labels = cluster(distinct[labels_drawn], groups, seed)
+            assert labels.max() + 1 == min(groups, 7)
+            assert all(len(set(labels[labels_drawn == label].tolist())) == 1 for label in range(7))
 
 
 def values_of(seed, noise, measures=2):
@@ -173,11 +174,12 @@ def values_of(seed, noise, measures=2):
 
 def slow_choice(values, count):
     """Greedy, by numpy's correlation of the mean over the chosen with the mean over all, by measure."""
-    chosen, whole = [], values.mean(axis=1)
+    chosen = []
+    mean_of_all = values.mean(axis=1)
 
     def score(places):
         few = values[:, places].mean(axis=1)
-        return sum(np.corrcoef(few[:, k], whole[:, k])[0, 1] for k in range(values.shape[2]))
+        return sum(np.corrcoef(few[:, k], mean_of_all[:, k])[0, 1] for k in range(values.shape[2]))
 
     for _ in range(count):
         rest = [k for k in range(values.shape[1]) if k not in chosen]
@@ -203,5 +205,5 @@ def test_typical_carriers_are_neighbours_in_length(lengths, data):
     assert chosen == sorted(set(chosen))
     assert len(chosen) == count
     ranked = sorted(lengths)
-    of_chosen = sorted(lengths[place] for place in chosen)
+    of_chosen = sorted(lengths[index] for index in chosen)
     assert of_chosen in [ranked[first : first + count] for first in range(len(lengths) - count + 1)]

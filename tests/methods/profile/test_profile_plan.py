@@ -45,9 +45,9 @@ def plan(encoder):
 
 def test_anchors_and_carriers_share_no_sentence(plan):
     anchors = [anchor.text for anchor in plan.anchors]
-    own = [anchor.text for anchor in plan.anchors if plan.groups[anchor.group].weight > 0]
+    texts_of_corpus = [anchor.text for anchor in plan.anchors if plan.groups[anchor.group].weight > 0]
     texts = set(profiled.corpus().texts)
-    assert set(own) <= texts
+    assert set(texts_of_corpus) <= texts
     assert {f"{text}." for text in plan.carriers} <= texts - set(anchors)
     assert len(set(plan.carriers)) == len(plan.carriers) == 2 + 24
     assert len(set(anchors)) == len(anchors)
@@ -64,16 +64,17 @@ def test_pilots_are_random_available_tokens(encoder, plan):
 def test_the_numbers_of_a_plan_equal_loops_over_pairs(model, plan):
     texts = [anchor.text for anchor in plan.anchors]
     groups = [anchor.group for anchor in plan.anchors]
-    carriers, anchors = (model.encode(own, normalize_embeddings=True) for own in (plan.carriers, texts))
-    before, sizes = carriers @ anchors.T, Counter(groups)
+    carriers, anchors = (model.encode(texts, normalize_embeddings=True) for texts in (plan.carriers, texts))
+    before = carriers @ anchors.T
+    sizes = Counter(groups)
     weights = np.array([plan.groups[group].weight / sizes[group] for group in groups])
     weights = np.tile(weights / len(carriers), (len(carriers), 1))
     assert weights.sum() == pytest.approx(1)
     mean = (weights * before).sum()
     assert plan.similarity_spread == pytest.approx((weights * (before - mean) ** 2).sum() ** 0.5, abs=1e-5)
     assert plan.share_below == pytest.approx(weights[before < plan.mean_similarity].sum(), abs=1e-6)
-    for place, group in enumerate(plan.groups):
-        assert group.spread == pytest.approx(np.std(before[:, np.array(groups) == place]), abs=1e-5)
+    for group_index, group in enumerate(plan.groups):
+        assert group.spread == pytest.approx(np.std(before[:, np.array(groups) == group_index]), abs=1e-5)
 
 
 def test_the_seed_draws_carriers_and_pilots(encoder, plan):
@@ -85,14 +86,16 @@ def test_the_seed_draws_carriers_and_pilots(encoder, plan):
 
 def test_topics_of_the_corpus_or_clusters_are_the_groups_of_a_model_that_reads_no_kinds(foreign):
     corpus = profiled.corpus(200, topics=5)
-    plan, clustered = (planned(foreign, each) for each in (corpus, Sentences(corpus.texts, corpus.source)))
-    names = [f"topic {place}" for place in range(5)]
+    plan, clustered = (
+        planned(foreign, corpus_form) for corpus_form in (corpus, Sentences(corpus.texts, corpus.source))
+    )
+    names = [f"topic {number}" for number in range(5)]
     assert [group.name for group in plan.groups] == names
     topic_of = dict(zip(corpus.texts, corpus.topics, strict=True))
     about = [topic_of[anchor.text] for anchor in plan.anchors]
     assert [names[anchor.group] for anchor in plan.anchors] == about
     assert [about.count(name) for name in names] == [16] * 5
-    clusters = [f"cluster {place}" for place in range(6)]
+    clusters = [f"cluster {number}" for number in range(6)]
     assert [group.name for group in clustered.groups] == clusters
 
 
@@ -106,13 +109,13 @@ def test_a_text_loses_the_punctuation_that_ends_it_and_no_other(ending):
 def test_all_sentences_of_a_corpus_may_carry_and_long_texts_do_by_their_first(encoder):
     sentences = profiled.sentences(200)
     texts = [*sentences[:100], *(" ".join([text, *sentences[:4]]) for text in sentences[100:])]
-    found = short_texts(encoder, profiled.SMALL, [TextGroup("own", texts, 1.0, False)], 20, "test")
-    assert len(found) == 100  # half of the texts stay for the anchors
-    assert {open_ended(text) for text in sentences} >= set(found)
-    for carrier, text in found.items():
+    carriers = short_texts(encoder, profiled.SMALL, [TextGroup("own", texts, 1.0, False)], 20, "test")
+    assert len(carriers) == 100  # half of the texts stay for the anchors
+    assert {open_ended(text) for text in sentences} >= set(carriers)
+    for carrier, text in carriers.items():
         assert text in texts
         assert text.startswith(carrier)
-    assert {len(text) > len(carrier) + 1 for carrier, text in found.items()} == {True, False}
+    assert {len(text) > len(carrier) + 1 for carrier, text in carriers.items()} == {True, False}
 
 
 def test_groups_with_few_texts_leave_their_carriers_to_the_others(foreign):
@@ -136,8 +139,8 @@ def test_carriers_leave_room_for_the_copies(encoder):
 
     for copies, insertion, count, room in (((4,), "ids", 100, 4), ((2, 3), "text", 60, 24)):
         settings = replace(profiled.SMALL, copies=copies, insertion=Insertion(insertion))
-        found = short_texts(Short(), settings, group, count, "test")
-        assert max(map(len, encoder.content_ids(list(found)))) + room <= 60
+        carriers = short_texts(Short(), settings, group, count, "test")
+        assert max(map(len, encoder.content_ids(list(carriers)))) + room <= 60
     with pytest.raises(InputError, match="leave room for the copies in the 60 tokens that short reads"):
         short_texts(Short(), settings, group, 119, "test")
 
@@ -150,12 +153,12 @@ distinct_copies = st.lists(st.integers(1, 40), min_size=1, max_size=6, unique=Tr
 @given(distinct_copies, st.integers(0, 60))
 def test_any_three_neighbours_hold_all_placements_and_a_full_turn_every_combination_once(copies, start):
     turn = 3 * len(copies)
-    found = cells(ProfileSettings(copies=copies), start + turn)
-    assert len(found) == start + turn
-    assert {cell.placement for cell in found[start : start + 3]} == set(Placement)
-    assert set(found[start:]) == {Cell(placement, count) for placement in Placement for count in copies}
-    for left, right in itertools.pairwise(found):
-        assert len(copies) == 1 or left.copies != right.copies
+    counts = cells(ProfileSettings(copies=copies), start + turn)
+    assert len(counts) == start + turn
+    assert {cell.placement for cell in counts[start : start + 3]} == set(Placement)
+    assert set(counts[start:]) == {Cell(placement, count) for placement in Placement for count in copies}
+    for earlier, right in itertools.pairwise(counts):
+        assert len(copies) == 1 or earlier.copies != right.copies
 
 
 @pytest.mark.parametrize("vocabulary", [13_000, 30_522, 128_000, 250_000])
@@ -179,8 +182,8 @@ def test_a_run_needs_the_carriers_of_its_screen_and_those_that_confirm():
 def test_without_a_corpus_carriers_come_from_all_kinds_in_turn(encoder):
     groups, _ = sources(encoder, load_sentences())
     needed = 51
-    found = list(short_texts(encoder, ProfileSettings(), groups, needed, "test").values())[:needed]
-    sizes = Counter(group.name for text in found for group in groups if text in group.texts)
+    carriers = list(short_texts(encoder, ProfileSettings(), groups, needed, "test").values())[:needed]
+    sizes = Counter(group.name for text in carriers for group in groups if text in group.texts)
     assert set(sizes) == {group.name for group in groups}
     assert set(sizes.values()) == {4, 5}
 
@@ -198,9 +201,9 @@ def refused(message, **values):
 
 @pytest.mark.parametrize("value", SPELLINGS, ids=lambda value: type(value).__name__)
 def test_every_spelling_of_a_number_becomes_one(value):
-    found = whole_number("count", value, 3), real_number("size", value)
-    assert found == (3, 3.0)
-    assert [type(number) for number in found] == [int, float]
+    numbers = whole_number("count", value, 3), real_number("size", value)
+    assert numbers == (3, 3.0)
+    assert [type(number) for number in numbers] == [int, float]
     assert whole_number("seed", 2**70 + 1, 0) == 2**70 + 1  # too large for a float
 
 

@@ -27,7 +27,7 @@ def probed(encoder, ids, settings=profiled.SMALL, **options):
     "insertion",
     [
         Insertion.IDS,
-        *(pytest.param(each, marks=pytest.mark.slow) for each in (Insertion.TEXT, Insertion.WORDS)),
+        *(pytest.param(insertion, marks=pytest.mark.slow) for insertion in (Insertion.TEXT, Insertion.WORDS)),
     ],
 )
 def test_a_probe_gives_the_numbers_that_a_detection_of_these_tokens_stores(encoder, tmp_path, insertion):
@@ -35,19 +35,19 @@ def test_a_probe_gives_the_numbers_that_a_detection_of_these_tokens_stores(encod
     settings = replace(profiled.SMALL, insertion=insertion)
     run = profiled.detect_profile(encoder, tmp_path / "run", tokens=ids, insertion=insertion)
     stored = {row["token_id"]: row for row in run.tokens.to_dicts()}
-    found = probed(encoder, ids, settings)
-    assert [evidence.token_id for evidence in found] == ids
-    for evidence in found:
+    probes = probed(encoder, ids, settings)
+    assert [evidence.token_id for evidence in probes] == ids
+    for evidence in probes:
         row = stored[evidence.token_id]
         shared = set(row) & set(evidence.__slots__)
         assert len(shared) >= 19
         for name in shared:
             value = getattr(evidence, name)
-            wanted = pytest.approx(row[name], abs=1e-6) if isinstance(row[name], float) else row[name]
-            assert value == wanted, name
+            expected = pytest.approx(row[name], abs=1e-6) if isinstance(row[name], float) else row[name]
+            assert value == expected, name
         assert evidence.mean_similarity == run.plan.mean_similarity
         assert evidence.ordinary_lift == pytest.approx(run.result.ordinary_lift, abs=1e-6)
-    assert [evidence.verdict for evidence in found] == ["benign", "benign", "sticky"]
+    assert [evidence.verdict for evidence in probes] == ["benign", "benign", "sticky"]
 
 
 @pytest.mark.slow
@@ -56,12 +56,12 @@ def test_lifts_by_placement_and_the_symptom_curve_are_of_the_carriers_and_anchor
 ):
     run = profiled.detect_profile(encoder, tmp_path / "run", tokens=[STICKY])
     (evidence,), plan = probed(encoder, [STICKY]), run.plan
-    rest = [place for place in range(26) if place not in run.result.screening_carriers]
+    rest = [carrier for carrier in range(26) if carrier not in run.result.screening_carriers]
     assert STICKY in plan.pilots  # the pilot measures it in all carriers
     lifts = profiled.shard_rows(run, "pilot")[STICKY]["lifts"]
     for turn, placement in enumerate(("prefix", "suffix", "random")):
-        own = [lifts[place] for place in rest if place % 3 == turn]
-        assert evidence.lift_by_placement[placement] == pytest.approx(np.mean(own), abs=1e-6)
+        lifts_of_turn = [lifts[carrier] for carrier in rest if carrier % 3 == turn]
+        assert evidence.lift_by_placement[placement] == pytest.approx(np.mean(lifts_of_turn), abs=1e-6)
 
     curve = evidence.curve
     assert curve.copies == [0, *SYMPTOM_COPIES]

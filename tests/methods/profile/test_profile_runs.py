@@ -35,14 +35,14 @@ def test_an_entry_whose_copies_are_read_as_another_has_no_verdict(tmp_path):
     encoder = load_encoder(profiled.planted_model(2, token="qq qq", added=entries))
     run = detect_profile(encoder, tmp_path / "run", insertion=Insertion.WORDS)
     judgement = judge(run, profiled.corpus(160), encoder=encoder)
-    for found in (run, judgement):
-        assert found.sticky["token"].to_list() == ["qq qq"]
-        (row,) = found.tokens.filter(token="qq").to_dicts()
+    for result in (run, judgement):
+        assert result.sticky["token"].to_list() == ["qq qq"]
+        (row,) = result.tokens.filter(token="qq").to_dicts()
         assert [row[name] for name in ("verdict", "lift", "severity", "erased")] == [None] * 4
         assert "texts spell 0% of its copies" in row["reason"]
-        assert len(found.tokens) == run.available
-    ((token_id, seen),) = run.token("qq").select("token_id", "copies_seen").rows()
-    assert seen == 0
+        assert len(result.tokens) == run.available
+    ((token_id, copies_seen),) = run.token("qq").select("token_id", "copies_seen").rows()
+    assert copies_seen == 0
     assert run.result.looked_at == run.available - 1
     assert token_id not in read_effects(run.path).ids
     assert any("1 token has no verdict" in note for note in run.method.notes(run))
@@ -82,8 +82,8 @@ def test_without_a_planted_token_nothing_is_sticky(tmp_path):
 
 
 def test_carriers_agree_with_the_one_contraction_of_the_whole_fit(run):
-    for kept in profiled.shard_rows(run, "screen").values():
-        assert np.mean(kept["contractions"]) == pytest.approx(kept["contraction"], abs=1e-5)
+    for row in profiled.shard_rows(run, "screen").values():
+        assert np.mean(row["contractions"]) == pytest.approx(row["contraction"], abs=1e-5)
 
 
 def test_the_table_has_one_row_per_available_token_by_ascending_id(run):
@@ -144,8 +144,8 @@ def plain_lift(model, run, place, token):
         if before < plan.mean_similarity:
             changes.setdefault(each.group, []).append(after - before)
     weights = {group: plan.groups[group].weight for group in changes}
-    lift = sum(weights[group] * np.mean(found) for group, found in changes.items()) / sum(weights.values())
-    return lift, {group: np.mean(found) for group, found in changes.items()}
+    lift = sum(weights[group] * np.mean(rises) for group, rises in changes.items()) / sum(weights.values())
+    return lift, {group: np.mean(rises) for group, rises in changes.items()}
 
 
 def test_lifts_of_every_round_equal_those_of_a_plain_version_of_the_method(tmp_path):
@@ -153,19 +153,23 @@ def test_lifts_of_every_round_equal_those_of_a_plain_version_of_the_method(tmp_p
     options = {"insertion": "text", "sentences": profiled.corpus(160)}
     run = detect_profile(load_encoder(model), tmp_path / "run", **options)
     assert run.sticky["token"].to_list() == [planted.PLANTED]
-    every, few = list(range(len(run.plan.carriers))), run.result.screening_carriers
-    rounds = {"pilot": every, "screen": few, "confirm": [k for k in every if k not in few]}
+    all_carriers = list(range(len(run.plan.carriers)))
+    few = run.result.screening_carriers
+    rounds = {"pilot": all_carriers, "screen": few, "confirm": [k for k in all_carriers if k not in few]}
     for step, carriers in rounds.items():
         rows = profiled.shard_rows(run, step)
         token_id = 34 if step == "screen" else next(iter(rows))
-        row, token = rows[token_id], run.vocabulary.filter(token_id=token_id)["decoded"].item()
+        row = rows[token_id]
+        token = run.vocabulary.filter(token_id=token_id)["decoded"].item()
         groups = np.array(row["groups"]).reshape(len(carriers), -1)
-        measured = [own for own in enumerate(carriers) if own[1] % 3 < 2][:6]  # not at random gaps
-        for place, carrier in measured:
+        measured = [indexed_carrier for indexed_carrier in enumerate(carriers) if indexed_carrier[1] % 3 < 2][
+            :6
+        ]  # not at random gaps
+        for index, carrier in measured:
             lift, by_group = plain_lift(model, run, carrier, token)
-            assert row["lifts"][place] == pytest.approx(lift, abs=1e-5), (step, carrier)
+            assert row["lifts"][index] == pytest.approx(lift, abs=1e-5), (step, carrier)
             for group, value in by_group.items():
-                assert groups[place, group] == pytest.approx(value, abs=1e-5), (step, carrier, group)
+                assert groups[index, group] == pytest.approx(value, abs=1e-5), (step, carrier, group)
 
 
 def test_a_named_token_is_measured_as_in_the_whole_run(encoder, run, tmp_path):
@@ -178,10 +182,11 @@ def test_a_named_token_is_measured_as_in_the_whole_run(encoder, run, tmp_path):
     assert named.plan == run.plan  # of a vocabulary this small, all entries are read
     beside = {"pilot": pilots, "screen": {*ids, *pilots}, "confirm": {*ids} - pilots}
     for step in ROUNDS:
-        whole, ours = profiled.shard_rows(run, step), profiled.shard_rows(named, step)
+        rows_of_run = profiled.shard_rows(run, step)
+        ours = profiled.shard_rows(named, step)
         assert set(ours) == beside[step]
-        for token_id in set(whole) & set(ours):
-            for name, value in whole[token_id].items():
+        for token_id in set(rows_of_run) & set(ours):
+            for name, value in rows_of_run[token_id].items():
                 close = pytest.approx(value, abs=1e-3 if name == "pull" else 1e-5, nan_ok=True)
                 assert ours[token_id][name] == close, (step, token_id, name)
     assert named.sticky["token"].to_list() == [planted.PLANTED]
@@ -253,9 +258,9 @@ REFUSED = {
 @pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_measured_is_refused_and_leaves_the_folder_free(encoder, tmp_path, options, message):
     options = dict(options)
-    made = load_encoder(options.pop("model")()) if "model" in options else encoder
+    loaded = load_encoder(options.pop("model")()) if "model" in options else encoder
     with pytest.raises(InputError, match=message):
-        detect_profile(made, tmp_path / "run", **options)
+        detect_profile(loaded, tmp_path / "run", **options)
     assert not list((tmp_path / "run").glob("*.json"))
 
 
@@ -267,11 +272,11 @@ def test_only_the_screen_is_in_lower_precision(tmp_path):
     plain = profiled.detect_profile(load_encoder(model), tmp_path / "plain")
     lower = profiled.detect_profile(load_encoder(model), tmp_path / "lower", screen_precision="bfloat16")
     assert plain.result.screening_carriers == lower.result.screening_carriers
-    for step, least in (("pilot", 128), ("confirm", 5)):
+    for step, fewest in (("pilot", 128), ("confirm", 5)):
         rows = {run: profiled.shard_rows(run, step) for run in (plain, lower)}
-        both = set(rows[plain]) & set(rows[lower])
-        assert len(both) >= least
-        assert max(difference(rows, token) for token in both) < 1e-6
+        common_ids = set(rows[plain]) & set(rows[lower])
+        assert len(common_ids) >= fewest
+        assert max(difference(rows, token) for token in common_ids) < 1e-6
     early = {run: profiled.shard_rows(run, "screen") for run in (plain, lower)}
     assert early[plain].keys() == early[lower].keys()
     assert max(difference(early, token) for token in early[plain]) > 1e-4

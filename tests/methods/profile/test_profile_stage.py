@@ -23,15 +23,16 @@ MARK = "\N{BLACK STAR}"
 TOKEN = Token(777, f" {MARK}")
 TEXTS = ("a red boat", "one", "two words", "here are four words", "", "  spaces \t everywhere ")
 TOKENIZED = tuple(
-    TokenizedText((1, 2), tuple((10 * place + word,) for word in range(len(text.split()))))
-    for place, text in enumerate(TEXTS)
+    TokenizedText((1, 2), tuple((10 * index + word,) for word in range(len(text.split()))))
+    for index, text in enumerate(TEXTS)
 )
 CELLS = tuple(Cell(placement, copies) for copies in (1, 3) for placement in Placement)
 DIMENSION, MEAN_SIMILARITY = 6, 0.35
 # Mean similarities that leave out whole groups, and groups and carriers here and there.
 LEVELS = (-0.6, -0.3, -0.15)
 # The last group is measured beside the lift.
-GROUPS, WEIGHTS = np.array([0, 1, 2, 0, 1, 2, 0, 1, 3, 3]), np.array([0.2, 0.3, 0.5, 0.0])
+GROUPS = np.array([0, 1, 2, 0, 1, 2, 0, 1, 3, 3])
+WEIGHTS = np.array([0.2, 0.3, 0.5, 0.0])
 PLACES = (5, 0, 7, 9, 2, 30)
 
 words = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=3).map(tuple), max_size=6).map(tuple)
@@ -62,9 +63,9 @@ def test_a_token_goes_into_every_carrier_once_as_its_cell_says():
         (stage_of(), insert_as_text, TEXTS),
         (stage_of(TOKENIZED), insert_as_ids, TOKENIZED),
     ):
-        found = stage.probes(TOKEN)
-        assert stage.probes_per_token == len(found) == 6
-        for probe, carrier, cell in zip(found, carriers, CELLS, strict=True):
+        probes = stage.probes(TOKEN)
+        assert stage.probes_per_token == len(probes) == 6
+        for probe, carrier, cell in zip(probes, carriers, CELLS, strict=True):
             assert probe.count(MARK if isinstance(probe, str) else TOKEN.id) == cell.copies
             if cell.placement is not RANDOM:
                 assert probe == insert(TOKEN, carrier, cell.placement, cell.copies)[-1]
@@ -74,50 +75,53 @@ def test_a_token_goes_into_every_carrier_once_as_its_cell_says():
 @given(st.lists(tokenized_texts, min_size=1, max_size=4), st.integers(1, 8), st.integers(100, 10**6))
 def test_random_ids_keep_the_carrier_and_stand_at_its_word_boundaries(carriers, copies, token_id):
     cells = (Cell(RANDOM, copies),) * len(carriers)
-    panel, places = panel_of(["any carrier"]), tuple(range(len(carriers)))
+    panel = panel_of(["any carrier"])
+    places = tuple(range(len(carriers)))
     probes = ProfileStage("x", tuple(carriers), places, cells, panel, 5).probes(Token(token_id, "x"))
     for carrier, probe in zip(carriers, probes, strict=True):
         assert probe.count(token_id) == copies
-        assert tuple(own for own in probe if own != token_id) == carrier.ids
+        assert tuple(probe_id for probe_id in probe if probe_id != token_id) == carrier.ids
         inside = [
             len(carrier.head),
             *itertools.accumulate(map(len, carrier.words), initial=len(carrier.head)),
         ]
         passed = 0
-        for own in probe:
-            assert own != token_id or passed in inside
-            passed += own != token_id
+        for probe_id in probe:
+            assert probe_id != token_id or passed in inside
+            passed += probe_id != token_id
 
 
 def test_random_copies_are_spread_over_all_arrangements_evenly():
     stage = stage_of(("two words",), (Cell(RANDOM, 3),), places=(4,))
-    found = Counter()
+    counts_of_pattern = Counter()
     for token_id in range(100, 3100):
         (probe,) = stage.probes(Token(token_id, "x"))
-        found[tuple(own == "x" for own in probe.split())] += 1
-    assert len(found) == math.comb(5, 3)
-    assert stats.chisquare(list(found.values())).pvalue > 0.001
+        counts_of_pattern[tuple(word == "x" for word in probe.split())] += 1
+    assert len(counts_of_pattern) == math.comb(5, 3)
+    assert stats.chisquare(list(counts_of_pattern.values())).pvalue > 0.001
 
 
 def randoms(stage, token_id=777):
     """Random placements as arrangements of copies and words, whatever the copies are."""
     return [
-        [own == token_id for own in probe]
+        [probe_id == token_id for probe_id in probe]
         for probe, cell in zip(stage.probes(Token(token_id, "x")), stage.cells, strict=False)
         if cell.placement is RANDOM
     ]
 
 
 def test_random_placement_depends_on_seed_token_and_place_and_on_nothing_else():
-    carriers, cells = (TokenizedText((), tuple((k,) for k in range(20))),) * 4, (Cell(RANDOM, 5),) * 4
+    carriers = (TokenizedText((), tuple((k,) for k in range(20))),) * 4
+    cells = (Cell(RANDOM, 5),) * 4
     plain = stage_of(carriers, cells, places=(0, 1, 2, 3))
     first = randoms(plain)
-    assert len({tuple(own) for own in first}) == 4
+    assert len({tuple(probe_ids) for probe_ids in first}) == 4
     assert randoms(stage_of(carriers, cells, places=(0, 1, 2, 3))) == first
     moved = replace(plain, places=(8, 9, 10, 11))
     for other in (randoms(replace(plain, seed=4)), randoms(plain, 778), randoms(moved)):
-        assert all(left != right for left, right in zip(first, other, strict=True))
-    carriers, cells = (TokenizedText((), tuple((k,) for k in range(9))),) * 6, (Cell(RANDOM, 4),) * 6
+        assert all(first_probe != right for first_probe, right in zip(first, other, strict=True))
+    carriers = (TokenizedText((), tuple((k,) for k in range(9))),) * 6
+    cells = (Cell(RANDOM, 4),) * 6
     first = randoms(stage_of(carriers, cells))
     longer = TokenizedText((5, 5), ((1, 2, 3),) * 30)
     others = stage_of((longer, *carriers[1:3]), (CELLS[0], *cells[1:3]), places=(1, *PLACES[1:3]))
@@ -127,26 +131,36 @@ def test_random_placement_depends_on_seed_token_and_place_and_on_nothing_else():
 
 def slow_row(stage, probes, u):
     anchors = stage.panel.panel.vectors
-    carriers, copies = units_of(stage.carriers), units_of(probes)
+    carriers = units_of(stage.carriers)
+    copies = units_of(probes)
     before = (carriers @ anchors.T).astype(float).tolist()
     after = (copies @ anchors.T).astype(float).tolist()
     row = {name: [] for name in ("lifts", "rising", "groups", "contractions")}
     deviations = carriers - carriers.mean(axis=0)
-    moved, spread = copies - copies.mean(axis=0), float((deviations**2).sum()) / len(carriers)
-    for old, new, own, deviation in zip(before, after, moved, deviations, strict=True):
-        row["contractions"].append(1 - float(own @ deviation) / spread)
+    moved = copies - copies.mean(axis=0)
+    spread = float((deviations**2).sum()) / len(carriers)
+    for old, new, shift, deviation in zip(before, after, moved, deviations, strict=True):
+        row["contractions"].append(1 - float(shift @ deviation) / spread)
         changes = {
             group: [n - o for o, n, g in zip(old, new, GROUPS, strict=True) if g == group and o < u]
             for group in range(4)
         }
-        means = {group: sum(own) / len(own) for group, own in changes.items() if own}
-        rises = {group: sum(c > 0 for c in own) / len(own) for group, own in changes.items() if own}
+        means = {
+            group: sum(rises_of_group) / len(rises_of_group)
+            for group, rises_of_group in changes.items()
+            if rises_of_group
+        }
+        rises = {
+            group: sum(c > 0 for c in rises_of_group) / len(rises_of_group)
+            for group, rises_of_group in changes.items()
+            if rises_of_group
+        }
         row["groups"] += [means.get(group, math.nan) for group in range(4)]
         row["lifts"].append(_weighted(means))
         row["rising"].append(_weighted(rises))
     design = np.hstack([carriers.reshape(-1, 1), np.tile(np.eye(DIMENSION), (len(carriers), 1))])
-    kept, *pull = np.linalg.lstsq(design.astype(float), copies.ravel().astype(float), rcond=None)[0]
-    return row | {"contraction": 1 - kept, "pull": pull}
+    contraction, *pull = np.linalg.lstsq(design.astype(float), copies.ravel().astype(float), rcond=None)[0]
+    return row | {"contraction": 1 - contraction, "pull": pull}
 
 
 def _weighted(means):
@@ -159,19 +173,20 @@ def _weighted(means):
 def test_a_row_equals_loops_over_carriers_anchors_and_groups(carriers, u):
     stage = stage_of(carriers, u=u)
     probes = stage.probes(TOKEN)
-    found = dict(stage.measure(TOKEN, vectors_of(probes)))
+    measured = dict(stage.measure(TOKEN, vectors_of(probes)))
     expected = slow_row(stage, probes, u)
-    assert set(found) == set(expected)
+    assert set(measured) == set(expected)
     # Two bytes per dimension for the pull, four per carrier and group.
-    assert (found["pull"].dtype, found["groups"].dtype, found["rising"].dtype) == ("f2", "f4", "f4")
+    assert (measured["pull"].dtype, measured["groups"].dtype, measured["rising"].dtype) == ("f2", "f4", "f4")
     for name, value in expected.items():
         tolerance = 1e-3 if name == "pull" else 1e-5  # pulls are kept in half precision
-        assert found[name] == pytest.approx(value, abs=tolerance, nan_ok=name == "groups"), name
+        assert measured[name] == pytest.approx(value, abs=tolerance, nan_ok=name == "groups"), name
 
 
 def test_copies_are_counted_beyond_those_that_the_carrier_has(encoder):
-    carriers, probes = ("the river", "a song", "the river"), ("the river river", "a song", "a song")
+    carriers = ("the river", "a song", "the river")
+    probes = ("the river river", "a song", "a song")
     stage = SimpleNamespace(carrier_texts=carriers, probes=lambda token: list(probes))
     token = Token(encoder.content_ids(["river"])[0][0], "river")
-    seen = TokenWork(stage).prepare(Shard(0, (token,)), encoder).seen
-    assert seen == [[1, 0, 0]]
+    inputs_seen = TokenWork(stage).prepare(Shard(0, (token,)), encoder).seen
+    assert inputs_seen == [[1, 0, 0]]

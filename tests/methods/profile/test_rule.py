@@ -84,8 +84,8 @@ numbers = st.floats(-1, 2)
 def test_more_of_a_measure_never_clears_a_token(lift, erased, deviation, more_lift, more_erased):
     order = ["benign", "topical", "sticky"]
     less, _ = judged(lift=lift, erased=erased, deviation=deviation)
-    more, _ = judged(lift=lift + more_lift, erased=erased + more_erased, deviation=deviation)
-    assert order.index(more) >= order.index(less)
+    stricter, _ = judged(lift=lift + more_lift, erased=erased + more_erased, deviation=deviation)
+    assert order.index(stricter) >= order.index(less)
 
 
 def reason_of(**given_numbers):
@@ -97,8 +97,8 @@ def reason_of(**given_numbers):
 def test_a_reason_says_what_reaches_a_threshold():
     assert reason_of(erased=0.44) == "erases 64% of a text (ordinary token: 35%)"
     assert reason_of(lift=0.61) == "lifts unrelated texts by 0.61 SD"
-    both = "erases 64% of a text (ordinary token: 35%); lifts unrelated texts by 0.61 SD"
-    assert reason_of(erased=0.44, lift=0.61) == both
+    reason = "erases 64% of a text (ordinary token: 35%); lifts unrelated texts by 0.61 SD"
+    assert reason_of(erased=0.44, lift=0.61) == reason
 
 
 def test_a_reason_names_an_unusual_vector_only_if_it_mattered():
@@ -141,7 +141,8 @@ def test_an_unusual_vector_is_confirmed_from_half_a_threshold_on():
 
 
 def test_the_strongest_ten_of_each_measure_are_confirmed_to_be_shown():
-    lift, erased = np.linspace(0, 0.1, 60), np.linspace(0.1, 0, 60)
+    lift = np.linspace(0, 0.1, 60)
+    erased = np.linspace(0.1, 0, 60)
     chosen = selected(measures(lift=lift, erased=erased), most=0)
     assert chosen.ids.tolist() == [*range(DISPLAYED), *range(60 - DISPLAYED, 60)]
 
@@ -150,7 +151,7 @@ def test_the_budget_leaves_out_those_that_reach_least_far():
     lift = np.linspace(0.5, 1.5, 80)
     chosen = selected(measures(lift=lift), most=50)
     # Without a measure, equal values count in order of id.
-    shown = set(range(DISPLAYED)) | set(range(70, 80))
+    displayed = set(range(DISPLAYED)) | set(range(70, 80))
     farthest = set(range(80 - 40, 80))
-    assert set(chosen.ids.tolist()) == shown | farthest
+    assert set(chosen.ids.tolist()) == displayed | farthest
     assert chosen.left_out == 80 - 50
