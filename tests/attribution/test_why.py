@@ -30,7 +30,8 @@ def ids_of(encoder, text):
 
 @pytest.mark.parametrize("method", ["deletion", "jacobians"])
 def test_all_contributions_sum_to_the_cosine_of_the_model_in_either_order(encoder, method):
-    found, other = why(encoder, FIRST, SECOND, method=method), why(encoder, SECOND, FIRST, method=method)
+    found = why(encoder, FIRST, SECOND, method=method)
+    other = why(encoder, SECOND, FIRST, method=method)
     one, two = (unit_vector(encoder, ids_of(encoder, text)) for text in (FIRST, SECOND))
     assert found.similarity == pytest.approx(one @ two, abs=1e-6)
     total = found.matrix.sum() + found.first_reference.sum() + found.second_reference.sum() + found.reference
@@ -95,7 +96,8 @@ def test_values_of_deletion_sum_to_the_similarity_exactly_every_time(encoder, te
     assert found.matrix.sum(dtype=float) == pytest.approx(found.similarity, abs=1e-6)
     assert not any([*found.first_reference, *found.second_reference, found.reference])
     np.testing.assert_array_equal(why(encoder, text, SECOND).matrix, found.matrix)
-    ids, second = ids_of(encoder, text), unit_vector(encoder, ids_of(encoder, SECOND))
+    ids = ids_of(encoder, text)
+    second = unit_vector(encoder, ids_of(encoder, SECOND))
     changed = unit_vector(encoder, ids[1:]) @ second - found.similarity if ids[1:] else None
     assert found.first.parts[0].deletion == (changed and pytest.approx(changed, abs=1e-6))
 
@@ -117,13 +119,15 @@ def test_a_part_that_is_joined_to_most_others_is_named(encoder):
     matrix = np.zeros_like(found.matrix)
     matrix[3] = 1
     said = summary(replace(found, matrix=matrix, model="my model"))[-1]
-    name, joined = found.first.tokens[3], len(found.second.parts)
+    name = found.first.tokens[3]
+    joined = len(found.second.parts)
     assert said.startswith(f"{joined} of the 10 strongest pairs join {name!r} to {joined} different parts")
     assert said.endswith(f"See: stickytoken probe 'my model' {name}")
 
 
 def test_sticky_tokens_of_the_run_are_marked_and_deleted(planted_run, planted_folder):
-    encoder, run = load_encoder(planted_folder), open_run(planted_run)
+    encoder = load_encoder(planted_folder)
+    run = open_run(planted_run)
     sticky = run.sticky["decoded"][0].strip()
     found = why(encoder, f"{FIRST} {sticky}", SECOND, run=planted_run)
     assert sticky in [part.text for part in found.first.parts if part.sticky]

@@ -106,7 +106,8 @@ def test_the_lift_is_that_of_plain_vectors(explained, sticky_bert):
     before = sticky_bert.encode([carrier.text for carrier in carriers])
     after = sticky_bert.encode_ids([carrier.with_copies(token_id) for carrier in carriers])
     anchors = sticky_bert.encode(texts)
-    old, new = before @ anchors.T, after @ anchors.T
+    old = before @ anchors.T
+    new = after @ anchors.T
     lifts = [(new - old)[row][old[row] < old.mean()].mean() for row in range(len(before))]
     row = explained.measures.filter(measure="lift_sentences", token_id=token_id).to_dicts()[0]
     low, high = stats.t.interval(SMALL.confidence, len(lifts) - 1, np.mean(lifts), stats.sem(lifts))
@@ -116,7 +117,8 @@ def test_the_lift_is_that_of_plain_vectors(explained, sticky_bert):
 
 
 def test_attention_is_that_of_all_positions_and_of_all_but_the_copies(explained, sticky_bert):
-    token_id, expected = explained.tokens[0].token_id, {"received": [], "from_others": []}
+    token_id = explained.tokens[0].token_id
+    expected = {"received": [], "from_others": []}
     for carrier in gather(sticky_bert, SMALL, None, None, CORPUS).carriers:
         content = [carrier.with_copies(token_id)]
         (inside,) = inspector_of(sticky_bert).look(content, [carrier.labels], PARTS)
@@ -138,10 +140,8 @@ def test_a_static_model_is_explained_by_its_plain_embeddings_without_attention()
     settings = replace(SMALL, attribution=False, carriers=2)
     explanation = explain(encoder, [planted.PLANTED], sentences=CORPUS, settings=settings)
     rows = encoder.model[0].embedding.weight.detach().numpy().astype(float)
-    own_row, centre = (
-        rows[explanation.tokens[0].token_id],
-        rows[explanation.benign["benign_id"].to_list()].mean(axis=0),
-    )
+    own_row = rows[explanation.tokens[0].token_id]
+    centre = rows[explanation.benign["benign_id"].to_list()].mean(axis=0)
     values = dict(explanation.measures.select("measure", "value").iter_rows())
     assert values["copies_cosine_distance"] == pytest.approx(
         1 - cosine_similarity([own_row], [centre]).item()
@@ -250,7 +250,8 @@ def test_a_run_gives_texts_and_says_who_is_benign(tmp_path, encoder):
 
 
 def test_a_run_alone_has_its_model_loaded_and_its_worst_tokens_taken(planted_run, planted_folder):
-    run, settings = open_run(planted_run), ExplainSettings(carriers=6, benign=4, attribution=False)
+    run = open_run(planted_run)
+    settings = ExplainSettings(carriers=6, benign=4, attribution=False)
     worst = run.sticky["token_id"].to_list()[:3]
     explanation = explain(run=str(planted_run), settings=settings)
     assert [token.token_id for token in explanation.tokens] == worst
@@ -311,7 +312,8 @@ def contents(folder):
 
 
 def test_an_interrupt_loses_only_the_text_that_is_being_attributed(encoder, whole, tmp_path, monkeypatch):
-    texts, attribute = [], JacobianIntegrator.contributions
+    texts = []
+    attribute = JacobianIntegrator.contributions
 
     def counted(self, content, *arguments):
         texts.append(tuple(content))
@@ -363,10 +365,8 @@ def test_progress_of_attribution_counts_parts_of_texts(encoder):
     events = []
     explanation = explain(encoder, ["river"], progress=events.append, **OPTIONS)
     steps = [event for event in events if event.stage == "attribution"]
-    rows, columns = (
-        explanation.attribution["row"].max(),
-        explanation.attribution["column"].max(),
-    )  # without references
+    rows = explanation.attribution["row"].max()
+    columns = explanation.attribution["column"].max()  # without references
     assert steps[-1].total == 2 * (1 + SETTINGS.attribution_benign) + rows + columns
     assert [event.done for event in steps[:3]] == [0, 2, 2 + rows + columns]
     assert all(event.done == event.computed for event in steps)
@@ -374,7 +374,8 @@ def test_progress_of_attribution_counts_parts_of_texts(encoder):
 
 def test_a_finished_explanation_is_opened_and_says_the_same(encoder, whole):
     first, out = whole
-    before, events = planted.files_of(out), []
+    before = planted.files_of(out)
+    events = []
     second = explain(encoder, ["river"], out=out, progress=events.append, **OPTIONS)
     assert events == []
     assert planted.files_of(out) == before

@@ -24,7 +24,8 @@ generator = np.random.default_rng
 
 @pytest.mark.parametrize("bounds", [UNBOUNDED, SHARE])
 def test_a_token_leaves_the_benign_interval_as_often_as_said(bounds):
-    random, left = generator(0), 0
+    random = generator(0)
+    left = 0
     for _ in range(1000):
         means = random.normal(size=(17, 6))
         means = means if bounds is UNBOUNDED else 1 / (1 + np.exp(4 - means))
@@ -50,7 +51,8 @@ def test_intervals_are_students_and_those_of_cosines_of_fishers_z():
     expected = stats.t.interval(0.9, 29, plain.mean(), stats.sem(plain))
     np.testing.assert_allclose([found.low[0], found.high[0]], expected)
     random = generator(0)
-    values, means = np.tanh(random.normal(1, 0.1, (30, 1))), np.tanh(random.normal(1, 0.4, 9))
+    values = np.tanh(random.normal(1, 0.1, (30, 1)))
+    means = np.tanh(random.normal(1, 0.4, 9))
     found = compare(values, means[:, None, None], 0.9, 1, (-1, 1))
     z = np.arctanh(means)
     reach = stats.t.ppf(0.95, 8) * z.std(ddof=1) * np.sqrt(1 + 1 / 9)
@@ -107,7 +109,8 @@ def matrix(monkeypatch):
 
 
 def test_measures_of_rows(matrix):
-    rows, found = matrix.rows.astype(float), matrix.measures
+    rows = matrix.rows.astype(float)
+    found = matrix.measures
     assert matrix.unused == [1, 6, 7]
     unused = rows[matrix.unused].mean(axis=0)
     np.testing.assert_allclose(found["embedding_norm"], np.linalg.norm(rows, axis=1))
@@ -126,7 +129,8 @@ def test_neighbours_and_geometry_are_those_of_cosines(matrix):
     assert dict(matrix.neighbours(2, 3)) == pytest.approx({k: cosines[k] for k in expected})
     assert [k for k, _ in matrix.neighbours(2, 3)] == expected
     assert matrix.neighbours(0, 3) == []
-    rows, found = matrix.rows[:6].astype(float), matrix.geometry
+    rows = matrix.rows[:6].astype(float)
+    found = matrix.geometry
     assert found["mean_cosine"] == pytest.approx(cosine_similarity(rows[1:]).mean())
     assert found["entries"] == 6
     spread = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False) ** 2
@@ -146,7 +150,8 @@ def test_a_large_matrix_is_never_copied_as_a_whole():
 
 def test_rows_of_heads_have_one_for_each_head_and_their_mean():
     random = generator(0)
-    heads, benign = random.random((10, 2, 3)), random.random((4, 10, 2, 3))
+    heads = random.random((10, 2, 3))
+    benign = random.random((4, 10, 2, 3))
     heads[:, 1, 2] += 2
     rows = {(row["layer"], row["head"]): row for row in head_rows(heads, benign, 0.95)}
     assert list(rows) == [(layer, head) for layer in (1, 2) for head in (None, 0, 1, 2)]
