@@ -151,5 +151,5 @@ def test_predicted_lifts_are_mean_changes_over_the_pairs_below(seed, level):
         return
     for row in range(9):
         after = (1 - tokens.contraction[row]) * carriers.vectors + tokens.pull[row]
-        lifts = carriers.response(after[None].astype(np.float32))[0][0]
+        lifts = carriers.response(after[None].astype(np.float32)).lifts[0]
         assert predicted[row] == pytest.approx(lifts[counting].mean(), abs=1e-5)

@@ -255,15 +255,20 @@ class ResultFolder:
             raise RunError(f"{path} has {wrong} in column {column!r}: delete it and {again}")
         return table
 
-    def write_shard(self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost) -> None:
-        """Commit one shard, with its SHA-256 in front of the Parquet footer, where readers do not look."""
+    def write_shard(self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost) -> pl.DataFrame:
+        """Commit one shard and return its rows as a table.
+
+        The SHA-256 stands in front of the Parquet footer, where readers do not look.
+        """
         frame = pl.DataFrame(list(rows), infer_schema_length=None)
         metadata = {"seconds": f"{cost.seconds:.3f}", "sequences": str(cost.sequences)}
-        content, path = _parquet(frame, metadata), self._shard(stage, index)
+        content = _parquet(frame, metadata)
+        path = self._shard(stage, index)
         footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
         seal = _SEAL + hashlib.sha256(content).digest()
         make_folder(path.parent)
         write_atomically(path, content[:footer] + seal + content[footer:])
+        return frame
 
     def read_shard(
         self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"

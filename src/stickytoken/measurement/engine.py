@@ -172,29 +172,26 @@ class TokenWork:
         by_token = [self.stage.probes(token) for token in shard.tokens]
         probes = [probe for of_token in by_token for probe in of_token]
         counts = [len(of_token) for of_token in by_token]
-        seen = []
-        if texts := getattr(self.stage, "carrier_texts", ()):  # beyond those of the text without copies
-            ids = iter(encoder.content_ids([probe for probe in probes if isinstance(probe, str)]))
-            carriers = encoder.content_ids(texts)
-            seen = [
-                [max(0, next(ids).count(token.id) - carrier.count(token.id)) for carrier in carriers]
-                for token in shard.tokens
-            ]
+        carrier_texts = getattr(self.stage, "carrier_texts", ())
+        seen = _copies_seen(encoder, shard.tokens, probes, carrier_texts) if carrier_texts else []
         return _Prepared(shard.tokens, counts, tokenized_probes(encoder, probes, self.truncate), seen)
 
     def compute(self, prepared: _Prepared, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        stage, tokens = self.stage, prepared.tokens
-        measure_all = getattr(stage, "measure_all", None)
+        stage = self.stage
+        tokens = prepared.tokens
         vectors = encode_probes(encoder, prepared.probes, stage.precision)
         unanswered = _fill_unanswered(vectors, prepared, encoder.name)
-        found: Sequence[Mapping[str, Any]]
+        measure_all = getattr(stage, "measure_all", None)
+        measurements: Sequence[Mapping[str, Any]]
         if measure_all is not None:
-            found = measure_all(tokens, vectors)
+            measurements = measure_all(tokens, vectors)
         else:
             by_token = np.split(vectors, np.cumsum(prepared.counts)[:-1])
-            found = [stage.measure(token, own) for token, own in zip(tokens, by_token, strict=True)]
+            measurements = [
+                stage.measure(token, of_token) for token, of_token in zip(tokens, by_token, strict=True)
+            ]
         rows: list[dict[str, Any]] = [
-            {"token_id": token.id, **numbers} for token, numbers in zip(tokens, found, strict=True)
+            {"token_id": token.id, **numbers} for token, numbers in zip(tokens, measurements, strict=True)
         ]
         for row, copies in zip(rows, prepared.seen, strict=False):
             row["seen"] = copies
@@ -202,6 +199,22 @@ class TokenWork:
             for place, row in enumerate(rows):
                 row[UNANSWERED] = unanswered.get(place)
         return rows, len(prepared.probes)
+
+
+def _copies_seen(
+    encoder: Encoder, tokens: Sequence[Token], probes: Sequence[Probe], carrier_texts: Sequence[str]
+) -> list[list[int]]:
+    """Count, by token and carrier, the copies that the tokenizer sees beyond those in the carrier itself."""
+    carriers = encoder.content_ids(carrier_texts)
+    probe_ids = iter(encoder.content_ids([probe for probe in probes if isinstance(probe, str)]))
+    seen: list[list[int]] = []
+    for token in tokens:
+        of_token = []
+        for carrier in carriers:
+            added = next(probe_ids).count(token.id) - carrier.count(token.id)
+            of_token.append(max(0, added))
+        seen.append(of_token)
+    return seen
 
 
 def _fill_unanswered(vectors: NDArray[np.float32], prepared: _Prepared, name: str) -> dict[int, str]:
@@ -288,24 +301,45 @@ def run_work(
     progress: ProgressCallback,
     title: str | None = None,
 ) -> list[pl.DataFrame]:
-    title, total = title or name, sum(rows.size(shard) for shard in shards)
-    frames = {
-        shard.index: folder.read_shard(name, shard.index, rows.keys(shard), rows.column) for shard in shards
-    }
-    missing = [shard for shard in shards if frames[shard.index] is None]
+    """Compute the shards that the folder lacks, commit each, and return the tables of all shards.
+
+    Args:
+        name: name of the shards.
+        make_work: makes the work, and says what that cost; called only if a shard is missing.
+        shards: all shards of the work.
+        rows: which rows a shard has.
+        engine: computes the shards.
+        folder: where they are committed.
+        progress: told of every shard.
+        title: what the progress is called; None is the name.
+    """
+    title = title or name
+    total = sum(rows.size(shard) for shard in shards)
+    frames: dict[int, pl.DataFrame] = {}
+    missing: list[S] = []
+    for shard in shards:
+        frame = folder.read_shard(name, shard.index, rows.keys(shard), rows.column)
+        if frame is None:
+            missing.append(shard)
+        else:
+            frames[shard.index] = frame
+    done = total - sum(rows.size(shard) for shard in missing)
     progress(Progress(title, 0, total))
-    if done := total - sum(rows.size(shard) for shard in missing):
+    if done:
         progress(Progress(title, done, total))
-    computed = sequences = 0
+    computed = 0
+    sequences = 0
     if missing:
-        work, spent = make_work()
-        for found in engine.compute(work, missing):
-            cost = found.cost
-            if not found.shard.index:
-                cost = ShardCost(cost.seconds + spent.seconds, cost.sequences + spent.sequences)
-            folder.write_shard(name, found.shard.index, found.rows, cost)
-            frames[found.shard.index] = pl.DataFrame(list(found.rows), infer_schema_length=None)
-            computed += rows.size(found.shard)
+        work, preparation = make_work()
+        for result in engine.compute(work, missing):
+            index = result.shard.index
+            cost = result.cost
+            if index == 0:
+                cost = ShardCost(
+                    cost.seconds + preparation.seconds, cost.sequences + preparation.sequences
+                )
+            frames[index] = folder.write_shard(name, index, result.rows, cost)
+            computed += rows.size(result.shard)
             sequences += cost.sequences
             progress(Progress(title, done + computed, total, computed, sequences))
-    return [frame for shard in shards if (frame := frames[shard.index]) is not None]
+    return [frames[shard.index] for shard in shards]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,24 +28,33 @@ Carrier: TypeAlias = str | TokenizedText
 Path: TypeAlias = tuple[int, ...]
 Vector = NDArray[np.float64]
 
-# A copy that is joined to a text may become several tokens; this many at most are reckoned with.
+# Largest number of tokens that a copy is assumed to become when it is joined to a text.
 _TOKENS_PER_TEXT_COPY = 8
+# Numbers of copies in a symptom curve.
 SYMPTOM_COPIES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+# Carriers that a symptom curve averages over.
 SYMPTOM_CARRIERS = 12
+# Similarities are float32 numbers: a smaller rise is a rounding error.
+_ROUNDING = 1e-6
+# A carrier with fewer words tells a reader too little to be shown as an example.
+_LEAST_SHOWN_WORDS = 4
 
 
 def require_insertion(encoder: Encoder, insertion: Insertion) -> None:
+    """Raise an InputError if the encoder reads no token ids but the insertion needs them."""
     if insertion is Insertion.IDS:
         require_ids(encoder, "insertion 'ids'", "set insertion to 'text'")
 
 
 def as_carriers(encoder: Encoder, insertion: Insertion, texts: Sequence[str]) -> tuple[Carrier, ...]:
+    """Tokenize texts for insertion as ids; return them unchanged for insertion as text."""
     if insertion is Insertion.IDS:
         return tuple(require_ids(encoder, "insertion 'ids'", "set insertion to 'text'").tokenize(texts))
     return tuple(texts)
 
 
 def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:
+    """Return the number of tokens to leave free for copies, at most half of what the model reads."""
     room = copies if insertion is Insertion.IDS else copies * _TOKENS_PER_TEXT_COPY
     return room if encoder.max_length is None else min(room, encoder.max_length // 2)
 
@@ -53,12 +62,15 @@ def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:
 def fitting_copies(
     encoder: Encoder, insertion: Insertion, texts: Sequence[str], counts: Sequence[int] = SYMPTOM_COPIES
 ) -> tuple[int, ...]:
+    """Return the numbers of copies that fit into the longest text; 1 if none does."""
     longest = max(encoder.content_ids(texts), key=len)
-    pieces = 1 if insertion is Insertion.IDS else _TOKENS_PER_TEXT_COPY
-    return tuple(n for n in counts if encoder.fits((*longest, *(0,) * (n * pieces)))) or (1,)
+    tokens_per_copy = 1 if insertion is Insertion.IDS else _TOKENS_PER_TEXT_COPY
+    fitting = [count for count in counts if encoder.fits((*longest, *(0,) * (count * tokens_per_copy)))]
+    return tuple(fitting) or (1,)
 
 
 def with_copies(token: Token, carrier: Carrier, placement: Placement, copies: int, path: Path = ()) -> Probe:
+    """Put copies of a token into a carrier. Random placement needs a path: one gap per copy."""
     if isinstance(carrier, str):
         return copies_as_text(token, carrier, placement, copies, path)
     return copies_as_ids(token, carrier, placement, copies, path)
@@ -75,60 +87,74 @@ def balanced(groups: Sequence[str], count: int, seed: int | Sequence[int]) -> li
     for index in generator.permutation(len(groups)):
         queues.setdefault(groups[index], []).append(int(index))
     rounds = max(map(len, queues.values()), default=0)
-    drawn = [queue[turn] for turn in range(rounds) for queue in queues.values() if turn < len(queue)]
-    return drawn[:count]
+    order = [queue[turn] for turn in range(rounds) for queue in queues.values() if turn < len(queue)]
+    return order[:count]
 
 
 def words_added(token: Token, insertion: Insertion) -> int:
+    """Return by how many words one copy lengthens a text; a copy inserted as an id counts as one word."""
     return 1 if insertion is Insertion.IDS else len(token.text.split())
 
 
 @dataclass(frozen=True)
 class KeyedPaths:
-    """Random placement, drawn from a generator keyed by (seed, key, token, carrier)."""
+    """Random placements: one path per carrier, drawn from (seed, key, token, carrier) alone."""
 
     seed: int
-    key: int  # keeps the stages of a run apart
+    key: int  # differs between the stages of a run
     words: tuple[int, ...]  # number of words in each carrier
-    counts: int  # number of steps
-    insertion: Insertion = Insertion.TEXT  # with ids, a copy counts as one word, whatever its text
+    counts: int  # number of copies
+    insertion: Insertion = Insertion.TEXT
 
     def of(self, token: Token) -> list[Path]:
-        added, paths = words_added(token, self.insertion), []
+        """Draw the gap of each copy among the words of the carrier and the copies before it."""
+        added = words_added(token, self.insertion)
+        paths: list[Path] = []
         for place, words in enumerate(self.words):
             generator = np.random.default_rng([self.seed, self.key, token.id, place])
-            largest = (words + step * added for step in range(self.counts))
-            paths.append(tuple(int(generator.integers(0, gap + 1)) for gap in largest))
+            gaps = [int(generator.integers(0, words + copy * added + 1)) for copy in range(self.counts)]
+            paths.append(tuple(gaps))
         return paths
-
-
-# Similarities are float32 numbers: a smaller rise is none.
-_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class AnchorPanel:
+    """Anchors in groups. The groups have weights in the lift; the anchors of one group share its weight."""
+
     vectors: NDArray[np.float32]  # unit vectors, shape (A, d)
-    groups: NDArray[np.intp]  # group of each anchor, shape (A,); those of one group weigh the same
+    groups: NDArray[np.intp]  # group of each anchor, shape (A,)
     group_weights: Vector  # they sum to 1; a group of weight 0 is measured beside the lift; shape (G,)
 
     @cached_property
     def weights(self) -> Vector:
+        """Weight of each anchor in the lift, shape (A,)."""
         sizes = np.bincount(self.groups, minlength=len(self.group_weights))
         weights: Vector = (self.group_weights / sizes)[self.groups]
         return weights
 
     @cached_property
     def membership(self) -> NDArray[np.float32]:
+        """Whether an anchor (row) belongs to a group (column), as 1 or 0, shape (A, G)."""
         return np.eye(len(self.group_weights), dtype=np.float32)[self.groups]
 
     def against(self, carriers: NDArray[np.float32], mean_similarity: float) -> CarrierPanel:
+        """Compare carriers, given as unit vectors, with the anchors."""
         before = (carriers @ self.vectors.T).astype(np.float64)
         return CarrierPanel(self, carriers, before, before < mean_similarity)
 
 
+class Response(NamedTuple):
+    """What copies of T tokens do to the similarities of K carriers with G groups of anchors."""
+
+    lifts: Vector  # mean rise over the pairs that count, shape (T, K)
+    group_lifts: Vector  # the same by group; NaN where a carrier has no pair with the group, shape (T, K, G)
+    rising: Vector  # weighted share of these pairs whose similarity rises, shape (T, K)
+
+
 @dataclass(frozen=True)
 class CarrierPanel:
+    """The similarities of K carriers without copies with A anchors in G groups."""
+
     panel: AnchorPanel
     vectors: NDArray[np.float32]  # unit vectors of the carriers, shape (K, d)
     before: Vector  # similarities, shape (K, A)
@@ -136,6 +162,7 @@ class CarrierPanel:
 
     @cached_property
     def _counts(self) -> Vector:
+        """Number of pairs below, by carrier and group, shape (K, G)."""
         return np.asarray(self.below @ self.panel.membership, dtype=np.float64)
 
     @cached_property
@@ -157,48 +184,69 @@ class CarrierPanel:
     @cached_property
     def _group_means(self) -> Vector:
         """Mean anchor of each group over the pairs below, zero without one, shape (K, G, d)."""
-        shares = self.below[:, None, :] * self.panel.membership.T[None]
-        sums = shares.astype(np.float64) @ self.panel.vectors.astype(np.float64)
-        return np.asarray(sums / np.maximum(self._counts, 1)[..., None], dtype=np.float64)
+        carriers, groups = self._counts.shape
+        pairs = self.below[:, None, :] * self.panel.membership.T
+        # One large product: many small ones would wait for each other's threads.
+        sums = pairs.reshape(carriers * groups, -1).astype(np.float64) @ self.panel.vectors.astype(np.float64)
+        counts = np.maximum(self._counts, 1)
+        return np.asarray(sums.reshape(carriers, groups, -1) / counts[..., None], dtype=np.float64)
 
     def ahead(self, similarities: Vector) -> list[float]:
-        """Compute the mean share of unrelated carriers that a carrier is ahead of, by number of copies."""
-        # Every anchor is a query, and the carriers below the mean similarity to it are its unrelated
-        # documents: each in turn, with copies, is ranked among the others without. Similarities have shape
-        # (K, C, A); nothing is returned where no query has two unrelated carriers.
-        others = self.below[:, None] & self.below & ~np.eye(len(self.below), dtype=np.bool_)[..., None]
-        counts = others.sum(axis=(0, 1))
-        queries = np.where(counts > 0, self.panel.weights, 0.0)
-        if not queries.any():
+        """Rank each carrier with copies among the unrelated carriers without.
+
+        Every anchor is a query. Its unrelated documents are the carriers below the mean similarity to it.
+        Each of them in turn gets copies and is ranked among the others.
+
+        Args:
+            similarities: with the anchors, by carrier and number of copies, shape (K, C, A).
+
+        Returns:
+            By number of copies, the mean share of the other documents that the one with copies outranks; empty
+            if no query has two unrelated documents.
+        """
+        is_another = ~np.eye(len(self.below), dtype=np.bool_)
+        # Axes: the carrier with copies, the carrier that it is compared with, the query.
+        compared = self.below[:, None] & self.below & is_another[..., None]
+        counts = compared.sum(axis=(0, 1))
+        query_weights = np.where(counts > 0, self.panel.weights, 0.0)
+        if not query_weights.any():
             return []
-        weights = others * (queries / queries.sum() / np.maximum(counts, 1))
+        weights = compared * (query_weights / query_weights.sum() / np.maximum(counts, 1))
         shares = []
-        for own in similarities.swapaxes(0, 1)[:, :, None]:
-            is_ahead = (own > self.before) + 0.5 * (own == self.before)
-            shares.append(float((is_ahead * weights).sum()))
+        for with_copies_added in similarities.swapaxes(0, 1):
+            own = with_copies_added[:, None]
+            outranks = (own > self.before) + 0.5 * (own == self.before)
+            shares.append(float((outranks * weights).sum()))
         return shares
 
     def chosen(self, places: Sequence[int]) -> CarrierPanel:
-        kept = np.array(places, dtype=np.intp)
-        return CarrierPanel(self.panel, self.vectors[kept], self.before[kept], self.below[kept])
+        """Return the panel of some of the carriers."""
+        rows = np.array(places, dtype=np.intp)
+        return CarrierPanel(self.panel, self.vectors[rows], self.before[rows], self.below[rows])
 
-    def response(self, vectors: NDArray[np.float32]) -> tuple[Vector, Vector, Vector]:
-        """Return lifts over the pairs below, (T, K), by group, (T, K, G), and the share that rise, (T, K)."""
-        # From vectors of shape (T, K, d); NaN where a group has no such pair. Means need only mean anchors.
-        groups = np.empty((len(vectors), *self._counts.shape))
-        rising = np.empty(groups.shape[:2])
-        for place, means in enumerate(self._group_means):
-            after, before = vectors[:, place], self.vectors[place].astype(np.float64)
-            groups[:, place] = after.astype(np.float64) @ means.T - means @ before
-            bounds = (self.before[place] + _ROUNDING).astype(np.float32)
-            rises = (after @ self.panel.vectors.T > bounds).astype(np.float32)
-            rising[:, place] = rises @ self.pair_weights[place].astype(np.float32)
-        lifts = (groups * self._group_shares).sum(axis=2)
-        return lifts, np.where(self._counts > 0, groups, np.nan), rising
+    def response(self, vectors: NDArray[np.float32]) -> Response:
+        """Measure what copies do, from the unit vectors of the carriers with copies, shape (T, K, d).
+
+        The mean rise over a group of anchors is the rise of the similarity to their mean.
+        """
+        before = np.einsum("kd,kgd->kg", self.vectors.astype(np.float64), self._group_means)
+        after = np.einsum("tkd,kgd->tkg", vectors.astype(np.float64), self._group_means)
+        changes = after - before
+        lifts = (changes * self._group_shares).sum(axis=2)
+        group_lifts = np.where(self._counts > 0, changes, np.nan)
+
+        tokens, carriers, dimension = vectors.shape
+        similarities = vectors.reshape(tokens * carriers, dimension) @ self.panel.vectors.T
+        bounds = (self.before + _ROUNDING).astype(np.float32)
+        rises = similarities.reshape(tokens, carriers, -1) > bounds
+        rising = np.einsum("tka,ka->tk", rises.astype(np.float32), self.pair_weights.astype(np.float32))
+        return Response(lifts, group_lifts, rising.astype(np.float64))
 
 
 @dataclass(frozen=True)
 class SymptomStage:
+    """Appends growing numbers of copies to carriers and averages the similarities: a symptom curve."""
+
     carriers: tuple[Carrier, ...]
     copies: tuple[int, ...]  # numbers to append, without 0
     panel: CarrierPanel  # the carriers without copies against the anchors
@@ -226,40 +274,65 @@ class SymptomStage:
         return np.concatenate([self.panel.before[:, None], after.astype(np.float64)], axis=1)
 
     def _averages(self, curves: Vector) -> dict[str, Measured]:
-        row: dict[str, Measured] = {}
-        for side, pairs in (("below", self.panel.below[:, None]), ("above", ~self.panel.below[:, None])):
-            count = int(pairs.sum())
-            sums = np.where(pairs, curves, 0.0).sum(axis=(0, 2))
-            row[side] = [float(total / count) for total in sums] if count else []
-        return row
+        """Average similarities of shape (K, C, A) over the pairs below and above the mean similarity."""
+        below = self.panel.below[:, None]
+        return {"below": _mean_curve(curves, below), "above": _mean_curve(curves, ~below)}
+
+
+def _mean_curve(curves: Vector, pairs: NDArray[np.bool_]) -> list[float]:
+    """Average over some pairs, by number of copies; empty without a pair."""
+    count = int(pairs.sum())
+    if not count:
+        return []
+    sums = np.where(pairs, curves, 0.0).sum(axis=(0, 2))
+    return [float(total / count) for total in sums]
 
 
 @dataclass(frozen=True)
 class EvidenceStage(SymptomStage):
+    """Measures a symptom curve, ranks in a search, and two pairs of texts to show as examples."""
+
     name: str = "evidence"
     pair_copies: int = 1  # number of copies in the pairs; one of the numbers in the curve
     texts: Sequence[str] = ()  # of the carriers
     sentences: Sequence[str] = ()  # of the anchors
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, Measured]:
-        panel, curves = self.panel, self._similarities(vectors)
-        row = self._averages(curves) | {"ahead": panel.ahead(curves)}
-        # A text of a word or two says little to a reader.
-        readable = np.array([word_count(carrier) >= 4 for carrier in self.carriers])
-        shown = panel.below & readable[:, None]
-        shown = shown if shown.any() else panel.below
-        pairs = np.argwhere(shown)
+        curves = self._similarities(vectors)
+        row = self._averages(curves)
+        row["ahead"] = self.panel.ahead(curves)
+        return row | self._example_pairs(curves[:, 1 + self.copies.index(self.pair_copies)])
+
+    def _example_pairs(self, after: Vector) -> dict[str, Measured]:
+        """Choose two pairs below the mean similarity: one that rises by the lift, and the largest rise.
+
+        Args:
+            after: similarities with copies, shape (K, A).
+
+        Returns:
+            Texts and similarities of both pairs, in columns; empty if no pair lies below.
+        """
+        panel = self.panel
+        is_readable = np.array([word_count(carrier) >= _LEAST_SHOWN_WORDS for carrier in self.carriers])
+        candidates = panel.below & is_readable[:, None]
+        if not candidates.any():
+            candidates = panel.below
+        pairs = np.argwhere(candidates)
         if not len(pairs):
-            return row
-        after = curves[:, 1 + self.copies.index(self.pair_copies)]
+            return {}
         changes = after - panel.before
-        present = panel.pair_weights.sum(axis=1) > 0
-        lifts = (panel.pair_weights * changes).sum(axis=1)[present]
-        lift = float(lifts.mean()) if len(lifts) else 0.0
-        rises = changes[shown]
-        for kind, nearest in (("typical", np.abs(rises - lift).argmin()), ("largest", rises.argmax())):
-            carrier, anchor = map(int, pairs[nearest])
-            row[f"{kind}_carrier"], row[f"{kind}_anchor"] = self.texts[carrier], self.sentences[anchor]
-            row[f"{kind}_before"] = float(panel.before[carrier, anchor])
-            row[f"{kind}_after"] = float(after[carrier, anchor])
-        return row
+        has_pairs = panel.pair_weights.sum(axis=1) > 0
+        lifts = (panel.pair_weights * changes).sum(axis=1)[has_pairs]
+        lift = float(lifts.mean()) if len(lifts) else 0.0  # without a pair in a group that has weight
+        rises = changes[candidates]
+        row = self._pair_columns("typical", pairs[np.abs(rises - lift).argmin()], after)
+        return row | self._pair_columns("largest", pairs[rises.argmax()], after)
+
+    def _pair_columns(self, kind: str, pair: NDArray[np.intp], after: Vector) -> dict[str, Measured]:
+        carrier, anchor = pair.tolist()
+        return {
+            f"{kind}_carrier": self.texts[carrier],
+            f"{kind}_anchor": self.sentences[anchor],
+            f"{kind}_before": float(self.panel.before[carrier, anchor]),
+            f"{kind}_after": float(after[carrier, anchor]),
+        }

@@ -199,12 +199,14 @@ class ProfileStage:
         effect = fit_pull(self.panel.vectors, units)
         pulls = effect.pull.astype(np.float16)
         contractions = carrier_contractions(self.panel.vectors, units).astype(np.float32)
-        lifts, groups, rising = self.panel.response(units)
+        response = self.panel.response(units)
+        group_lifts = response.group_lifts.astype(np.float32)
+        rising = response.rising.astype(np.float32)
         return [
             {
-                "lifts": lifts[row].tolist(),
-                "rising": rising[row].astype(np.float32),
-                "groups": groups[row].astype(np.float32).ravel(),
+                "lifts": response.lifts[row].tolist(),
+                "rising": rising[row],
+                "groups": group_lifts[row].ravel(),
                 "contraction": float(effect.contraction[row]),
                 "contractions": contractions[row],
                 "pull": pulls[row],
