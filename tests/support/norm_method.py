@@ -26,7 +26,7 @@ class NormPlan(PlanRecord):
     rows: int
 
 
-class NormMethod(Method[NormSettings, NormPlan, ResultRecord]):
+class NormMethod(Method):
     """A row whose norm lies many deviations from the mean norm is sticky."""
 
     settings = NormSettings

@@ -255,7 +255,9 @@ class ResultFolder:
             raise RunError(f"{path} has {wrong} in column {column!r}: delete it and {again}")
         return table
 
-    def write_shard(self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost) -> pl.DataFrame:
+    def write_shard(
+        self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost
+    ) -> pl.DataFrame:
         """Commit one shard and return its rows as a table.
 
         The SHA-256 stands in front of the Parquet footer, where readers do not look.

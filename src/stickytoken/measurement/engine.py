@@ -335,9 +335,7 @@ def run_work(
             index = result.shard.index
             cost = result.cost
             if index == 0:
-                cost = ShardCost(
-                    cost.seconds + preparation.seconds, cost.sequences + preparation.sequences
-                )
+                cost = ShardCost(cost.seconds + preparation.seconds, cost.sequences + preparation.sequences)
             frames[index] = folder.write_shard(name, index, result.rows, cost)
             computed += rows.size(result.shard)
             sequences += cost.sequences

@@ -34,19 +34,12 @@ from stickytoken.vocabulary import Vocabulary
 
 
 class PlanRecord(Record):
+    """What every method derives from the model before it measures a token."""
+
     mean_similarity: float  # u, the mean cosine over the vocabulary
     mean_similarity_entries: int  # vocabulary entries that u rests on
     mean_similarity_error: float = 0.0  # standard error of u; 0 if it rests on the whole vocabulary
     isoscore: float | None = None  # evenness of the vocabulary's vectors; null in runs of earlier versions
-
-    @property
-    def space(self) -> list[str]:
-        if self.isoscore is None:
-            return []
-        return [
-            f"IsoScore {self.isoscore:.3f}: 0 if the vocabulary's vectors vary along one direction only, "
-            "1 if they vary alike along all"
-        ]
 
     @property
     def mean_similarity_text(self) -> str:
@@ -55,12 +48,16 @@ class PlanRecord(Record):
 
 
 class ResultRecord(Record):
+    """Numbers of a finished run that every method has."""
+
     sticky: int  # sticky tokens
     sequences: int  # texts that shards encoded
     seconds: float  # time that shards took
 
 
-class MethodSettings(Protocol):  # a frozen dataclass with defaults and at least these fields
+class MethodSettings(Protocol):
+    """A frozen dataclass with defaults and at least these fields."""
+
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     @property
@@ -70,6 +67,7 @@ class MethodSettings(Protocol):  # a frozen dataclass with defaults and at least
 
 
 def adjusted_defaults(settings: MethodSettings, texts_only: bool) -> MethodSettings:
+    """Replace insertion as ids by words for a model that reads only texts."""
     if texts_only and settings.insertion is Insertion.IDS:
         return replace(settings, insertion=Insertion.WORDS)
     return settings
@@ -80,6 +78,8 @@ Settings_co = TypeVar("Settings_co", bound=MethodSettings, covariant=True)
 
 @dataclass(frozen=True)
 class Job(Generic[Settings_co]):
+    """A detection: which tokens of which model to measure, on which corpus, with which settings."""
+
     encoder: Encoder
     settings: Settings_co
     corpus: Sentences | PairCorpus
@@ -109,6 +109,8 @@ _OF_VOCABULARY = ("token_id", "token", "decoded", "category")
 
 @dataclass
 class FolderRunner:
+    """Runs stages on an engine and keeps their shards in a run folder."""
+
     engine: Engine
     folder: ResultFolder
     progress: ProgressCallback
@@ -118,14 +120,21 @@ class FolderRunner:
     _shards: dict[str, int] = field(default_factory=dict)  # by stage
 
     def __call__(self, stage: Stage, tokens: Sequence[Token], truncate: bool = False) -> pl.DataFrame:
+        """Run a stage over tokens and return a row for each; texts may be cut to what the model reads."""
         shards = engines.cut_into_shards(tokens, stage.probes_per_token, self.shard_probes)
         self._shards[stage.name] = len(shards)
         rows: engines.Rows[engines.Shard] = engines.Rows(
-            lambda shard: [token.id for token in shard.tokens], "token_id", lambda shard: len(shard.tokens)
+            keys=lambda shard: [token.id for token in shard.tokens],
+            column="token_id",
+            size=lambda shard: len(shard.tokens),
         )
-        work = engines.TokenWork(stage, truncate), ShardCost(0, 0)
-        place = self.engine, self.folder, self.progress
-        frames = engines.run_work(stage.name, lambda: work, shards, rows, *place)
+
+        def make_work() -> tuple[engines.TokenWork, ShardCost]:
+            return engines.TokenWork(stage, truncate), ShardCost(0, 0)
+
+        frames = engines.run_work(
+            stage.name, make_work, shards, rows, self.engine, self.folder, self.progress
+        )
         table = pl.concat(frames, how="diagonal")
         if engines.UNANSWERED in table.columns:
             incomplete = table.filter(pl.col(engines.UNANSWERED).is_not_null())
@@ -158,11 +167,14 @@ class FolderRunner:
 
     @property
     def cost(self) -> ShardCost:
-        return self.folder.total_cost(self._shards)  # of earlier sessions, too
+        """Cost of all shards, with those of earlier sessions."""
+        return self.folder.total_cost(self._shards)
 
 
 @dataclass(frozen=True)
 class MemoryRunner:
+    """Runs stages in this process and keeps nothing on disk."""
+
     encoder: Encoder
     progress: ProgressCallback
     shard_probes: int = 2048  # small enough to show progress
@@ -192,20 +204,22 @@ def model_mean(encoder: Encoder, progress: ProgressCallback, most: int | None = 
     if reads_ids(encoder):
         # The version is increased when the same model gives another value.
         key = f"mean-similarity-{digest({'version': 2, 'encoder': asdict(encoder.identity), 'most': most})}"
-        with suppress(TypeError):  # none, or of another version: computed again
-            known = MeanSimilarity(**(recalled(key) or {}))
-            entries = known.entries + known.left_out
+        with suppress(TypeError):  # none is kept, or one of another version: compute it again
+            kept_value = MeanSimilarity(**(recalled(key) or {}))
+            entries = kept_value.entries + kept_value.left_out
             report(0, entries, 0)
             report(entries, entries, 0)
-            return known
-    found = mean_similarity(encoder, lambda done, total: report(done, total, done), most)
+            return kept_value
+    similarity = mean_similarity(encoder, lambda done, total: report(done, total, done), most)
     if key is not None:
-        keep(key, found._asdict())
-    return found
+        keep(key, similarity._asdict())
+    return similarity
 
 
 @dataclass(frozen=True)
 class StoredSettings:
+    """The settings of a finished run, as run.json has them."""
+
     values: Mapping[str, Any]  # from run.json
     defaults: MethodSettings  # of the method
     place: str  # the file, for errors
@@ -215,14 +229,19 @@ class StoredSettings:
         return real_number(f"{name} in {self.place}", self.values.get(name, default))
 
     def restored(self) -> MethodSettings:
-        """The settings as the method's own class; what is unknown or compound keeps its default."""
-        known = self.defaults.__dataclass_fields__
-        plain = {k: v for k, v in self.values.items() if k in known and not isinstance(v, dict)}
+        """Return the settings as the method's own class; unknown and compound values keep their default."""
+        names = self.defaults.__dataclass_fields__
+        plain = {
+            name: value
+            for name, value in self.values.items()
+            if name in names and not isinstance(value, dict)
+        }
         if plain.get("screen_precision") == "int8":  # of earlier versions; a finished run screens no more
             del plain["screen_precision"]
         return replace(self.defaults, **plain)
 
     def text(self, name: str) -> str:
+        """Write a setting; several values are joined by "or"."""
         value = self.values.get(name, getattr(self.defaults, name, None))
         return " or ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
@@ -231,14 +250,35 @@ MEASURING = "measure"
 """Name of the stage of a judgement whose tokens are chosen by results."""
 
 
+# Numbers of copies in the curves of reports: enough to show their shape.
+_EVIDENCE_COPIES = (1, 2, 4, 8, 16, 32)
+# Largest number of copies in the pairs of texts that reports show.
+_MOST_PAIR_COPIES = 8
+
+
 def evidence_stage(
     job: Job[MethodSettings], carriers: list[str], sentences: list[str], anchors: AnchorPanel, u: float
 ) -> EvidenceStage:
-    encoder, insertion = job.encoder, job.settings.insertion
-    panel = anchors.against(unit_vectors(encoder.encode(carriers)), u)
-    copies = fitting_copies(encoder, insertion, carriers, (1, 2, 4, 8, 16, 32))  # enough for a curve's shape
-    shown, given = max(count for count in copies if count <= 8), as_carriers(encoder, insertion, carriers)
-    return EvidenceStage(given, copies, panel, pair_copies=shown, texts=carriers, sentences=sentences)
+    """Make the stage that measures curves and example pairs for reports.
+
+    Args:
+        job: the model, and how copies are inserted.
+        carriers: the texts that get copies.
+        sentences: the anchors as texts.
+        anchors: the anchors as vectors.
+        u: pairs below this similarity count as unrelated.
+    """
+    encoder = job.encoder
+    insertion = job.settings.insertion
+    copies = fitting_copies(encoder, insertion, carriers, _EVIDENCE_COPIES)
+    return EvidenceStage(
+        as_carriers(encoder, insertion, carriers),
+        copies,
+        anchors.against(unit_vectors(encoder.encode(carriers)), u),
+        pair_copies=max(count for count in copies if count <= _MOST_PAIR_COPIES),
+        texts=carriers,
+        sentences=sentences,
+    )
 
 
 @dataclass(frozen=True)
@@ -314,9 +354,6 @@ def worst_first(tokens: pl.DataFrame) -> pl.DataFrame:
     return tokens.sort(*order, "token_id", nulls_last=True)
 
 
-Settings = TypeVar("Settings", bound=MethodSettings)
-Plan = TypeVar("Plan", bound=PlanRecord)
-Result = TypeVar("Result", bound=ResultRecord)
 Plan_co = TypeVar("Plan_co", bound=PlanRecord, covariant=True)
 Result_co = TypeVar("Result_co", bound=ResultRecord, covariant=True)
 
@@ -361,7 +398,65 @@ class AnswerTable(NamedTuple):
     rows: pl.DataFrame
 
 
-class Method(ABC, Generic[Settings, Plan, Result]):
+class MethodWording(ABC):
+    """What a method says about its runs, in terminals, reports, cards and the web app."""
+
+    entry: terms.MethodEntry  # set by the registry
+    # Columns that `stickytoken show` prints between category and verdict; one of text is left out where no
+    # token has a value.
+    listed: tuple[terms.Column, ...]
+    # Columns that a report shows behind the verdict.
+    reported: tuple[terms.Column, ...]
+    ranked_by: terms.Column  # how bad a token is, the worst highest
+    glossary: Mapping[str, str] = MappingProxyType({})  # words of its reports and what they mean
+
+    @abstractmethod
+    def headline(self, run: FinishedRun[Any, Any]) -> str:
+        """Say in a sentence or two whether the model has a problem, and how bad it is."""
+
+    @abstractmethod
+    def how(self, settings: StoredSettings) -> str:
+        """Explain the method in a few sentences."""
+
+    def lines(self, run: FinishedRun[Any, Any]) -> list[str]:
+        """Summarise a run for a terminal: the result first, then its basis."""
+        return [self.headline(run)]
+
+    def answer_table(self, run: FinishedRun[Any, Any], tokens: pl.DataFrame) -> AnswerTable | None:
+        """Lay out rows of tokens.parquet as the answer shows them; None shows the columns `listed`."""
+        return None
+
+    def notes(self, run: FinishedRun[Any, Any]) -> list[str]:
+        """Say what a reader should know before relying on the run."""
+        return []
+
+    def key_facts(self, run: FinishedRun[Any, Any]) -> list[terms.Fact]:
+        """Return the numbers that head a report, besides those of every run."""
+        return []
+
+    def plan_facts(self, plan: Any) -> dict[str, Any]:
+        """Return the numbers of a plan, for the JSON report."""
+        return {name: value for name, value in plan if isinstance(value, int | float)}
+
+    def figures(self, run: FinishedRun[Any, Any]) -> list[terms.Figure]:
+        """Describe the figures that a report draws from tokens.parquet."""
+        title = self.ranked_by.title
+        return [
+            terms.Distribution("distribution", f"{title.capitalize()} of all tokens", self.ranked_by, {}, "")
+        ]
+
+    def scale(self, run: FinishedRun[Any, Any]) -> terms.Scale | None:
+        """Return what makes lifts comparable between models; None if the method does not measure it."""
+        return None
+
+    def probe_lines(self, probed: Sequence[Any]) -> list[terms.ProbeTable | str]:
+        """Lay out the results of `Method.probe` as tables and sentences."""
+        names = [column.name for column in fields(probed[0])]
+        rows = [[getattr(evidence, name) for name in names] for evidence in probed]
+        return [terms.ProbeTable(f"Tokens by the method {self.entry.name}", names, rows)]
+
+
+class Method(MethodWording):
     """A detection method.
 
     tokens.parquet has at least token_id, token, decoded, category, lift and verdict. A method that grades
@@ -369,106 +464,54 @@ class Method(ABC, Generic[Settings, Plan, Result]):
     measure is in the columns that end in _low and _high. Reports use them where they are.
     """
 
-    entry: terms.MethodEntry  # set by the registry
-    settings: type[Settings]
-    plan_record: type[Plan]  # plan.json
-    result_record: type[Result]  # the result in run.json
+    settings: type[Any]
+    plan_record: type[PlanRecord]  # of plan.json
+    result_record: type[ResultRecord]  # of the result in run.json
     columns: tuple[str, ...]  # that tokens.parquet must have
-    # Columns that `stickytoken show` prints between category and verdict; one of text is left out where no
-    # token has a value.
-    listed: tuple[terms.Column, ...]
-    # Columns that a report shows behind the verdict.
-    reported: tuple[terms.Column, ...]
-    ranked_by: terms.Column  # how bad a token is, the worst highest
     verdicts: tuple[terms.Verdict, ...] = (terms.Verdict.STICKY, terms.Verdict.BENIGN)
     judges_every_token: bool = True  # whether every token that it puts into texts gets a verdict
     judges_corpora: bool = False  # whether a finished run can judge the texts of another corpus, by `judge`
     measures_lift: bool = True  # whether it puts tokens into texts; else the column lift is null
-    uncertain_stage: str | None = None  # whose texts depend on what earlier stages find
+    uncertain_stage: str | None = None  # whose texts depend on the results of earlier stages
     rule_since: int = 0  # schema version of the first runs whose verdicts follow today's rule
     uses_topics: bool = False  # whether topics of the sentences, and bundled kinds of text, change numbers
-    glossary: Mapping[str, str] = MappingProxyType({})  # words of its reports and what they mean
-    effort: frozenset[str] = frozenset()  # settings of how closely tokens are measured, not of what is
-
-    # To compute.
+    effort: frozenset[str] = frozenset()  # settings of the precision of the measurement, not of its object
 
     @abstractmethod
-    def make_plan(self, job: Job[Settings], progress: ProgressCallback) -> Plan:
+    def make_plan(self, job: Job[Any], progress: ProgressCallback) -> Any:
         """Derive from the model and the corpus what is needed before any token is measured."""
 
     @abstractmethod
     def compute(
-        self, job: Job[Settings], plan: Plan, vocabulary: pl.DataFrame, run: FolderRunner
-    ) -> tuple[pl.DataFrame, Result]:
-        """Run all stages and judge the tokens; return tokens.parquet, and the result in run.json."""
+        self, job: Job[Any], plan: Any, vocabulary: pl.DataFrame, run: FolderRunner
+    ) -> tuple[pl.DataFrame, Any]:
+        """Run all stages and judge the tokens; return tokens.parquet, and the `result_record`."""
 
-    def probe(self, job: Job[Settings], progress: ProgressCallback) -> Sequence[ProbedToken]:
+    def probe(self, job: Job[Any], progress: ProgressCallback) -> Sequence[ProbedToken]:
         """Measure the job's tokens without a run folder, in the job's order."""
         raise InputError(
             f"the method {self.entry.name} does not measure single tokens: use detect, or another method"
         )
 
-    def evidence_stage(self, job: Job[Settings], plan: Plan) -> EvidenceStage | None:
+    def evidence_stage(self, job: Job[Any], plan: Any) -> EvidenceStage | None:
         """Encode carriers and anchors of the plan, to show on them what a token does; None without any."""
         return None
 
-    def texts(self, plan: Plan) -> terms.PlanTexts:
+    def texts(self, plan: Any) -> terms.PlanTexts:
+        """Return the carriers and the anchors of a plan."""
         return terms.PlanTexts([], [], by_topic=False)
 
-    # To tell.
-
-    @abstractmethod
-    def headline(self, run: FinishedRun[Plan, Result]) -> str:
-        """Say in a sentence or two whether the model has a problem, and how bad it is."""
-
-    def lines(self, run: FinishedRun[Plan, Result]) -> list[str]:
-        """Summarise a run for a terminal: the finding first, then its basis."""
-        return [self.headline(run)]
-
-    def answer_table(self, run: FinishedRun[Plan, Result], tokens: pl.DataFrame) -> AnswerTable | None:
-        """Lay out rows of tokens.parquet as the answer shows them; None shows the columns `listed`."""
-        return None
-
     def thresholds(
-        self, run: FinishedRun[Plan, Result], row: Mapping[str, Any] | None = None
+        self, run: FinishedRun[Any, Any], row: Mapping[str, Any] | None = None
     ) -> dict[str, float]:
-        """Say what a token must reach to be flagged, by column; a row with an unusual vector needs less."""
+        """Return what a token must reach to be flagged, by column; an unusual vector needs less."""
         return {}
 
-    def notes(self, run: FinishedRun[Plan, Result]) -> list[str]:
-        """Say what a reader should know before relying on the run."""
-        return []
-
-    def key_facts(self, run: FinishedRun[Plan, Result]) -> list[terms.Fact]:
-        return []  # besides those that every run has
-
-    @abstractmethod
-    def how(self, settings: StoredSettings) -> str:
-        """Explain the method in a few sentences."""
-
-    def plan_facts(self, plan: Plan) -> dict[str, Any]:
-        return {name: value for name, value in plan if isinstance(value, int | float)}
-
-    def figures(self, run: FinishedRun[Plan, Result]) -> list[terms.Figure]:
-        """Describe the figures that a report draws from tokens.parquet."""
-        title = self.ranked_by.title
-        return [
-            terms.Distribution("distribution", f"{title.capitalize()} of all tokens", self.ranked_by, {}, "")
-        ]
-
-    def probe_lines(self, probed: Sequence[Any]) -> list[terms.ProbeTable | str]:
-        """Lay out what `probe` returned as tables and sentences."""
-        names = [each.name for each in fields(probed[0])]
-        rows = [[getattr(each, name) for name in names] for each in probed]
-        return [terms.ProbeTable(f"Tokens by the method {self.entry.name}", names, rows)]
-
-    def scale(self, run: FinishedRun[Plan, Result]) -> terms.Scale | None:
-        """Say what makes lifts comparable between models; None where the method does not measure it."""
+    def token_effects(self, run: FinishedRun[Any, Any]) -> TokenEffects | None:
+        """Read contraction and pull of every token; None if the method does not measure them."""
         return None
 
-    # What only some methods can do.
-
-    def require_judging(self, run: FinishedRun[Plan, Result]) -> None:
+    def require_judging(self, run: FinishedRun[Any, Any]) -> None:
         """Refuse a run that cannot judge another corpus, by its method or because it lacks something."""
         raise InputError(
             f"{run.path} is a run of the method {self.entry.name}, which cannot judge another corpus: detect "
@@ -476,20 +519,17 @@ class Method(ABC, Generic[Settings, Plan, Result]):
         )
 
     def judge(
-        self,
-        job: Job[Settings],
-        run: FinishedRun[Plan, Result],
-        anchors: int,
-        progress: ProgressCallback,
+        self, job: Job[Any], run: FinishedRun[Any, Any], anchors: int, progress: ProgressCallback
     ) -> Judgement:
         """Judge the tokens of a run, which are the job's, by a run that `require_judging` accepts.
 
-        At most `anchors` texts of the job's corpus are compared with.
+        Args:
+            job: the tokens of the run, with the corpus to judge them on.
+            run: the finished run.
+            anchors: largest number of texts of the corpus to compare with.
+            progress: told of every step.
         """
         raise NotImplementedError
 
-    def token_effects(self, run: FinishedRun[Plan, Result]) -> TokenEffects | None:
-        return None
 
-
-AnyMethod: TypeAlias = Method[Any, Any, Any]
+AnyMethod: TypeAlias = Method

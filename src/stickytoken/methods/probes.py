@@ -201,8 +201,8 @@ class CarrierPanel:
             similarities: with the anchors, by carrier and number of copies, shape (K, C, A).
 
         Returns:
-            By number of copies, the mean share of the other documents that the one with copies outranks; empty
-            if no query has two unrelated documents.
+            By number of copies, the mean share of the other documents that the one with copies outranks;
+            empty if no query has two unrelated documents.
         """
         is_another = ~np.eye(len(self.below), dtype=np.bool_)
         # Axes: the carrier with copies, the carrier that it is compared with, the query.

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-import stickytoken.methods as terms
 from stickytoken.encoders.protocol import Encoder, reads_ids
 from stickytoken.errors import InputError, ModelError
 from stickytoken.insertion import Placement
 from stickytoken.inspection import inspector_of
 from stickytoken.measurement.engine import ProgressCallback
-from stickytoken.methods import base, probes, wording
+from stickytoken.methods import PlanTexts, Verdict, base, probes
 from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, EvidenceStage
 from stickytoken.methods.profile import _corpus, estimates, plan as planning, rounds, texts
@@ -25,6 +23,7 @@ from stickytoken.methods.profile.estimates import Measured, TokenNumbers
 from stickytoken.methods.profile.rounds import Round, round_stage
 from stickytoken.methods.profile.settings import ProfilePlanRecord, ProfileResultRecord, ProfileSettings
 from stickytoken.methods.profile.verdict import UNUSUAL_SHARE, Judged, Thresholds, apply_rule, reasons
+from stickytoken.methods.profile_wording import ProfileWording
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.token_vectors import vector_deviations
 from stickytoken.vocabulary import Vocabulary
@@ -303,40 +302,19 @@ def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunne
     }
 
 
-_VECTOR = terms.Column("vector_deviation", "vector", 1)
-_SEVERITY = terms.Column("severity", "severity")
-_REASON = terms.Column("reason", "reason")
-
-
-class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResultRecord]):
+class ProfileMethod(ProfileWording, base.Method):
     """The default method; see `stickytoken.methods.profile.verdict` for its rule."""
 
     settings = ProfileSettings
     plan_record = ProfilePlanRecord
     result_record = ProfileResultRecord
     columns = tuple(TOKEN_COLUMNS)
-    listed = (wording.ERASED, wording.LIFT, _VECTOR, _SEVERITY, _REASON)
-    reported = (
-        _SEVERITY,
-        _REASON,
-        wording.ERASED,
-        terms.Column("erased_low", "erased, low", 0, "%"),
-        terms.Column("erased_high", "erased, high", 0, "%"),
-        wording.LIFT,
-        terms.Column("lift_sd_low", "lift, low", 2, "SD"),
-        terms.Column("lift_sd_high", "lift, high", 2, "SD"),
-        _VECTOR,
-        terms.Column("kinds_lifted", "kinds lifted", 0),
-        terms.Column("strongest_kind", "strongest kind"),
-    )
-    ranked_by = wording.ERASED
-    verdicts = tuple(terms.Verdict)
+    verdicts = tuple(Verdict)
     uncertain_stage = rounds.Round.CONFIRM.value
     rule_since = 4
     judges_corpora = True
     uses_topics = True
     effort = frozenset({"anchors", "budget", "screening_texts", "confirming_texts", "screen_precision"})
-    glossary = wording.GLOSSARY
 
     make_plan = staticmethod(planning.make_profile_plan)
     compute = staticmethod(run_profile)
@@ -351,50 +329,12 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
             job, plan.carriers[:SYMPTOM_CARRIERS], anchors, panel, plan.unrelated_below
         )
 
-    def texts(self, plan: ProfilePlanRecord) -> terms.PlanTexts:
+    def texts(self, plan: ProfilePlanRecord) -> PlanTexts:
         anchors = [anchor.text for anchor in plan.anchors if plan.groups[anchor.group].weight > 0]
-        return terms.PlanTexts(plan.carriers, anchors, by_topic=True)
+        return PlanTexts(plan.carriers, anchors, by_topic=True)
 
     def token_effects(self, run: Run) -> TokenEffects:
         return estimates.read_effects(run.path)
-
-    def headline(self, run: Run) -> str:
-        result = run.result
-        scope = f"among {result.looked_at:,}"
-        if result.looked_at < run.available:
-            scope += " examined"
-        if not result.sticky:
-            return f"{run.model_title}: no sticky tokens {scope}"
-        return f"{run.model_title}: {wording.counted(result.sticky, 'sticky token')} {scope}"
-
-    def lines(self, run: Run) -> list[str]:
-        settings, result = run.settings, run.result
-        lines = []
-        if not run.is_of_older_rule:
-            lines.append(wording.rule(settings.number("smallest_lift"), settings.number("smallest_erased")))
-            if not result.vectors_compared:
-                lines.append(wording.WITHOUT_VECTORS)
-        if result.topical:
-            listing = "list them with `stickytoken show RUN --verdict topical`"
-            words = wording.counted(result.topical, "more token")
-            lift = "lifts" if result.topical == 1 else "lift"
-            lines.append(f"{words} {lift} only some kinds of text, because of their meaning: {listing}")
-        return lines
-
-    def answer_table(self, run: Run, tokens: pl.DataFrame) -> base.AnswerTable:
-        settings = run.settings
-        thresholds = [settings.number(name) for name in ("smallest_lift", "smallest_erased", "unusual")]
-        rows = [wording.table_row(row, *thresholds) for row in tokens.iter_rows(named=True)]
-        types = {"token": pl.String, "erased": pl.Float64, "lift_sd": pl.Float64}
-        types |= {"vector": pl.String, "verdict": pl.String}
-        columns = (
-            terms.Column("token", "token"),
-            wording.ERASED,
-            wording.LIFT,
-            terms.Column("vector", "vector"),
-            terms.Column("verdict", "verdict"),
-        )
-        return base.AnswerTable(columns, pl.DataFrame(rows, schema=types))
 
     def thresholds(self, run: Run, row: Mapping[str, Any] | None = None) -> dict[str, float]:
         number = run.settings.number
@@ -402,208 +342,3 @@ class ProfileMethod(base.Method[ProfileSettings, ProfilePlanRecord, ProfileResul
         is_unusual = deviation is not None and deviation >= number("unusual")
         share = UNUSUAL_SHARE if is_unusual else 1.0
         return {"erased": share * number("smallest_erased"), "lift_sd": share * number("smallest_lift")}
-
-    def notes(self, run: Run) -> list[str]:
-        notes = []
-        if run.is_of_older_rule:
-            notes.append(
-                "the verdicts of this run are of an older rule: run the detection again, into another "
-                "folder, for today's"
-            )
-        if run.result.unconfirmed:
-            words = wording.counted(run.result.unconfirmed, "token")
-            notes.append(
-                f"{words} may reach a threshold, but the budget did not allow to measure them closely: raise "
-                "it with --set budget=N (texts per token)"
-            )
-        if run.plan.narrow_limit is not None:
-            notes.append(
-                "to the model, the sentences are more alike than random words: lifts are measured on the "
-                f"less similar half of their pairs, below {run.plan.narrow_limit:.4f}"
-            )
-        without_verdict = run.tokens.filter(pl.col("verdict").is_null())
-        reasons = without_verdict["reason"].fill_null("")
-        unanswered = int(reasons.str.contains("the server gives no vector", literal=True).sum())
-        if unanswered:
-            words = wording.counted(unanswered, "token")
-            has = "has" if unanswered == 1 else "have"
-            notes.append(
-                f"{words} {has} no verdict: the server gives no vector for texts with copies (column reason)"
-            )
-        unspelled = len(without_verdict) - unanswered
-        if unspelled:
-            words = wording.counted(unspelled, "token")
-            has = "has" if unspelled == 1 else "have"
-            notes.append(
-                f"{words} {has} no verdict: copies in texts are read as other entries (column reason)"
-            )
-        if run.plan.left_out:
-            words = wording.counted(run.plan.left_out, "sentence")
-            notes.append(f"{words} left out: longer than the model reads")
-        return notes
-
-    def key_facts(self, run: Run) -> list[terms.Fact]:
-        facts = []
-        settings, result = run.settings, run.result
-        measured = run.tokens.filter(pl.col("confirmed") | pl.col("severity").is_not_null())
-        measured = measured.drop_nulls(["erased", "lift_sd"])
-        if not measured.is_empty():
-            most_erased = measured.sort("erased", "token_id", descending=[True, False]).row(0, named=True)
-            most_lifted = measured.sort("lift_sd", "token_id", descending=[True, False]).row(0, named=True)
-            erased_from = wording.percent(settings.number("smallest_erased"))
-            facts.append(
-                terms.Fact(
-                    wording.percent(most_erased["erased"]),
-                    f"the most that copies of a token erase, {wording.quoted(most_erased['token'])}; sticky "
-                    f"from {erased_from}",
-                )
-            )
-            facts.append(
-                terms.Fact(
-                    wording.in_sd(most_lifted["lift_sd"]),
-                    f"the largest lift of unrelated texts, {wording.quoted(most_lifted['token'])}; sticky "
-                    f"from {settings.number('smallest_lift'):g} SD",
-                )
-            )
-        if result.topical:
-            noun = "topical token" if result.topical == 1 else "topical tokens"
-            facts.append(terms.Fact(f"{result.topical:,}", f"{noun}, which lift only some kinds of text"))
-        return facts
-
-    def how(self, settings: base.StoredSettings) -> str:
-        return (
-            "Copies of every token were put into short texts (carriers), at their beginning, their end and "
-            f"between their words, {settings.text('copies')} at a time. Each text was compared with texts of "
-            "several kinds (anchors) before and after. Random tokens went through all carriers first, to "
-            "find the few that best represent all, and to measure what is ordinary. All tokens then went "
-            "through these few. Those that may reach a threshold got "
-            f"{settings.number('confirming_texts'):g} further texts, and their verdicts rest on these alone."
-        )
-
-    def plan_facts(self, plan: ProfilePlanRecord) -> dict[str, Any]:
-        numbers = (
-            "mean_similarity",
-            "mean_similarity_entries",
-            "mean_similarity_error",
-            "isoscore",
-            "similarity_spread",
-            "share_below",
-            "left_out",
-        )
-        facts = {name: getattr(plan, name) for name in numbers}
-        for name in ("groups", "anchors", "carriers", "pilots"):
-            facts[name] = len(getattr(plan, name))
-        return facts
-
-    def scale(self, run: Run) -> terms.Scale:
-        return terms.Scale(
-            run.result.ordinary_lift,
-            run.plan.similarity_spread,
-            run.settings.number("confidence"),
-            run.settings.number("smallest_lift"),
-        )
-
-    def figures(self, run: Run) -> list[terms.Figure]:
-        return [
-            terms.Distribution(
-                "erased-distribution",
-                "What copies erase, over the vocabulary",
-                wording.ERASED,
-                {"threshold": run.settings.number("smallest_erased")},
-                "The share that copies of each token erase of what copies of an ordinary token leave of a "
-                "text. The grey bars count all tokens; their axis is logarithmic, so that a single token is "
-                "visible. A token whose interval lies beyond the threshold is sticky.",
-            ),
-            terms.Distribution(
-                "lift-distribution",
-                "Lifts over the vocabulary",
-                wording.LIFT,
-                {"threshold": run.settings.number("smallest_lift")},
-                "How much closer copies of each token move unrelated texts than copies of an ordinary token, "
-                "in standard deviations of the model's similarities. A token whose interval lies beyond the "
-                "threshold is sticky, or topical if it lifts fewer than half of the kinds of text.",
-            ),
-            terms.Scatter(
-                "lift-erased",
-                "Lift against erased share",
-                wording.LIFT,
-                wording.ERASED,
-                "A token in the upper part erases texts: documents with its copies are no longer found. One "
-                "far to the right lifts them: such documents turn up in searches for other things.",
-            ),
-        ]
-
-    def probe_lines(self, probed: Sequence[ProfileEvidence]) -> list[terms.ProbeTable | str]:
-        first = probed[0]
-        names = (
-            "id",
-            "token",
-            "category",
-            "erased",
-            "interval",
-            "lift",
-            "interval",
-            "vector",
-            "verdict",
-        )
-        lines: list[terms.ProbeTable | str] = [
-            terms.ProbeTable(
-                "Erased: share of what an ordinary token leaves of a text. Lift: of unrelated texts, beyond "
-                "an ordinary token",
-                names,
-                [_probe_row(evidence) for evidence in probed],
-            ),
-        ]
-        lines += [
-            f"{wording.quoted(evidence.token)}: {evidence.reason}"
-            for evidence in probed
-            if evidence.reason is not None
-        ]
-        lines += [
-            _curve_table(probed, "below"),
-            _curve_table(probed, "above"),
-            wording.rule(first.smallest_lift, first.smallest_erased),
-        ]
-        if not first.vectors_compared:
-            lines.append(wording.WITHOUT_VECTORS)
-        return lines
-
-
-def _probe_row(evidence: ProfileEvidence) -> list[object]:
-    get = attrgetter("token_id", "token", "category")
-    erased_ends = f"{wording.percent(evidence.erased_low)} to {wording.percent(evidence.erased_high)}"
-    lift_ends = f"{evidence.lift_sd_low:.2f} to {evidence.lift_sd_high:.2f}".replace("-", wording.MINUS)
-    vector = ""
-    if evidence.vector_deviation is not None:
-        vector = "unusual" if evidence.vector_deviation >= evidence.unusual else "usual"
-    verdict = evidence.verdict
-    if evidence.severity is not None:
-        verdict += f", {evidence.severity}"
-    return [
-        *get(evidence),
-        wording.percent(evidence.erased),
-        erased_ends,
-        wording.in_sd(evidence.lift_sd),
-        lift_ends,
-        vector,
-        verdict,
-    ]
-
-
-# Numbers of copies that a terminal has room for.
-_TABLE_COPIES = (0, 1, 2, 4, 8, 16, 32)
-
-
-def _curve_table(probed: Sequence[ProfileEvidence], side: str) -> terms.ProbeTable | str:
-    """Lay out similarities by number of copies, of the pairs below or above the mean similarity."""
-    curve = probed[0].curve
-    if not getattr(curve, side):
-        return f"No pair of these texts lies {side} the model's mean similarity."
-    places = [place for place, copies in enumerate(curve.copies) if copies in _TABLE_COPIES]
-    rows = [(evidence.token, getattr(evidence.curve, side)) for evidence in probed]
-    rows.append(("(ordinary tokens)", getattr(curve, f"ordinary_{side}")))
-    return terms.ProbeTable(
-        f"Similarity of pairs {side} the mean similarity, by number of copies",
-        ("token", *(str(curve.copies[place]) for place in places)),
-        [(token, *(values[place] for place in places)) for token, values in rows if values],
-    )

@@ -135,7 +135,7 @@ _GLOSSARY = {
 }
 
 
-class StdMethod(base.Method[StdSettings, StdPlanRecord, StdResultRecord]):
+class StdMethod(base.Method):
     settings = StdSettings
     plan_record = StdPlanRecord
     result_record = StdResultRecord
@@ -251,18 +251,27 @@ class StdMethod(base.Method[StdSettings, StdPlanRecord, StdResultRecord]):
         return f"{found} by the paper's definition among {run.result.candidates} validated {among}."
 
     def lines(self, run: Run) -> list[str]:
+        """State the finding, what was measured, and how the candidates and the sticky tokens were chosen."""
         result = run.result
+        plan = run.plan
         scope = "all" if result.scored == run.available else "a selection of"
-        return [
+        lines = [
             self._finding(run),
             f"method std, {scope} {result.scored:,} of {run.available:,} available tokens; "
-            f"mean similarity u = {run.plan.mean_similarity_text}",
-            *run.plan.space,
+            f"mean similarity u = {plan.mean_similarity_text}",
+        ]
+        if plan.isoscore is not None:
+            lines.append(
+                f"IsoScore {plan.isoscore:.3f}: 0 if the vocabulary's vectors vary along one direction only, "
+                "1 if they vary alike along all"
+            )
+        lines.append(
             f"available tokens: {run.available:,}; candidates, with a score of {result.score_threshold:.2f} "
             f"or more: {result.candidates}; sticky, with a validation rate above "
-            f"{result.rate_threshold:.4f}: {result.sticky}. All other tokens were not validated.",
-            f"the candidates with their scores and rates: {run.path / CANDIDATES_FILE}",
-        ]
+            f"{result.rate_threshold:.4f}: {result.sticky}. All other tokens were not validated."
+        )
+        lines.append(f"the candidates with their scores and rates: {run.path / CANDIDATES_FILE}")
+        return lines
 
     def notes(self, run: Run) -> list[str]:
         result, plan = run.result, run.plan

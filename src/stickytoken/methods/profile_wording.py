@@ -1,0 +1,295 @@
+"""What the profile method says about its runs and probes: headlines, tables, notes and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import polars as pl
+
+from stickytoken import methods as terms
+from stickytoken.methods import base, wording
+
+if TYPE_CHECKING:
+    from stickytoken.methods.profile import ProfileEvidence
+    from stickytoken.methods.profile.settings import ProfilePlanRecord, ProfileResultRecord
+
+    Run: TypeAlias = base.FinishedRun[ProfilePlanRecord, ProfileResultRecord]
+
+_VECTOR = terms.Column("vector_deviation", "vector", 1)
+_SEVERITY = terms.Column("severity", "severity")
+_REASON = terms.Column("reason", "reason")
+# Columns of the answer's table, as `wording.table_row` fills them, and their types.
+_ANSWER_COLUMNS = (
+    terms.Column("token", "token"),
+    wording.ERASED,
+    wording.LIFT,
+    terms.Column("vector", "vector"),
+    terms.Column("verdict", "verdict"),
+)
+_ANSWER_TYPES = {
+    "token": pl.String,
+    "erased": pl.Float64,
+    "lift_sd": pl.Float64,
+    "vector": pl.String,
+    "verdict": pl.String,
+}
+
+
+class ProfileWording(base.MethodWording):
+    """Tells runs and probes of the profile method."""
+
+    listed = (wording.ERASED, wording.LIFT, _VECTOR, _SEVERITY, _REASON)
+    reported = (
+        _SEVERITY,
+        _REASON,
+        wording.ERASED,
+        terms.Column("erased_low", "erased, low", 0, "%"),
+        terms.Column("erased_high", "erased, high", 0, "%"),
+        wording.LIFT,
+        terms.Column("lift_sd_low", "lift, low", 2, "SD"),
+        terms.Column("lift_sd_high", "lift, high", 2, "SD"),
+        _VECTOR,
+        terms.Column("kinds_lifted", "kinds lifted", 0),
+        terms.Column("strongest_kind", "strongest kind"),
+    )
+    ranked_by = wording.ERASED
+    glossary = wording.GLOSSARY
+
+    def headline(self, run: Run) -> str:
+        result = run.result
+        scope = f"among {result.looked_at:,}"
+        if result.looked_at < run.available:
+            scope += " examined"
+        if not result.sticky:
+            return f"{run.model_title}: no sticky tokens {scope}"
+        return f"{run.model_title}: {wording.counted(result.sticky, 'sticky token')} {scope}"
+
+    def lines(self, run: Run) -> list[str]:
+        """State the rule with the run's thresholds, and count the topical tokens."""
+        settings, result = run.settings, run.result
+        lines = []
+        if not run.is_of_older_rule:
+            lines.append(wording.rule(settings.number("smallest_lift"), settings.number("smallest_erased")))
+            if not result.vectors_compared:
+                lines.append(wording.WITHOUT_VECTORS)
+        if result.topical:
+            listing = "list them with `stickytoken show RUN --verdict topical`"
+            words = wording.counted(result.topical, "more token")
+            lift = "lifts" if result.topical == 1 else "lift"
+            lines.append(f"{words} {lift} only some kinds of text, because of their meaning: {listing}")
+        return lines
+
+    def answer_table(self, run: Run, tokens: pl.DataFrame) -> base.AnswerTable:
+        settings = run.settings
+        thresholds = [settings.number(name) for name in ("smallest_lift", "smallest_erased", "unusual")]
+        rows = [wording.table_row(row, *thresholds) for row in tokens.iter_rows(named=True)]
+        return base.AnswerTable(_ANSWER_COLUMNS, pl.DataFrame(rows, schema=_ANSWER_TYPES))
+
+    def notes(self, run: Run) -> list[str]:
+        """Say what limits the verdicts of a run: an older rule, the budget, the corpus, unread texts."""
+        notes = []
+        if run.is_of_older_rule:
+            notes.append(
+                "the verdicts of this run are of an older rule: run the detection again, into another "
+                "folder, for today's"
+            )
+        if run.result.unconfirmed:
+            words = wording.counted(run.result.unconfirmed, "token")
+            notes.append(
+                f"{words} may reach a threshold, but the budget did not allow to measure them closely: raise "
+                "it with --set budget=N (texts per token)"
+            )
+        if run.plan.narrow_limit is not None:
+            notes.append(
+                "to the model, the sentences are more alike than random words: lifts are measured on the "
+                f"less similar half of their pairs, below {run.plan.narrow_limit:.4f}"
+            )
+        notes += _notes_on_missing_verdicts(run.tokens)
+        if run.plan.left_out:
+            words = wording.counted(run.plan.left_out, "sentence")
+            notes.append(f"{words} left out: longer than the model reads")
+        return notes
+
+    def key_facts(self, run: Run) -> list[terms.Fact]:
+        """Name the most that a closely measured token erases and lifts, and count the topical tokens."""
+        facts = []
+        measured = run.tokens.filter(pl.col("confirmed") | pl.col("severity").is_not_null())
+        measured = measured.drop_nulls(["erased", "lift_sd"])
+        if not measured.is_empty():
+            most_erased = measured.sort("erased", "token_id", descending=[True, False]).row(0, named=True)
+            most_lifted = measured.sort("lift_sd", "token_id", descending=[True, False]).row(0, named=True)
+            smallest_erased = wording.percent(run.settings.number("smallest_erased"))
+            smallest_lift = f"{run.settings.number('smallest_lift'):g} SD"
+            of_erased = (
+                f"the most that copies of a token erase, {wording.quoted(most_erased['token'])}; sticky from "
+                f"{smallest_erased}"
+            )
+            of_lift = (
+                f"the largest lift of unrelated texts, {wording.quoted(most_lifted['token'])}; sticky from "
+                f"{smallest_lift}"
+            )
+            facts.append(terms.Fact(wording.percent(most_erased["erased"]), of_erased))
+            facts.append(terms.Fact(wording.in_sd(most_lifted["lift_sd"]), of_lift))
+        topical = run.result.topical
+        if topical:
+            noun = "topical token" if topical == 1 else "topical tokens"
+            facts.append(terms.Fact(f"{topical:,}", f"{noun}, which lift only some kinds of text"))
+        return facts
+
+    def how(self, settings: base.StoredSettings) -> str:
+        return (
+            "Copies of every token were put into short texts (carriers), at their beginning, their end and "
+            f"between their words, {settings.text('copies')} at a time. Each text was compared with texts of "
+            "several kinds (anchors) before and after. Random tokens went through all carriers first, to "
+            "find the few that best represent all, and to measure what is ordinary. All tokens then went "
+            "through these few. Those that may reach a threshold got "
+            f"{settings.number('confirming_texts'):g} further texts, and their verdicts rest on these alone."
+        )
+
+    def plan_facts(self, plan: ProfilePlanRecord) -> dict[str, Any]:
+        """Return the numbers of a plan, and how many groups, anchors, carriers and pilots it has."""
+        numbers = (
+            "mean_similarity",
+            "mean_similarity_entries",
+            "mean_similarity_error",
+            "isoscore",
+            "similarity_spread",
+            "share_below",
+            "left_out",
+        )
+        facts = {name: getattr(plan, name) for name in numbers}
+        for name in ("groups", "anchors", "carriers", "pilots"):
+            facts[name] = len(getattr(plan, name))
+        return facts
+
+    def scale(self, run: Run) -> terms.Scale:
+        return terms.Scale(
+            run.result.ordinary_lift,
+            run.plan.similarity_spread,
+            run.settings.number("confidence"),
+            run.settings.number("smallest_lift"),
+        )
+
+    def figures(self, run: Run) -> list[terms.Figure]:
+        """Describe both distributions, with their thresholds, and one against the other."""
+        return [
+            terms.Distribution(
+                "erased-distribution",
+                "What copies erase, over the vocabulary",
+                wording.ERASED,
+                {"threshold": run.settings.number("smallest_erased")},
+                "The share that copies of each token erase of what copies of an ordinary token leave of a "
+                "text. The grey bars count all tokens; their axis is logarithmic, so that a single token is "
+                "visible. A token whose interval lies beyond the threshold is sticky.",
+            ),
+            terms.Distribution(
+                "lift-distribution",
+                "Lifts over the vocabulary",
+                wording.LIFT,
+                {"threshold": run.settings.number("smallest_lift")},
+                "How much closer copies of each token move unrelated texts than copies of an ordinary token, "
+                "in standard deviations of the model's similarities. A token whose interval lies beyond the "
+                "threshold is sticky, or topical if it lifts fewer than half of the kinds of text.",
+            ),
+            terms.Scatter(
+                "lift-erased",
+                "Lift against erased share",
+                wording.LIFT,
+                wording.ERASED,
+                "A token in the upper part erases texts: documents with its copies are no longer found. One "
+                "far to the right lifts them: such documents turn up in searches for other things.",
+            ),
+        ]
+
+    def probe_lines(self, probed: Sequence[ProfileEvidence]) -> list[terms.ProbeTable | str]:
+        """Lay out both measures of each token, reasons, symptom curves and the rule."""
+        thresholds = probed[0]
+        lines: list[terms.ProbeTable | str] = [
+            terms.ProbeTable(
+                "Erased: share of what an ordinary token leaves of a text. Lift: of unrelated texts, beyond "
+                "an ordinary token",
+                _PROBE_COLUMNS,
+                [_probe_row(evidence) for evidence in probed],
+            ),
+        ]
+        flagged = [evidence for evidence in probed if evidence.reason is not None]
+        lines += [f"{wording.quoted(evidence.token)}: {evidence.reason}" for evidence in flagged]
+        lines.append(_curve_table(probed, "below"))
+        lines.append(_curve_table(probed, "above"))
+        lines.append(wording.rule(thresholds.smallest_lift, thresholds.smallest_erased))
+        if not thresholds.vectors_compared:
+            lines.append(wording.WITHOUT_VECTORS)
+        return lines
+
+
+def _notes_on_missing_verdicts(tokens: pl.DataFrame) -> list[str]:
+    """Count the tokens without a verdict: no vector from a server, or copies read as other entries."""
+    without_verdict = tokens.filter(pl.col("verdict").is_null())
+    reasons = without_verdict["reason"].fill_null("")
+    unanswered = int(reasons.str.contains("the server gives no vector", literal=True).sum())
+    unspelled = len(without_verdict) - unanswered
+    notes = []
+    if unanswered:
+        notes.append(
+            f"{_tokens_have(unanswered)} no verdict: the server gives no vector for texts with copies "
+            "(column reason)"
+        )
+    if unspelled:
+        notes.append(
+            f"{_tokens_have(unspelled)} no verdict: copies in texts are read as other entries (column reason)"
+        )
+    return notes
+
+
+def _tokens_have(count: int) -> str:
+    return f"{wording.counted(count, 'token')} {'has' if count == 1 else 'have'}"
+
+
+_PROBE_COLUMNS = ("id", "token", "category", "erased", "interval", "lift", "interval", "vector", "verdict")
+
+
+def _probe_row(evidence: ProfileEvidence) -> list[object]:
+    """Return the values of `_PROBE_COLUMNS`."""
+    erased_ends = f"{wording.percent(evidence.erased_low)} to {wording.percent(evidence.erased_high)}"
+    lift_ends = f"{evidence.lift_sd_low:.2f} to {evidence.lift_sd_high:.2f}".replace("-", wording.MINUS)
+    vector = ""
+    if evidence.vector_deviation is not None:
+        vector = "unusual" if evidence.vector_deviation >= evidence.unusual else "usual"
+    verdict = evidence.verdict
+    if evidence.severity is not None:
+        verdict += f", {evidence.severity}"
+    return [
+        evidence.token_id,
+        evidence.token,
+        evidence.category,
+        wording.percent(evidence.erased),
+        erased_ends,
+        wording.in_sd(evidence.lift_sd),
+        lift_ends,
+        vector,
+        verdict,
+    ]
+
+
+# Numbers of copies that a terminal has room for.
+_TABLE_COPIES = (0, 1, 2, 4, 8, 16, 32)
+
+
+def _curve_table(probed: Sequence[ProfileEvidence], side: str) -> terms.ProbeTable | str:
+    """Lay out similarities by number of copies, of the pairs below or above the mean similarity."""
+    first_curve = probed[0].curve
+    if not getattr(first_curve, side):
+        return f"No pair of these texts lies {side} the model's mean similarity."
+    curves = [(evidence.token, getattr(evidence.curve, side)) for evidence in probed]
+    curves.append(("(ordinary tokens)", getattr(first_curve, f"ordinary_{side}")))
+    places = [place for place, copies in enumerate(first_curve.copies) if copies in _TABLE_COPIES]
+    rows = []
+    for token, similarities in curves:
+        if similarities:
+            rows.append((token, *(similarities[place] for place in places)))
+    return terms.ProbeTable(
+        f"Similarity of pairs {side} the mean similarity, by number of copies",
+        ("token", *(str(first_curve.copies[place]) for place in places)),
+        rows,
+    )
