@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import chain
 from typing import TypeAlias, TypeVar
 
 from stickytoken.errors import InputError
@@ -107,7 +108,7 @@ class TokenizedText:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        return self.head + tuple(token_id for word in self.words for token_id in word) + self.tail
+        return (*self.head, *chain.from_iterable(self.words), *self.tail)
 
 
 def insert_as_text(
@@ -128,7 +129,7 @@ def insert_as_ids(
     """Return the ids of the text with 1, 2, ... ``counts`` copies of a token."""
     copies = [token.id] * counts
     if placement is Placement.RANDOM:
-        return list(_ids_at_random(copies, text, path))
+        return [replace(text, words=tuple(words)).ids for words in _words_at_random(copies, text, path)]
     return [place_as_ids(copies[:count], text, placement) for count in range(1, counts + 1)]
 
 
@@ -170,12 +171,14 @@ def place_as_ids(
 ) -> tuple[int, ...]:
     """Return the ids of the text with copies, which may be of different tokens."""
     if placement is Placement.RANDOM:
-        ids = text.ids
-        for longer_ids in _ids_at_random(copies, text, path):
-            ids = longer_ids
-        return ids
-    words = (tuple(copies), *text.words) if placement is Placement.PREFIX else (*text.words, tuple(copies))
-    return replace(text, words=words).ids
+        final_words: Sequence[tuple[int, ...]] = text.words
+        for words in _words_at_random(copies, text, path):
+            final_words = words
+    elif placement is Placement.PREFIX:
+        final_words = (tuple(copies), *text.words)
+    else:
+        final_words = (*text.words, tuple(copies))
+    return (*text.head, *chain.from_iterable(final_words), *text.tail)
 
 
 def _spelled(token: Token) -> str:
@@ -202,14 +205,14 @@ def _texts_at_random(
         yield text
 
 
-def _ids_at_random(
+def _words_at_random(
     copies: Sequence[int], text: TokenizedText, path: Sequence[int]
-) -> Iterator[tuple[int, ...]]:
-    """Yield the ids after each step of random placement."""
+) -> Iterator[list[tuple[int, ...]]]:
+    """Yield the words after each step of random placement: one list, which grows."""
     words = list(text.words)
     for copy, gap in _steps(copies, path):
         words.insert(_inside(gap, len(words)), (copy,))
-        yield replace(text, words=tuple(words)).ids
+        yield words
 
 
 def _steps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[tuple[Copy, int]]:

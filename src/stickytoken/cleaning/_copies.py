@@ -199,7 +199,10 @@ def _filled(keys: Sequence[str], first: int, last: int, words: set[str]) -> Stre
 def _lengthened(keys: Sequence[str], first: int, last: int, period: int) -> Stretch:
     """Return the stretch around a part of a text in which the same period goes on.
 
-    Steps double while they fit and then halve, so that a long stretch takes few comparisons.
+    A unit belongs to the stretch if it equals the one a period before it. Whole slices are compared: steps
+    double while they fit and then halve. In "x a b a b a b a b a b y" with the period 2, the first four "a"
+    stand at 1, 3, 5 and 7. The end moves from 7 by 1 to 8 and by 2 to 10; steps of 4 and 2 would reach beyond
+    "y", a step of 1 fits, and the end is 11, the place of "y".
     """
     step = 1
     while step:

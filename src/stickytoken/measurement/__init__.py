@@ -231,7 +231,8 @@ class ResultFolder:
         self, name: str, columns: Sequence[str] | Mapping[str, Any] = (), filled: Sequence[str] = ()
     ) -> pl.DataFrame:
         """Read a file with these columns: of these types and finite numbers if they are a mapping."""
-        path, again = self.path / name, "run the same command again"
+        path = self.path / name
+        again = "run the same command again"
         if not path.is_file():
             raise RunError(f"{self.path} has no {name}: the run is not finished, {again}")
         try:
@@ -239,7 +240,8 @@ class ResultFolder:
             table = pl.read_parquet(path.read_bytes())
         except (*_DAMAGE, OSError) as error:
             raise RunError(f"{path} is damaged: delete it and {again}") from error
-        if missing := [column for column in columns if column not in table.columns]:
+        missing = [column for column in columns if column not in table.columns]
+        if missing:
             raise RunError(f"{path} has no column {missing[0]!r}: delete it and {again}")
         types = columns if isinstance(columns, Mapping) else {}
         for column in columns:

@@ -40,14 +40,16 @@ def identity_of(
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
-    found: list[str] = []
+    """Return the keys whose values differ, those of nested mappings joined by dots, in order."""
+    keys: list[str] = []
     for key in sorted({*ours, *theirs}):
-        mine, other = ours.get(key), theirs.get(key)
-        if isinstance(mine, Mapping) and isinstance(other, Mapping):
-            found += differences(mine, other, f"{prefix}{key}.")
-        elif mine != other:
-            found.append(f"{prefix}{key}")
-    return found
+        our_value = ours.get(key)
+        their_value = theirs.get(key)
+        if isinstance(our_value, Mapping) and isinstance(their_value, Mapping):
+            keys += differences(our_value, their_value, f"{prefix}{key}.")
+        elif our_value != their_value:
+            keys.append(f"{prefix}{key}")
+    return keys
 
 
 class Record(BaseModel):
@@ -101,6 +103,11 @@ class Resumed(Generic[R]):
 
 @contextmanager
 def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterator[Resumed[R]]:
+    """Lock a folder and open the measurement in it, or begin the one of the record.
+
+    Raises:
+        RunError: the folder holds another measurement, other files, or is locked.
+    """
     require_vacant(folder, kind)
     with folder.locked():
         recorded = (folder.path / kind.file).is_file()
@@ -116,7 +123,8 @@ def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterat
         try:
             yield Resumed(folder, earlier or record, finished, kind)
         except BaseException as error:
-            if shards := folder.shard_count():
+            shards = folder.shard_count()
+            if shards:
                 error.add_note(f"{KEPT_NOTE}: {shards:,} in {folder.path}")
             raise
 

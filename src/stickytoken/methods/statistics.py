@@ -26,12 +26,16 @@ class Estimates(NamedTuple):
         """Express the estimates in another unit."""
         return Estimates(self.value / unit, self.error / unit, self.low / unit, self.high / unit)
 
+    def of_rows(self, rows: NDArray[np.intp]) -> Estimates:
+        """Return the estimates of some of the tokens."""
+        return Estimates(self.value[rows], self.error[rows], self.low[rows], self.high[rows])
+
 
 class Relative(NamedTuple):
-    """What T tokens do beyond the ordinary token, which is the median over tokens that nobody selected."""
+    """Effects of T tokens beyond the ordinary token: the median over tokens that nobody selected."""
 
     estimates: Estimates
-    ordinary: float  # what the ordinary token does
+    ordinary: float  # effect of the ordinary token
 
 
 def beyond_ordinary(
@@ -46,7 +50,7 @@ def beyond_ordinary(
         values: one row per token, one column per carrier, shape (T, K), K at least 2.
         ordinary: which tokens nobody selected, shape (T,).
         confidence: coverage of the two-sided interval.
-        least_variance: variance that a single value has at least, such as that of repeated calls.
+        least_variance: lower bound of the variance of a single value, such as that of repeated calls.
     """
     carriers = values.shape[1]
     common = values[ordinary].mean(axis=0)
@@ -64,7 +68,7 @@ def beyond_ordinary(
 
 
 def present_mean(values: Vector) -> Vector:
-    """Average over the first axis, leaving out what is missing (NaN); NaN where nothing is there."""
+    """Average over the first axis, ignoring NaN; NaN if all values are missing."""
     present = np.isfinite(values)
     counts = present.sum(axis=0)
     sums = np.where(present, values, 0.0).sum(axis=0)
@@ -100,8 +104,8 @@ def fit_pull(before: NDArray[np.float32], after: NDArray[np.float32]) -> Pull:
     if variation < _NO_VARIATION:
         return Pull(np.zeros(len(after)), mean - origin)
     # The deviations sum to zero, so the means of the vectors do not matter.
-    kept = after.reshape(len(after), -1).astype(np.float64) @ deviations.ravel() / variation
-    return Pull(1 - kept, mean - kept[:, None] * origin)
+    slopes = after.reshape(len(after), -1).astype(np.float64) @ deviations.ravel() / variation
+    return Pull(1 - slopes, mean - slopes[:, None] * origin)
 
 
 def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]) -> Vector:
@@ -111,8 +115,8 @@ def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]
     if variation < _NO_VARIATION:
         return np.zeros(after.shape[:2])
     centred = after - after.mean(axis=1, keepdims=True, dtype=np.float64)
-    kept = np.einsum("tkd,kd->tk", centred, deviations) * (len(before) / variation)
-    return np.asarray(1 - kept, dtype=np.float64)
+    slopes = np.einsum("tkd,kd->tk", centred, deviations) * (len(before) / variation)
+    return np.asarray(1 - slopes, dtype=np.float64)
 
 
 def predicted_lifts(tokens: Pull | TokenEffects, carriers: CarrierPanel) -> Vector:
@@ -125,5 +129,5 @@ def predicted_lifts(tokens: Pull | TokenEffects, carriers: CarrierPanel) -> Vect
 
 
 def share_erased(contraction: Vector | float, ordinary: float) -> Any:
-    """Compute what share of a text's meaning copies erase of what an ordinary token's copies leave."""
+    """Compute the erased share (k - k0) / (1 - k0), where k0 is the contraction of an ordinary token."""
     return (contraction - ordinary) / max(1 - ordinary, np.finfo(float).tiny)

@@ -229,7 +229,8 @@ def table_row(
 
 def is_erasing(row: Mapping[str, Any]) -> bool:
     """Say whether a token stands out by what it erases, rather than by its lift."""
-    erased, lift = row.get("erased"), row.get("lift_sd")
+    erased = row.get("erased")
+    lift = row.get("lift_sd")
     if erased is None or lift is None:
         return True
     return bool(erased / SEVERE_ERASED >= lift / SEVERE_LIFT)

@@ -17,7 +17,7 @@ from stickytoken.inspection import inspector_of
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import PlanTexts, Verdict, base, probes
 from stickytoken.methods.base import Job, MemoryRunner
-from stickytoken.methods.probes import SYMPTOM_CARRIERS, EvidenceStage
+from stickytoken.methods.probes import SYMPTOM_CARRIERS, EvidenceStage, Vector
 from stickytoken.methods.profile import _corpus, estimates, plan as planning, rounds, texts
 from stickytoken.methods.profile.estimates import Measured, TokenNumbers
 from stickytoken.methods.profile.rounds import Round, round_stage
@@ -106,7 +106,9 @@ def token_vector_deviations(encoder: Encoder, vocabulary: Vocabulary) -> dict[in
 
 def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl.DataFrame:
     """Build tokens.parquet: one row for each token of the job, with nulls where nothing was measured."""
-    job, plan, measures = measured.job, measured.plan, numbers.measures
+    job = measured.job
+    plan = measured.plan
+    measures = numbers.measures
     left_by_ordinary = 1 - numbers.ordinary_contraction
     columns: dict[str, Any] = {
         "token_id": measures.ids,
@@ -135,8 +137,7 @@ def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl
     copies_seen = _copies_seen(measured)
     if copies_seen is not None:
         table = table.with_columns(pl.Series("copies_seen", copies_seen))
-    wanted = [token.id for token in job.tokens]
-    table = table.filter(pl.col("token_id").is_in(wanted))
+    table = table.filter(pl.col("token_id").is_in([token.id for token in job.tokens]))
     return pl.concat([table, _unspelled_rows(job)], how="diagonal_relaxed").sort("token_id")
 
 
@@ -151,17 +152,17 @@ def _strongest_kinds(numbers: TokenNumbers, plan: ProfilePlanRecord) -> list[str
     return [names[place] if known else None for place, known in zip(strongest, is_known, strict=True)]
 
 
-def _copies_seen(measured: Measured) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+def _copies_seen(measured: Measured) -> Vector | None:
     """Compute the share of the planned copies that the tokenizer saw, in each token's last round."""
-    screened, confirmed = measured.screened, measured.confirmed
+    screened = measured.screened
+    confirmed = measured.confirmed
     if screened.seen is None or confirmed.seen is None:
         return None
     cells = rounds.cells(measured.job.settings, len(measured.plan.carriers))
     copies = np.array([cell.copies for cell in cells])
     in_screen = copies[measured.screening_carriers]
     in_confirm = np.delete(copies, measured.screening_carriers)
-    shares: np.ndarray[Any, np.dtype[np.float64]]
-    shares = np.minimum(screened.seen, in_screen).sum(axis=1) / in_screen.sum()
+    shares: Vector = np.minimum(screened.seen, in_screen).sum(axis=1) / in_screen.sum()
     rows = screened.rows_of(confirmed.ids)
     shares[rows] = np.minimum(confirmed.seen, in_confirm).sum(axis=1) / in_confirm.sum()
     return shares
@@ -295,9 +296,12 @@ def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunne
         mean: list[float] = np.mean([rows[token.id][side] for token in ordinary], axis=0).tolist()
         return mean
 
-    below, above = ordinary_mean("below"), ordinary_mean("above")
+    ordinary_below = ordinary_mean("below")
+    ordinary_above = ordinary_mean("above")
     return {
-        token_id: SymptomCurve([0, *copies], rows[token_id]["below"], rows[token_id]["above"], below, above)
+        token_id: SymptomCurve(
+            [0, *copies], rows[token_id]["below"], rows[token_id]["above"], ordinary_below, ordinary_above
+        )
         for token_id in asked
     }
 

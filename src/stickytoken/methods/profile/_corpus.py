@@ -106,12 +106,13 @@ def judge_corpus(
 
 def _prepared(job: Job[ProfileSettings], plan: ProfilePlanRecord, most_anchors: int) -> _Corpus:
     """Draw carriers and anchors from the corpus."""
-    encoder, source = job.encoder, job.sentences.source
+    encoder = job.encoder
+    source = job.sentences.source
     settings = replace(job.settings, anchors=most_anchors)
     group = texts.TextGroup("corpus", list(job.sentences.texts), 1.0, False)
     candidates = texts.short_texts(encoder, settings, [group], _CARRIERS, source)
     groups, left_out = texts.choose_anchors(encoder, settings, [[group]], set(candidates.values()))
-    anchors = [text for own_group in groups for text in own_group.texts]
+    anchors = [text for anchor_group in groups for text in anchor_group.texts]
     if len(anchors) < _LEAST_ANCHORS:
         words = "1 text" if len(anchors) == 1 else f"{len(anchors)} texts"
         raise InputError(
@@ -147,16 +148,15 @@ def _shortlist(
 ) -> _Shortlist:
     """Choose the tokens that the run flags, and those with the largest computed lifts on the corpus."""
     flagged = tokens.filter(pl.col("verdict") != "benign")["token_id"].to_list()
-    asked = tokens["token_id"].to_numpy()
-    rows = np.searchsorted(effects.ids, asked)
+    ids = tokens["token_id"].to_numpy()
+    rows = np.searchsorted(effects.ids, ids)
     ordinary = float(np.median(computed[np.searchsorted(effects.ids, plan.pilots)]))
     lifts = (computed[rows] - ordinary) / plan.similarity_spread
     deviations = tokens["vector_deviation"].cast(pl.Float64).fill_null(np.nan).to_numpy()
     ratios = lifts / (threshold_shares(deviations, thresholds) * thresholds.lift)
-    by_ratio = asked[np.lexsort((asked, -ratios))].tolist()
-    wanted = list(dict.fromkeys([*flagged, *by_ratio]))
-    chosen = wanted[:_SHORTLIST]
-    reaching = set(asked[ratios >= 1].tolist())
+    by_ratio = ids[np.lexsort((ids, -ratios))].tolist()
+    chosen = list(dict.fromkeys([*flagged, *by_ratio]))[:_SHORTLIST]
+    reaching = set(ids[ratios >= 1].tolist())
     return _Shortlist(np.array(sorted(chosen), dtype=np.int64), len(reaching.difference(chosen)))
 
 
@@ -173,7 +173,7 @@ def _table(
     ids = measured["token_id"].to_numpy()
     rows = np.searchsorted(measured_ids, ids)
     spread = corpus.plan.similarity_spread
-    of_corpus = Estimates(*(column[rows] for column in lift.estimates))
+    of_corpus = lift.estimates.of_rows(rows)
     measures = Measures(
         ids=ids,
         lift=of_corpus.divided_by(spread),
@@ -202,19 +202,20 @@ def _table(
         },
         schema_overrides={"verdict": pl.String, "severity": pl.String, "reason": pl.String},
     )
-    kept = run.tokens.drop(
-        [name for name in ("strongest_kind", "rising_share") if name in run.tokens.columns]
+    # Tokens that were not measured on the corpus keep what the run says of them, but have no verdict there.
+    others_reason = pl.when(pl.col("verdict").is_null()).then("reason").alias("reason")
+    unmeasured = run.tokens.drop("strongest_kind", "rising_share", strict=False).with_columns(
+        pl.lit(None, dtype=pl.Float64).alias(name)
+        for name in ("lift", "lift_sd", "lift_sd_low", "lift_sd_high")
     )
-    kept = kept.with_columns(
-        *(pl.lit(None, dtype=pl.Float64).alias(name) for name in ("lift_sd_low", "lift_sd_high")),
-        *(pl.lit(None, dtype=pl.String).alias(name) for name in ("verdict", "severity")),
-        pl.when(pl.col("verdict").is_null()).then("reason").alias("reason"),
-        pl.lit(None, dtype=pl.Float64).alias("lift_sd"),
-        pl.lit(None, dtype=pl.Float64).alias("lift"),
+    unmeasured = unmeasured.with_columns(
+        others_reason,
+        verdict=pl.lit(None, dtype=pl.String),
+        severity=pl.lit(None, dtype=pl.String),
         confirmed=pl.lit(False),
         texts=pl.lit(0, dtype=pl.Int64),
     )
-    return kept.update(new_columns, on="token_id").sort("token_id")
+    return unmeasured.update(new_columns, on="token_id").sort("token_id")
 
 
 def _erased_in_run(tokens: pl.DataFrame) -> Estimates:

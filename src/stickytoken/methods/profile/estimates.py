@@ -93,8 +93,8 @@ def joined(first: Measurements, second: Measurements) -> Measurements:
     ids = np.concatenate([first.ids, second.ids])
     order = np.argsort(ids)
 
-    def join(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(np.concatenate([one, other])[order])
+    def join(rows: NDArray[Any], further_rows: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(np.concatenate([rows, further_rows])[order])
 
     return Measurements(
         ids=ids[order],
@@ -138,8 +138,8 @@ class TokenNumbers(NamedTuple):
         rows = np.searchsorted(self.measures.ids, ids)
         return Measures(
             ids=ids,
-            lift=Estimates(*(column[rows] for column in self.measures.lift)),
-            erased=Estimates(*(column[rows] for column in self.measures.erased)),
+            lift=self.measures.lift.of_rows(rows),
+            erased=self.measures.erased.of_rows(rows),
             vector_deviation=self.measures.vector_deviation[rows],
             confirmed=self.measures.confirmed[rows],
             kinds_lifted=self.measures.kinds_lifted[rows],
@@ -153,7 +153,9 @@ def estimate(measured: Measured) -> TokenNumbers:
     Tokens of the last round have a Student interval over its carriers. The others have their mean over the
     carriers of the screen; how far that is off is measured on the pilots, which were in all carriers.
     """
-    plan, screened, confirmed = measured.plan, measured.screened, measured.confirmed
+    plan = measured.plan
+    screened = measured.screened
+    confirmed = measured.confirmed
     confidence = measured.job.settings.confidence
     pilots = np.array(plan.pilots, dtype=np.int64)
     nobody_selected = np.isin(confirmed.ids, pilots)
@@ -166,10 +168,11 @@ def estimate(measured: Measured) -> TokenNumbers:
     pilot_rows = screened.rows_of(pilots)
 
     def of_all(close: Estimates, by_carrier: Vector, unit: float) -> Estimates:
-        rough = _screen_estimates(by_carrier, pilot_rows, close.value[nobody_selected], confidence)
-        for column, close_column in zip(rough, close, strict=True):
+        """Estimate all tokens from the screen, and put the close estimates in their places."""
+        estimates = _screen_estimates(by_carrier, pilot_rows, close.value[nobody_selected], confidence)
+        for column, close_column in zip(estimates, close, strict=True):
             column[confirmed_rows] = close_column
-        return rough.divided_by(unit)
+        return estimates.divided_by(unit)
 
     is_confirmed = np.zeros(len(screened.ids), dtype=np.bool_)
     is_confirmed[confirmed_rows] = True
@@ -183,14 +186,13 @@ def estimate(measured: Measured) -> TokenNumbers:
     kind_lifts = _kind_lifts(screened, pilots, kind_places, kind_groups)
     kind_lifts[confirmed_rows] = _kind_lifts(confirmed, pilots, kind_places, kind_groups)
     smallest_on_a_kind = LIFTED_SHARE * measured.job.settings.smallest_lift
-    with_missing_as_zero = np.nan_to_num(kind_lifts)
     measures = Measures(
         ids=screened.ids,
         lift=of_all(lift.estimates, screened.lifts, plan.similarity_spread),
         erased=of_all(erased.estimates, screened.contractions, left_by_ordinary),
         vector_deviation=_deviations(measured.vector_deviations, screened.ids),
         confirmed=is_confirmed,
-        kinds_lifted=(with_missing_as_zero >= smallest_on_a_kind).sum(axis=1),
+        kinds_lifted=(kind_lifts >= smallest_on_a_kind).sum(axis=1),  # NaN counts as not lifted
         kinds=len(kind_places),
     )
     return TokenNumbers(measures, lift.ordinary, erased.ordinary, rising, kind_lifts, texts)

@@ -62,7 +62,9 @@ def make_profile_plan(
     Raises:
         InputError: the corpus has too few usable texts, or no named token occurs in texts.
     """
-    encoder, settings, corpus = job.encoder, job.settings, job.sentences
+    encoder = job.encoder
+    settings = job.settings
+    corpus = job.sentences
     unspelled = job.vocabulary.unspelled
     if job.tokens and all(token.id in unspelled for token in job.tokens):
         raise InputError(

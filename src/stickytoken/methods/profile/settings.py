@@ -70,18 +70,18 @@ class ProfileSettings:
     seed: int = 42
 
     def __post_init__(self) -> None:
-        least = {"anchors": 2, "topics": 1, "screening_texts": 2, "confirming_texts": 4, "seed": 0}
-        set_whole_numbers(self, least)
-        given: Any = self.copies
-        counts = given if isinstance(given, (tuple, list)) else (given,)
+        """Check the values, and convert those that were read from JSON."""
+        smallest = {"anchors": 2, "topics": 1, "screening_texts": 2, "confirming_texts": 4, "seed": 0}
+        set_whole_numbers(self, smallest)
+        copies: Any = self.copies
+        counts = copies if isinstance(copies, (tuple, list)) else (copies,)
         if not counts:
             raise InputError("copies is empty: name at least one number of copies")
         self._set("copies", tuple(whole_number("copies", count, 1) for count in counts))
-        for name in ("smallest_lift", "unusual"):
+        for name in ("smallest_lift", "unusual", "budget"):
             self._set(name, _positive(name, getattr(self, name)))
         for name in ("smallest_erased", "confidence"):
             self._set(name, proportion(name, getattr(self, name)))
-        self._set("budget", _positive("budget", self.budget))
         if self.budget < self.screening_texts:
             raise InputError(
                 f"budget is {self.budget:g} texts per token, and screening alone takes "

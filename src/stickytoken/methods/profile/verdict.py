@@ -79,21 +79,13 @@ def apply_rule(tokens: Measures, thresholds: Thresholds) -> Judged:
     severe_erased = max(wording.SEVERE_ERASED, thresholds.erased)
     severe = (tokens.lift.low >= severe_lift) | (tokens.erased.low >= severe_erased)
 
-    verdicts: list[Verdict] = []
-    severities: list[Severity | None] = []
-    for row in range(len(tokens.ids)):
-        if sticky[row]:
-            verdicts.append(Verdict.STICKY)
-        elif topical[row]:
-            verdicts.append(Verdict.TOPICAL)
-        else:
-            verdicts.append(Verdict.BENIGN)
-            severities.append(None)
-            continue
-        if severe[row]:
-            severities.append(Severity.SEVERE)
-        else:
-            severities.append(Severity.SERIOUS if serious[row] else Severity.MILD)
+    verdict_names = np.select([sticky, topical], [Verdict.STICKY, Verdict.TOPICAL], Verdict.BENIGN)
+    grades = np.select([severe, serious], [Severity.SEVERE, Severity.SERIOUS], Severity.MILD)
+    verdicts = [Verdict(name) for name in verdict_names]
+    severities = [
+        None if verdict is Verdict.BENIGN else Severity(grade)
+        for verdict, grade in zip(verdicts, grades, strict=True)
+    ]
     return Judged(verdicts, severities)
 
 

@@ -118,10 +118,17 @@ Run: TypeAlias = base.FinishedRun[StdPlanRecord, StdResultRecord]
 
 # Enough for a smooth mean.
 _ANCHORS = 200
-_SCORES, _RATES = (
-    {f"{short}_{metric}": long if metric is Metric.COSINE else f"{long}_{metric}" for metric in Metric}
-    for short, long in (("score", "sticky_score"), ("rate", "validation_rate"))
-)
+
+
+def _columns_by_metric(short: str, long: str) -> dict[str, str]:
+    """Map the columns of a stage to those of tokens.parquet; the one for the cosine has no suffix there."""
+    names = {f"{short}_{metric}": f"{long}_{metric}" for metric in Metric}
+    names[f"{short}_{Metric.COSINE}"] = long
+    return names
+
+
+_SCORES = _columns_by_metric("score", "sticky_score")
+_RATES = _columns_by_metric("rate", "validation_rate")
 _SCORE = terms.Column("sticky_score", "sticky score", 2)
 _SAMPLED_SCORE = terms.Column("sampled_score", "sticky score", 2)
 _RATE = terms.Column("validation_rate", "validation rate", 3)
@@ -135,16 +142,32 @@ _GLOSSARY = {
 }
 
 
+def _probe_row(evidence: StdEvidence) -> list[object]:
+    """Return identity, validation rates by the cosine, in total and by placement, and the lift of a token."""
+    by_placement = [
+        evidence.by_placement[placement]["cosine"] for placement in ("prefix", "suffix", "random")
+    ]
+    rate = evidence.validation_rate["cosine"]
+    return [evidence.token_id, evidence.token, evidence.category, rate, *by_placement, evidence.lift]
+
+
 class StdMethod(base.Method):
+    """The paper's method."""
+
     settings = StdSettings
     plan_record = StdPlanRecord
     result_record = StdResultRecord
     columns = (
-        *("token_id", "token", "decoded", "category"),
+        "token_id",
+        "token",
+        "decoded",
+        "category",
         *_SCORES.values(),
-        *("score_at_most", "sampled_score"),
+        "score_at_most",
+        "sampled_score",
         *_RATES.values(),
-        *("lift", "verdict"),
+        "lift",
+        "verdict",
     )
     later_columns = MappingProxyType({"score_at_most": pl.Float64, "sampled_score": pl.Float64})
     listed = (_SCORE, _LIFT, _RATE)
@@ -274,40 +297,42 @@ class StdMethod(base.Method):
         return lines
 
     def notes(self, run: Run) -> list[str]:
-        result, plan = run.result, run.plan
-        found = []
+        """Say what limits the verdicts of a run: its candidates, and texts that were not read whole."""
+        result = run.result
+        plan = run.plan
+        notes = []
         if result.candidates < 20:  # the quartiles of so few rates say little
-            found.append(
+            notes.append(
                 f"the verdict is an outlier rule, and {result.candidates} candidates are few for it: "
                 "look at more tokens before you rely on it"
             )
         rates = run.tokens["validation_rate"].drop_nulls()
         if len(rates) and rates.quantile(0.25, "linear") == rates.quantile(0.75, "linear"):
-            found.append(
+            notes.append(
                 "at least half of the candidates have the same validation rate: the outlier rule has no "
                 "width, so a rate that is barely higher is enough"
             )
         elif result.rate_threshold >= 1:
-            found.append(
+            notes.append(
                 "no rate can exceed the threshold: the candidates' rates are too spread for the outlier rule "
                 "to single one out"
             )
         if plan.left_out:
-            found.append(
+            notes.append(
                 f"{plan.left_out} sentences or pairs were left out: with the copies inserted, "
                 "the model would have truncated them"
             )
         if plan.truncated:
-            found.append(
+            notes.append(
                 f"{len(plan.truncated)} texts were truncated to what the model reads, as in the published "
                 "runs: copies behind the end of such a text do nothing"
             )
         if plan.similarity_deviation > 0.05:
-            found.append(
+            notes.append(
                 f"similarities in the pair file differ by up to {plan.similarity_deviation:.3f} "
                 "from this model's: they may come from another model"
             )
-        return found
+        return notes
 
     def key_facts(self, run: Run) -> list[terms.Fact]:
         return [
@@ -331,6 +356,7 @@ class StdMethod(base.Method):
         return {name: getattr(plan, name) for name in names} | counts
 
     def figures(self, run: Run) -> list[terms.Figure]:
+        """Describe the scores of all tokens, the rates of the candidates, and rates against lifts."""
         return [
             terms.Distribution(
                 "score-distribution",
@@ -360,21 +386,12 @@ class StdMethod(base.Method):
         ]
 
     def probe_lines(self, probed: Sequence[StdEvidence]) -> list[terms.ProbeTable | str]:
+        """Lay out the validation rate of each token, in total and by placement."""
         return [
             terms.ProbeTable(
                 "Validation rate: share of unrelated pairs that the token pulls together",
                 ("id", "token", "category", "rate", "prefix", "suffix", "random", "lift"),
-                [
-                    (
-                        each.token_id,
-                        each.token,
-                        each.category,
-                        each.validation_rate["cosine"],
-                        *(each.by_placement[place]["cosine"] for place in ("prefix", "suffix", "random")),
-                        each.lift,
-                    )
-                    for each in probed
-                ],
+                [_probe_row(evidence) for evidence in probed],
             ),
             f"{probed[0].pairs} pairs below the model's mean similarity; lift is the mean rise of the "
             "cosine. Compare with the rates of ordinary tokens: no rate is high or low by itself.",
