@@ -19,11 +19,11 @@ from stickytoken.methods import PlanTexts, Verdict, base, probes
 from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.probes import SYMPTOM_CARRIERS, EvidenceStage, Vector
 from stickytoken.methods.profile import _corpus, estimates, plan as planning, rounds, texts
+from stickytoken.methods.profile._wording import ProfileWording
 from stickytoken.methods.profile.estimates import Measured, TokenNumbers
 from stickytoken.methods.profile.rounds import Round, round_stage
 from stickytoken.methods.profile.settings import ProfilePlanRecord, ProfileResultRecord, ProfileSettings
 from stickytoken.methods.profile.verdict import UNUSUAL_SHARE, Judged, Thresholds, apply_rule, reasons
-from stickytoken.methods.profile_wording import ProfileWording
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.token_vectors import vector_deviations
 from stickytoken.vocabulary import Vocabulary
