@@ -1,4 +1,4 @@
-"""stickytoken scan and clean: find copies of sticky tokens in documents, and take them out of text."""
+"""stickytoken scan and clean: find copies of sticky tokens in documents, and remove them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import stickytoken
 from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.errors import InputError
+from stickytoken.methods import Column
 from stickytoken.version import __version__
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def scan(
     output_format: opt.FormatChoice[ScanFormat | None] = None,
     limit: opt.ListLimit[int] = 20,
 ) -> None:
-    """Find the documents with copies of sticky tokens, text of special tokens or repetitions of any word.
+    """Find documents with copies of sticky tokens, with special tokens as text, or with repeated words.
 
     Run the same command again to continue an interrupted scan.
 
@@ -58,20 +59,20 @@ def scan(
 
     Args:
         run: Run folder of the model.
-        documents: Your documents: a txt file with one per line, a csv, tsv, jsonl or parquet file, all but
-            parquet also with .gz; a folder; hub:REPOSITORY or hub:REPOSITORY@SPLIT; or - for stdin: lines, or
-            JSON lines with --column.
+        documents: Your documents: a txt file with one per line; a csv, tsv, jsonl or parquet file, all but
+            parquet also with .gz; a folder; hub:REPOSITORY or hub:REPOSITORY@SPLIT; or - for stdin, which
+            contains lines, or JSON lines with --column.
         id_column: Column with the id. Default: found by name.
         source_column: Column with the source of a document. Default: source.
-        effect: Measure what copies do: encode the documents with findings, with copies and without.
-        predict: Predict what copies do from the run: encode the documents only as they are. Less exact.
-        queries: Your own queries, in a file as for judge. Default: first words of clean documents.
+        effect: Measure the effect of copies: encode the documents with findings, with and without copies.
+        predict: Predict the effect of copies from the run: encode only the documents themselves. Less exact.
+        queries: Your queries, in a file as for judge. Default: first words of documents without findings.
         workers: Number of processes that search documents. Default: one per core.
-        folder: Folder of the scan, where an interrupted one continues. Default: scan-<identity> in the run
-            folder, where report finds it.
+        folder: Folder of the scan, which can be continued. Default: scan-<identity> in the run folder, where
+            report finds it.
         out: File for the results instead of stdout (.json, .csv or .sarif), or a folder for the scan.
         output_format: Print a summary with the worst documents, one JSON document, or all documents with
-            findings as CSV or SARIF. Default: by the ending of --out, else table.
+            findings as CSV or SARIF. Default: the format that --out ends in, or table.
         limit: Maximum number of documents to list in a table.
     """
     from stickytoken.measurement import require_writable, write_atomically
@@ -82,9 +83,7 @@ def scan(
     if queries is not None and not (effect or predict):
         raise typer.BadParameter("it needs --effect or --predict", param_hint="--queries")
     texts = None if queries is None else stickytoken.load_sentences(queries)
-    if output_format is None:
-        endings = {f".{each}": each for each in ScanFormat if each is not ScanFormat.TABLE}
-        output_format = ScanFormat.TABLE if out is None else endings.get(out.suffix, ScanFormat.TABLE)
+    output_format = output_format or _format_of(out)
     if output_format is ScanFormat.TABLE and out is not None:
         if out.suffix or folder is not None:
             raise InputError(
@@ -96,7 +95,7 @@ def scan(
     kind = None
     if effect or predict:
         kind = "measured" if effect else "predicted"
-    measured = partial(
+    run_scan = partial(
         scanning.scan_documents,
         opened,
         documents,
@@ -107,26 +106,35 @@ def scan(
         queries=texts,
         workers=workers,
     )
-    folder = folder or scanning.default_out(opened, documents, scanning.ScanOptions(**measured.keywords))
+    folder = folder or scanning.default_out(opened, documents, scanning.ScanOptions(**run_scan.keywords))
     require_writable(folder)
     if out is not None:
         require_writable(out.parent)
     encoder = opt.load_for(str(run), opened.record, loading, model) if effect or predict else None
-    with opt.announced(encoder, loading, lambda stand_in, _: measured(encoder=stand_in)) as progress:
-        found = measured(encoder=encoder, out=folder, progress=progress)
+    with opt.announced(encoder, loading, lambda stand_in, _: run_scan(encoder=stand_in)) as progress:
+        finished_scan = run_scan(encoder=encoder, out=folder, progress=progress)
     if output_format is ScanFormat.TABLE:
-        _print_scan(found, limit)
+        _print_scan(finished_scan, limit)
     elif out is None:
-        console.print_document(_scan_document(found, output_format))
+        console.print_document(_scan_document(finished_scan, output_format))
     else:
-        write_atomically(out, _scan_document(found, output_format).encode())
-        console.print_line(scanning.headline(found))
+        write_atomically(out, _scan_document(finished_scan, output_format).encode())
+        console.print_line(scanning.headline(finished_scan))
         console.inform(f"written: {out}")
     if folder.parent == opened.path:
         console.inform(f"for a report with this: stickytoken report {opened.path}")
 
 
+def _format_of(out: Path | None) -> ScanFormat:
+    """Return the format that the name of a file ends in, or else table."""
+    for output_format in ScanFormat:
+        if out is not None and out.suffix == f".{output_format}":
+            return output_format
+    return ScanFormat.TABLE
+
+
 def _scan_document(scan: Scan, output_format: ScanFormat) -> str:
+    """Return the documents with findings as JSON, SARIF or CSV."""
     if output_format is ScanFormat.JSON:
         return console.as_json(scan.summary() | {"found_documents": scan.worst.to_dicts()})
     if output_format is ScanFormat.SARIF:
@@ -144,31 +152,14 @@ def _scan_document(scan: Scan, output_format: ScanFormat) -> str:
 
 def _print_scan(scan: Scan, limit: int) -> None:
     """Print totals, sources and the worst documents."""
-    from stickytoken.cleaning.spans import SpanKind
     from stickytoken.scanning import scan as scanning
 
-    result, effect = scan.result, scan.result.effect
+    result = scan.result
+    effect = result.effect
     console.print_line(scanning.headline(scan))
-    if sources := [each for each in result.sources if each.found][:20]:
-        width = 3 + (result.matter is not None)
-        counts = [(each.source or "(none)", each.documents, each.found, each.matter) for each in sources]
-        columns = ("source", "documents", "found", "matter")
-        console.print_table("by source", columns[:width], [row[:width] for row in counts])
+    _print_sources(scan)
     if len(scan.documents):
-        worst = scan.worst.head(limit)
-        effects = ("effect", "moves_up", "severity") if worst["effect"].null_count() < len(worst) else ()
-        rows = []
-        for row in worst.iter_rows(named=True):
-            found = [f"{each['text']} \N{MULTIPLICATION SIGN}{each['copies']}" for each in row["words"][:3]]
-            marked = [f"[[{each['text']}]]" if each["found"] else each["text"] for each in row["excerpt"]]
-            text = " ".join("".join(marked).split())
-            measured = [row[name] for name in effects]
-            causes = ", ".join(SpanKind(kind).cause for kind in row["kinds"])
-            rows.append([row["id"], causes, ", ".join(found), row["copies"], row["share"], *measured, text])
-        titles = ["document", "cause", "found", "copies", "share", *effects, "text"]
-        digits = [None, None, None, None, 2, *((2, 2, None) if effects else ()), None]
-        title = f"the worst {len(worst)} of {len(scan.documents):,}, findings in [[ ]]"
-        console.print_table(title, titles, rows, digits)
+        _print_worst_documents(scan, limit)
     if effect is not None:
         console.print_line(scanning.basis(scan) or "")
         if effect.agreement is not None:
@@ -177,10 +168,56 @@ def _print_scan(scan: Scan, limit: int) -> None:
         if effect.nothing_left:
             unmeasured = f"{effect.nothing_left} documents have no effect"
             console.inform(f"note: {unmeasured}: nothing is left without the copies")
-    where = "" if scan.path is None else f"; scan: {scan.path}"
-    read = f"{result.documents:,} documents of {scan.record.documents}"
-    console.print_line(f"{read} in {result.seconds:,.0f} s{where}")
+    folder = "" if scan.path is None else f"; scan: {scan.path}"
+    documents = f"{result.documents:,} documents of {scan.record.documents}"
+    console.print_line(f"{documents} in {result.seconds:,.0f} s{folder}")
     _inform_skipped(result.skipped, result.skipped_first, "skipped")
+
+
+# Sources with findings that are listed.
+_MAX_SOURCES = 20
+
+
+def _print_sources(scan: Scan) -> None:
+    """Print the sources with findings."""
+    sources = [source for source in scan.result.sources if source.found][:_MAX_SOURCES]
+    if not sources:
+        return
+    columns = ["source", "documents", "found"]
+    rows: list[list[Any]] = [
+        [source.source or "(none)", source.documents, source.found] for source in sources
+    ]
+    if scan.result.matter is not None:
+        columns.append("matter")
+        for row, source in zip(rows, sources, strict=True):
+            row.append(source.matter)
+    console.print_table("by source", columns, rows)
+
+
+def _print_worst_documents(scan: Scan, limit: int) -> None:
+    """Print the worst documents with their findings, and with the effect of copies if it is known."""
+    worst = scan.worst.head(limit)
+    columns = [Column("id", "document"), Column("causes", "cause"), Column("words", "found")]
+    columns += [Column("copies", "copies"), Column("share", "share", 2)]
+    if worst["effect"].null_count() < len(worst):
+        columns += [Column("effect", "effect", 2), Column("moves_up", "moves_up", 2)]
+        columns.append(Column("severity", "severity"))
+    columns.append(Column("text", "text"))
+    records = [_document_row(row) for row in worst.iter_rows(named=True)]
+    title = f"the worst {len(worst)} of {len(scan.documents):,}, findings in [[ ]]"
+    console.print_records(title, columns, records)
+
+
+def _document_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of the table of documents, with causes, words and excerpt as text."""
+    from stickytoken.cleaning.spans import SpanKind
+
+    words = [f"{word['text']} \N{MULTIPLICATION SIGN}{word['copies']}" for word in row["words"][:3]]
+    excerpt = ""
+    for piece in row["excerpt"]:
+        excerpt += f"[[{piece['text']}]]" if piece["found"] else piece["text"]
+    causes = ", ".join(SpanKind(kind).cause for kind in row["kinds"])
+    return row | {"causes": causes, "words": ", ".join(words), "text": " ".join(excerpt.split())}
 
 
 CleanFormat = StrEnum("CleanFormat", "TEXT JSON")
@@ -204,26 +241,27 @@ def clean(
     *,
     output_format: opt.FormatChoice[CleanFormat] = CleanFormat.TEXT,
 ) -> None:
-    """Remove copies of the tokens that a run flags, special tokens and repetitions from documents.
+    """Remove copies of flagged tokens, special tokens and repeated words from documents.
 
-    Only the text changes: format, other columns and unreadable records stay as they are.
+    Only the text changes: the format, other columns and unreadable records stay as they are.
 
-    The first copy of a repetition stays, and so does a flagged word that stands alone.
+    The first copy of a repetition stays, and so does a flagged word that occurs once.
 
     Example: stickytoken clean runs/minilm documents.jsonl --out cleaned.jsonl
 
     Args:
         rules: Run folder, or a file that --rules-out wrote.
-        file: Your documents: a txt file with one per line, or a csv, tsv, jsonl or parquet file; all but
-            parquet also with .gz. - is stdin: lines, or JSON lines with --column.
+        file: Your documents: a txt file with one per line, or a csv, tsv, jsonl or parquet file, all but
+            parquet also with .gz; or - for stdin, which contains lines, or JSON lines with --column.
         id_column: Column with the id, for messages. Default: found by name.
-        remove_suspected: Also remove what is only suspected.
-        remove_all: Remove flagged tokens wherever they occur, also a single word in a sentence.
+        remove_suspected: Also remove suspected findings.
+        remove_all: Remove flagged tokens wherever they occur, even a single word in a sentence.
         action: What to do with flagged, special, repetition or suspected findings: remove, replace, escape
-            (special only), report or refuse. Repeatable. Default: remove, report for suspected.
-        out: File for the documents instead of stdout, written whole or not at all. It may be FILE itself.
-        diff: Print the changed documents only, before and after.
-        rules_out: Write the cleaner as a small JSON file that needs no run, and read no documents unless FILE
+            (special only), report or refuse. Repeatable. Default: remove, and report for suspected.
+        out: File for the documents instead of stdout. It may be FILE itself, and is written completely or
+            not at all.
+        diff: Print only the changed documents, before and after.
+        rules_out: Write the rules to a small JSON file that can replace the run. Reads documents only if FILE
             is given.
         output_format: Print the documents, or one JSON document of the removals.
     """
@@ -252,10 +290,7 @@ def clean(
 
     def show(document: Document, cleaned: Cleaned) -> None:
         if diff:
-            place = document.id if document.line is None else f"line {document.line}"
-            console.print_line(place if document.id in (place, "") else f"{place} ({document.id})")
-            console.print_line(f"- {document.text}")
-            console.print_line(f"+ {cleaned.text}")
+            _print_difference(document, cleaned)
         elif is_json:
             for removal in cleaned.removals:
                 text = document.text[removal.start : removal.end]
@@ -286,12 +321,21 @@ def clean(
     _inform_skipped(totals.skipped, totals.skipped_first, "passed through unchanged")
 
 
+def _print_difference(document: Document, cleaned: Cleaned) -> None:
+    """Print a document before and after cleaning."""
+    position = document.id if document.line is None else f"line {document.line}"
+    has_other_id = document.id not in (position, "")
+    console.print_line(f"{position} ({document.id})" if has_other_id else position)
+    console.print_line(f"- {document.text}")
+    console.print_line(f"+ {cleaned.text}")
+
+
 def _write_to_stdout(write: Callable[[BinaryIO], CleaningTotals]) -> CleaningTotals:
     """Print what ``write`` writes, all of it or, after an error, nothing."""
-    with SpooledTemporaryFile(_IN_MEMORY) as whole:
-        totals = write(cast(BinaryIO, whole))
-        whole.seek(0)
-        shutil.copyfileobj(whole, sys.stdout.buffer)
+    with SpooledTemporaryFile(_IN_MEMORY) as buffer:
+        totals = write(cast(BinaryIO, buffer))
+        buffer.seek(0)
+        shutil.copyfileobj(buffer, sys.stdout.buffer)
         sys.stdout.buffer.flush()
     return totals
 
@@ -301,28 +345,31 @@ def _cleaner(rules: Path, actions: Sequence[str], remove_suspected: bool, remove
     from stickytoken.cleaning import open_cleaner
     from stickytoken.cleaning.spans import Action, SpanKind, actions_of, kind_of
 
-    given = dict(_kind_and_action(value) for value in actions)
+    action_names: dict[str, str] = {}
     if remove_suspected:
-        given = {SpanKind.SUSPECTED.value: Action.REMOVE.value} | given
+        action_names[SpanKind.SUSPECTED.value] = Action.REMOVE.value
+    for value in actions:
+        kind_name, action_name = _kind_and_action(value)
+        action_names[kind_name] = action_name
     try:
-        chosen = actions_of(given)
+        chosen = actions_of(action_names)
     except InputError as error:
         raise typer.BadParameter(str(error), param_hint="--action") from error
-    read = open_cleaner(rules)
-    changed = {kind_of(name) for name in given}
-    own_actions = dict(read.actions)
-    for kind in changed:
-        own_actions[kind] = chosen[kind]
+    saved = open_cleaner(rules)
+    new_actions = dict(saved.actions)
+    for kind in {kind_of(name) for name in action_names}:
+        new_actions[kind] = chosen[kind]
     return stickytoken.Cleaner(
-        read.rules,
-        own_actions,
-        replacement=read.replacement,
-        source=read.source,
-        remove_all=remove_all or read.remove_all,
+        saved.rules,
+        new_actions,
+        replacement=saved.replacement,
+        source=saved.source,
+        remove_all=remove_all or saved.remove_all,
     )
 
 
 def _kind_and_action(value: str) -> tuple[str, str]:
+    """Split a value of --action."""
     kind, sign, action = value.partition("=")
     if not sign:
         raise typer.BadParameter(f"{value!r} is not of the form KIND=ACTION", param_hint="--action")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -17,12 +18,12 @@ from stickytoken.methods import MethodEntry, Option, registry
 
 if TYPE_CHECKING:
     from stickytoken.data import Sentences
-    from stickytoken.methods.base import MethodSettings
+    from stickytoken.methods.base import Judgement, MethodSettings
 
 
 @dataclass(frozen=True)
 class CorpusOptions:
-    """What carriers, anchors and pairs are made from.
+    """The texts that tokens are put into and compared with.
 
     Attributes:
         sentences: A txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or hub:REPOSITORY@SPLIT, or paper.
@@ -35,6 +36,7 @@ class CorpusOptions:
     pairs: opt.Setting[Path | None] = None
 
     def read(self) -> Sentences | None:
+        """Load the corpus; None if pairs replace it."""
         if self.pairs is None or self.sentences is not None:
             return stickytoken.load_sentences(self.sentences, self.column)
         if self.column is not None:
@@ -42,62 +44,92 @@ class CorpusOptions:
                 f"--column {self.column!r} is given without --sentences: pairs have the columns sentence1, "
                 "sentence2 and similarity; leave --column out, or pass --sentences in place of the pairs"
             )
-        return None  # pairs take its place
+        return None
 
 
 @dataclass(frozen=True)
 class MethodOptions:
-    """What the user sets of the method; subclasses have a field for every option."""
+    """The method and its settings; a subclass has a field for every option."""
 
     def settings(self, pairs_file: Path | None, texts_only: bool = False) -> MethodSettings:
+        """Return the settings of the method that the user chose.
+
+        Args:
+            pairs_file: File of pairs, which chooses a method if the user names none.
+            texts_only: Whether the model accepts only text, which changes the default insertion.
+
+        Raises:
+            InputError: An option belongs to another method.
+        """
         from stickytoken.methods.base import adjusted_defaults
 
-        said = {each.name: getattr(self, each.name) for each in fields(self)}
-        method = said.pop("method")
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        method = values.pop("method")
         entry = registry.entry_of(None if method is None else str(method), pairs_file is not None)
-        known = {option.name: option for option in entry.options}
-        given = {name: value for name, value in said.items() if value is not None}
-        if strange := [name for name in given if name not in known]:
-            owners = _owners()[strange[0]]
-            (_, option), *_ = owners
-            flag = f"--set {option.flag.strip('-')}" if option.rare else option.flag
-            names = " or ".join(owner.name for owner, _ in owners)
-            raise InputError(
-                f"{flag} is not an option of the method {entry.name}: leave it out, or use {names}"
-            )
-        asked = {known[name].setting: value for name, value in given.items()}
-        settings: MethodSettings = registry.method_named(entry.name).settings(**asked)
-        return settings if "insertion" in asked else adjusted_defaults(settings, texts_only)
+        options = {option.name: option for option in entry.options}
+        arguments = {}
+        for name, value in values.items():
+            if value is None:
+                continue
+            if name not in options:
+                raise _not_an_option_of(entry, name)
+            arguments[options[name].setting] = value
+        settings: MethodSettings = registry.method_named(entry.name).settings(**arguments)
+        return settings if "insertion" in arguments else adjusted_defaults(settings, texts_only)
+
+
+def _not_an_option_of(entry: MethodEntry, name: str) -> InputError:
+    """Return the error for an option that only other methods have."""
+    owners = _owners()[name]
+    _, option = owners[0]
+    flag = f"--set {option.flag.strip('-')}" if option.rare else option.flag
+    others = " or ".join(owner.name for owner, _ in owners)
+    return InputError(f"{flag} is not an option of the method {entry.name}: leave it out, or use {others}")
 
 
 def method_options(*, probe: bool) -> type[MethodOptions]:
+    """Return a group with --method and one option for every setting of every method.
+
+    Args:
+        probe: Only the settings that `stickytoken probe` has, too.
+    """
     methods = registry.entries()
     names = StrEnum("MethodName", [(entry.name, entry.name) for entry in methods])  # type: ignore[misc]
-    said = ". ".join(f"{entry.name}: {entry.summary}" for entry in methods)
-    without, with_pairs = (registry.entry_of(None, pairs_given=given).name for given in (False, True))
-    default = without if without == with_pairs else f"{without}, or {with_pairs} with --set pairs=FILE"
-    declared = opt.method_option(help=f"{said}. Default: {default}.")
-    columns: list[Any] = [("method", Annotated[names | None, declared], field(default=None))]
+    summaries = ". ".join(f"{entry.name}: {entry.summary}" for entry in methods)
+    default = registry.entry_of(None, pairs_given=False).name
+    default_with_pairs = registry.entry_of(None, pairs_given=True).name
+    if default != default_with_pairs:
+        default += f", or {default_with_pairs} with --set pairs=FILE"
+    declaration = opt.method_option(help=f"{summaries}. Default: {default}.")
+    options: list[Any] = [("method", Annotated[names | None, declaration], field(default=None))]
     for owners in _owners(probe).values():
-        (_, option), *_ = owners
-        # With the names of methods if their defaults differ or some lack the option.
-        default = ", ".join(f"{own.default} ({entry.name})" for entry, own in owners)
-        if len(owners) == len(methods) and len({own.default for _, own in owners}) == 1:
-            default = option.default
-        declared = opt.method_option(
-            option.flag, help=f"{option.help} Default: {default}.", min=option.least, hidden=option.rare
+        _, option = owners[0]
+        declaration = opt.method_option(
+            option.flag,
+            help=f"{option.help} Default: {_default_of(owners, len(methods))}.",
+            min=option.least,
+            hidden=option.rare,
         )
-        columns.append((option.name, Annotated[option.kind | None, declared], field(default=None)))
-    return make_dataclass("GivenMethodOptions", columns, bases=(MethodOptions,), frozen=True)
+        options.append((option.name, Annotated[option.kind | None, declaration], field(default=None)))
+    return make_dataclass("SomeMethodOptions", options, bases=(MethodOptions,), frozen=True)
+
+
+def _default_of(owners: Sequence[tuple[MethodEntry, Option]], method_count: int) -> str:
+    """Return the default of an option, by method unless all methods have the same."""
+    defaults = {option.default for _, option in owners}
+    if len(owners) == method_count and len(defaults) == 1:
+        return defaults.pop()
+    return ", ".join(f"{option.default} ({entry.name})" for entry, option in owners)
 
 
 def _owners(probe: bool = False) -> dict[str, list[tuple[MethodEntry, Option]]]:
-    found: dict[str, list[tuple[MethodEntry, Option]]] = {}
+    """Return by name of an option the methods that have it."""
+    owners: dict[str, list[tuple[MethodEntry, Option]]] = {}
     for entry in registry.entries():
         for option in entry.options:
             if option.probe or not probe:
-                found.setdefault(option.name, []).append((entry, option))
-    return found
+                owners.setdefault(option.name, []).append((entry, option))
+    return owners
 
 
 @command()
@@ -119,9 +151,9 @@ def detect(
     Example: stickytoken detect all-MiniLM-L6-v2 --sample 300
 
     Args:
-        sample: Measure only this many tokens, drawn at random.
+        sample: Measure only this number of tokens, drawn at random.
         out: Run folder. Default: runs/<model>-<method>-<identity>.
-        write_report: Write report.html into the run folder, with curves and pairs.
+        write_report: Write report.html into the run folder, with curves and sentence pairs.
     """
     from stickytoken.detection.run import look_at_model, record_model
     from stickytoken.detection.run_folder import require_usable
@@ -133,13 +165,14 @@ def detect(
     chosen = registry.choose_method(None, settings, corpus.pairs is not None)
     if out is not None:
         require_usable(out, chosen.entry.name, settings)
-    # Where no option changes what the model computes, its name alone gives the same model.
-    harmless: dict[str, Any] = dict.fromkeys(("revision", "device", "token_budget", "packed_layers"))
-    plain = replace(loading, **harmless) == opt.AnyModelOptions()
-    files = look_at_model(model, loading.revision) if plain else None
+    # If no option changes what the model computes, its files identify it.
+    without_effect = replace(loading, revision=None, device=None, token_budget=None, packed_layers=None)
+    files = None
+    if without_effect == opt.AnyModelOptions():
+        files = look_at_model(model, loading.revision)
     encoder = opt.load(model, loading)
     opt.tell_layer(encoder)
-    measured = partial(
+    run_detection = partial(
         stickytoken.detect,
         sentences=sentences,
         pairs=corpus.pairs,
@@ -149,31 +182,36 @@ def detect(
         evidence=write_report,
     )
 
-    def rehearsed(stand_in: Any, place: Path) -> object:
-        return measured(stand_in, out=place, progress=lambda step: stand_in.reached(step.stage))
+    def rehearse(stand_in: Any, folder: Path) -> object:
+        return run_detection(stand_in, out=folder, progress=lambda step: stand_in.reached(step.stage))
 
-    with opt.announced(encoder, loading, rehearsed, uncertain=chosen.uncertain_stage) as progress:
-        run = measured(encoder, out=out, engine=engine, progress=progress)
+    with opt.announced(encoder, loading, rehearse, uncertain=chosen.uncertain_stage) as progress:
+        run = run_detection(encoder, out=out, engine=engine, progress=progress)
     record_model(run.path, run.record, files)
     try:
         runs.show_run(run, output_format)
     finally:  # also if stdout was closed early
         if write_report:
-            try:
-                from stickytoken.reports import REPORT_FILE, report
-            except MissingExtraError as error:
-                console.inform(f"{error}; then: stickytoken report {run.path}")
-            else:
-                with console.status("writing the report"):
-                    report(run, out=run.path / REPORT_FILE)
-                console.inform(f"report: {run.path / REPORT_FILE}")
+            _write_report(run)
+
+
+def _write_report(run: stickytoken.Run) -> None:
+    """Write report.html into the run folder, or say which package that needs."""
+    try:
+        from stickytoken.reports import REPORT_FILE, report
+    except MissingExtraError as error:
+        console.inform(f"{error}; then: stickytoken report {run.path}")
+        return
+    with console.status("writing the report"):
+        report(run, out=run.path / REPORT_FILE)
+    console.inform(f"report: {run.path / REPORT_FILE}")
 
 
 @command("revision", "route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer")
 def judge(
     run: opt.RunFolder,
     *,
-    sentences: opt.Texts[str],
+    sentences: Annotated[str, opt.texts_option("--sentences", "--documents")],
     column: opt.SentencesColumn = None,
     anchors: Annotated[int, opt.texts_option(min=2)] = 2000,
     model: opt.RunsModel = None,
@@ -191,58 +229,63 @@ def judge(
         limit: Maximum number of tokens to list in a table.
         output_format: Print a table or one JSON document of the flagged tokens, or all tokens as CSV.
     """
-    from stickytoken.methods import base, wording
     from stickytoken.methods.base import MEASURING
 
     opened = stickytoken.open_run(run)
     opened.method.require_judging(opened)
     corpus = stickytoken.load_sentences(sentences, column)
     encoder = opt.load_for(str(run), opened.record, loading, model)
-    measured = partial(stickytoken.judge, opened, corpus, anchors=anchors)
+    run_judge = partial(stickytoken.judge, opened, corpus, anchors=anchors)
 
-    def rehearsed(stand_in: Any, _: Path) -> object:
-        return measured(encoder=stand_in, progress=lambda step: stand_in.reached(step.stage))
+    def rehearse(stand_in: Any, _: Path) -> object:
+        return run_judge(encoder=stand_in, progress=lambda step: stand_in.reached(step.stage))
 
-    with opt.announced(encoder, loading, rehearsed, uncertain=MEASURING) as progress:
-        found = measured(encoder=encoder, progress=progress)
-    if output_format is not opt.TableFormat.TABLE:
-        if output_format is opt.TableFormat.JSON:
-            console.print_json(found.summary())
-        else:
-            console.print_csv(found.tokens)
-        return
-    count = len(found.sticky)
+    with opt.announced(encoder, loading, rehearse, uncertain=MEASURING) as progress:
+        judgement = run_judge(encoder=encoder, progress=progress)
+    if output_format is opt.TableFormat.JSON:
+        console.print_json(judgement.summary())
+    elif output_format is opt.TableFormat.CSV:
+        console.print_csv(judgement.tokens)
+    else:
+        _print_judgement(opened, judgement, limit)
+
+
+def _print_judgement(run: stickytoken.Run, judgement: Judgement, limit: int) -> None:
+    """Print what the tokens of a run do on a corpus, and the rule."""
+    from stickytoken.methods import base, wording
+
+    count = len(judgement.sticky)
     sticky = wording.counted(count, "sticky token") if count else "no sticky tokens"
-    console.print_line(f"{opened.model_title} on {found.source}: {sticky}")
-    topical = len(found.flagged) - len(found.sticky)
+    console.print_line(f"{run.model_title} on {judgement.source}: {sticky}")
+    topical = len(judgement.flagged) - len(judgement.sticky)
     if topical:
         lift = "lifts" if topical == 1 else "lift"
         console.print_line(
             f"{wording.counted(topical, 'more token')} {lift} these texts but fewer than half of the kinds "
             "of text, because of their meaning (topical)"
         )
-    measured_tokens = base.worst_first(found.tokens.drop_nulls("verdict"))
-    shown = measured_tokens.head(limit)
-    table = opened.method.answer_table(opened, shown)
+    measured_tokens = base.worst_first(judgement.tokens.drop_nulls("verdict"))
+    strongest = measured_tokens.head(limit)
+    table = run.method.answer_table(run, strongest)
     if table is not None and not table.rows.is_empty():
-        title = f"Strongest {len(shown)} of {len(measured_tokens)} tokens that were measured on these texts"
+        counts = f"{len(strongest)} of {len(measured_tokens)}"
+        title = f"Strongest {counts} tokens that were measured on these texts"
         console.print_columns(title, table.columns, table.rows)
-    settings = opened.settings
+    rule = wording.rule(run.settings.number("smallest_lift"), run.settings.number("smallest_erased"))
+    console.print_line(f"{rule} The erased share is that of the run; the lift is measured on these texts.")
     console.print_line(
-        wording.rule(settings.number("smallest_lift"), settings.number("smallest_erased"))
-        + " What a token erases is the run's; the lift is measured on these texts."
+        f"{judgement.texts:,} texts, compared with {judgement.anchors:,} of them. Run: {run.path}"
     )
-    console.print_line(f"{found.texts:,} texts, compared with {found.anchors:,} of them. Run: {opened.path}")
-    if found.narrow_limit is not None:
+    if judgement.narrow_limit is not None:
         console.inform(
             "note: to the model, these texts are more alike than random words: lifts are measured on the "
-            f"less similar half of their pairs, below {found.narrow_limit:.4f}"
+            f"less similar half of their pairs, below {judgement.narrow_limit:.4f}"
         )
-    if found.left_out:
-        console.inform(f"note: {found.left_out} texts were left out: the model cannot read them in full")
-    if found.undecided:
-        tokens = wording.counted(found.undecided, "further token")
-        console.inform(f"note: {tokens} may reach a threshold but were not measured on these texts")
+    if judgement.left_out:
+        console.inform(f"note: {judgement.left_out} texts were left out: the model cannot read them in full")
+    if judgement.undecided:
+        unmeasured = wording.counted(judgement.undecided, "further token")
+        console.inform(f"note: {unmeasured} may reach a threshold but were not measured on these texts")
 
 
 @command("route", "token_prepending", "contrast")
@@ -256,7 +299,7 @@ def probe(
     loading: opt.AnyModelOptions,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Show how far named tokens pull unrelated sentences together.
+    """Measure some tokens: how far they move unrelated texts closer, and how much of a text they erase.
 
     Example: stickytoken probe all-MiniLM-L6-v2 trajectory river the
     """
@@ -266,16 +309,16 @@ def probe(
     named = [opt.token_id(token) for token in tokens] if ids else tokens
     sentences = corpus.read()
     encoder = opt.load(model, loading)
-    measured = partial(
+    run_probe = partial(
         stickytoken.probe, tokens=named, sentences=sentences, pairs=corpus.pairs, settings=settings
     )
-    with opt.announced(encoder, loading, lambda stand_in, _: measured(stand_in)) as progress:
-        evidence = measured(encoder, progress=progress)
+    with opt.announced(encoder, loading, lambda stand_in, _: run_probe(stand_in)) as progress:
+        probed_tokens = run_probe(encoder, progress=progress)
     if output_format is opt.Format.JSON:
-        console.print_json([asdict(each) for each in evidence])
+        console.print_json([asdict(probed_token) for probed_token in probed_tokens])
         return
-    for shown in registry.choose_method(None, settings, pairs_given=False).probe_lines(evidence):
-        if isinstance(shown, str):
-            console.print_line(shown)
+    for block in registry.choose_method(None, settings, pairs_given=False).probe_lines(probed_tokens):
+        if isinstance(block, str):
+            console.print_line(block)
         else:
-            console.print_table(*shown)
+            console.print_table(*block)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from shlex import quote
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from stickytoken.entries import EntryWeights
+    from stickytoken.vocabulary import Vocabulary
 
 NAMED = (Column("token_id", "id"), Column("token", "token"))
 
@@ -36,14 +38,15 @@ def tokens(
     trust_remote_code: opt.TrustRemoteCode = False,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Show what a model's tokenizer, also tiktoken:NAME, and its weights say of its vocabulary.
+    """Show which entries of a vocabulary text can produce, of a model or of tiktoken:NAME.
 
     Example: stickytoken tokens all-MiniLM-L6-v2 --weights
 
     Args:
         limit: Maximum number of tokens to list.
-        weights: Also list the entries that training has hardly changed, from the weight file alone.
-        route: Route of an asymmetric model whose tokenizer to read, such as query. Default: the model's own.
+        weights: Also list the under-trained entries, from the weight file alone.
+        route: Route of an asymmetric model whose tokenizer to read, such as query. Default: the model's
+            default route.
     """
     from stickytoken.encoders.endpoint.vocabulary import load_vocabulary
     from stickytoken.encoders.loading import require_embedding_model
@@ -58,64 +61,115 @@ def tokens(
         )
         vocabulary = categorize(tokenizer)
         learned = entry_weights(model, vocabulary, revision=revision) if weights else None
-        scripts, languages = script_shares(vocabulary).to_dicts(), fertility(tokenizer).to_dicts()
-    counts, size = vocabulary.counts(), len(vocabulary)
-    available = sum(category.available for category in vocabulary.categories)
-    listed, what = None, ""
+        scripts = script_shares(vocabulary).to_dicts()
+        languages = fertility(tokenizer).to_dicts()
+    listed: pl.DataFrame | None = None
+    description = ""
     if category:
         entries = vocabulary.frame() if learned is None else learned.tokens
-        listed, what = entries.filter(category=category), f"{category} tokens"
+        listed = entries.filter(category=category)
+        description = f"{category} tokens"
     elif learned is not None:
-        listed, what = learned.reachable, "under-trained tokens that text can produce"
+        listed = learned.reachable
+        description = "under-trained tokens that text can produce"
     if output_format is opt.Format.JSON:
-        document = {"model": model, "vocab_size": size, "available": available, "categories": counts}
-        document |= {"scripts": scripts, "languages": languages}
+        document = {
+            "model": model,
+            "vocab_size": len(vocabulary),
+            "available": len(vocabulary.available),
+            "categories": vocabulary.counts(),
+            "scripts": scripts,
+            "languages": languages,
+        }
         if learned is not None:
-            about = {name: getattr(learned, name) for name in ("tensor", "output", "dtype", "dimensions")}
-            document["weights"] = about | {
-                "untrained_rows": len(learned.untrained),
-                "under_trained": learned.tokens["under_trained"].sum() if learned.judged else None,
-                "under_trained_available": len(learned.reachable) if learned.judged else None,
-            }
+            document["weights"] = _summary_of_weights(learned)
         if listed is not None:
             document["entries"] = listed.head(limit).to_dicts()
         console.print_json(document)
         return
-    shares = {name: f"{count / max(1, size):.1%}" for name, count in counts.items()}
-    rows: list[Any] = [(name, counts[name], shares[name], opt.CATEGORIES[name]) for name in counts]
-    console.print_table(f"Vocabulary of {model}", ("category", "tokens", "share", "meaning"), rows)
-    console.print_line(f"{available:,} of {size:,} tokens can appear in text.")
-    commonest = ", ".join(f"{each['script']} {each['share']:.1%}" for each in scripts[:6])
-    console.print_line(f"Scripts of these tokens: {commonest}.")
-    rows = []
-    for each in languages:
-        ratios = [f"{each[name]:.2f}" for name in ("tokens_per_unit", "times_english")]
-        rows.append((each["language"], each["tokens"], each["unit"], *ratios, each["unknown"]))
-    columns = ("language", "tokens", "per", "tokens per unit", "times English", "unknown")
-    console.print_table("The same twenty sentences in ten languages", columns, rows)
+    _print_vocabulary(f"Vocabulary of {model}", vocabulary)
+    _print_languages(scripts, languages)
     if learned is not None:
         console.print_line(_about_weights(learned))
     if listed is not None:
-        numbers = () if learned is None else ("norm", "distance", "cosine_distance", "vector_deviation")
-        measured = [Column(name, name.replace("_", " "), 4) for name in numbers]
-        title = f"First {min(limit, len(listed)):,} of {len(listed):,} {what}"
-        console.print_columns(title, (*NAMED, Column("decoded", "decoded"), *measured), listed.head(limit))
+        columns = [*NAMED, Column("decoded", "decoded")]
+        if learned is not None:
+            columns += _WEIGHT_COLUMNS
+        title = f"First {min(limit, len(listed)):,} of {len(listed):,} {description}"
+        console.print_columns(title, columns, listed.head(limit))
+
+
+# Columns of the table of --weights.
+_WEIGHT_COLUMNS = (
+    Column("norm", "norm", 4),
+    Column("distance", "distance", 4),
+    Column("cosine_distance", "cosine distance", 4),
+    Column("vector_deviation", "vector deviation", 4),
+)
+
+
+def _summary_of_weights(learned: EntryWeights) -> dict[str, Any]:
+    """Return what the weights say of the vocabulary, as JSON values."""
+    under_trained = None
+    under_trained_available = None
+    if learned.judged:
+        under_trained = learned.tokens["under_trained"].sum()
+        under_trained_available = len(learned.reachable)
+    return {
+        "tensor": learned.tensor,
+        "output": learned.output,
+        "dtype": learned.dtype,
+        "dimensions": learned.dimensions,
+        "untrained_rows": len(learned.untrained),
+        "under_trained": under_trained,
+        "under_trained_available": under_trained_available,
+    }
+
+
+def _print_vocabulary(title: str, vocabulary: Vocabulary) -> None:
+    """Print the number of entries in each category."""
+    size = len(vocabulary)
+    rows = []
+    for name, count in vocabulary.counts().items():
+        rows.append((name, count, f"{count / max(1, size):.1%}", opt.CATEGORIES[name]))
+    console.print_table(title, ("category", "tokens", "share", "meaning"), rows)
+    console.print_line(f"{len(vocabulary.available):,} of {size:,} tokens can appear in text.")
+
+
+def _print_languages(scripts: list[dict[str, Any]], languages: list[dict[str, Any]]) -> None:
+    """Print the commonest scripts, and how many tokens the same sentences take in ten languages."""
+    commonest = ", ".join(f"{script['script']} {script['share']:.1%}" for script in scripts[:6])
+    console.print_line(f"Scripts of these tokens: {commonest}.")
+    rows = [
+        (
+            language["language"],
+            language["tokens"],
+            language["unit"],
+            f"{language['tokens_per_unit']:.2f}",
+            f"{language['times_english']:.2f}",
+            language["unknown"],
+        )
+        for language in languages
+    ]
+    columns = ("language", "tokens", "per", "tokens per unit", "times English", "unknown")
+    console.print_table("The same twenty sentences in ten languages", columns, rows)
 
 
 def _about_weights(learned: EntryWeights) -> str:
+    """Return what the weights say of the vocabulary, in words."""
     size = f"{learned.tensor}: {learned.dimensions} dimensions, {learned.dtype}"
     if not learned.untrained:
         return (
-            f"{size}. Every row belongs to an entry that training may have seen: nothing shows what an "
-            "untrained row looks like, so only lengths are given."
+            f"{size}. Every row belongs to an entry that training may have seen, so no row shows what an "
+            "untrained one looks like. Only norms are listed."
         )
     size += f". {len(learned.untrained):,} rows cannot have been trained (reserved or beyond the vocabulary)"
     if not learned.judged:
-        return f"{size}. The vocabulary is too small, or its rows too alike, to tell what is ordinary."
+        return f"{size}. The vocabulary is too small, or its rows too similar, to tell what is ordinary."
     return (
-        f"{size}; entries as near to them as they are to one another: "
-        f"{learned.tokens['under_trained'].sum():,}, of which text can produce {len(learned.reachable):,}. "
-        "What copies of them do, `stickytoken detect` measures."
+        f"{size}. {learned.tokens['under_trained'].sum():,} entries are as close to them as they are to each "
+        f"other, and text can produce {len(learned.reachable):,} of these. `stickytoken detect` measures "
+        "what their copies do."
     )
 
 
@@ -131,52 +185,61 @@ def show(
     limit: opt.ListLimit[int | None] = None,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Show what a run found, or list its tokens with filters, highest lift first.
+    """Show the answer of a run, or list some of its tokens, largest erased share first.
 
     Example: stickytoken show runs/all-MiniLM-L6-v2-profile-0123456789ab --verdict topical --limit 20
 
     Args:
-        token: Show one token, by vocabulary string or text.
+        token: Show one token, named by its vocabulary string or text.
         verdict: List tokens with this verdict, such as sticky or benign.
         contains: List tokens whose text contains this.
-        validated: List only tokens with a verdict; some methods judge only candidates.
-        sort: Column to sort by, largest first. Default: the one that the method ranks by.
+        validated: List only tokens with a verdict: some methods give one to candidates only.
+        sort: Column to sort by, largest first. Default: the column that the method ranks by.
         limit: Maximum number of tokens to list. Default: 50.
     """
     import polars as pl
 
     if contains == "":
         raise InputError("--contains is '': pass a part of a token's text, or leave it out")
-    found = stickytoken.open_run(run)
+    opened = stickytoken.open_run(run)
     if not any((token is not None, verdict, category, contains, validated, sort, limit)):
-        show_run(found, output_format)
+        show_run(opened, output_format)
         return
-    rows = _rows_of(found, verdict, validated, sort)
+    rows = _sorted_rows(opened, verdict, validated, sort)
     if token is not None:
-        rows = rows.filter(pl.col("token_id").is_in(found.token(token)["token_id"].to_list()))
+        rows = rows.filter(pl.col("token_id").is_in(opened.token(token)["token_id"].to_list()))
     if category:
         rows = rows.filter(category=category)
     if contains:
         rows = rows.filter(pl.col("decoded").str.contains(contains, literal=True))
-    shown = rows.head(limit or 50)
+    listed = rows.head(limit or 50)
     if output_format is opt.Format.JSON:
-        console.print_json(found.summary() | {"tokens": shown.to_dicts()})
+        console.print_json(opened.summary() | {"tokens": listed.to_dicts()})
     elif rows.is_empty():
         console.print_line("no tokens match")
     else:
-        print_rows(f"{len(shown)} of {len(rows)} tokens", found, shown)
+        print_rows(f"{len(listed)} of {len(rows)} tokens", opened, listed)
 
 
-def _rows_of(run: stickytoken.Run, verdict: str | None, validated: bool, sort: str | None) -> pl.DataFrame:
-    method, whose = run.method, f"the run in {run.path} used the method {run.record.method}"
+def _sorted_rows(
+    run: stickytoken.Run, verdict: str | None, validated: bool, sort: str | None
+) -> pl.DataFrame:
+    """Return the tokens with a verdict, or with any verdict, in the order that the user asks for.
+
+    Raises:
+        InputError: The method of the run has no such column or verdict.
+    """
+    method = run.method
+    subject = f"the run in {run.path} used the method {run.record.method}"
     columns = dict.fromkeys([*(column.key for column in method.listed), *run.tokens.columns])
     sortable = [name for name in columns if name != "token_id" and run.tokens[name].dtype.is_numeric()]
     if sort is not None and sort not in sortable:
-        raise InputError(f"{whose}, which cannot be sorted by {sort!r}: sort by {', '.join(sortable)}")
+        raise InputError(f"{subject}, which cannot be sorted by {sort!r}: sort by {', '.join(sortable)}")
     if validated and method.judges_every_token:
-        raise InputError(f"{whose}, which judges every token: leave --validated out, or list by --verdict")
+        raise InputError(f"{subject}, which judges every token: leave --validated out, or list by --verdict")
     if verdict is not None and verdict not in method.verdicts:
-        raise InputError(f"{whose}, which has no verdict {verdict!r}: list by {' or '.join(method.verdicts)}")
+        verdicts = " or ".join(method.verdicts)
+        raise InputError(f"{subject}, which has no verdict {verdict!r}: list by {verdicts}")
     rows = run.tokens
     if verdict is not None:
         rows = rows.filter(verdict=verdict)
@@ -185,16 +248,16 @@ def _rows_of(run: stickytoken.Run, verdict: str | None, validated: bool, sort: s
     return rows.sort(sort or method.ranked_by.key, "token_id", descending=[True, False], nulls_last=True)
 
 
-# A selection of so many tokens is listed whole, and no more sticky tokens are listed below the answer.
+# Maximum number of tokens in the tables of an answer: sticky tokens, or all tokens that the user named.
 _FEW = 20
-# Tokens below the thresholds that are listed.
+# Number of tokens below the thresholds that are listed.
 _STRONGEST = 8
 
 
 def print_rows(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
-    # The category is left out where every token has the usual one.
-    special = not rows.is_empty() and not (rows["category"] == "OK").all()
-    category = [Column("category", "category")] if special else []
+    """Print a table of tokens, with their category unless all have the usual one."""
+    has_unusual = not rows.is_empty() and not (rows["category"] == "OK").all()
+    category = [Column("category", "category")] if has_unusual else []
     if not run.method.judges_every_token:
         import polars as pl
 
@@ -204,7 +267,7 @@ def print_rows(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
 
 
 def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
-    """Print the answer of a run: what was found, a table, the rule, and what to do next."""
+    """Print the answer of a run: headline, harm, strongest tokens, rule, and next step."""
     if output_format is opt.Format.JSON:
         console.print_json(run.summary())
         return
@@ -242,6 +305,7 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
 
 
 def _print_tokens(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
+    """Print tokens in the table of an answer, if the method has one."""
     table = run.method.answer_table(run, rows)
     if table is None:
         print_rows(title, run, rows)
@@ -250,6 +314,7 @@ def _print_tokens(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
 
 
 def _effort(run: stickytoken.Run) -> str:
+    """Return how many texts a run encoded, how long it took, and where it is."""
     result = run.result
     minutes, seconds = divmod(round(result.seconds), 60)
     duration = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
@@ -257,11 +322,14 @@ def _effort(run: stickytoken.Run) -> str:
     return f"{result.sequences:,} texts, {per_token:.1f} per token, {duration}. Run folder: {run.path}"
 
 
+# Columns of the table of models, and of the tokens of one model.
 _MODELS = (
-    *(
-        Column(name, name)
-        for name in ("model", "parameters", "vocabulary", "available", "candidates", "sticky")
-    ),
+    Column("model", "model"),
+    Column("parameters", "parameters"),
+    Column("vocabulary", "vocabulary"),
+    Column("available", "available"),
+    Column("candidates", "candidates"),
+    Column("sticky", "sticky"),
     Column("mean_similarity", "u", 3),
     Column("score_threshold", "score of the last candidate", 1),
     Column("examples", "examples"),
@@ -295,9 +363,9 @@ def published(
     Example: stickytoken published --run runs/all-MiniLM-L6-v2-profile-0123456789ab all-MiniLM-L6-v2
 
     Args:
-        model: A model of the paper. Default: that of --run, else list all forty.
-        run: Run folder of the same model, to put its numbers beside them.
-        add: Run folder of the method std, to append to the table of models. It can be repeated.
+        model: A model of the paper. Default: the model of --run, or all forty.
+        run: Run folder of the same model, to compare with.
+        add: Run folder of the method std, to add to the table of models. Repeatable.
         output_format: Print tables, one JSON document, or CSV.
     """
     from stickytoken.comparisons import published as paper
@@ -305,39 +373,59 @@ def published(
     opened = None if run is None else stickytoken.open_run(run)
     if model is None and opened is not None:
         model = paper.model_of_run(opened)
-    facts, in_words = None, []
+    facts: Mapping[str, Any] | None = None
+    comparison: list[str] = []
     if add and (model is not None or run is not None):
         raise InputError("--add appends runs to the table of all models: leave out the model and --run")
+    if model is not None:
+        facts = paper.published_model(model)
     if model is None:
         listed = paper.with_runs([stickytoken.open_run(folder) for folder in add or []])
+    elif opened is None:
+        listed = paper.published_tokens(model)
     else:
-        facts = paper.published_model(model)
-        if opened is None:
-            listed = paper.published_tokens(model)
-        else:
-            beside = paper.beside_run(opened, model)
-            listed, in_words = beside.tokens, beside.in_words()
+        beside = paper.beside_run(opened, model)
+        listed = beside.tokens
+        comparison = beside.in_words()
     if output_format is opt.TableFormat.CSV:
         console.print_csv(listed)
-    elif output_format is opt.TableFormat.JSON:
-        rows = listed.to_dicts()
-        found = {"models": rows} if facts is None else {**facts, "tokens": rows, "beside_run": in_words}
-        console.print_json(found | {"source": paper.SOURCE, "comparable": paper.COMPARABLE})
+        return
+    if output_format is opt.TableFormat.JSON:
+        _print_published_json(facts, listed, comparison)
+        return
+    if facts is None:
+        console.print_columns("Published results, in the order of the paper", _MODELS, listed)
+        remarks = paper.remarks("")
     else:
-        if facts is None:
-            console.print_columns("Published results, in the order of the paper", _MODELS, listed)
-        else:
-            what = f"published sticky {'token' if facts['sticky'] == 1 else 'tokens'} of {facts['model']}"
-            columns = [column for column in _TOKENS if column.key in listed.columns]
-            console.print_columns(f"{facts['sticky']} {what}", columns, listed)
-            console.print_line(
-                f"{facts['available']:,} of {facts['vocabulary']:,} entries available, "
-                f"{facts['candidates']:,} candidates with a score of {facts['score_threshold']:.1f} or more; "
-                f"mean similarity u = {facts['mean_similarity']:.4f}"
-            )
-        remarks = paper.remarks("" if facts is None else str(facts["model"]))
-        for line in (*in_words, *remarks, paper.COMPARABLE, f"source: {paper.SOURCE}"):
-            console.print_line(line)
+        _print_published_tokens(facts, listed)
+        remarks = paper.remarks(str(facts["model"]))
+    for line in (*comparison, *remarks, paper.COMPARABLE, f"source: {paper.SOURCE}"):
+        console.print_line(line)
+
+
+def _print_published_json(
+    facts: Mapping[str, Any] | None, listed: pl.DataFrame, comparison: list[str]
+) -> None:
+    """Print the published models, or the tokens of one, as JSON."""
+    from stickytoken.comparisons import published as paper
+
+    document: dict[str, Any] = {"models": listed.to_dicts()}
+    if facts is not None:
+        document = {**facts, "tokens": listed.to_dicts(), "beside_run": comparison}
+    console.print_json(document | {"source": paper.SOURCE, "comparable": paper.COMPARABLE})
+
+
+def _print_published_tokens(facts: Mapping[str, Any], tokens: pl.DataFrame) -> None:
+    """Print the published tokens of a model."""
+    noun = "token" if facts["sticky"] == 1 else "tokens"
+    columns = [column for column in _TOKENS if column.key in tokens.columns]
+    title = f"{facts['sticky']} published sticky {noun} of {facts['model']}"
+    console.print_columns(title, columns, tokens)
+    console.print_line(
+        f"{facts['available']:,} of {facts['vocabulary']:,} entries available, "
+        f"{facts['candidates']:,} candidates with a score of {facts['score_threshold']:.1f} or more; "
+        f"mean similarity u = {facts['mean_similarity']:.4f}"
+    )
 
 
 @command()
@@ -347,36 +435,36 @@ def compare(
     out: opt.Output[Path | None] = None,
     figures: opt.Output[Path | None] = None,
 ) -> None:
-    """Put the runs of several models side by side, and say what can be compared. Needs no model.
+    """Compare the runs of several models, and say which numbers are comparable. Needs no model.
 
     Example: stickytoken compare runs/first-model runs/second-model --out comparison.html
 
     Args:
-        runs: Run folders, two or more.
+        runs: Two or more run folders.
         output_format: Print tables, one JSON document, or CSV with one row per run.
-        out: Also write a page to this file: HTML, or Markdown for a name that ends in .md.
-        figures: Folder for the figures as PNG and SVG; needs Chrome or Chromium.
+        out: Also write a page to this file: HTML, or Markdown if the name ends in .md.
+        figures: Folder for the figures as PNG and SVG. Needs Chrome or Chromium.
     """
     from stickytoken.comparisons import HEADINGS, shown_reason, shown_rows
 
     with console.status("comparing the runs"):
-        found = stickytoken.compare(runs)
+        comparison = stickytoken.compare(runs)
         if out is not None or figures is not None:
-            stickytoken.report(found, out=out, figures=figures)
+            stickytoken.report(comparison, out=out, figures=figures)
     if output_format is opt.TableFormat.JSON:
-        console.print_json(found.summary())
+        console.print_json(comparison.summary())
     elif output_format is opt.TableFormat.CSV:
-        console.print_csv(found.table)
+        console.print_csv(comparison.table)
     else:
-        console.print_table("The runs, in the order given", HEADINGS, shown_rows(found))
-        answers, reasons = found.comparability
+        console.print_table("The runs, in the order given", HEADINGS, shown_rows(comparison))
+        answers, reasons = comparison.comparability
         console.print_line(
             "; ".join(f"{measure.value}: {answer.value}" for measure, answer in answers.items())
         )
         for reason in reasons:
             console.print_line(f"  {reason.answer.value}: {shown_reason(reason)}")
-        console.print_line(found.basis)
-        console.inform_notes(found.notes)
+        console.print_line(comparison.basis)
+        console.inform_notes(comparison.notes)
     if out is not None:
         console.inform(f"page: {out}")
     if figures is not None:
@@ -395,15 +483,15 @@ def card(
     push: opt.Output[str | None] = None,
     output_format: opt.FormatChoice[CardFormat] = CardFormat.MD,
 ) -> None:
-    """Print what a run found as a block for a model card, or put it there. Sends nothing without --push.
+    """Print the result of a run as a block for a model card, or insert it. Sends nothing without --push.
 
     Example: stickytoken card runs/all-MiniLM-L6-v2-profile-0123456789ab --model-card README.md
 
     Args:
-        model_card: Put the block into this file, an existing model card in Markdown.
-        eval_results: Also write evaluation results to this YAML file; needs --eval-dataset.
-        eval_dataset: Benchmark data set on the hub that the evaluation results belong to: owner/name.
-        push: Send the block to the card of this repository on the hub: owner/name.
+        model_card: Existing model card in Markdown to insert the block into.
+        eval_results: Also write evaluation results to this YAML file. Needs --eval-dataset.
+        eval_dataset: Benchmark data set on the hub to which the evaluation results belong: owner/name.
+        push: Send the block to the model card of this repository on the hub: owner/name.
         output_format: Print the block, or one JSON document.
     """
     from stickytoken.model_cards import card_block, push_card, write_block, write_eval_results
@@ -416,24 +504,28 @@ def card(
         raise InputError("--eval-dataset needs --eval-results or --push: pass where the results should go")
     opened = stickytoken.open_run(run)
     block = card_block(opened)
-    written = {True: "written", False: "unchanged"}
-    told: dict[str, Any] = {"run": str(opened.path), "block": block}
+    document: dict[str, Any] = {"run": str(opened.path), "block": block}
     if model_card is not None:
-        told |= {"model_card": str(model_card), "changed": write_block(block, model_card)}
-        console.inform(f"{model_card}: {written[told['changed']]}")
+        changed = write_block(block, model_card)
+        document |= {"model_card": str(model_card), "changed": changed}
+        console.inform(f"{model_card}: {_outcome(changed)}")
     if eval_results is not None and eval_dataset is not None:
         changed = write_eval_results(opened, eval_dataset, eval_results)
-        told |= {"eval_results": str(eval_results), "eval_results_changed": changed}
-        console.inform(f"{eval_results}: {written[changed]}")
+        document |= {"eval_results": str(eval_results), "eval_results_changed": changed}
+        console.inform(f"{eval_results}: {_outcome(changed)}")
     if push is not None:
         with console.status(f"sending to {push}"):
             commit = push_card(opened, push, eval_dataset)
-        told |= {"pushed": push, "commit": commit}
-        console.inform(f"{push}: {commit or written[False]}")
+        document |= {"pushed": push, "commit": commit}
+        console.inform(f"{push}: {commit or _outcome(False)}")
     if output_format is CardFormat.JSON:
-        console.print_json(told)
+        console.print_json(document)
     elif model_card is None and push is None:
         console.print_document(f"{block}\n")
+
+
+def _outcome(changed: bool) -> str:
+    return "written" if changed else "unchanged"
 
 
 ReportFormat = StrEnum("ReportFormat", "HTML MD JSON")
@@ -454,11 +546,11 @@ def report(
 
     Args:
         runs: Run folder.
-        output_format: html writes a file; md and json go to stdout unless --out names a file. Default: by the
-            ending of --out, else html.
+        output_format: html writes a file; md and json go to stdout unless --out names a file. Default: the
+            format that --out ends in, or html.
         out: File to write. Default for html: report.html in the run folder.
-        figures: Folder for the figures as PNG and SVG; needs Chrome or Chromium.
-        explanations: Folder that `explain --out` wrote to. Default: explain in the run folder.
+        figures: Folder for the figures as PNG and SVG. Needs Chrome or Chromium.
+        explanations: Folder that `explain --out` wrote. Default: explain in the run folder.
         open_it: Open the HTML file in a browser.
     """
     from stickytoken.reports import REPORT_FILE, format_of

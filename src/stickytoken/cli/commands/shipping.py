@@ -21,6 +21,10 @@ from stickytoken.version import __version__
 if TYPE_CHECKING:
     from stickytoken.gate import Check
 
+# Exit statuses.
+NOT_VERIFIED = 3
+GATE_CLOSED = 10
+# Columns of the table of repaired tokens.
 _TOKENS = (
     *NAMED,
     Column("strategy", "strategy"),
@@ -64,15 +68,15 @@ def repair(
 
     Args:
         out: Folder for the repaired model.
-        strategy: auto: special tokens become plain text, and other tokens get a new row or, if no row is
-            ordinary, are split into pieces. Any other strategy applies to all tokens.
+        strategy: auto: special tokens become plain text, and other tokens get a new row or, if no row works,
+            are split into pieces. Any other strategy applies to all tokens.
         sentences: Texts to verify on, as for detect. Default: texts of the run's corpus that it did not use.
-        task: Task to score before and after: a task file, a BEIR folder, or the name of an MTEB task.
-            Default: a packaged one.
-        verify: Detect again on other texts, and compare the models.
-        affected: Also list which documents in this txt, csv, tsv, jsonl or parquet file must be encoded
+        task: Task to score before and after the repair: a task file, a BEIR folder, or the name of an MTEB
+            task. Default: a packaged task.
+        verify: Measure the tokens again on other texts, and compare the models.
+        affected: Also list the documents in this txt, csv, tsv, jsonl or parquet file that must be encoded
             again.
-        column: Column of --affected with the texts. Default: found by name.
+        column: Column of --affected with the text. Default: found by name.
     """
     from stickytoken.repairs.result import affected_in, require_documents, require_place
 
@@ -81,7 +85,7 @@ def repair(
     opened = stickytoken.open_run(run)
     encoder = opt.load_for(str(run), opened.record, loading, model)
     with console.progress_bar() as progress:
-        found = stickytoken.repair(
+        finished_repair = stickytoken.repair(
             opened,
             opt.named_token_ids(encoder, tokens),
             out=out,
@@ -93,29 +97,39 @@ def repair(
             seed=seed,
             progress=progress,
         )
-        listed = None if affected is None else affected_in(affected, column, found, encoder)
+        documents = None
+        if affected is not None:
+            documents = affected_in(affected, column, finished_repair, encoder)
     if output_format is opt.Format.JSON:
-        console.print_json(found.summary() | {"affected": None if listed is None else vars(listed)})
+        affected_json = None if documents is None else vars(documents)
+        console.print_json(finished_repair.summary() | {"affected": affected_json})
     else:
-        record, verification = found.record, found.record.verification
-        console.print_columns(f"Repaired tokens of {record.model}", _TOKENS, found.tokens)
-        if verification is not None:
-            console.print_line("erased share and lift: beyond those of an ordinary token")
-            for check_record in verification.checks:
-                outcome = "passed" if check_record.passed else "FAILED"
-                console.print_line(f"{outcome}  {check_record.name}: {check_record.finding}")
-        state = record.state if verification is not None else f"{record.state} (--no-verify)"
-        console.print_line(f"{state}; repaired model: {found.path}; {record.seconds:,.0f} s")
-        if listed is not None:
-            counts = f"{listed.count:,} of {listed.documents:,} documents"
-            console.print_line(f"{counts} must be encoded again: {listed.file}")
-        console.inform_notes(record.notes)
+        _print_repair(finished_repair)
+        if documents is not None:
+            counts = f"{documents.count:,} of {documents.documents:,} documents"
+            console.print_line(f"{counts} must be encoded again: {documents.file}")
+        console.inform_notes(finished_repair.record.notes)
     console.inform(f"for a report with this: stickytoken report {run}")
-    if found.verified is False:
-        raise typer.Exit(3)
+    if finished_repair.verified is False:
+        raise typer.Exit(NOT_VERIFIED)
 
 
-# Written down here, because --help loads nothing of what a check needs.
+def _print_repair(repair: stickytoken.Repair) -> None:
+    """Print the tokens of a repair before and after, and the checks of its verification."""
+    record = repair.record
+    console.print_columns(f"Repaired tokens of {record.model}", _TOKENS, repair.tokens)
+    state = record.state
+    if record.verification is None:
+        state += " (--no-verify)"
+    else:
+        console.print_line("erased share and lift: beyond those of an ordinary token")
+        for check_record in record.verification.checks:
+            outcome = "passed" if check_record.passed else "FAILED"
+            console.print_line(f"{outcome}  {check_record.name}: {check_record.finding}")
+    console.print_line(f"{state}; repaired model: {repair.path}; {record.seconds:,.0f} s")
+
+
+# Choices of `check`, written down here because --help must not load what a check needs.
 _GRADES = ("sticky", "mild", "serious", "severe")
 _CAUSES = ("flagged", "special", "repetition", "suspected")
 
@@ -124,12 +138,14 @@ CheckFormat = StrEnum("CheckFormat", "TABLE JSON JUNIT SARIF GITHUB")
 
 
 def _grade(name: str) -> str:
+    """Return the value of --fail-on, checked."""
     if name not in _GRADES:
         raise typer.BadParameter(f"{name!r} is not a severity: use one of {', '.join(_GRADES)}")
     return name
 
 
 def _cause(name: str) -> str:
+    """Return the value of --fail-on-documents, checked."""
     if name not in _CAUSES:
         raise typer.BadParameter(f"{name!r} is not a cause: use one of {', '.join(_CAUSES)}")
     return name
@@ -163,67 +179,88 @@ def check(
     Example: stickytoken check all-MiniLM-L6-v2 --fail-on serious
 
     Args:
-        source: Model as for detect, or run folder. Default: model in the table tool.stickytoken of
+        source: Model as for detect, or run folder. Default: the model in the table tool.stickytoken of
             pyproject.toml, which can also set the options from --revision to --max.
         folder: For a model: the folder of its runs, or a run folder. Default: runs.
-        fail_on: Lowest grade that counts; sticky counts every sticky token. Default: sticky.
+        fail_on: Lowest severity that counts; sticky counts every sticky token. Default: sticky.
         max_tokens: Number of counted tokens to tolerate. Default: 0.
-        baseline: Run folder to compare with: only tokens that are new or worse count, where the intervals of
-            the two runs do not overlap.
-        documents: Documents to search as for scan; copies of a flagged token in one close the gate.
-        fail_on_documents: Further causes that close the gate: special, repetition or suspected. Repeatable.
+        baseline: Run folder to compare with. Only tokens count that are new, or worse with intervals that do
+            not overlap.
+        documents: Documents to search, as for scan. A copy of a flagged token closes the gate.
+        fail_on_documents: Other findings that close the gate: special, repetition or suspected. Repeatable.
         output_format: Print a table, one JSON document, JUnit XML, SARIF 2.1.0, or GitHub annotations.
-        out: File for the JSON, JUnit or SARIF document; the table is still printed.
+        out: File for the JSON, JUnit or SARIF document. The table is still printed.
     """
     if out is not None and output_format not in (CheckFormat.JSON, CheckFormat.JUNIT, CheckFormat.SARIF):
         raise typer.BadParameter("it needs --format json, junit or sarif", param_hint="--out")
     if source is None:
         missing = "pass a model or a run folder, or name a model in the table tool.stickytoken of"
         raise typer.BadParameter(f"{missing} pyproject.toml", param_hint="[MODEL|RUN]")
-    options: dict[str, Any] = {"revision": revision, "folder": folder, "documents": documents}
-    options |= {"column": column, "fail_on": fail_on, "max_tokens": max_tokens, "baseline": baseline}
-    options |= {"fail_on_documents": fail_on_documents or None}
-    given = {name: value for name, value in options.items() if value is not None}
+    options = {
+        "revision": revision,
+        "folder": folder,
+        "documents": documents,
+        "column": column,
+        "fail_on": fail_on,
+        "max_tokens": max_tokens,
+        "baseline": baseline,
+        "fail_on_documents": fail_on_documents or None,
+    }
+    arguments: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     try:
-        from stickytoken.findings import repository_path
-
-        # Where transformers is loaded at all, it is silent.
+        # A check may load transformers, which must not print its own messages.
         if console.current_verbosity() is not console.Verbosity.VERBOSE:
             os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-        place = None  # the file in the repository and the line that name the model of the project
         with console.progress_bar() as progress:
-            if (project := project_table(Path.cwd())) is not None:
-                path = repository_path(project.file)
-                place = None if path is None else (path, project.model_line)
-            found = stickytoken.check(source, **given, place=place, progress=progress)
+            finished_check = stickytoken.check(
+                source, **arguments, place=_line_in_repository(), progress=progress
+            )
     except StickyTokenError as error:
-        # With a document for a check that failed early, a missing document is never read as a pass.
+        # Write a document for a check that failed early, too, so that a missing one never reads as a pass.
         _write_document(output_format, out, str(error))
         raise
-    _write_document(output_format, out, found)
+    _write_document(output_format, out, finished_check)
     if output_format is CheckFormat.GITHUB:
-        console.print_line(found.headline())
+        console.print_line(finished_check.headline())
     if output_format is CheckFormat.TABLE or out is not None:
-        _print_check(found)
-    for reason in found.incomplete:
+        _print_check(finished_check)
+    for reason in finished_check.incomplete:
         console.print_error(f"inconclusive: {reason}")
-    console.inform_notes(found.notes)
-    if found.outcome.value != "passed":
-        raise typer.Exit(10 if found.outcome.value == "closed" else 1)
+    console.inform_notes(finished_check.notes)
+    if finished_check.outcome.value == "closed":
+        raise typer.Exit(GATE_CLOSED)
+    if finished_check.outcome.value != "passed":
+        raise typer.Exit(1)
 
 
-def _write_document(output_format: CheckFormat, out: Path | None, found: Check | str) -> None:
+def _line_in_repository() -> tuple[str, int] | None:
+    """Return the file of the repository and the line that name the model of the project, if any."""
+    from stickytoken.findings import repository_path
+
+    project = project_table(Path.cwd())
+    path = None if project is None else repository_path(project.file)
+    return None if project is None or path is None else (path, project.model_line)
+
+
+def _write_document(output_format: CheckFormat, out: Path | None, outcome: Check | str) -> None:
+    """Write the outcome of a check, or the error that ended it, in the format of a build server."""
     if output_format is CheckFormat.TABLE:
         return
     from stickytoken import findings
     from stickytoken.measurement import make_folder, write_atomically
 
-    summary: dict[str, Any] = {"outcome": "inconclusive", "incomplete": [found], "findings": []}
-    parts: tuple[Any, ...] = ((), (), (found,))
-    if not isinstance(found, str):
-        summary, parts = found.summary(), (found.findings, found.rules, found.incomplete)
-    results, rules, incomplete = parts
+    results: Any = ()
+    rules: Any = ()
+    incomplete: Any
+    if isinstance(outcome, str):
+        incomplete = (outcome,)
+        summary: dict[str, Any] = {"outcome": "inconclusive", "incomplete": [outcome], "findings": []}
+    else:
+        results = outcome.findings
+        rules = outcome.rules
+        incomplete = outcome.incomplete
+        summary = outcome.summary()
     if output_format is CheckFormat.JUNIT:
         text = findings.junit(results, rules, "stickytoken check", incomplete)
     elif output_format is CheckFormat.GITHUB:
@@ -240,11 +277,15 @@ def _write_document(output_format: CheckFormat, out: Path | None, found: Check |
         console.inform(f"written: {out}")
 
 
+# Findings of each kind that a table lists.
+_MAX_FINDINGS = 50
+
+
 def _print_check(check: Check) -> None:
+    """Print the outcome of a check, the sticky tokens and the documents with findings."""
     console.print_line(check.headline())
-    tokens = [each for each in check.findings if each.rule == "sticky-token"]
-    others = [each for each in check.findings if each.rule != "sticky-token"]
-    most = 50
+    tokens = [finding for finding in check.findings if finding.rule == "sticky-token"]
+    others = [finding for finding in check.findings if finding.rule != "sticky-token"]
     if tokens:
         columns = [
             Column("level", "level"),
@@ -257,18 +298,18 @@ def _print_check(check: Check) -> None:
         ]
         if check.baseline is not None:
             columns.append(Column("change", "against the baseline"))
-        rows = [{"level": finding.level.value, **finding.properties} for finding in tokens[:most]]
-        title = f"{len(rows)} of {len(tokens)} sticky tokens"
-        console.print_records(title, columns, rows)
+        records = [{"level": finding.level.value, **finding.properties} for finding in tokens[:_MAX_FINDINGS]]
+        title = f"{len(records)} of {len(tokens)} sticky tokens"
+        console.print_records(title, columns, records)
     if others:
-        told = [(each.level.value, each.rule, each.message) for each in others[:most]]
-        console.print_table(_documents_title(check, len(told)), ("level", "rule", "document"), told)
+        rows = [(finding.level.value, finding.rule, finding.message) for finding in others[:_MAX_FINDINGS]]
+        console.print_table(_documents_title(check, len(rows)), ("level", "rule", "document"), rows)
     baseline = "" if check.baseline is None else f"; baseline: {check.baseline}"
     console.print_line(f"run: {check.run}{baseline}")
 
 
 def _documents_title(check: Check, listed: int) -> str:
-    """Return how many documents have findings, in the form of a scan's headline."""
+    """Return how many documents have findings, worded as in the headline of a scan."""
     from stickytoken.cleaning import document_counts
 
     if check.documents is None:
@@ -298,11 +339,11 @@ def demo(
 
     Args:
         run: Run folder to open. Repeatable.
-        folder: List the runs in this folder too.
-        model: Model to try tokens on. Default: the model of the first --run, else all-MiniLM-L6-v2; without a
-            run, a tampered copy of it.
+        folder: Also list the runs in this folder.
+        model: Model to try tokens on. Default: the model of the first --run; without a run, a tampered copy
+            of all-MiniLM-L6-v2.
         repair: Folder of a repaired model, to compare with the original model.
-        port: Port to serve on; 0 takes any free one.
+        port: Port to serve on; 0 takes a free one.
         share: Also serve on a public address, through Gradio.
         open_it: Open the page in a browser.
     """
