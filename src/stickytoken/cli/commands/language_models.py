@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
@@ -14,6 +14,7 @@ from stickytoken.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from stickytoken.data.tasks import AnyTask
     from stickytoken.evaluation import Comparison, Difference, Tuning
 
 
@@ -27,7 +28,7 @@ def embed(
     loading: opt.AnyModelOptions,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Write one vector per text of a file, in the order of the file.
+    """Write one vector for every text of a file, in the order of the file.
 
     Example: stickytoken embed ./qwen2 --prompt prompteol --input texts.txt --out vectors.parquet
 
@@ -74,12 +75,12 @@ def evaluate(
     loading: opt.AnyModelOptions,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Score a model on labelled tasks, with token prepending or contrast and with the plain prompt.
+    """Score a model on labelled tasks, with the plain prompt and with token prepending or contrast.
 
     Example: stickytoken evaluate ./qwen2 --prompt prompteol --token-prepending --task stsb-test.jsonl
 
     Args:
-        task: Task file, BEIR folder, or name of an MTEB task. Repeat it for several; their mean comes last.
+        task: Task file, BEIR folder, or name of an MTEB task. Repeatable; the mean of several comes last.
     """
     from stickytoken.data.tasks import find_task
     from stickytoken.evaluation import average, compare, guess_note
@@ -87,15 +88,19 @@ def evaluate(
 
     tasks = []
     for name in task:
-        found, notes = find_task(name)
+        named_task, notes = find_task(name)
         console.inform_notes(notes)
-        tasks.append(found)
+        tasks.append(named_task)
     encoder = opt.load(model, loading, tokenizer_needed=False)
+
+    def rehearse(stand_in: Any, _: Path) -> object:
+        return [compare(stand_in, named_task) for named_task in tasks]
+
     comparisons = []
-    with opt.announced(encoder, loading, lambda stand_in, _: [compare(stand_in, each) for each in tasks]):
-        for found in tasks:
-            console.inform(f"encoding {found.units:,} {found.unit}")
-            comparisons.append(compare(encoder, found))
+    with opt.announced(encoder, loading, rehearse):
+        for named_task in tasks:
+            console.inform(f"encoding {named_task.units:,} {named_task.unit}")
+            comparisons.append(compare(encoder, named_task))
     mean = average(comparisons) if len(tasks) > 1 else None
     notes = [
         f"{comparison.cut:,} texts were truncated to the length that the model reads"
@@ -106,24 +111,23 @@ def evaluate(
     if similarity is not Similarity.COSINE:
         notes.append(f"vectors are compared by the model's own similarity, {similarity}")
     guessed = guess_note(mean or comparisons[0])
-    console.inform_notes([*notes, *([guessed] if guessed else [])])
+    if guessed:
+        notes.append(guessed)
+    console.inform_notes(notes)
     if output_format is opt.Format.JSON:
-        documents = []
-        for name, found, comparison in zip(task, tasks, comparisons, strict=True):
-            about = {"task": name, "kind": found.layout, "unit": found.unit, "units": found.units}
-            scores = [asdict(row) for row in comparison.scores]
-            differences = [asdict(row) for row in comparison.differences]
-            about |= {"similarity": comparison.similarity, "cut": comparison.cut}
-            documents.append(about | {"scores": scores, "differences": differences})
+        documents = [
+            _task_document(name, named_task, comparison)
+            for name, named_task, comparison in zip(task, tasks, comparisons, strict=True)
+        ]
         if mean is None:
             console.print_json({"model": model} | documents[0])
         else:
             console.print_json({"model": model, "tasks": documents, "mean": asdict(mean)})
         return
-    for name, found, comparison in zip(task, tasks, comparisons, strict=True):
-        _print_scores(f"{model} on {name}", found.metrics, comparison)
+    for name, named_task, comparison in zip(task, tasks, comparisons, strict=True):
+        _print_scores(f"{model} on {name}", named_task.metrics, comparison)
         if mean is None:
-            _print_differences(f"{found.metrics[0]} minus that of the first", comparison.differences)
+            _print_differences(f"{named_task.metrics[0]} minus that of the first", comparison.differences)
     if mean is not None:
         title = f"{model}, mean of {len(tasks)} main scores"
         rows = [(*way, score) for way, score in zip(mean.encodings, mean.scores, strict=True)]
@@ -131,7 +135,22 @@ def evaluate(
         _print_differences("mean minus that of the first", mean.differences)
 
 
+def _task_document(name: str, task: AnyTask, comparison: Comparison) -> dict[str, Any]:
+    """Return the scores of a task as JSON values."""
+    return {
+        "task": name,
+        "kind": task.layout,
+        "unit": task.unit,
+        "units": task.units,
+        "similarity": comparison.similarity,
+        "cut": comparison.cut,
+        "scores": [asdict(row) for row in comparison.scores],
+        "differences": [asdict(row) for row in comparison.differences],
+    }
+
+
 def _print_scores(title: str, metrics: Sequence[str], comparison: Comparison) -> None:
+    """Print the scores of a task, one row per way of reading the model."""
     contrasting = any(row.contrast_layer is not None for row in comparison.scores)
     rows = []
     for row in comparison.scores:
@@ -152,13 +171,13 @@ def _print_differences(title: str, differences: Sequence[Difference]) -> None:
 
 @dataclass(frozen=True)
 class TuningOptions(opt.PromptingOptions):
-    """What to choose, and what to keep.
+    """What to tune, and what to leave as it is.
 
     Attributes:
         prompt: prompteol, cot, ke, ck, metaeol, or a text with {sentence}.
-        token_prepending: With --contrast: keep token prepending as it is given.
-        exit: First layer that token prepending leaves alone, where it is kept.
-        contrast: Choose contrast instead of token prepending.
+        token_prepending: With --contrast: also use token prepending, with these layers.
+        exit: With --contrast --token-prepending: first layer that token prepending does not overwrite.
+        contrast: Tune contrast instead of token prepending.
     """
 
     prompt: opt.Language[str] = "prompteol"
@@ -175,7 +194,7 @@ def tune(
     loading: opt.LoadingOptions,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Choose the layers of token prepending, or of contrast, by the score on a development set.
+    """Choose the layers of token prepending or contrast that score best on a development set.
 
     Example: stickytoken tune ./qwen2 --task stsb-dev.jsonl --prompt prompteol --contrast
 
@@ -215,35 +234,36 @@ def tune(
         if tuning.contrast:
             rule = prompts.ContrastRule(tuning.contrast_rule or prompts.ContrastRule.SCALED)
             strength, layer = tuning.contrast_strength, tuning.contrast_layer
-            found = tune_contrast(
+            result = tune_contrast(
                 encoder, pairs, layer=layer, strength=strength, rule=rule, progress=progress
             )
         else:
-            found = tune_prepending(encoder, pairs, start=tuning.start, progress=progress)
+            result = tune_prepending(encoder, pairs, start=tuning.start, progress=progress)
     if output_format is opt.Format.JSON:
-        told = {"model": model, "task": str(task), "prompt": tuning.prompt, "pairs": pairs.units}
-        console.print_json(told | asdict(found))
+        inputs = {"model": model, "task": str(task), "prompt": tuning.prompt, "pairs": pairs.units}
+        console.print_json(inputs | asdict(result))
     else:
-        _print_tuning(model, found)
+        _print_tuning(model, result)
 
 
-def _print_tuning(model: str, found: Tuning) -> None:
-    best, plain = found.best, found.plain_at_best
+def _print_tuning(model: str, tuning: Tuning) -> None:
+    """Print the best score of every setting, and the options that give the best of all."""
+    best = tuning.best
+    plain = tuning.plain_at_best
     contrasting = best.contrast_layer is not None
-    shown = 4 if contrasting else 2
+    setting_columns = ["start", "exit"]
+    if contrasting:
+        setting_columns += ["contrast layer", "strength"]
     rows = []
-    for setting, tried in groupby(
-        found.tried, lambda own: (own.start, own.exit, own.contrast_layer, own.contrast_strength)
-    ):
-        span = [own for own in tried if own.spearman is not None]
-        if not span:
+    for setting, trials in groupby(tuning.tried, _setting_of):
+        scored = [trial for trial in trials if trial.spearman is not None]
+        if not scored:
             continue
-        top = max(span, key=lambda own: own.spearman or 0.0)
-        at_best = next((own.spearman for own in span if own.layer == best.layer), None)
+        top = max(scored, key=lambda trial: trial.spearman or 0.0)
+        at_best_layer = next((trial.spearman for trial in scored if trial.layer == best.layer), None)
         bar = "#" * max(0, round((top.spearman or 0.0) / 2))
-        rows.append([*setting[:shown], top.layer, top.spearman, at_best, bar])
-    headings = ["start", "exit", "contrast layer", "strength"][:shown]
-    columns = (*headings, "best layer", "spearman", f"at layer {best.layer}", "")
+        rows.append([*setting[: len(setting_columns)], top.layer, top.spearman, at_best_layer, bar])
+    columns = (*setting_columns, "best layer", "spearman", f"at layer {best.layer}", "")
     title = f"{'Contrast' if contrasting else 'Token prepending'} on {model}"
     console.print_table(title, columns, rows)
     options = []
@@ -255,9 +275,14 @@ def _print_tuning(model: str, found: Tuning) -> None:
             options.append(f"--set contrast-strength={best.contrast_strength:g}")
         if best.contrast_rule != "scaled":
             options.append(f"--set contrast-rule={best.contrast_rule}")
-    beside = "no defined score" if plain.spearman is None else f"{plain.spearman:.2f}"
+    plain_score = "no defined score" if plain.spearman is None else f"{plain.spearman:.2f}"
+    best_plain = f"{tuning.plain.spearman:.2f} at its best layer, {tuning.plain.layer}"
     console.print_line(
-        f"best: {' '.join(options)} "
-        f"--layer {best.layer} scores {best.spearman:.2f}; the plain prompt scores "
-        f"{beside} at that layer, and {found.plain.spearman:.2f} at its best layer, {found.plain.layer}"
+        f"best: {' '.join(options)} --layer {best.layer} scores {best.spearman:.2f}; "
+        f"the plain prompt scores {plain_score} at that layer, and {best_plain}"
     )
+
+
+def _setting_of(trial: Any) -> tuple[Any, ...]:
+    """Return the setting of a trial, which several layers share."""
+    return (trial.start, trial.exit, trial.contrast_layer, trial.contrast_strength)

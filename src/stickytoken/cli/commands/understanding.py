@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExplainingOptions:
-    """What an explanation measures, and how closely; the names are those of the settings.
+    """What an explanation measures; the names are those of `ExplainSettings`.
 
     Attributes:
-        placement: Where the copies go.
+        placement: Where to put the copies.
         carriers: Number of texts to put the copies into.
         benign: Number of matched benign tokens to compare with.
         attribution: Attribute similarities to tokens by integrated Jacobians, which takes half of the time.
@@ -54,8 +55,18 @@ class ExplainingOptions:
 
 
 @command(
-    *("prompt", "token_prepending", "contrast", "truncate_dim", "layer"),
-    *("placement", "carriers", "benign", "confidence", "attribution", "pairs", "steps"),
+    "prompt",
+    "token_prepending",
+    "contrast",
+    "truncate_dim",
+    "layer",
+    "placement",
+    "carriers",
+    "benign",
+    "confidence",
+    "attribution",
+    "pairs",
+    "steps",
 )
 def explain(
     source: opt.Source,
@@ -77,7 +88,7 @@ def explain(
 
     Args:
         text: Put the copies into this text. Repeatable. Default: sentences of the corpus.
-        sentences: Corpus, as for detect. Default: that of the run, else the bundled one.
+        sentences: Corpus, as for detect. Default: the corpus of the run, or the bundled one.
         out: Folder for the tables. Default: explain in the run folder; none for a model.
     """
     from stickytoken.explanation import require_unlocked
@@ -87,85 +98,129 @@ def explain(
         require_place(out)
     settings = stickytoken.ExplainSettings(**asdict(measuring))
     named: list[Any] = [opt.token_id(token) for token in tokens] if ids else [*tokens]
-    for own in text or ():
-        if not own.strip():
-            raise InputError(f"--text is {own!r}: pass a text with words, or leave it out")
+    for carrier in text or ():
+        if not carrier.strip():
+            raise InputError(f"--text is {carrier!r}: pass a text with words, or leave it out")
     if sentences is None and column is not None:
-        missing = f"--column {column!r} is given without --sentences"
-        raise InputError(f"{missing}: pass --sentences too, or leave it out")
+        problem = f"--column {column!r} is given without --sentences"
+        raise InputError(f"{problem}: pass --sentences too, or leave it out")
     corpus = None if sentences is None else stickytoken.load_sentences(sentences, column)
     run = opt.run_in(source, model)
     # An explanation of a model alone is only printed.
-    place = out or (run.path / EXPLANATIONS_FOLDER if run is not None else None)
-    if place is not None:
-        require_unlocked(place, named, run)
+    folder = out
+    if folder is None and run is not None:
+        folder = run.path / EXPLANATIONS_FOLDER
+    if folder is not None:
+        require_unlocked(folder, named, run)
     encoder = opt.load_for(source, None if run is None else run.record, loading, model)
-    measured = partial(stickytoken.explain, run=run, texts=text, sentences=corpus, settings=settings)
     with console.progress_bar() as progress:
-        found = measured(encoder, named, out=place, progress=progress)
-    if place is not None:
-        console.inform(f"tables: {place}/<token id>/")
-    if run is not None:
-        shown = "" if out is None else f" --explanations {out}"
-        console.inform(f"for figures: stickytoken report {run.path}{shown}")
-    if output_format is opt.Format.JSON:
-        console.print_json(found.document())
-    else:
-        for each in found.tokens:
-            console.print_line(each.verdict)
-        for each in found.tokens:
-            _print_token(found, each)
-        console.print_line(
-            f"{settings.copies} copies ({settings.placement}) in {found.carriers} texts of {found.source}; "
-            f"pooling: {found.pooling or 'unknown'}. low, high: {settings.confidence:.0%} interval of the "
-            "mean over texts; benign low, high: the range of one more benign token, over all layers together."
+        explanation = stickytoken.explain(
+            encoder,
+            named,
+            run=run,
+            texts=text,
+            sentences=corpus,
+            settings=settings,
+            out=folder,
+            progress=progress,
         )
-        console.inform_notes(found.notes)
+    if folder is not None:
+        console.inform(f"tables: {folder}/<token id>/")
+    if run is not None:
+        option = "" if out is None else f" --explanations {out}"
+        console.inform(f"for figures: stickytoken report {run.path}{option}")
+    if output_format is opt.Format.JSON:
+        console.print_json(explanation.document())
+    else:
+        _print_explanation(explanation, settings)
 
 
-# The most telling measures; all of them are in the files and in JSON.
-_SHOWN = (
-    *("lift_sentences", "attention_received", "carrier_cosine_drift", "copies_cosine_distance"),
-    *("pooling_share", "pooling_toward_mean", "attributed_to_copies"),
-    *("embedding_norm", "embedding_cosine_to_mean", "embedding_cosine_to_unused"),
+def _print_explanation(explanation: Explanation, settings: stickytoken.ExplainSettings) -> None:
+    """Print the verdicts, the tables of each token, and how they were measured."""
+    for token in explanation.tokens:
+        console.print_line(token.verdict)
+    for token in explanation.tokens:
+        _print_token(explanation, token)
+    copies = f"{settings.copies} copies ({settings.placement})"
+    console.print_line(
+        f"{copies} in {explanation.carriers} texts of {explanation.source}; "
+        f"pooling: {explanation.pooling or 'unknown'}. low, high: {settings.confidence:.0%} interval of the "
+        "mean over texts; benign low, high: the range of one more benign token, over all layers together."
+    )
+    console.inform_notes(explanation.notes)
+
+
+# The measures that say most. All of them are in the files and in JSON.
+_PRINTED_MEASURES = (
+    "lift_sentences",
+    "attention_received",
+    "carrier_cosine_drift",
+    "copies_cosine_distance",
+    "pooling_share",
+    "pooling_toward_mean",
+    "attributed_to_copies",
+    "embedding_norm",
+    "embedding_cosine_to_mean",
+    "embedding_cosine_to_unused",
+)
+_MEASURE_COLUMNS = ("layer", "value", "low", "high", "benign_low", "benign_high", "deviations")
+_HEAD_COLUMNS = (
+    "layer",
+    "head",
+    "value",
+    "benign_mean",
+    "deviations",
+    "wasserstein",
+    "wasserstein_benign",
+    "kl",
+)
+_PAIR_COLUMNS = (
+    "similarity_before",
+    "similarity",
+    "from_copies",
+    "from_carrier",
+    "from_reference",
+    "completeness_error",
 )
 
 
-def _print_token(found: Explanation, token: TokenExplanation) -> None:
+def _print_token(explanation: Explanation, token: TokenExplanation) -> None:
+    """Print the measures, heads, pairs and neighbours of a token."""
     from stickytoken.explanation.statistics import furthest
 
-    def print_named(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        console.print_table(title, [column.replace("_", " ") for column in columns], rows)
-
-    tables = found.of_token(token.token_id)
-    rows = {row["measure"]: row for row in furthest(tables["measures"])}
-    known = ("layer", "value", "low", "high", "benign_low", "benign_high", "deviations")
-    outside = {True: "yes", False: "no", None: None}
-    print_named(
+    tables = explanation.of_token(token.token_id)
+    rows_by_measure = {row["measure"]: row for row in furthest(tables["measures"])}
+    measures = []
+    for name in _PRINTED_MEASURES:
+        if name in rows_by_measure:
+            row = rows_by_measure[name]
+            is_outside = row["outside"]
+            outside = None
+            if is_outside is not None:
+                outside = "yes" if is_outside else "no"
+            values = [row[column] for column in _MEASURE_COLUMNS]
+            measures.append([name.replace("_", " "), *values, outside])
+    title = (
         f"{token.token!r} ({token.token_id}) compared with {len(tables['benign'])} benign tokens, "
-        "at the layer where it differs most",
-        ("measure", *known, "outside"),
-        [
-            (name.replace("_", " "), *(rows[name][each] for each in known), outside[rows[name]["outside"]])
-            for name in _SHOWN
-            if name in rows
-        ],
+        "at the layer where it differs most"
     )
+    _print_with_spaces(title, ("measure", *_MEASURE_COLUMNS, "outside"), measures)
     heads = tables["heads"].drop_nulls("head").sort("wasserstein", descending=True).head(5)
     if not heads.is_empty():
-        measured = ("value", "benign_mean", "deviations", "wasserstein", "wasserstein_benign", "kl")
-        columns = ("layer", "head", *measured)
         title = "Attention that the copies receive: the heads that differ most from those of benign tokens"
-        print_named(title, columns, heads.select(columns).iter_rows())
-    parts = ("from_copies", "from_carrier", "from_reference", "completeness_error")
-    sums = ("similarity_before", "similarity", *parts)
+        _print_with_spaces(title, _HEAD_COLUMNS, heads.select(_HEAD_COLUMNS).iter_rows())
     for pair in tables["pairs"].to_dicts():
         title = f"Similarity as a sum over tokens, of {pair['carrier']!r} and {pair['anchor']!r}"
-        print_named(title, sums, [[pair[column] for column in sums]])
+        _print_with_spaces(title, _PAIR_COLUMNS, [[pair[column] for column in _PAIR_COLUMNS]])
     if not tables["neighbours"].is_empty():
         neighbours = tables["neighbours"].select("neighbour", "cosine").rows()
         near = ", ".join(f"{name!r} {cosine:.2f}" for name, cosine in neighbours)
         console.print_line(f"nearest embeddings: {near}")
+
+
+def _print_with_spaces(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table whose columns have names with underscores."""
+    console.print_table(title, [column.replace("_", " ") for column in columns], rows)
 
 
 @command()
@@ -191,8 +246,8 @@ def why(
         second: The other text.
         run: Finished run of this model, whose sticky tokens are marked.
         method: How the cosine is divided among pairs of tokens.
-        words: Attribute to words in place of tokens.
-        top: Pairs to print.
+        words: Attribute to words instead of tokens.
+        top: Number of pairs to print.
         html: Write a self-contained page to this file.
     """
     from stickytoken.attribution import summary
@@ -207,66 +262,94 @@ def why(
     opt.require_found(model, None, loading)
     opened = None if run is None else stickytoken.open_run(run)
     encoder = opt.load_for(model, None if opened is None else opened.record, loading, model)
-    attributed = partial(stickytoken.why, encoder, first, second, method=method, run=opened, words=words)
     with console.late_progress(seconds=3) as progress:
-        found = attributed(progress=progress)
+        attribution = stickytoken.why(
+            encoder, first, second, method=method, run=opened, words=words, progress=progress
+        )
     if html is not None:
         from stickytoken.reports.page import write_similarity_page
 
-        write_similarity_page(found, html, top)
+        write_similarity_page(attribution, html, top)
         console.inform(f"page: {html}")
     if output_format is opt.Format.JSON:
-        console.print_json(found.document(top))
+        console.print_json(attribution.document(top))
         return
-    for line in summary(found, top):
+    for line in summary(attribution, top):
         console.print_line(line)
-    found = found.grouped()
+    grouped = attribution.grouped()
     pairs = [
-        (each.first_text, each.second_text, each.value, "yes" if each.sticky else "")
-        for each in found.strongest(top)
+        (pair.first_text, pair.second_text, pair.value, "yes" if pair.sticky else "")
+        for pair in grouped.strongest(top)
     ]
     columns = ("first text", "second text", "contribution", "sticky")
     console.print_table("Pairs that raise the cosine most", columns, pairs, (None, None, 3, None))
-    _print_matrix(found)
-    for name, parts in (("first", found.first.parts), ("second", found.second.parts)):
-        changes = [(part.text, part.deletion) for part in parts if part.deletion is not None]
-        largest = sorted(changes, key=lambda change: -abs(change[1]))[:5]
-        title = f"What the cosine changes by without a part of the {name} text: the largest changes"
-        console.print_table(title, ("part", "change"), largest, (None, 3))
-    rest = ""
-    if found.method != AttributionMethod.DELETION:
-        neither = float(found.first_reference.sum() + found.second_reference.sum()) + found.reference
-        rest = f"; no part of either text: {neither:+.3f}"
-    console.inform(f"method {found.method}; error of the sum {found.completeness_error:+.4f}{rest}")
+    _print_matrix(grouped)
+    _print_deletions("first", grouped.first.parts)
+    _print_deletions("second", grouped.second.parts)
+    remainder = ""
+    if grouped.method != AttributionMethod.DELETION:
+        references = float(grouped.first_reference.sum() + grouped.second_reference.sum())
+        remainder = f"; no part of either text: {references + grouped.reference:+.3f}"
+    console.inform(f"method {grouped.method}; error of the sum {grouped.completeness_error:+.4f}{remainder}")
 
 
-def _print_matrix(found: stickytoken.Why) -> None:
-    label, cell, most_rows = 14, 7, 30
+# Parts of a text whose deletion changes the cosine most, as many as are listed.
+_MAX_DELETIONS = 5
 
-    def strongest(axis: int, most: int) -> list[int]:
-        order = np.argsort(-np.abs(found.matrix).max(axis=axis), kind="stable")[:most]
-        return sorted(order.tolist())
 
-    rows = strongest(1, most_rows)
-    columns = strongest(0, max(1, (console.stdout().width - label - 2) // (cell + 1)))
+def _print_deletions(name: str, text_parts: Iterable[Any]) -> None:
+    """Print by how much the cosine changes without one part of a text."""
+    changes = [(part.text, part.deletion) for part in text_parts if part.deletion is not None]
+    largest = sorted(changes, key=lambda change: -abs(change[1]))[:_MAX_DELETIONS]
+    title = f"What the cosine changes by without a part of the {name} text: the largest changes"
+    console.print_table(title, ("part", "change"), largest, (None, 3))
+
+
+# Size of the printed matrix: characters of its labels and cells, and its maximum number of rows.
+_LABEL_WIDTH = 14
+_CELL_WIDTH = 7
+_MAX_ROWS = 30
+
+
+def _print_matrix(attribution: stickytoken.Why) -> None:
+    """Print the contributions of all pairs of parts, or of the strongest if there are too many."""
+    matrix = attribution.matrix
+    max_columns = max(1, (console.stdout().width - _LABEL_WIDTH - 2) // (_CELL_WIDTH + 1))
+    strength = np.abs(matrix)
+    rows = _largest(strength.max(axis=1), _MAX_ROWS)
+    columns = _largest(strength.max(axis=0), max_columns)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
-    table.add_column("", max_width=label, no_wrap=True, overflow="ellipsis")
+    table.add_column("", max_width=_LABEL_WIDTH, no_wrap=True, overflow="ellipsis")
     for column in columns:
-        name = Text(visible(found.second.parts[column].text))
-        table.add_column(name, width=cell, no_wrap=True, overflow="ellipsis", justify="right")
-    highest = float(np.abs(found.matrix).max()) or 1.0
+        heading = Text(visible(attribution.second.parts[column].text))
+        table.add_column(heading, width=_CELL_WIDTH, no_wrap=True, overflow="ellipsis", justify="right")
+    highest = float(strength.max()) or 1.0
     for row in rows:
-        cells = []
-        for value in map(float, found.matrix[row, columns]):
-            faint = round(255 - 175 * min(1.0, abs(value) / highest))
-            colour = f"rgb(255,{faint},{faint})" if value >= 0 else f"rgb({faint},{faint},255)"
-            cells.append(Text(f"{value:+.3f}", style=f"black on {colour}"))
-        table.add_row(Text(visible(found.first.parts[row].text)), *cells)
-    shown = f"{len(rows)} of {found.matrix.shape[0]} rows, {len(columns)} of {found.matrix.shape[1]} columns"
-    left_out = "" if found.matrix.shape == (len(rows), len(columns)) else f" (the strongest {shown})"
-    console.print_line(f"Contributions: first text in rows, second in columns{left_out}")
+        label = Text(visible(attribution.first.parts[row].text))
+        cells = [_coloured(float(value), highest) for value in matrix[row, columns]]
+        table.add_row(label, *cells)
+    note = ""
+    if matrix.shape != (len(rows), len(columns)):
+        note = (
+            f" (the strongest {len(rows)} of {matrix.shape[0]} rows, "
+            f"{len(columns)} of {matrix.shape[1]} columns)"
+        )
+    console.print_line(f"Contributions: first text in rows, second in columns{note}")
     console.stdout().print(table)
     console.print_line("")
+
+
+def _largest(values: NDArray[np.floating], count: int) -> list[int]:
+    """Return the indices of the largest values, in ascending order."""
+    order = np.argsort(-values, kind="stable")[:count]
+    return sorted(order.tolist())
+
+
+def _coloured(value: float, highest: float) -> Text:
+    """Return a contribution on red if it is positive, and on blue if not; the highest has the full colour."""
+    faint = round(255 - 175 * min(1.0, abs(value) / highest))
+    colour = f"rgb(255,{faint},{faint})" if value >= 0 else f"rgb({faint},{faint},255)"
+    return Text(f"{value:+.3f}", style=f"black on {colour}")
 
 
 Preset = StrEnum("Preset", "PAPER")
@@ -274,12 +357,12 @@ Preset = StrEnum("Preset", "PAPER")
 
 @dataclass(frozen=True)
 class MeasuringOptions:
-    """How it is measured; the names are those of `ImpactSettings`.
+    """How the impact is measured; the names are those of `ImpactSettings`.
 
     Attributes:
-        placement: Where the copies go.
+        placement: Where to put the copies.
         side: Which texts get copies; a second sentence counts as a document.
-        insertion: ids: the model sees exactly n copies. text: copies are inserted as words.
+        insertion: ids: the model reads exactly n copies. text: the copies are inserted as words.
         sticky: Maximum number of sticky tokens of the run to use.
         benign: Matched benign tokens per sticky token.
         seeds: Number of random repetitions.
@@ -299,8 +382,19 @@ class MeasuringOptions:
 
 
 @command(
-    *("prompt", "token_prepending", "contrast", "truncate_dim", "layer"),
-    *("placement", "side", "insertion", "sticky", "benign", "seeds", "resamples", "confidence"),
+    "prompt",
+    "token_prepending",
+    "contrast",
+    "truncate_dim",
+    "layer",
+    "placement",
+    "side",
+    "insertion",
+    "sticky",
+    "benign",
+    "seeds",
+    "resamples",
+    "confidence",
 )
 def impact(
     source: opt.Source,
@@ -323,7 +417,7 @@ def impact(
     Args:
         task: Task file, BEIR folder, or name of an MTEB task. Repeatable.
         preset: paper: the sixteen MTEB tasks of Chen et al. 2025.
-        intrusion: Also measure how far copies push random documents into search results: a BEIR folder, a
+        intrusion: Also measure how often copies push random documents into search results: a BEIR folder, a
             file of documents, or bundled.
         out: Output folder. Default: impact-<identity> in the run folder, where report finds it;
             runs/<model>-impact-<identity> for a model.
@@ -347,32 +441,37 @@ def impact(
     if settings.insertion is Insertion.IDS and not reads_ids(encoder):
         settings = replace(settings, insertion=Insertion.TEXT)  # all that such a model reads
     ids = opt.named_token_ids(encoder, tokens)
-    whole = partial(
+    run_impact = partial(
         stickytoken.impact, tokens=ids, tasks=tasks, run=run, intrusion=intrusion, settings=settings
     )
-    with opt.announced(encoder, loading, lambda stand_in, place: whole(stand_in, out=place)) as progress:
-        found = whole(encoder, out=out, engine=engine, progress=progress)
-    show_impact(found, output_format)
-    if run is not None and found.path.parent == run.path:
+    with opt.announced(
+        encoder, loading, lambda stand_in, folder: run_impact(stand_in, out=folder)
+    ) as progress:
+        measured_impact = run_impact(encoder, out=out, engine=engine, progress=progress)
+    show_impact(measured_impact, output_format)
+    if run is not None and measured_impact.path.parent == run.path:
         console.inform(f"for a report with this: stickytoken report {run.path}")
-    if failed := "; ".join(f"{name} ({reason})" for name, reason in found.failed.items()):
+    failed = "; ".join(f"{name} ({reason})" for name, reason in measured_impact.failed.items())
+    if failed:
         raise InputError(f"not run: {failed}")
 
 
 def show_impact(impact: Impact, output_format: opt.Format) -> None:
+    """Print what copies cost on the tasks and in search results."""
     if output_format is opt.Format.JSON:
         console.print_json(impact.summary())
         return
     from stickytoken.impacts import statistics
     from stickytoken.impacts.results import measured_kind
 
-    effects, kind = impact.effects, measured_kind(impact.record)
+    effects = impact.effects
+    kind = measured_kind(impact.record)
     main = effects.filter("main")
     for effect in main.iter_rows(named=True):
         console.print_line(statistics.cost_sentence(effect, kind))
     if not effects.is_empty():
-        shown = statistics.headed(statistics.EFFECTS, effects.to_dicts(), kind)
-        console.print_table("What copies cost", *shown)
+        by_metric = statistics.headed(statistics.EFFECTS, effects.to_dicts(), kind)
+        console.print_table("What copies cost", *by_metric)
         keys = ["task", "metric"]
         conditions = impact.conditions.join(main.select(keys), on=keys, maintain_order="left")
         by_token = statistics.headed(statistics.CONDITIONS, conditions.to_dicts(), kind)
