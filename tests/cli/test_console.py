@@ -19,6 +19,7 @@ from hostile import HOSTILE, assert_harmless
 from stickytoken import open_run
 from stickytoken.cli import console
 from stickytoken.cli.console import Verbosity, late_progress, progress_bar, verbosity
+from stickytoken.cli.main import prepare_stream
 from stickytoken.errors import StickyTokenWarning
 from stickytoken.measurement.engine import Progress
 
@@ -162,6 +163,19 @@ except SystemExit:
 """
     done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, check=True)
     assert done.stdout.split()[-1] == b"PASSIVE"
+
+
+MINUS = "\N{MINUS SIGN}"
+
+
+@pytest.mark.parametrize(("utf8", "written"), [(False, b"\\u2212"), (True, MINUS.encode())])
+def test_output_never_fails_for_its_encoding(utf8, written):
+    buffer = io.BytesIO()
+    stream = io.TextIOWrapper(buffer, encoding="cp1252")
+    prepare_stream(stream, utf8=utf8)
+    stream.write(MINUS)
+    stream.flush()
+    assert buffer.getvalue() == written
 
 
 def test_hostile_vocabulary_is_printed_escaped_by_tokens(tmp_path):

@@ -9,6 +9,20 @@ import sys
 from stickytoken.cli import console
 
 
+def prepare_stream(stream: object, *, utf8: bool) -> None:
+    """Let a stream escape the characters that its encoding lacks.
+
+    Args:
+        stream: stdout or stderr.
+        utf8: Write UTF-8 instead. Windows by default writes redirected output in the encoding of the country.
+    """
+    if not isinstance(stream, io.TextIOWrapper):
+        return
+    stream.reconfigure(errors="backslashreplace")
+    if utf8:
+        stream.reconfigure(encoding="utf-8")
+
+
 def main() -> None:
     """Run the command line, and exit with its status."""
     # Let threads sleep while they wait for each other. By default they spin, which costs most of the speed as
@@ -18,9 +32,8 @@ def main() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # the parent process closed it
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # for characters that its encoding lacks
+    prepare_stream(sys.stdout, utf8=os.name == "nt")
+    prepare_stream(sys.stderr, utf8=os.name == "nt")
     try:
         from stickytoken.cli.app import app
 

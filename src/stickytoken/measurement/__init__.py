@@ -89,10 +89,15 @@ def move_folder(folder: Path, target: Path) -> None:
             if path.is_dir():
                 sync_folder(path)
             else:
-                with path.open("rb") as stream:
-                    os.fsync(stream.fileno())
+                _sync_file(path)
         folder.replace(target)
         sync_folder(target.parent)
+
+
+def _sync_file(path: Path) -> None:
+    # Windows flushes only files that are open for writing.
+    with path.open("rb" if os.name == "posix" else "rb+") as stream:
+        os.fsync(stream.fileno())
 
 
 def require_writable(folder: Path) -> None:

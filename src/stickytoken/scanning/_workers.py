@@ -138,7 +138,9 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
-            start_new_session=True,  # Ctrl-C is for the process that scans, which ends this one
+            # Ctrl-C is for the process that scans, which ends this one: on POSIX and on Windows.
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
         self._rules = json.dumps(rules.to_json()).encode() + b"\n"
 
