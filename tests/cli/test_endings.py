@@ -123,8 +123,8 @@ def test_a_stream_that_was_closed_before_the_start_is_an_empty_one(closed, given
 def test_a_reader_that_closes_early_ends_a_command_quietly(bert_folder, sentence_file, tmp_path):
     reader, writer = os.pipe()
     os.close(reader)
-    given = ["detect", bert_folder, "--sentences", sentence_file, *planted.SMALL_OPTIONS, "--sample", 9]
-    arguments = [sys.executable, "-c", MAIN, *map(str, given), "--out", str(tmp_path / "run"), "--quiet"]
+    arguments = ["detect", bert_folder, "--sentences", sentence_file, *planted.SMALL_OPTIONS, "--sample", 9]
+    arguments = [sys.executable, "-c", MAIN, *map(str, arguments), "--out", str(tmp_path / "run"), "--quiet"]
     process = subprocess.Popen(arguments, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     stderr = process.communicate()[1]

@@ -216,7 +216,7 @@ WORKFLOW, HOOKS = (yaml.safe_load(text) for language, text in BLOCKS if language
 @pytest.fixture
 def repository(planted_profile, tmp_path, monkeypatch):
     """A git repository with a model that has a sticky token, its run, and the settings of the page."""
-    monkeypatch.setattr(model_files, "_SETTLED", 0)
+    monkeypatch.setattr(model_files, "_MIN_AGE", 0)
     root = tmp_path / "repository"
     shutil.copytree(planted_profile[0], root / "my_model")
     shutil.copytree(planted_profile[1], root / "runs" / "run")
