@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from stickytoken.errors import ModelError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from stickytoken.encoders.protocol import IdEncoder
     from stickytoken.inspection.module_embedding import Inspector
 
@@ -61,11 +61,15 @@ class Contributions:
 
     @property
     def error(self) -> float:
+        import numpy as np
+
         return float(np.linalg.norm(self.reference + self.parts.sum(axis=0) - self.vector))
 
 
 def similarity_matrix(first: Contributions, second: Contributions) -> NDArray[np.float64]:
     """Return the cosine of two texts by pairs of parts: Moeller, Nikolaev, Pado (EMNLP 2023), section 2."""
+    import numpy as np
+
     rows = np.vstack([first.parts, first.reference])
     columns = np.vstack([second.parts, second.reference])
     return rows @ columns.T

@@ -9,9 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
@@ -25,6 +23,9 @@ from stickytoken.inspection import AttributionMethod
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from stickytoken.explanation import Explanation
     from stickytoken.explanation.files import TokenExplanation
     from stickytoken.impacts import Impact
@@ -314,8 +315,8 @@ _MAX_ROWS = 30
 def _print_matrix(attribution: stickytoken.Why) -> None:
     """Print the contributions of all pairs of parts, or of the strongest if there are too many."""
     matrix = attribution.matrix
+    strength = abs(matrix)
     max_columns = max(1, (console.stdout().width - _LABEL_WIDTH - 2) // (_CELL_WIDTH + 1))
-    strength = np.abs(matrix)
     rows = _largest(strength.max(axis=1), _MAX_ROWS)
     columns = _largest(strength.max(axis=0), max_columns)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
@@ -341,7 +342,7 @@ def _print_matrix(attribution: stickytoken.Why) -> None:
 
 def _largest(values: NDArray[np.floating], count: int) -> list[int]:
     """Return the indices of the largest values, in ascending order."""
-    order = np.argsort(-values, kind="stable")[:count]
+    order = (-values).argsort(kind="stable")[:count]
     return sorted(order.tolist())
 
 
