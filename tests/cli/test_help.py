@@ -280,6 +280,24 @@ def test_a_wrong_setting_is_one_line(given, said):
     planted.refused("detect", "m", *arguments, status=2, saying=said)
 
 
+@pytest.mark.parametrize(
+    ("command", "right_option"),
+    [
+        ("judge r --sentences a.txt --queries b.txt", "stickytoken audit"),
+        ("judge r --sentences a.txt --tokens river", "stickytoken probe"),
+        ("clean r --documents a.txt", "second argument"),
+        ("probe m --tokens river", "arguments after the model"),
+        ("judge r --sentences a.txt --tokenizer t", "--set tokenizer=VALUE"),
+    ],
+)
+def test_a_guessed_option_names_the_right_one(command, right_option):
+    planted.refused(*command.split(), status=2, saying=re.escape(right_option))
+
+
+def test_documents_of_a_judgement_are_its_sentences():
+    assert values_of("judge", "r", "--documents", "a.txt")["sentences"] == "a.txt"
+
+
 def test_the_command_line_comes_before_the_file_and_the_file_before_the_project(write):
     write(
         "pyproject.toml", "[tool.stickytoken.detect]\nseed = 1\nsample = 5\nconfidence = 0.95\nbudget = 8\n"
