@@ -11,6 +11,7 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields, is_dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeAlias, get_type_hints
 
@@ -280,17 +281,16 @@ _VERBOSE = Annotated[
         help="Also print where the model was found, how it computes, and the logs of libraries.",
     ),
 ]
-_SET = Annotated[
-    list[str] | None,
-    output_option(
-        "--set",
-        metavar="NAME=VALUE",
-        is_eager=True,
-        callback=_read_settings,
-        autocompletion=lambda ctx: [f"{name}=" for name in ctx.command.settings],
-        help="Change a setting that is rarely needed; --set help lists them. Repeatable.",
-    ),
-]
+
+
+def _complete_setting(ctx: typer.Context) -> list[str]:
+    command: Any = ctx.command
+    return [f"{name}=" for name in command.settings]
+
+
+_SET_HELP = "Change a setting that is rarely needed; --set help lists them. Repeatable."
+_set_option = partial(output_option, "--set", metavar="NAME=VALUE", is_eager=True, callback=_read_settings)
+_SET = Annotated[list[str] | None, _set_option(autocompletion=_complete_setting, help=_SET_HELP)]
 
 
 # Settings in files.
@@ -429,12 +429,8 @@ def _typed(param: Any, value: Any, folder: Path) -> Any:
     return str(path) if is_path and folder != Path.cwd() else value
 
 
+_CONFIG_HELP = "TOML file with options and settings: for this command, or in tables named after commands."
 _CONFIG = Annotated[
     Path | None,
-    output_option(
-        "--config",
-        is_eager=True,
-        callback=_read_config,
-        help="TOML file with options and settings: for this command, or in tables named after commands.",
-    ),
+    output_option("--config", is_eager=True, callback=_read_config, help=_CONFIG_HELP),
 ]

@@ -115,6 +115,7 @@ def _complete_category(incomplete: str) -> list[str]:
     return [name.lower() if incomplete.islower() else name for name in CATEGORIES]
 
 
+_CATEGORY_HELP = "List tokens of one category, such as OK or UNDECODEABLE."
 Source: TypeAlias = Annotated[
     str, typer.Argument(metavar="RUN|MODEL", help="Run folder, or model as for detect.")
 ]
@@ -135,10 +136,7 @@ RunsTokens: TypeAlias = Annotated[
 InCategory: TypeAlias = Annotated[
     str | None,
     texts_option(
-        parser=_category,
-        autocompletion=_complete_category,
-        metavar="CATEGORY",
-        help="List tokens of one category, such as OK or UNDECODEABLE.",
+        parser=_category, autocompletion=_complete_category, metavar="CATEGORY", help=_CATEGORY_HELP
     ),
 ]
 CopiesInText: TypeAlias = Annotated[int, method_option(min=1, help="Number of copies of a token in a text.")]

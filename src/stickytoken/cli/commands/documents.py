@@ -95,18 +95,16 @@ def scan(
     kind = None
     if effect or predict:
         kind = "measured" if effect else "predicted"
-    run_scan = partial(
-        scanning.scan_documents,
-        opened,
-        documents,
-        column=column,
-        id_column=id_column,
-        source_column=source_column,
-        effect=kind,
-        queries=texts,
-        workers=workers,
-    )
-    folder = folder or scanning.default_out(opened, documents, scanning.ScanOptions(**run_scan.keywords))
+    options: dict[str, Any] = {
+        "column": column,
+        "id_column": id_column,
+        "source_column": source_column,
+        "effect": kind,
+        "queries": texts,
+        "workers": workers,
+    }
+    run_scan = partial(scanning.scan_documents, opened, documents, **options)
+    folder = folder or scanning.default_out(opened, documents, scanning.ScanOptions(**options))
     require_writable(folder)
     if out is not None:
         require_writable(out.parent)

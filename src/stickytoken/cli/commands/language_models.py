@@ -50,15 +50,14 @@ def embed(
         )
     missing = embedded.without_vector
     if output_format is opt.Format.JSON:
-        console.print_json(
-            {
-                "model": model,
-                "texts": len(texts),
-                "dimension": embedded.dimension,
-                "without_vector": list(missing),
-                "output": str(out),
-            }
-        )
+        document = {
+            "model": model,
+            "texts": len(texts),
+            "dimension": embedded.dimension,
+            "without_vector": list(missing),
+            "output": str(out),
+        }
+        console.print_json(document)
         return
     count = len(texts) - len(missing)
     console.print_line(f"{count:,} vectors of {embedded.dimension:,} components in {out}")
