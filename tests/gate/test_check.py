@@ -24,7 +24,7 @@ from stickytoken.gate import FailOn, Outcome, check
 @pytest.fixture
 def own(planted_profile, tmp_path, monkeypatch):
     """A model and the folder of its runs, which a test may change; files count as settled at once."""
-    monkeypatch.setattr(model_files, "_SETTLED", 0)
+    monkeypatch.setattr(model_files, "_MIN_AGE", 0)
     model, run = planted_profile
     shutil.copytree(model, tmp_path / "model")
     shutil.copytree(run, tmp_path / "runs" / "run")
@@ -69,7 +69,7 @@ def test_a_detection_of_a_named_model_records_its_files_and_of_a_loaded_one_noth
 def test_the_command_records_the_files_unless_an_option_changes_the_model(
     planted_folder, planted_options, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(model_files, "_SETTLED", 0)
+    monkeypatch.setattr(model_files, "_MIN_AGE", 0)
     for number, (options, records) in enumerate({(): True, ("--prompt", "the "): False}.items()):
         run = tmp_path / str(number)
         arguments = [*planted_options, "--out", run, "--set", "report=false", *options]
@@ -122,7 +122,7 @@ def test_files_that_may_have_changed_or_cannot_be_recorded_are_not(own, monkeypa
     record_model(runs / "run", open_run(runs / "run").record, look)
     assert not (runs / "run" / "model.json").exists()
     with monkeypatch.context() as young:
-        young.setattr(model_files, "_SETTLED", 10**15)
+        young.setattr(model_files, "_MIN_AGE", 10**15)
         assert not recorded(model, runs / "run")
 
     full = Mock(side_effect=RunError("the disk is full"))
