@@ -134,7 +134,7 @@ TOLD += ["note: a guess", "FutureWarning: old"]
 
 
 @pytest.mark.parametrize(
-    ("level", "shown"), [(Verbosity.QUIET, []), (Verbosity.NORMAL, TOLD[::3]), (Verbosity.VERBOSE, TOLD)]
+    ("level", "printed"), [(Verbosity.QUIET, []), (Verbosity.NORMAL, TOLD[::3]), (Verbosity.VERBOSE, TOLD)]
 )
 def test_log_records_and_warnings_are_lines(capsys, clock, level, printed):
     with warnings.catch_warnings(), verbosity(level), progress_bar(interval=0) as progress:
