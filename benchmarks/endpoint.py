@@ -24,7 +24,7 @@ import typer
 from bench import MINILM, ROOT, Results, commands
 from stickytoken import EndpointOptions, detect, load_encoder, open_run
 from stickytoken.detection import Run
-from stickytoken.encoders.endpoint.encoder import CostEstimate, estimate_cost
+from stickytoken.encoders.endpoint.dry_run import CostEstimate, estimate_cost
 from stickytoken.measurement.engine import Progress
 from stickytoken.methods.profile.settings import ProfileSettings
 

@@ -24,7 +24,8 @@ from stickytoken.errors import InputError, ModelError, StickyTokenError
 
 if TYPE_CHECKING:
     from stickytoken.detection.run_folder import RunRecord
-    from stickytoken.encoders.endpoint.encoder import CostEstimate, EndpointEncoder
+    from stickytoken.encoders.endpoint.dry_run import CostEstimate
+    from stickytoken.encoders.endpoint.encoder import EndpointEncoder
     from stickytoken.measurement.engine import Progress, ProgressCallback
     from stickytoken.measurement.ray_engine import EngineChoice
 
@@ -177,7 +178,7 @@ class EndpointLoadingOptions(LoadingOptions):
     """The same for a model that may also be behind an endpoint.
 
     Attributes:
-        tokenizer: The model's tokenizer: a folder, a hub name, tiktoken:NAME or a .tiktoken file.
+        tokenizer: The model's tokenizer: a folder, a hub name or tiktoken:NAME.
         candidates: Text file of strings to examine, one per line, if the tokenizer is not published.
         request_dimensions: Number of vector components to request. Default: the model's default.
         key_variable: Environment variable with the API key. Default: OPENAI_API_KEY for openai:NAME, or
@@ -367,7 +368,7 @@ def _refuse_endpoint_options(model: str, loading: AnyModelOptions) -> None:
 def _announced_server(encoder: EndpointEncoder) -> stickytoken.Encoder:
     """Print how the server of an encoder behaves, and later every wait for it."""
     encoder.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
-    server = encoder.capabilities
+    server = encoder.server
     length = "reads any length that was tried"
     if server.long != "unknown":
         verb = {"truncates": "cuts", "refuses": "refuses"}[server.long]
@@ -580,7 +581,7 @@ class _CostAnnouncer:
 
     def _estimate(self) -> CostEstimate | None:
         """Do the work with a stand-in that only counts; None if that fails."""
-        from stickytoken.encoders.endpoint.encoder import estimate_cost
+        from stickytoken.encoders.endpoint.dry_run import estimate_cost
 
         with TemporaryDirectory(prefix="stickytoken-") as folder:
             temporary = Path(folder) / "rehearsal"

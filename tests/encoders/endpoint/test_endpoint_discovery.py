@@ -30,7 +30,7 @@ from stickytoken.errors import EncodingError, InputError, ModelError
     ],
 )
 def test_what_a_server_does_is_found(serve, behaviour, found):
-    known = serve(**behaviour).encoder().capabilities
+    known = serve(**behaviour).encoder().server
     assert {name: getattr(known, name) for name in found} == found
 
 
@@ -47,14 +47,10 @@ def test_a_server_that_tells_no_two_texts_apart_is_refused(serve, behaviour, sai
     [(33, "truncate", "truncates"), (40, "refuse", "refuses"), (33, "fail", "refuses")],
 )
 def test_the_longest_text_is_found_to_the_token(serve, limit, long, said):
-    found = serve(max_tokens=limit, long=long).encoder(max_length=None).capabilities
+    found = serve(max_tokens=limit, long=long).encoder(max_length=None).server
     assert (found.max_length, found.long) == (limit, said)
     if long == "truncate":  # with noise, from below
-        assert (
-            14
-            <= serve(max_tokens=limit, noise=0.002).encoder(max_length=None).capabilities.max_length
-            <= limit
-        )
+        assert 14 <= serve(max_tokens=limit, noise=0.002).encoder(max_length=None).server.max_length <= limit
 
 
 def test_the_noise_between_calls_is_measured(serve):
@@ -63,10 +59,10 @@ def test_the_noise_between_calls_is_measured(serve):
     assert quiet.noise < 1e-7
     # Both vectors of a cosine carry noise of this size in the direction of the other.
     assert 0.003 < noisy.noise < 0.03
-    assert noisy.capabilities.least_cosine < 0.9999
+    assert noisy.server.least_cosine < 0.9999
     assert noisy.identity != quiet.identity
     # Noise that depends on the request.
-    found = serve(batch_noise=0.01).encoder().capabilities
+    found = serve(batch_noise=0.01).encoder().server
     assert found.call_noise < 1e-7
     assert found.batch_noise > 0.001
 
@@ -116,11 +112,11 @@ def test_what_cannot_be_reached_or_is_no_api_is_told_in_one_line(serve, bert_fol
 def test_refusals_during_the_questions_are_waited_for(serve):
     served = serve(batch_limit=100)
     served.server.behaviour.faults.extend(["429", "503", None, "500", "drop", None, "429", "429", "429"])
-    assert served.encoder().capabilities.batch == 64
+    assert served.encoder().server.batch == 64
 
 
 def test_the_estimated_time_is_at_least_that_of_the_server(serve):
-    found = serve(seconds=0.02, seconds_per_text=0.001).encoder().capabilities
+    found = serve(seconds=0.02, seconds_per_text=0.001).encoder().server
     assert found.request_seconds >= 0.021
     assert found.token_seconds > 0
     paces = [found.model_copy(update={"token_seconds": seconds}) for seconds in (1e-9, 0.01, 1)]

@@ -20,7 +20,7 @@ from embedding_server import FAULTS, Behaviour, EmbeddingServer
 from interrupted import started
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.endpoint import _answers
-from stickytoken.encoders.endpoint.encoder import estimate_cost
+from stickytoken.encoders.endpoint.dry_run import estimate_cost
 from stickytoken.encoders.protocol import Encoder, is_encoder, reads_ids
 from stickytoken.errors import EncodingError, InputError, ModelError, RunError
 
@@ -217,7 +217,7 @@ def test_indices_that_name_no_order_are_refused(indices):
 def test_more_texts_than_the_server_takes_are_cut_and_halved_and_four_requests_run_at_once(serve):
     served = serve(batch_limit=100, seconds=0.02)
     found = served.encoder()
-    assert found.capabilities.batch == 64
+    assert found.server.batch == 64
     served.server.behaviour.batch_limit = 4  # from now on
     served.server.answered.clear()
     found.encode([*TEXTS, *tiny.sentences(400)[120:]])
@@ -457,7 +457,7 @@ def test_a_slow_answer_is_asked_for_again_in_halves(serve, encoder):
 def test_all_forms_of_an_answer_are_read(serve, encoder, told, encoding):
     endpoint = serve(**told).encoder()
     np.testing.assert_array_equal(endpoint.encode(TEXTS), encoder.encode(TEXTS))
-    assert endpoint.capabilities.encoding == encoding
+    assert endpoint.server.encoding == encoding
 
 
 @pytest.mark.parametrize(

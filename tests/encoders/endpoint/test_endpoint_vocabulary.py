@@ -1,6 +1,5 @@
 """Vocabularies of models that tell none: tokenizers, tiktoken, candidates; and how copies are written."""
 
-import base64
 import json
 import re
 from pathlib import Path
@@ -23,83 +22,101 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "endpoints.md"
 
 
 @pytest.fixture
-def tiktoken_file(tmp_path):
-    pytest.importorskip("tiktoken", reason="tiktoken is not installed")
-    tokens = [bytes([byte]) for byte in range(256)] + [b"th", b"the", b" t", b" th", b" the", b"ri", b"riv"]
-    path = tmp_path / "cl100k_base.tiktoken"
-    path.write_bytes(b"".join(base64.b64encode(t) + f" {k}\n".encode() for k, t in enumerate(tokens)))
-    return path
+def tiny_encoding(monkeypatch):
+    """The name of an encoding of tiktoken that needs no file."""
+    registry = pytest.importorskip("tiktoken.registry", reason="tiktoken is not installed")
+    registry.list_encoding_names()  # finds the constructors
+    single_bytes = [bytes([byte]) for byte in range(256)]
+    tokens = [*single_bytes, b"th", b"the", b" t", b" th", b" the", b"ri", b"riv"]
+    definition = {
+        "name": "tiny",
+        "pat_str": r" ?\p{L}+|\s+|[^\s\p{L}]+",
+        "mergeable_ranks": {token: rank for rank, token in enumerate(tokens)},
+        "special_tokens": {"<|endoftext|>": 300},
+    }
+    monkeypatch.setitem(registry.ENCODING_CONSTRUCTORS, "tiny", lambda: definition)
+    yield "tiny"
+    registry.ENCODINGS.pop("tiny", None)
 
 
-def test_an_encoding_of_tiktoken_is_read_from_its_file(tiktoken_file):
-    found = load_vocabulary(tiktoken_file)
-    (ids,) = found.encode_many(["the the river"])
-    assert found.decode_many([ids]) == ["the the river"]
-    assert [found.entries[token_id] for token_id in ids[:2]] == ["the", " the"]
-    assert {found.entries[token_id] for token_id in found.special_ids} >= {"<|endoftext|>"}
-    vocabulary = categorize(found)
+def test_an_encoding_of_tiktoken_is_a_vocabulary(tiny_encoding):
+    tokenizer = load_vocabulary(f"tiktoken:{tiny_encoding}")
+    (ids,) = tokenizer.encode_many(["the the river"])
+    assert tokenizer.decode_many([ids]) == ["the the river"]
+    assert [tokenizer.entries[token_id] for token_id in ids[:2]] == ["the", " the"]
+    assert [tokenizer.entries[token_id] for token_id in tokenizer.special_ids] == ["<|endoftext|>"]
+    assert len(tokenizer.entries) == 256 + 7 + 1  # without the ids between the tokens and the special one
+    vocabulary = categorize(tokenizer)
     categories = dict(zip(vocabulary.tokens, vocabulary.categories, strict=True))
     assert categories[" the"] == "OK"
     assert not categories["<|endoftext|>"].available
-    assert found.fingerprint == load_vocabulary(str(tiktoken_file)).fingerprint
 
 
-def test_files_that_are_no_encoding_are_refused(tiktoken_file):
-    for name, content, said in (
-        ("other.tiktoken", b"", "tiktoken has no encoding 'other'"),
-        ("gpt2.tiktoken", b"", "not an encoding that is one file"),
-        ("o200k_base.tiktoken", b"no lines of it", "not a file of tiktoken"),
-        ("p50k_base.tiktoken", tiktoken_file.read_bytes()[:13], "not the file of p50k_base"),
-    ):
-        path = tiktoken_file.with_name(name)
-        path.write_bytes(content)
-        with pytest.raises(ModelError, match=said):
-            load_vocabulary(path)
-    with pytest.raises(ModelError, match="no file"):
-        load_vocabulary("missing.tiktoken")
-    with pytest.raises(ModelError, match="tiktoken has no encoding 'nothing': use one of"):
+def test_a_file_of_tiktoken_is_refused():
+    with pytest.raises(InputError, match=r"tiktoken:o200k_base.*TIKTOKEN_CACHE_DIR"):
+        load_vocabulary("o200k_base.tiktoken")
+
+
+def test_an_unknown_encoding_is_refused():
+    pytest.importorskip("tiktoken", reason="tiktoken is not installed")
+    with pytest.raises(ModelError, match="cl100k_base"):
         load_vocabulary("tiktoken:nothing")
 
 
-def test_candidates_are_a_vocabulary_with_ordinary_words_beside_them():
-    found = CandidateVocabulary(["SolidGold", " Magikarp", "SolidGold", "river"])
-    assert found.candidate_ids == (0, 1, 2)
-    assert [found.entries[k] for k in range(3)] == ["SolidGold", " Magikarp", "river"]
-    assert len(found.entries) == 2003
-    assert len(set(found.entries.values())) == 2003
-    assert found.encode_many(["river", "a longer text", ""]) == [[2], [2003] * 4, []]
-    assert len(categorize(found).available) == 2003
-    assert CandidateVocabulary(["a"]).fingerprint != found.fingerprint
+def test_candidates_come_before_ordinary_words():
+    vocabulary = CandidateVocabulary(["SolidGold", " Magikarp", "SolidGold", "river"])
+    assert vocabulary.candidate_ids == (0, 1, 2)
+    assert [vocabulary.entries[token_id] for token_id in range(3)] == ["SolidGold", " Magikarp", "river"]
+    assert len(set(vocabulary.entries.values())) == len(vocabulary.entries) == 3 + 2000
+    assert len(categorize(vocabulary).available) == 2003
+    assert CandidateVocabulary(["a"]).fingerprint != vocabulary.fingerprint
+
+
+def test_tokens_of_other_texts_are_estimated():
+    vocabulary = CandidateVocabulary(["SolidGold", "river"])
+    unknown_id = 2002
+    assert vocabulary.encode_many(["river", "a longer text", ""]) == [[1], [unknown_id] * 4, []]
 
 
 def test_candidates_come_from_a_file_or_a_list(write):
-    found = vocabulary_of(None, write("words.txt", "one\n two \r\n\nthree\n"))
-    assert [found.entries[k] for k in found.candidate_ids] == ["one", " two ", "three"]
+    vocabulary = vocabulary_of(None, write("words.txt", "one\n two \r\n\nthree\n"))
+    candidates = [vocabulary.entries[token_id] for token_id in vocabulary.candidate_ids]
+    assert candidates == ["one", " two ", "three"]
     assert isinstance(vocabulary_of(None, ["a", "b"]), CandidateVocabulary)
     assert vocabulary_of(None, None) is None
-    for bad, said in ((write("none.txt", "\n \n"), "is empty"), ([], "empty"), ("missing.txt", "missing")):
-        with pytest.raises(InputError, match=said):
-            vocabulary_of(None, bad)
+
+
+def test_missing_candidates_are_refused(write):
+    blank_file = write("none.txt", "\n \n")
+    for source, reason in ((blank_file, "is empty"), ([], "empty"), ("missing.txt", "missing")):
+        with pytest.raises(InputError, match=reason):
+            vocabulary_of(None, source)
+
+
+def embed(texts):
+    return WordBag().encode(texts)
 
 
 def test_a_function_is_an_encoder(bert_folder):
-    bag = WordBag()
+    encoder = load_encoder(embed, tokenizer=bert_folder, max_length=20)
+    assert (encoder.name, encoder.max_length) == ("embed", 20)
+    assert encoder.encode(["a bird"]).shape == (1, 16)
+    assert len(encoder.tokenizer.entries) == len(load_tokenizer(bert_folder).entries)
 
-    def service(texts):
-        return bag.encode(texts)
 
-    found = load_encoder(service, tokenizer=bert_folder, max_length=20)
-    assert (found.name, found.max_length) == ("service", 20)
-    assert found.encode(["a bird"]).shape == (1, 16)
-    assert len(found.tokenizer.entries) == len(load_tokenizer(bert_folder).entries)
-    assert load_encoder(service, candidates=["stone", "bird"]).tokenizer.candidate_ids == (0, 1)
-    for options, said in (
-        ({"device": "cpu"}, "device cannot be set"),
-        ({"tokenizer": 3}, "vocabulary of a int"),
-    ):
-        with pytest.raises((InputError, ModelError), match=said):
-            load_encoder(service, **options)
-    with pytest.raises(InputError, match=r"tokenizer cannot be set on .*neither a model behind an endpoint"):
+def test_a_function_may_have_candidates_only():
+    assert load_encoder(embed, candidates=["stone", "bird"]).tokenizer.candidate_ids == (0, 1)
+
+
+def test_a_function_refuses_options_that_it_would_ignore():
+    with pytest.raises(InputError, match="device"):
+        load_encoder(embed, device="cpu")
+    with pytest.raises(ModelError, match="int"):
+        load_encoder(embed, tokenizer=3)
+
+
+def test_a_model_with_a_tokenizer_takes_no_other(bert_folder):
+    with pytest.raises(InputError, match="tokenizer"):
         load_encoder(bert_folder, tokenizer=bert_folder)
 
 
@@ -130,12 +147,12 @@ def test_the_documented_example_of_another_service_runs(bert_folder, monkeypatch
     monkeypatch.setattr(stickytoken, "detect", lambda encoder, sample: encoder)
 
     def answer(request):
-        asked = json.loads(request.content)
+        body = json.loads(request.content)
         assert str(request.url) == "https://api.cohere.com/v2/embed"
         assert request.headers["Authorization"] == "Bearer a key"
-        assert len(asked["texts"]) <= 96
-        found = np.asarray(WordBag().encode(asked["texts"])).tolist()
-        return httpx.Response(200, json={"embeddings": dict.fromkeys(asked["embedding_types"], found)})
+        assert len(body["texts"]) <= 96
+        vectors = np.asarray(WordBag().encode(body["texts"])).tolist()
+        return httpx.Response(200, json={"embeddings": dict.fromkeys(body["embedding_types"], vectors)})
 
     monkeypatch.setattr(httpx, "post", httpx.Client(transport=httpx.MockTransport(answer)).post)
     code = code.replace("Cohere/multilingual-22-12", str(bert_folder))

@@ -1,4 +1,4 @@
-"""What the user says about a model behind an endpoint: its address, its key, and how to use it."""
+"""A model behind an endpoint as the user describes it: its address, its key, and how to use it."""
 
 from __future__ import annotations
 
@@ -14,27 +14,40 @@ from urllib.parse import quote, quote_plus, urlsplit
 from stickytoken.errors import InputError, ModelError
 from stickytoken.validation import real_number, whole_number
 
+_OPENAI_PREFIX = "openai:"
 _OPENAI_URL = "https://api.openai.com/v1"
+# Environment variables that hold the key of OpenAI, and of other servers.
 _OPENAI_KEY = "OPENAI_API_KEY"
-_OWN_KEY = "STICKYTOKEN_API_KEY"
-_OPENAI = "openai:"
-_HOW = "pass openai:MODEL, or a URL and a model as in http://localhost:8080/v1#MODEL"
-# Shorter values are removed as whole words only: they occur within others.
-_SHORTEST_REMOVED = 6
+_OTHER_KEY = "STICKYTOKEN_API_KEY"
+_HOW_TO_NAME = "pass openai:MODEL, or a URL and a model as in http://localhost:8080/v1#MODEL"
+# Keys of fewer characters are removed from messages as whole words only, because they occur within words.
+_SHORTEST_KEY_IN_WORDS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    base_url: str  # without a slash at its end
+    """Where a model behind an endpoint is.
+
+    Attributes:
+        base_url: without a slash at its end.
+        model: name of the model.
+        key_variable: environment variable that holds the key.
+    """
+
+    base_url: str
     model: str
-    key_variable: str  # environment variable that holds the key
+    key_variable: str
 
     @property
     def name(self) -> str:
-        return f"{_OPENAI}{self.model}" if self.base_url == _OPENAI_URL else f"{self.base_url}#{self.model}"
+        """The name under which the user can load the model."""
+        if self.base_url == _OPENAI_URL:
+            return f"{_OPENAI_PREFIX}{self.model}"
+        return f"{self.base_url}#{self.model}"
 
     @property
     def is_local(self) -> bool:
+        """Whether the server is on this machine."""
         host = urlsplit(self.base_url).hostname or ""
         try:
             return ip_address(host).is_loopback
@@ -43,41 +56,54 @@ class Address:
 
 
 def names_endpoint(name: str) -> bool:
-    return name.startswith(_OPENAI) or name.lower().startswith(("http://", "https://"))
+    """Whether a name is that of a model behind an endpoint."""
+    return name.startswith(_OPENAI_PREFIX) or name.lower().startswith(("http://", "https://"))
 
 
 def parse_address(name: str, key_variable: str | None = None) -> Address:
+    """Return the address in a name such as ``openai:MODEL`` or ``URL#MODEL``.
+
+    Args:
+        name: the name.
+        key_variable: environment variable that holds the key; None chooses by address.
+
+    Raises:
+        InputError: the name is malformed, or contains what must stay secret.
+    """
     if key_variable is not None and not (key_variable.isascii() and key_variable.isidentifier()):
-        # It may be the key itself, so it is not shown.
+        # Not shown, because it may be the key itself.
         raise InputError(
             "the key variable is not the name of an environment variable: pass a name such as "
             f"{_OPENAI_KEY}, never the key itself"
         )
-    if name.startswith(_OPENAI):
+    if name.startswith(_OPENAI_PREFIX):
         url = os.environ.get("OPENAI_BASE_URL") or _OPENAI_URL
-        model, default = name.removeprefix(_OPENAI), _OPENAI_KEY
+        model = name.removeprefix(_OPENAI_PREFIX)
+        default_variable = _OPENAI_KEY
     else:
         url, _, model = name.partition("#")
-        default = _OWN_KEY
+        default_variable = _OTHER_KEY
     try:
-        parts = urlsplit(url)
-        _ = parts.port
+        split_url = urlsplit(url)
+        _ = split_url.port  # raises an error if it is malformed
     except ValueError as error:
-        raise InputError(f"the URL of the endpoint is malformed ({error}): {_HOW}") from error
-    if parts.username is not None or parts.password is not None or parts.query:
-        # Not shown either: URLs are written into run folders, and secrets must not be.
+        raise InputError(f"the URL of the endpoint is malformed ({error}): {_HOW_TO_NAME}") from error
+    if split_url.username is not None or split_url.password is not None or split_url.query:
+        # URLs are written into run folders, and secrets must not be. So this one is not shown either.
         raise InputError(
-            f"the URL of the endpoint at {parts.hostname} has a user, a password or parameters: leave them "
-            f"out, and put the key into the environment variable {_OWN_KEY}"
+            f"the URL of the endpoint at {split_url.hostname} has a user, a password or parameters: leave "
+            f"them out, and put the key into the environment variable {_OTHER_KEY}"
         )
-    if parts.scheme.lower() not in ("http", "https") or not parts.hostname:
-        raise InputError(f"{url!r} is not the URL of an endpoint: {_HOW}")
+    if split_url.scheme.lower() not in ("http", "https") or not split_url.hostname:
+        raise InputError(f"{url!r} is not the URL of an endpoint: {_HOW_TO_NAME}")
     if not model.strip():
-        raise InputError(f"{name!r} names no model: {_HOW}")
-    return Address(url.rstrip("/"), model, key_variable or default)
+        raise InputError(f"{name!r} names no model: {_HOW_TO_NAME}")
+    return Address(url.rstrip("/"), model, key_variable or default_variable)
 
 
-class Secret:  # no message, repr or traceback shows it
+class Secret:
+    """A key that no message, repr or traceback shows."""
+
     __slots__ = ("_value",)
 
     def __init__(self, value: str) -> None:
@@ -93,7 +119,7 @@ class Secret:  # no message, repr or traceback shows it
         return self._value
 
     def removed_from(self, text: str) -> str:
-        """Replace the key in a text, however it is written: servers repeat it in their messages."""
+        """Replace the key in a text, in every spelling that servers use when they repeat it."""
         spellings = (
             self._value,
             quote(self._value, safe=""),
@@ -104,13 +130,14 @@ class Secret:  # no message, repr or traceback shows it
         )
         for spelling in filter(None, dict.fromkeys(spellings)):
             pattern = re.escape(spelling)
-            if len(spelling) < _SHORTEST_REMOVED:
+            if len(spelling) < _SHORTEST_KEY_IN_WORDS:
                 pattern = rf"(?<!\w){pattern}(?!\w)"
             text = re.sub(pattern, "[key]", text, flags=re.IGNORECASE)
         return text
 
 
 def key_missing(address: Address) -> ModelError:
+    """Return the error to raise if a server needs a key and there is none."""
     return ModelError(
         f"{address.name} needs a key, and the environment variable {address.key_variable} is empty: "
         f"set it (export {address.key_variable}=...), or name another variable (--set key-variable=NAME)"
@@ -118,6 +145,11 @@ def key_missing(address: Address) -> ModelError:
 
 
 def key_of(address: Address) -> Secret:
+    """Return the key for a server; empty if there is none.
+
+    Raises:
+        ModelError: OpenAI needs a key and there is none, or it has characters that no key has.
+    """
     value = os.environ.get(address.key_variable, "").strip()
     if not value and address.base_url == _OPENAI_URL:
         raise key_missing(address)

@@ -30,7 +30,7 @@ class Answer:
     Attributes:
         vectors: shape (n, d); rows of NaN for the texts in `problems`.
         tokens: tokens that the server counted; None if it sent no possible number.
-        problems: what is wrong with the vector of a text, by the place of the text.
+        problems: what is wrong with the vector of a text, by the position of the text in the request.
     """
 
     vectors: NDArray[np.float32]
@@ -67,28 +67,28 @@ def read_answer(content: str | bytes, count: int) -> Answer:
         raise ValueError(f"{len(body.data)} vectors for {count} texts")
     rows: dict[int, NDArray[np.float32]] = {}
     problems: dict[int, str] = {}
-    for place, item in zip(_places(body.data), body.data, strict=True):
+    for position, item in zip(_positions(body.data), body.data, strict=True):
         try:
-            rows[place] = _vector(item.embedding)
+            rows[position] = _vector(item.embedding)
         except ValueError as error:
-            problems[place] = str(error)
+            problems[position] = str(error)
     if not rows:
         raise ValueError(next(iter(problems.values()), "no vectors"))
     lengths = {len(row) for row in rows.values()}
     if len(lengths) > 1:
         raise ValueError(f"vectors of {min(lengths)} and of {max(lengths)} components")
     vectors = np.full((count, lengths.pop()), np.nan, np.float32)
-    for place, row in rows.items():
-        vectors[place] = row
+    for position, row in rows.items():
+        vectors[position] = row
     return Answer(vectors, _counted(body.usage), problems)
 
 
-def _places(items: Sequence[_Item]) -> list[int]:
-    """Return the place of each item's text in the request.
+def _positions(items: Sequence[_Item]) -> list[int]:
+    """Return the position of each item's text in the request.
 
     Servers differ in how they number vectors: some leave every index out, some leave out only the index 0
-    (because their JSON library drops zeros), some write 0 for all, and some count from 1. An index that is
-    missing is the place of the item, unless that is taken and only one place is left.
+    (because their JSON library drops zeros), some write 0 for all, and some count from 1. A missing index is
+    the position of the item, unless that is taken and only one position is free.
 
     Raises:
         ValueError: the indices leave open which vector belongs to which text.
@@ -96,21 +96,21 @@ def _places(items: Sequence[_Item]) -> list[int]:
     count = len(items)
     in_order = list(range(count))
     indices = [_index(item.index) for item in items]
-    given = [index for index in indices if index is not None]
+    numbers = [index for index in indices if index is not None]
     # A constant says nothing about the order, and a single vector needs no index.
-    if len(set(given)) <= 1 and len(given) in (0, count):
+    if len(set(numbers)) <= 1 and len(numbers) in (0, count):
         return in_order
-    if len(given) == count and sorted(given) == list(range(1, count + 1)):
-        return [index - 1 for index in given]
-    filled = [place if index is None else index for place, index in enumerate(indices)]
-    if len(given) == count - 1:
-        unused = set(in_order) - set(given)
-        if len(unused) == 1:
-            (last,) = unused
-            filled = [last if index is None else index for index in indices]
-    if sorted(filled) != in_order:
+    if len(numbers) == count and sorted(numbers) == list(range(1, count + 1)):
+        return [number - 1 for number in numbers]
+    positions = [position if index is None else index for position, index in enumerate(indices)]
+    if len(numbers) == count - 1:
+        free_positions = set(in_order) - set(numbers)
+        if len(free_positions) == 1:
+            (free_position,) = free_positions
+            positions = [free_position if index is None else index for index in indices]
+    if sorted(positions) != in_order:
         raise ValueError("vectors whose indices do not match the texts")
-    return filled
+    return positions
 
 
 def _index(value: Any) -> int | None:
@@ -148,6 +148,7 @@ def _vector(embedding: str | list[float | None] | None) -> NDArray[np.float32]:
 
 
 def _counted(usage: Any) -> int | None:
+    """Return the number of tokens that the server counted; None if it sent no possible number."""
     if not isinstance(usage, dict):
         return None
     for name in ("prompt_tokens", "total_tokens"):
@@ -158,6 +159,7 @@ def _counted(usage: Any) -> int | None:
 
 
 def is_web_page(content: str | bytes) -> bool:
+    """Whether a body is HTML or XML."""
     text = content if isinstance(content, str) else content[:64].decode("utf-8", "replace")
     return text.lstrip()[:1] == _MARKUP
 
@@ -178,7 +180,10 @@ def error_message(content: str | bytes) -> tuple[bool, str]:
 
 
 def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
-    """Read Retry-After, in seconds or as a date, or the header in milliseconds that some servers send."""
+    """Return after how many seconds the server wants to be asked again; None if it does not say.
+
+    Retry-After is a number of seconds or a date. Some servers send a header in milliseconds instead.
+    """
     for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         value = headers.get(name)
         if value is None:

@@ -18,8 +18,8 @@ from stickytoken.errors import RunError
 from stickytoken.machine import cache_folder
 
 _FILE = "answers.sqlite"
-# Values in one SQL query; SQLite allows 999 in old versions.
-_QUERIED = 500
+# Number of values in one SQL query. Old versions of SQLite allow 999.
+_VALUES_IN_QUERY = 500
 # Raised when the meaning of a table changes. Version 0 stored a refused text as a vector of zeros.
 _VERSION = 1
 _TABLES = """
@@ -31,16 +31,16 @@ _WITHOUT_ZEROS = "DELETE FROM answers WHERE vector = zeroblob(length(vector))"
 
 
 class Answers:
-    """A cache for several threads and processes: one SQLite file outside of runs.
+    """The cache of one model, for several threads and processes.
 
-    It holds hashes of texts with their vectors, hashes of texts that the server does not embed with its
-    reason, and what was found out about the server. It holds no text and no key.
+    It holds the vectors of texts, the reasons for which the server refused texts, and what was found out
+    about the server. Texts are stored as hashes, and keys not at all.
     """
 
     def __init__(self, address: Address, dimensions: int | None) -> None:
-        whole = f"{address.base_url}\0{address.model}\0{dimensions}"
+        identity = f"{address.base_url}\0{address.model}\0{dimensions}"
         stem = re.sub(r"[^A-Za-z0-9._]+", "-", address.model).strip("-.")[:60]
-        name = f"{stem or 'model'}-{hashlib.sha256(whole.encode()).hexdigest()[:12]}"
+        name = f"{stem or 'model'}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
         self.folder = cache_folder().expanduser() / "endpoints" / name
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
@@ -64,10 +64,12 @@ class Answers:
             connection.execute("INSERT OR REPLACE INTO refusals VALUES (?, ?)", (_key(text), reason))
 
     def fact(self, name: str) -> str | None:
+        """Return what was noted about the server under a name."""
         rows = self._read("SELECT value FROM facts WHERE name = ?", [name])
         return str(rows[0][0]) if rows else None
 
     def note(self, name: str, value: str) -> None:
+        """Note something about the server under a name."""
         with self._used() as connection, connection:
             connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
@@ -82,14 +84,14 @@ class Answers:
                 self._connection = None
 
     def _select(self, query: str, texts: Sequence[str]) -> dict[str, Any]:
-        """Return the values that a query finds for texts; it ends with ``IN``."""
+        """Return the values that a query finds, by text. The query ends with ``IN``."""
         by_key = {_key(text): text for text in texts}
         keys = list(by_key)
         values: dict[str, Any] = {}
-        for start in range(0, len(keys), _QUERIED):
-            part = keys[start : start + _QUERIED]
-            marks = ",".join("?" * len(part))  # marks only, no value
-            for key, value in self._read(f"{query} ({marks})", part):
+        for start in range(0, len(keys), _VALUES_IN_QUERY):
+            queried_keys = keys[start : start + _VALUES_IN_QUERY]
+            placeholders = ",".join("?" * len(queried_keys))  # no value is part of the SQL
+            for key, value in self._read(f"{query} ({placeholders})", queried_keys):
                 values[by_key[key]] = value
         return values
 
@@ -101,6 +103,7 @@ class Answers:
 
     @contextmanager
     def _used(self) -> Iterator[sqlite3.Connection]:
+        """Yield the connection to one thread at a time, and explain errors of SQLite."""
         with self._lock:
             try:
                 if self._connection is None:

@@ -1,4 +1,4 @@
-"""The client of a model behind an endpoint: one request at a time, what can go wrong, and what it costs."""
+"""Send one request to the server of a model: what can go wrong, when to try again, and what it costs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.endpoint import Address, EndpointOptions, key_missing, key_of
 from stickytoken.encoders.endpoint._answers import (
-    Answer,
     error_message,
     is_web_page,
     read_answer,
@@ -48,6 +47,8 @@ _MOST_UNREACHED = 2
 
 
 class Failure(Enum):
+    """Why a request failed that may succeed later."""
+
     REFUSED = auto()  # the server said that it cannot answer now
     WEB_PAGE = auto()  # of a server in maintenance, or of one that is no API
     UNREACHED = auto()  # nobody was there to take the request
@@ -57,25 +58,35 @@ class Failure(Enum):
 
 
 class TemporaryError(Exception):
-    """A request that failed, and may succeed when it is sent again."""
+    """A request that failed, and may succeed when it is sent again.
+
+    Attributes:
+        failure: the kind of failure.
+        wait: seconds after which the server wants to be asked again.
+        unreachable: whether no answer came.
+        busy: whether the server says that it is busy, and not that it is broken.
+        too_many: whether the server has too much to do for any request.
+        paid: whether the server may have computed an answer, and count it.
+    """
 
     def __init__(
         self, reason: str, failure: Failure, status: int | None = None, wait: float | None = None
     ) -> None:
         super().__init__(reason)
         self.failure = failure
-        self.wait = wait  # seconds after which the server wants to be asked again
+        self.wait = wait
         self.unreachable = failure in (Failure.UNREACHED, Failure.LATE, Failure.LOST)
-        self.busy = status in _TEMPORARY | _TOO_MANY  # and not broken
+        self.busy = status in _TEMPORARY | _TOO_MANY
         self.too_many = status in _TOO_MANY
-        # The server may have computed an answer, and count it.
         self.paid = failure in (Failure.LATE, Failure.LOST, Failure.UNUSABLE)
 
 
 class RefusedError(Exception):
     """The server will never answer a request with these texts.
 
-    `for_all` is the error to raise if it refuses other texts as well: of a key or of the model's name.
+    Attributes:
+        for_all: the error to raise if the server refuses all other texts as well, because the key or the name
+            of the model is wrong; None if the error says nothing of other texts.
     """
 
     def __init__(self, reason: str, for_all: ModelError | None = None) -> None:
@@ -111,19 +122,29 @@ def request_forms(dimensions: int | None) -> Iterator[RequestForm]:
 
 
 def price(tokens: float, price_per_million: float | None) -> float | None:
+    """Return what tokens cost; None without a price."""
     return None if price_per_million is None else tokens * price_per_million / 1e6
 
 
 @dataclass
 class Spending:
-    """What this process spends: each attempt is reserved, and then answered or failed."""
+    """What this process spends. Each attempt reserves its cost, and then has succeeded or failed.
+
+    Attributes:
+        price_per_million: price of a million tokens; None if it is unknown.
+        limit: largest sum to spend; None is no limit.
+        requests: number of requests that were answered.
+        tokens: number of tokens that are paid for, as the server counts them.
+        pending: number of tokens that are expected of requests in flight.
+        excess: largest ratio of what the server counted for a request to what was expected, from 1.
+    """
 
     price_per_million: float | None = None
     limit: float | None = None
-    requests: int = 0  # answered
-    tokens: int = 0  # paid for, as the server counts them
-    pending: float = 0.0  # tokens expected of requests in flight
-    excess: float = 1.0  # how many times more the server counted than was expected, at most
+    requests: int = 0
+    tokens: int = 0
+    pending: float = 0.0
+    excess: float = 1.0
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     @property
@@ -131,6 +152,11 @@ class Spending:
         return price(self.tokens, self.price_per_million)
 
     def reserve(self, tokens: float) -> None:
+        """Reserve the cost of a request.
+
+        Raises:
+            RunError: with this request, the limit could be exceeded.
+        """
         with self._lock:
             cost = price(self.tokens + (self.pending + tokens) * self.excess, self.price_per_million)
             if self.limit is not None and cost is not None and cost > self.limit:
@@ -142,6 +168,7 @@ class Spending:
             self.pending += tokens
 
     def answered(self, reserved: float, tokens: int) -> None:
+        """Replace what was reserved for a request by what it cost."""
         with self._lock:
             self.requests += 1
             self.pending -= reserved
@@ -149,6 +176,7 @@ class Spending:
             self.excess = max(self.excess, tokens / max(1.0, reserved))
 
     def failed(self, reserved: float, paid: bool) -> None:
+        """Free what was reserved for a request, unless the server may count it all the same."""
         with self._lock:
             self.pending -= reserved
             if paid:
@@ -157,14 +185,24 @@ class Spending:
 
 @dataclass
 class Attempts:
-    """Failed attempts at one request, and when to try again."""
+    """Failed attempts at one request, and when to try again.
 
-    patience: float  # seconds for which it may fail
-    most: int | None = None  # failures, refusals of a busy server apart; fewer where no server answers
+    Attributes:
+        patience: seconds for which the request may fail.
+        limit: number of failures after which to give up, without those of a busy server; None is no limit.
+            Where no server answers, fewer are enough.
+        failed: number of failures.
+        counted: number of failures without those of a busy server.
+        unreached: number of failures without an answer.
+        since: time of the first failure, on the monotonic clock.
+    """
+
+    patience: float
+    limit: int | None = None
     failed: int = 0
     counted: int = 0
     unreached: int = 0
-    since: float | None = None  # on the monotonic clock
+    since: float | None = None
 
     def pause_after(self, error: TemporaryError, now: float) -> float | None:
         """Note a failure. Return the seconds until the next attempt, or None to give up."""
@@ -175,25 +213,26 @@ class Attempts:
             self.unreached += 1
         if self.since is None:
             self.since = now
-        if self.most is not None:
-            too_many_failures = self.counted >= self.most or self.unreached >= _MOST_UNREACHED
+        if self.limit is not None:
+            too_many_failures = self.counted >= self.limit or self.unreached >= _MOST_UNREACHED
             if too_many_failures or error.failure is Failure.WEB_PAGE:
                 return None
         pause = self._pause(error.wait)
         return None if now + pause - self.since > self.patience else pause
 
-    def _pause(self, asked_for: float | None) -> float:
-        """Return what the server asks for and a little more, or a random pause that grows."""
+    def _pause(self, requested: float | None) -> float:
+        """Return what the server requests and a little more, or a random pause that grows."""
         jitter = random.SystemRandom()
         longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self.failed, _MOST_DOUBLED))
         pause = 0.0
-        if asked_for is not None:
-            pause = asked_for + jitter.uniform(0.0, 0.1 * min(asked_for, longest) + 0.01)
-        if asked_for is None or self.failed > _TRUSTED_WAITS:
+        if requested is not None:
+            pause = requested + jitter.uniform(0.0, 0.1 * min(requested, longest) + 0.01)
+        if requested is None or self.failed > _TRUSTED_WAITS:
             pause = max(pause, jitter.uniform(longest / 2, longest))
         return pause
 
     def why_given_up(self, last: TemporaryError) -> str:
+        """Say why the request was given up after its last failure, with the server as the subject."""
         if self.failed == 1 and last.wait is not None and last.wait > self.patience:
             longer = f"longer than the {self.patience:,.0f} s allowed"
             return f"asks to wait for {last.wait:,.0f} s, {longer} ({last})"
@@ -202,17 +241,47 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    vectors: NDArray[np.float32]  # shape (n, d); NaN for the texts in `problems`
-    tokens: int | None  # if the server counts them
+    """The answer to one or more requests.
+
+    Attributes:
+        vectors: shape (n, d); rows of NaN for the texts in `problems`.
+        tokens: tokens that the server counted; None if it does not count them.
+        seconds: how long the server took.
+        problems: what is wrong with the vector of a text, by the position of the text.
+    """
+
+    vectors: NDArray[np.float32]
+    tokens: int | None
     seconds: float
     problems: Mapping[int, str] = field(default_factory=dict)
 
 
-class Client:
-    """Sends one request and turns whatever comes back into a reply or an error of this module."""
+def as_one(replies: Sequence[Reply]) -> Reply:
+    """Return the answers to several requests as one, if none of them has problems."""
+    counts = [reply.tokens for reply in replies if reply.tokens is not None]
+    return Reply(
+        vectors=np.concatenate([reply.vectors for reply in replies]),
+        tokens=sum(counts) if len(counts) == len(replies) else None,
+        seconds=sum(reply.seconds for reply in replies),
+    )
 
-    # `openai` could retry by itself. It waits without being interruptible, does not tell the other threads
-    # that the server is busy, and hides failed attempts that are paid for, which would break `max_cost`.
+
+class Client:
+    """Sends one request and turns whatever comes back into a reply or an error of this module.
+
+    It does not let `openai` retry. Waits of `openai` cannot be interrupted, the other threads would not learn
+    that the server is busy, and failed attempts that are paid for would be hidden, which breaks `max_cost`.
+
+    Attributes:
+        address: of the server, and the name of the model.
+        options: how to use the server.
+        spending: what this process spends.
+        form: form of the requests.
+        held_until: time before which no request is sent, on the monotonic clock. A server that is too busy
+            for one request is too busy for all.
+        last_answer: time of the last answer, on the monotonic clock.
+        given_up: number of texts for which the server gave no vector, by its reason.
+    """
 
     def __init__(self, address: Address, options: EndpointOptions, spending: Spending) -> None:
         self._key = key_of(address)
@@ -233,10 +302,8 @@ class Client:
             ),
         )
         weakref.finalize(self, self._api.close)  # or its connections stay open until they are collected
-        # On the monotonic clock: a server that is too busy for one request is for all.
         self.held_until = 0.0
         self.last_answer = 0.0
-        # Texts for which the server gave no vector, by its reason.
         self.given_up: Counter[str] = Counter()
 
     def request(self, texts: Sequence[str], reserved: float, *, counts_tokens: bool = True) -> Reply:
@@ -245,13 +312,13 @@ class Client:
         Args:
             texts: texts of the request.
             reserved: tokens that it is expected to cost.
-            counts_tokens: pay what the server counts, and not what was expected.
+            counts_tokens: whether it costs what the server counts, and not what was expected.
 
         Raises:
             TemporaryError: it may succeed later.
             RefusedError: the server does not take these texts.
             ModelError: no request will succeed.
-            RunError: it would exceed the largest sum.
+            RunError: it could exceed the largest sum to spend.
         """
         self.spending.reserve(reserved)
         try:
@@ -271,15 +338,10 @@ class Client:
         form = self.form
         if form.as_list or len(texts) == 1:
             return self._send_together(texts, form)
-        replies = [self._send_together([text], form) for text in texts]
-        counts = [reply.tokens for reply in replies]
-        return Reply(
-            np.concatenate([reply.vectors for reply in replies]),
-            None if None in counts else sum(count or 0 for count in counts),
-            sum(reply.seconds for reply in replies),
-        )
+        return as_one([self._send_together([text], form) for text in texts])
 
     def _send_together(self, texts: Sequence[str], form: RequestForm) -> Reply:
+        """Send texts in one request; the errors are those of `request`."""
         body: dict[str, Any] = {
             "model": self.address.model,
             "input": list(texts) if form.as_list else texts[0],
@@ -302,7 +364,7 @@ class Client:
         if is_web_page(content):
             raise TemporaryError("a web page instead of an answer", Failure.WEB_PAGE)
         try:
-            answer: Answer = read_answer(content, len(texts))
+            answer = read_answer(content, len(texts))
         except ValueError as error:
             is_error, message = error_message(content)  # some servers send errors with status 200
             reason = self._shown(message if is_error else str(error))
@@ -310,12 +372,13 @@ class Client:
         return Reply(answer.vectors, answer.tokens, seconds, answer.problems)
 
     def refused(self, reason: object) -> ModelError:
+        """Return the error to raise if the server refuses all requests."""
         return ModelError(
             f"{self.address.name}: the server refuses the request ({reason}): check the model and the options"
         )
 
     def other_url(self) -> str | None:
-        """Say how the URL of an API usually ends, unless this one does."""
+        """Say how the URL of an API usually ends; None if this one ends so."""
         usual = self.address.base_url.removesuffix("/embeddings").removesuffix("/v1") + "/v1"
         if usual == self.address.base_url:
             return None
@@ -345,21 +408,19 @@ class Client:
         if status in (401, 403):
             if not self._key:
                 return RefusedError(reason, key_missing(self.address))
-            return RefusedError(
-                reason,
-                ModelError(
-                    f"{name}: the server refuses the key in the environment variable "
-                    f"{self.address.key_variable} ({reason}): set the right one, or name another variable "
-                    "(--set key-variable=NAME)"
-                ),
+            wrong_key = ModelError(
+                f"{name}: the server refuses the key in the environment variable "
+                f"{self.address.key_variable} ({reason}): set the right one, or name another variable "
+                "(--set key-variable=NAME)"
             )
+            return RefusedError(reason, wrong_key)
         if status in (404, 405):
             advice = self.other_url() or "check the name of the model and the URL"
-            return RefusedError(
-                reason, ModelError(f"{name}: the server knows no such model or path ({reason}): {advice}")
-            )
+            wrong_name = ModelError(f"{name}: the server knows no such model or path ({reason}): {advice}")
+            return RefusedError(reason, wrong_name)
         return RefusedError(reason)
 
     def _shown(self, text: str) -> str:
+        """Return the beginning of a server's message in one line, without the key."""
         line = " ".join(self._key.removed_from(text).split())
         return line if len(line) <= _SHOWN_REASON else line[: _SHOWN_REASON - 1] + "…"

@@ -24,14 +24,14 @@ from stickytoken.encoders.endpoint._client import (
 from stickytoken.encoders.text_encoder import SENTINELS
 from stickytoken.errors import ModelError
 
-# Requests in flight: enough to hide most of the waiting, and few enough for small servers.
+# Number of requests in flight: enough to hide most of the waiting, and few enough for small servers.
 _AT_ONCE = 4
-# Seconds to wait for answers that are on their way after an interrupt or an error: they are paid for.
+# Seconds to wait, after an interrupt or an error, for answers that are on their way: they are paid for.
 _GRACE = 5.0
-# How often a thread that waits looks whether it must end, in seconds.
+# Seconds between two looks of the waiting thread at whether it must end.
 _WATCHED_EVERY = 0.2
 
-# A text that the server has answered, or nothing works.
+# A text that the server has answered, because it is one of the fixed texts.
 _CONTROL = SENTINELS[1:2]
 # A batch is split once it has failed this often and the server answers other texts. Busy servers refuse at
 # random, so they get more attempts. The half of a split batch is under suspicion already.
@@ -55,6 +55,8 @@ class _OverError(Exception):
 
 
 class _Control(Enum):
+    """What became of the control text."""
+
     ANSWERED = auto()
     FAILED = auto()
     REFUSED = auto()
@@ -62,21 +64,32 @@ class _Control(Enum):
 
 
 @dataclass(eq=False)
-class _Part:
-    """Texts of one request, and how it has fared."""
+class _Request:
+    """Texts of one request, and how it has fared.
+
+    Attributes:
+        texts: the texts.
+        attempts: failed attempts, and when to try again.
+        is_half: whether it is part of a batch that failed although the server answers other texts.
+        once: whether one failure is enough to give up, because the text failed in an earlier session.
+        failures: number of failures.
+        controls: number of control texts that the server answered right after a failure.
+        failed_since: time of the first failure, on the monotonic clock.
+    """
 
     texts: tuple[str, ...]
     attempts: Attempts
-    is_half: bool = False  # of a batch that failed although the server answers other texts
-    once: bool = False  # failed in an earlier session, so one failure is enough
+    is_half: bool = False
+    once: bool = False
     failures: int = 0
-    controls: int = 0  # other texts that the server answered right after a failure
-    failed_since: float | None = None  # on the monotonic clock
+    controls: int = 0
+    failed_since: float | None = None
 
-    def halves(self, patience: float) -> list[_Part]:
+    def halves(self, patience: float) -> list[_Request]:
+        """Return two requests with half of the texts each."""
         middle = len(self.texts) // 2
         return [
-            _Part(texts, Attempts(patience), is_half=True, failed_since=self.failed_since)
+            _Request(texts, Attempts(patience), is_half=True, failed_since=self.failed_since)
             for texts in (self.texts[:middle], self.texts[middle:])
         ]
 
@@ -90,7 +103,8 @@ class Sender:
         expected_tokens: what the server will count for texts.
         counts_tokens: whether the server counts tokens.
         keep: called with the vectors of each answer, from several threads.
-        without_vector: called with a text that the server does not embed, and why; None ends everything.
+        without_vector: called with a text that the server does not embed, and why; if it is None, such a text
+            raises an error.
         waits: called with the reason and the seconds of a pause of a second or more.
     """
 
@@ -113,7 +127,7 @@ class Sender:
 
         Raises:
             ModelError: the server answers no text, or refuses one without `without_vector`.
-            RunError: the largest sum would be exceeded.
+            RunError: the largest sum to spend could be exceeded.
         """
         waiting = iter(batches)
         failures: list[Exception] = []
@@ -131,7 +145,8 @@ class Sender:
                 failures.append(error)
                 self._over.set()
 
-        # An executor joins its threads when Python exits, so that Ctrl-C would wait for a server that hangs.
+        # Not a ThreadPoolExecutor: that joins its threads when Python exits, so that Ctrl-C would wait for a
+        # server that hangs.
         threads = [
             threading.Thread(target=work, name="endpoint", daemon=True)
             for _ in range(min(_AT_ONCE, len(batches)))
@@ -152,71 +167,71 @@ class Sender:
         self._over.clear()
 
     def _answer(self, batch: Sequence[str], once: bool) -> None:
-        """Send the parts of a batch until every text has a vector or was given up."""
-        parts = [_Part(tuple(batch), Attempts(self.client.options.patience), once=once)]
-        while parts:
-            part = parts.pop()
-            parts.extend(reversed(self._attempt(part)))
+        """Send the requests of a batch until every text has a vector or was given up."""
+        requests = [_Request(tuple(batch), Attempts(self.client.options.patience), once=once)]
+        while requests:
+            request = requests.pop()
+            requests.extend(reversed(self._attempt(request)))
 
-    def _attempt(self, part: _Part) -> list[_Part]:
-        """Send one part once. Return the parts that are left to send."""
+    def _attempt(self, request: _Request) -> list[_Request]:
+        """Send one request once. Return the requests that are left to send."""
         self._pause(0.0)
         try:
-            reply = self._request(part.texts)
+            reply = self._send(request.texts)
         except RefusedError as error:
-            return self._after_refusal(part, error)
+            return self._after_refusal(request, error)
         except TemporaryError as error:
-            return self._after_failure(part, error)
-        vectors = dict(zip(part.texts, reply.vectors, strict=True))
+            return self._after_failure(request, error)
+        vectors = dict(zip(request.texts, reply.vectors, strict=True))
         if not reply.problems:
             self.keep(vectors)
             return []
-        bad_texts = [part.texts[place] for place in reply.problems]
+        bad_texts = [request.texts[position] for position in reply.problems]
         self.keep({text: vector for text, vector in vectors.items() if text not in bad_texts})
         reason = next(iter(reply.problems.values()))
-        if len(bad_texts) < len(part.texts):
-            part.is_half = True  # the server answered the others
-        part.texts = tuple(bad_texts)
-        return self._after_failure(part, TemporaryError(reason, Failure.UNUSABLE))
+        if len(bad_texts) < len(request.texts):
+            request.is_half = True  # the server answered the others
+        request.texts = tuple(bad_texts)
+        return self._after_failure(request, TemporaryError(reason, Failure.UNUSABLE))
 
-    def _request(self, texts: Sequence[str]) -> Reply:
+    def _send(self, texts: Sequence[str]) -> Reply:
         with self._tokenizing:
             reserved = self.expected_tokens(texts)
         return self.client.request(texts, reserved, counts_tokens=self.counts_tokens)
 
-    def _after_refusal(self, part: _Part, error: RefusedError) -> list[_Part]:
-        """Split a part that the server refuses, or give its text up; end if all texts are refused."""
-        if part.failed_since is None:
-            part.failed_since = time.monotonic()
-        if len(part.texts) == 1 or error.for_all is not None:
-            control = self._others_answered(part.failed_since)
+    def _after_refusal(self, request: _Request, error: RefusedError) -> list[_Request]:
+        """Split a request that the server refuses, or give its text up; end if all texts are refused."""
+        if request.failed_since is None:
+            request.failed_since = time.monotonic()
+        if len(request.texts) == 1 or error.for_all is not None:
+            control = self._others_answered(request.failed_since)
             if control is _Control.OTHER_FORM:
-                return [part]
+                return [request]
             if control is _Control.REFUSED or (error.for_all and control is not _Control.ANSWERED):
                 raise error.for_all or self.client.refused(error)
-        if len(part.texts) > 1:
-            return part.halves(self.client.options.patience)
-        self._give_up(part, str(error))
+        if len(request.texts) > 1:
+            return request.halves(self.client.options.patience)
+        self._give_up(request, str(error))
         return []
 
-    def _after_failure(self, part: _Part, error: TemporaryError) -> list[_Part]:
-        """Wait, split the part, or give its text up."""
+    def _after_failure(self, request: _Request, error: TemporaryError) -> list[_Request]:
+        """Wait, split the request, or give its text up."""
         now = time.monotonic()
-        part.failures += 1
-        if part.failed_since is None:
-            part.failed_since = now
-        several = len(part.texts) > 1
+        request.failures += 1
+        if request.failed_since is None:
+            request.failed_since = now
+        several = len(request.texts) > 1
         if several and error.failure is Failure.LATE:  # half as many are answered sooner
-            return part.halves(self.client.options.patience)
-        pause = part.attempts.pause_after(error, now)
-        if self._is_about_the_texts(part, error, out_of_patience=pause is None):
+            return request.halves(self.client.options.patience)
+        pause = request.attempts.pause_after(error, now)
+        if self._is_about_the_texts(request, error, out_of_patience=pause is None):
             if several:
-                return part.halves(self.client.options.patience)
-            self._give_up(part, str(error))
+                return request.halves(self.client.options.patience)
+            self._give_up(request, str(error))
             return []
         if pause is None:
-            why = part.attempts.why_given_up(error)
-            raise ModelError(f"{self.client.address.name} {why}: check the server, or try later; {KEPT}")
+            reason = request.attempts.why_given_up(error)
+            raise ModelError(f"{self.client.address.name} {reason}: check the server, or try later; {KEPT}")
         if error.wait is None and self.client.given_up[str(error)] >= _TEXTS_OF_A_REASON:
             pause = 0.0
         if pause >= 1:
@@ -224,32 +239,34 @@ class Sender:
         if error.too_many:
             self.client.held_until = max(self.client.held_until, time.monotonic() + pause)
         self._pause(pause)
-        return [part]
+        return [request]
 
-    def _is_about_the_texts(self, part: _Part, error: TemporaryError, *, out_of_patience: bool) -> bool:
-        """Decide whether a failure comes from the texts of a part, because the server answers others."""
+    def _is_about_the_texts(self, request: _Request, error: TemporaryError, *, out_of_patience: bool) -> bool:
+        """Decide whether a failure comes from the texts of a request, because the server answers others."""
         if error.failure is Failure.UNREACHED:
             return False
-        if part.once:
+        if request.once:
             return True
-        enough = part.failures >= _failures_before_control(part, error.busy)
+        enough = request.failures >= _failures_before_control(request, error.busy)
         if not enough and not out_of_patience:
             return False
-        if len(part.texts) > 1:
-            return self._others_answered(part.failed_since or 0.0) is _Control.ANSWERED
+        if len(request.texts) > 1:
+            return self._others_answered(request.failed_since or 0.0) is _Control.ANSWERED
         if self._control() is not _Control.ANSWERED:
             return False
-        part.controls += 1
-        return out_of_patience or part.controls >= _CONTROLS_OF_TEXT
+        request.controls += 1
+        return out_of_patience or request.controls >= _CONTROLS_OF_TEXT
 
     def _others_answered(self, since: float) -> _Control:
-        """Say whether the server has answered a text since a failure; if none, ask for one."""
-        return _Control.ANSWERED if self.client.last_answer > since else self._control()
+        """Return whether the server has answered a text since a failure; if none, send the control text."""
+        if self.client.last_answer > since:
+            return _Control.ANSWERED
+        return self._control()
 
     def _control(self) -> _Control:
-        """Ask for a text that the server has answered before, if need be with other optional fields."""
+        """Send a text that the server has answered before, with other optional fields if it is refused."""
         try:
-            self._request(_CONTROL)
+            self._send(_CONTROL)
         except TemporaryError:
             return _Control.FAILED
         except RefusedError:
@@ -257,41 +274,48 @@ class Sender:
         return _Control.ANSWERED
 
     def _control_in_other_forms(self) -> _Control:
-        used = self.client.form
+        """Send the control text in other forms; the client keeps the one that is answered."""
+        refused_form = self.client.form
         for form in request_forms(self.client.options.dimensions):
-            if form == used:
+            if form == refused_form:
                 continue
             self.client.form = form
             try:
-                self._request(_CONTROL)
+                self._send(_CONTROL)
             except (RefusedError, TemporaryError):
                 continue
             return _Control.OTHER_FORM
-        self.client.form = used
+        self.client.form = refused_form
         return _Control.REFUSED
 
-    def _give_up(self, part: _Part, reason: str) -> None:
+    def _give_up(self, request: _Request, reason: str) -> None:
+        """Report the only text of a request as one that the server does not embed."""
         if self.without_vector is None:
             raise self.client.refused(reason)
         self.client.given_up[reason] += 1
-        self.without_vector(part.texts[0], reason)
+        self.without_vector(request.texts[0], reason)
 
     def _pause(self, seconds: float) -> None:
-        """Wait for some seconds, and as long as the server is too busy for everyone."""
+        """Wait for some seconds, and as long as the server is too busy for all requests.
+
+        Raises:
+            _OverError: everything must end.
+        """
         until = time.monotonic() + seconds
         while True:
-            left = max(until, self.client.held_until) - time.monotonic()
-            if left > 0:
-                self._over.wait(left)
+            remaining = max(until, self.client.held_until) - time.monotonic()
+            if remaining > 0:
+                self._over.wait(remaining)
             if self._over.is_set():
                 raise _OverError
-            if left <= 0:
+            if remaining <= 0:
                 return
 
 
-def _failures_before_control(part: _Part, busy: bool) -> int:
-    if len(part.texts) == 1:
+def _failures_before_control(request: _Request, busy: bool) -> int:
+    """Return after how many failures of a request the control text is sent."""
+    if len(request.texts) == 1:
         return _FAILURES_OF_BUSY_TEXT if busy else _FAILURES_OF_TEXT
-    if part.is_half:
+    if request.is_half:
         return _FAILURES_OF_BUSY_HALF if busy else _FAILURES_OF_HALF
     return _FAILURES_OF_BUSY_BATCH if busy else _FAILURES_OF_BATCH

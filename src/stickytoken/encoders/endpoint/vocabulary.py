@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 from stickytoken.data import load_sentences
@@ -21,70 +19,105 @@ from stickytoken.vocabulary import RoundTripTokenizer
 
 _TIKTOKEN = "tiktoken:"
 _TIKTOKEN_SUFFIX = ".tiktoken"
-_LOADER = "load_tiktoken_bpe"
-# English text has about so many bytes per token.
+_OFFLINE = (
+    "It needs a network once: set the environment variable TIKTOKEN_CACHE_DIR to a folder, where tiktoken "
+    "then keeps its files, and take that folder along to a machine without a network"
+)
+# Bytes per token of English text, about.
 _BYTES_PER_TOKEN = 4
 _WORD = re.compile(r"[A-Za-z]+")
-# Ordinary words beside the candidates: what is normal for the model is learned from them.
+# Number of ordinary words beside the candidates, from which it is learned what is normal for the model.
 _ORDINARY_WORDS = 2000
 
 
 def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None) -> RoundTripTokenizer | None:
-    from stickytoken.data import tables
+    """Return the vocabulary of a model behind an endpoint or of a function; None if neither is passed.
 
+    Args:
+        tokenizer: an object, or a name or folder.
+        candidates: the strings to examine, or a file with one per line.
+
+    Raises:
+        InputError: both are passed, or there is no candidate.
+        ModelError: the tokenizer cannot be loaded.
+    """
     if tokenizer is not None and candidates is not None:
         raise InputError(
             "a tokenizer and candidates were passed: pass candidates only if there is no tokenizer"
         )
     if candidates is not None:
         if isinstance(candidates, (str, Path)):
-            path = Path(candidates).expanduser()
-            lines = [line.rstrip("\r") for line in tables.decode(tables.read_bytes(path), path).split("\n")]
-            candidates = [line for line in lines if line.strip()]
-            if not candidates:
-                raise InputError(f"{path} has no candidates: write one string to examine per line")
+            candidates = _candidates_in(Path(candidates).expanduser())
         vocabulary = CandidateVocabulary(list_of("strings", "candidates", candidates))
         if not vocabulary.candidate_ids:
             raise InputError("the list of candidates is empty: name at least one string to examine")
         return vocabulary
     if tokenizer is None:
         return None
-    return load_vocabulary(tokenizer) if isinstance(tokenizer, (str, Path)) else adapted(tokenizer)
+    if isinstance(tokenizer, (str, Path)):
+        return load_vocabulary(tokenizer)
+    return adapted(tokenizer)
+
+
+def _candidates_in(path: Path) -> list[str]:
+    """Return the lines of a file that are not blank."""
+    from stickytoken.data import tables
+
+    lines = tables.decode(tables.read_bytes(path), path).split("\n")
+    candidates = [line.rstrip("\r") for line in lines if line.strip()]
+    if not candidates:
+        raise InputError(f"{path} has no candidates: write one string to examine per line")
+    return candidates
 
 
 def names_tiktoken(source: str | Path) -> bool:
-    """Whether the source is a tokenizer of tiktoken, by name or in a file, and so no model."""
+    """Whether the source is a tokenizer of tiktoken, and so no model."""
     return str(source).startswith(_TIKTOKEN) or Path(source).suffix == _TIKTOKEN_SUFFIX
 
 
 def load_vocabulary(source: str | Path, **options: Any) -> RoundTripTokenizer:
-    text = str(source)
-    if text.startswith(_TIKTOKEN):
-        return _Tiktoken(text.removeprefix(_TIKTOKEN), None)
-    path = Path(text).expanduser()
-    if path.suffix == _TIKTOKEN_SUFFIX:
-        if not path.is_file():
-            raise ModelError(f"no file {text!r}: pass the folder or name of a tokenizer, or tiktoken:NAME")
-        return _Tiktoken(path.stem, path)
-    if names_endpoint(text):
-        raise InputError(f"{text} is behind an endpoint, which hides its vocabulary: name its tokenizer")
+    """Load a tokenizer.
+
+    Args:
+        source: ``tiktoken:NAME``, or a folder or hub name of transformers.
+        **options: as for `load_tokenizer`.
+
+    Raises:
+        ModelError: there is no such tokenizer, or it cannot be reached.
+        InputError: the source is not a tokenizer.
+    """
+    name = str(source)
+    if name.startswith(_TIKTOKEN):
+        return _Tiktoken(name.removeprefix(_TIKTOKEN))
+    if Path(name).suffix == _TIKTOKEN_SUFFIX:
+        encoding = Path(name).stem
+        raise InputError(
+            f"{name!r} is a file of tiktoken, which holds only a part of an encoding: pass "
+            f"{_TIKTOKEN}{encoding}. {_OFFLINE}"
+        )
+    if names_endpoint(name):
+        raise InputError(f"{name} is behind an endpoint, which hides its vocabulary: name its tokenizer")
     return load_tokenizer(source, **options)
 
 
 class CandidateVocabulary:
-    """Strings to examine if the tokenizer is unpublished, and ordinary words to compare them with."""
+    """Strings to examine if the tokenizer is unpublished, and ordinary words to compare them with.
 
-    estimates = True  # the tokens of other texts, in which no copies can be counted
+    Attributes:
+        estimates: whether the tokens of other texts are only estimated, so that copies cannot be counted.
+        entries: the strings and the words, by id.
+        candidate_ids: ids of the strings.
+    """
+
+    estimates = True
 
     def __init__(self, candidates: Sequence[str]) -> None:
-        chosen = dict.fromkeys(text for text in candidates if text.strip())
-        # Without candidates, there is nothing to compare: no command needs the vocabulary.
-        texts = load_sentences().texts if chosen else ()
-        words = dict.fromkeys(word for text in texts for word in _WORD.findall(text))
-        ordinary = [word for word in words if word not in chosen][:_ORDINARY_WORDS]
-        self.entries: Mapping[int, str] = dict(enumerate([*chosen, *ordinary]))
+        strings = list(dict.fromkeys(text for text in candidates if text.strip()))
+        # Without candidates there is nothing to compare, so that no words are read.
+        words = _ordinary_words(set(strings)) if strings else []
+        self.entries: Mapping[int, str] = dict(enumerate(strings + words))
         self.special_ids: frozenset[int] = frozenset()
-        self.candidate_ids = tuple(range(len(chosen)))
+        self.candidate_ids = tuple(range(len(strings)))
         self._ids = {text: token_id for token_id, text in self.entries.items()}
 
     @cached_property
@@ -95,42 +128,54 @@ class CandidateVocabulary:
         return ["".join(self.entries.get(token_id, "\ufffd") for token_id in row) for row in ids]
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        unknown = len(self.entries)
-        return [
-            [self._ids[text]]
-            if text in self._ids
-            else [unknown] * -(-len(text.encode("utf-8", "surrogatepass")) // _BYTES_PER_TOKEN)
-            for text in texts
-        ]
+        """Return the id of a text that is an entry; for another, as many unknown ids as it may have."""
+        unknown_id = len(self.entries)
+        rows: list[list[int]] = []
+        for text in texts:
+            if text in self._ids:
+                rows.append([self._ids[text]])
+            else:
+                bytes_of_text = len(text.encode("utf-8", "surrogatepass"))
+                rows.append([unknown_id] * -(-bytes_of_text // _BYTES_PER_TOKEN))
+        return rows
+
+
+def _ordinary_words(excluded: Collection[str]) -> list[str]:
+    """Return the first words of the packaged sentences."""
+    words: dict[str, None] = {}
+    for text in load_sentences().texts:
+        words.update(dict.fromkeys(_WORD.findall(text)))
+    return [word for word in words if word not in excluded][:_ORDINARY_WORDS]
 
 
 class _Tiktoken:
-    def __init__(self, name: str, path: Path | None) -> None:
+    """An encoding of tiktoken."""
+
+    def __init__(self, name: str) -> None:
         require_package("tiktoken", f"the encoding {name!r}", "endpoint")
         import tiktoken
         from tiktoken.registry import list_encoding_names
 
-        if name not in (known := list_encoding_names()):
-            raise ModelError(f"tiktoken has no encoding {name!r}: use one of {', '.join(sorted(known))}")
+        names = list_encoding_names()
+        if name not in names:
+            raise ModelError(f"tiktoken has no encoding {name!r}: use one of {', '.join(sorted(names))}")
         try:
-            self._encoding: Any = _of_file(name, path) if path else tiktoken.get_encoding(name)
-        except (OSError, ValueError) as error:  # requests raises children of OSError
-            if _is_one_file(name):
-                advice = f"without a network, pass its file, {name}{_TIKTOKEN_SUFFIX}"
-            else:
-                advice = "it needs a network once, and is then kept in the folder TIKTOKEN_CACHE_DIR"
-            raise ModelError(f"tiktoken cannot load {name!r} ({type(error).__name__}): {advice}") from error
+            self._encoding = tiktoken.get_encoding(name)
+        except (OSError, ValueError) as error:  # errors of requests are children of OSError
+            raise ModelError(
+                f"tiktoken cannot load {name!r} ({type(error).__name__}): check the network. {_OFFLINE}"
+            ) from error
 
     @cached_property
     def entries(self) -> Mapping[int, str]:
-        found = {}
+        entries: dict[int, str] = {}
         for token_id in range(self._encoding.n_vocab):
             try:
-                raw: bytes = self._encoding.decode_single_token_bytes(token_id)
+                token = self._encoding.decode_single_token_bytes(token_id)
             except KeyError:  # ids between the last token and the special ones
                 continue
-            found[token_id] = raw.decode("utf-8", "backslashreplace")
-        return found
+            entries[token_id] = token.decode("utf-8", "backslashreplace")
+        return entries
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
@@ -138,46 +183,13 @@ class _Tiktoken:
 
     @cached_property
     def fingerprint(self) -> str:
-        whole = hashlib.sha256(self._encoding.name.encode())
+        digest = hashlib.sha256(self._encoding.name.encode())
         for token_id, text in self.entries.items():
-            whole.update(f"{token_id}\0{text}\0".encode("utf-8", "surrogatepass"))
-        return whole.hexdigest()
+            digest.update(f"{token_id}\0{text}\0".encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
 
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
         return [self._encoding.decode(list(row)) for row in ids]
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         return [list(row) for row in self._encoding.encode_ordinary_batch(list(texts), num_threads=1)]
-
-
-def _is_one_file(name: str) -> bool:
-    from tiktoken_ext import openai_public
-
-    constructor = openai_public.ENCODING_CONSTRUCTORS.get(name)
-    return constructor is not None and _LOADER in constructor.__code__.co_names
-
-
-def _of_file(name: str, path: Path) -> Any:
-    import tiktoken
-    from tiktoken_ext import openai_public
-
-    if not _is_one_file(name):
-        raise ModelError(
-            f"{name!r} is not an encoding that is one file: use {_TIKTOKEN}{name} with a network, which "
-            "keeps what it needs in the folder TIKTOKEN_CACHE_DIR"
-        )
-    constructor = openai_public.ENCODING_CONSTRUCTORS[name]
-    try:
-        lines = [line.split() for line in path.read_bytes().splitlines() if line]
-        ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} is not a file of tiktoken ({error}): download it again") from error
-    if any(bytes([byte]) not in ranks for byte in range(256)):
-        raise ModelError(f"{path} is not the file of {name} (it lacks single bytes): download it again")
-    # The constructor calls a function of its module for the file; it gets the file at hand from another one.
-    around = {**constructor.__globals__, _LOADER: lambda *_, **__: ranks}
-    definition = FunctionType(constructor.__code__, around, name)()
-    try:
-        return tiktoken.Encoding(**{key: definition[key] for key in definition if key != "explicit_n_vocab"})
-    except (ValueError, KeyError) as error:
-        raise ModelError(f"{path} is not the file of {name} ({error}): download it again") from error

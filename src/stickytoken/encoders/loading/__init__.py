@@ -159,7 +159,7 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
             `encode_document` of sentence-transformers, or another route of its Router; None is the model's
             default route.
         tokenizer: of a model behind an endpoint or a function, which do not bring their own: an object, a
-            folder, a hub name, ``tiktoken:NAME`` or a ``.tiktoken`` file.
+            folder, a hub name or ``tiktoken:NAME``.
         candidates: in place of a tokenizer that is secret: the strings to examine, or a file of them.
         endpoint: how to use a model behind an endpoint.
 

@@ -1,0 +1,171 @@
+"""What a measurement with a model behind an endpoint will cost: it is run with made-up vectors."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.encoders import protocol
+from stickytoken.encoders.endpoint._client import price
+from stickytoken.encoders.endpoint.encoder import CHECKED_EVERY, EndpointEncoder
+from stickytoken.encoders.text_encoder import SENTINELS
+
+# Random vectors from which vectors of texts are made up: a prime number of them, and their seed.
+_RANDOM_VECTORS = 4099
+_SEED = 5
+# Weight of the random vector that tells a text from others with the same tokens in another order.
+_WEIGHT_OF_TEXT = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class CostEstimate:
+    """What a measurement will send and cost.
+
+    Attributes:
+        requests: number of requests.
+        texts: number of texts in these requests.
+        tokens: number of tokens in these requests, as the server counts them.
+        answered: number of texts that the measurement needs too, and that were answered before.
+        cost: price of the tokens; None without a price.
+        seconds: duration at the measured latency, one request at a time.
+        most: the same with everything that depends on results; None if nothing does.
+    """
+
+    requests: int
+    texts: int
+    tokens: int
+    answered: int
+    cost: float | None
+    seconds: float
+    most: CostEstimate | None = None
+
+
+class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
+    """Stands in for the encoder of an endpoint: records the texts, and makes up vectors that are not cached.
+
+    A made-up vector is the mean of one random vector per token and one of the text, so that copies of a token
+    move it as they move a real one.
+    """
+
+    def __init__(self, encoder: EndpointEncoder, uncertain: str | None = None) -> None:
+        """Stand in for an encoder.
+
+        Args:
+            encoder: the encoder of the endpoint, to which nothing is sent.
+            uncertain: name of the first stage whose texts depend on results.
+        """
+        super().__init__(encoder)
+        self._uncertain = uncertain
+        self._certain: CostEstimate | None = None
+        self._recorded: set[str] = set()
+        self._requests = 0
+        self._texts = 0
+        self._answered = 0
+        self._tokens = 0.0
+
+    def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
+        del allow_zero
+        texts = protocol.texts_of(texts)
+        if not texts:
+            return np.empty((0, self.dimension), np.float32)
+        prompt = self._encoder.prompt
+        vectors = self._encoder.answers.find([prompt + text for text in dict.fromkeys(texts)])
+        self._record(texts, vectors.keys())
+        new_texts = [text for text in texts if prompt + text not in vectors]
+        for text, ids in zip(new_texts, self._ids_of(new_texts), strict=True):
+            vectors[prompt + text] = self._made_up_vector(ids)
+        return np.stack([vectors[prompt + text] for text in texts])[:, : self._encoder.truncate_dim]
+
+    def _record(self, texts: Sequence[str], answered: Collection[str]) -> None:
+        """Count the texts that were not recorded before; `answered` are those with an answer in the cache."""
+        prompt = self._encoder.prompt
+        new_texts = [prompt + text for text in dict.fromkeys(texts) if text not in self._recorded]
+        to_send = [text for text in new_texts if text not in answered]
+        self._answered += len(new_texts) - len(to_send)
+        self._texts += len(to_send)
+        self._requests += len(self._encoder.batches(to_send))
+        self._tokens += self._encoder.counted_by_server(to_send)
+        self._recorded.update(texts)
+
+    def _ids_of(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of texts; if the tokenizer is unknown, each word stands for a token."""
+        if not getattr(self.tokenizer, "estimates", False):
+            return self.content_ids(texts)
+        rows: list[list[int]] = []
+        for text in texts:
+            words = [word.encode("utf-8", "surrogatepass") for word in text.split()]
+            rows.append([zlib.crc32(word) for word in words])
+        return rows
+
+    @property
+    def makes_up_vectors(self) -> bool:
+        """Whether some vectors were made up, so that a choice by results would mean nothing."""
+        return self._texts > 0
+
+    def reached(self, stage: str) -> None:
+        """Note that a stage begins: from the uncertain one on, what is sent depends on results."""
+        if stage == self._uncertain and self._certain is None:
+            self._certain = self._recorded_cost()
+
+    def estimate(self) -> CostEstimate:
+        """Return the cost of what was recorded."""
+        cost = self._recorded_cost()
+        if self._certain is None or self._certain.requests == cost.requests:
+            return cost
+        return replace(self._certain, most=cost)
+
+    def _recorded_cost(self) -> CostEstimate:
+        encoder = self._encoder
+        server = encoder.server
+        # The fixed texts are sent again after so many requests.
+        checks = (encoder.unchecked + self._requests) // CHECKED_EVERY if self._requests else 0
+        tokens = self._tokens + checks * encoder.counted_by_server(SENTINELS)
+        return CostEstimate(
+            requests=self._requests,
+            texts=self._texts,
+            tokens=round(tokens),
+            answered=self._answered,
+            cost=price(tokens, encoder.options.price_per_million),
+            seconds=self._requests * server.request_seconds + round(tokens) * server.token_seconds,
+        )
+
+    @cached_property
+    def _random_vectors(self) -> NDArray[np.float32]:
+        shape = (_RANDOM_VECTORS, self._encoder.server.dimension)
+        return np.random.default_rng(_SEED).standard_normal(shape, dtype=np.float32)
+
+    def _made_up_vector(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """Return a vector that depends on the ids alone.
+
+        A token has the random vector at its id, modulo their number. A text has the one at a hash of its ids,
+        counted from the end, so that it is rarely the vector of one of its tokens.
+        """
+        token_ids = np.asarray(ids, dtype=np.int64)
+        hash_of_ids = int.from_bytes(hashlib.sha256(token_ids.tobytes()).digest()[:8], "little")
+        vector_of_text = self._random_vectors[::-1][hash_of_ids % _RANDOM_VECTORS]
+        mean_of_tokens = self._random_vectors[token_ids % _RANDOM_VECTORS].mean(axis=0) if len(ids) else 0.0
+        return np.asarray(mean_of_tokens + _WEIGHT_OF_TEXT * vector_of_text, dtype=np.float32)
+
+
+def estimate_cost(
+    encoder: EndpointEncoder, measurement: Callable[[Any], object], uncertain: str | None = None
+) -> CostEstimate:
+    """Estimate what a measurement would cost, by running it without the server.
+
+    Args:
+        encoder: the encoder of the endpoint.
+        measurement: runs the measurement with the encoder that it is passed, such as
+            ``lambda dry_run: detect(dry_run, out=folder)``. It calls ``dry_run.reached(stage)`` when a stage
+            begins.
+        uncertain: name of the first stage whose texts depend on results.
+    """
+    dry_run = DryRun(encoder, uncertain)
+    measurement(dry_run)
+    return dry_run.estimate()
