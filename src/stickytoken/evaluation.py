@@ -28,6 +28,7 @@ from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals
 from stickytoken.insertion import Insertion
 from stickytoken.measurement import write_atomically
 from stickytoken.unit_vectors import Similarity
+from stickytoken.vocabulary import CandidateTokenizer
 
 __all__ = [
     "Comparison",
@@ -205,7 +206,7 @@ def _fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], 
     texts = {role: list(each) for role, each in task.texts.items()}
     try:
         words = require_words(encoder, "evaluate")
-        is_estimate = bool(getattr(words.tokenizer, "estimates", False))
+        is_estimate = isinstance(words.tokenizer, CandidateTokenizer)
     except ModelError:  # without its tokenizer, an encoder truncates or refuses long texts itself
         return texts, 0
     if is_estimate:

@@ -77,6 +77,15 @@ class EmbeddedTokenizer(RoundTripTokenizer, Protocol):
         """Rows of the embedding matrix; None if that is unknown or unlimited."""
 
 
+@runtime_checkable
+class CandidateTokenizer(Protocol):
+    """Stands in for an unpublished tokenizer: it knows candidates, and estimates the tokens of texts."""
+
+    @property
+    def candidate_ids(self) -> tuple[int, ...]:
+        """Ids of the strings to examine."""
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """The entries of a tokenizer, by ascending id.
@@ -479,7 +488,7 @@ def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: In
     for index in incomplete:
         if read_attached[index] > read_as_words[index]:
             joinings[index] = Joining.ATTACHED
-    if getattr(tokenizer, "estimates", False):
+    if isinstance(tokenizer, CandidateTokenizer):
         # Such a tokenizer cannot tell what the model reads.
         return replace(vocabulary, joinings=tuple(joinings))
     unspelled = {}

@@ -79,7 +79,7 @@ def test_a_prompt_in_front_equals_the_library(name, include_prompt, backbone):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "wanted"),
+    ("prompt", "expected_prompt"),
     [
         (None, PROMPTS["query"]),
         ("", ""),
@@ -88,12 +88,14 @@ def test_a_prompt_in_front_equals_the_library(name, include_prompt, backbone):
         ("mend: ", "mend: "),
     ],
 )
-def test_the_prompt_is_the_models_default_unless_another_is_asked_for(prompt, wanted, backbone, tmp_path):
+def test_the_prompt_is_the_models_default_unless_another_is_asked_for(
+    prompt, expected_prompt, backbone, tmp_path
+):
     library = architectures.stacked(backbone("bert"), prompts=PROMPTS, default_prompt_name="query")
     encoder = load_encoder(architectures.saved(library, tmp_path / "model"), device="cpu", prompt=prompt)
-    assert encoder.identity.prompt == wanted
-    np.testing.assert_allclose(encoder.encode(TEXTS), library.encode(TEXTS, prompt=wanted), **CLOSE)
-    assert encoder.identity == load_encoder(library, prompt=wanted).identity
+    assert encoder.identity.prompt == expected_prompt
+    np.testing.assert_allclose(encoder.encode(TEXTS), library.encode(TEXTS, prompt=expected_prompt), **CLOSE)
+    assert encoder.identity == load_encoder(library, prompt=expected_prompt).identity
 
 
 def test_an_unknown_prompt_name_is_refused_and_the_known_ones_are_named(backbone):

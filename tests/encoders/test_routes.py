@@ -1,5 +1,9 @@
 """Models with routes for queries and documents, held against `encode_query` and `encode_document`."""
 
+import json
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
@@ -51,6 +55,16 @@ def test_each_route_has_its_own_tokenizer(two_tokenizers):
         loaded = load_encoder(two_tokenizers, device="cpu", route=route).tokenizer
         assert dict(loaded.entries) == dict(load_tokenizer(two_tokenizers, route=route).entries)
     assert len(load_tokenizer(two_tokenizers, route="query").entries) < 200 < len(loaded.entries)
+
+
+def test_routes_of_the_earlier_asym_module_have_their_tokenizers(two_tokenizers, tmp_path):
+    model = Path(shutil.copytree(two_tokenizers, tmp_path / "asym"))
+    router = json.loads((model / "modules.json").read_text("utf-8"))[0]["path"]
+    (model / router / "router_config.json").rename(model / router / "config.json")
+    for route in ("query", "document"):
+        tokenizer = load_tokenizer(two_tokenizers, route=route)
+        assert dict(load_tokenizer(model, route=route).entries) == dict(tokenizer.entries)
+        assert load_encoder(model, device="cpu", route=route).dimension > 0
 
 
 def test_routes_differ_in_identity(two_tokenizers):

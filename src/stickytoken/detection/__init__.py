@@ -22,7 +22,13 @@ from stickytoken.detection import _evidence, run as runs_of, run_folder
 from stickytoken.detection.run import Run, open_run
 from stickytoken.encoders.loading import AnyModel, load_encoder, reads_texts_only, route_of
 from stickytoken.encoders.loading.resolution import EncoderSpec
-from stickytoken.encoders.protocol import Encoder, EncoderIdentity, similarity_of, without_refused_texts
+from stickytoken.encoders.protocol import (
+    Encoder,
+    EncoderIdentity,
+    capabilities_of,
+    similarity_of,
+    without_refused_texts,
+)
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import digest
@@ -31,7 +37,7 @@ from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.methods import base, probes, registry, small_search
 from stickytoken.unit_vectors import Similarity
 from stickytoken.validation import shown
-from stickytoken.vocabulary import Vocabulary, categorize, written
+from stickytoken.vocabulary import CandidateTokenizer, Vocabulary, categorize, written
 
 __all__ = ["Run", "detect", "judge", "open_run", "probe"]
 
@@ -125,9 +131,10 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     model_identity = encoder.identity  # before its tokenizer is used: the user may have changed the model
     corpus = readers.readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.insertion)
-    if tokens is None and sample is None:
+    tokenizer = encoder.tokenizer
+    if tokens is None and sample is None and isinstance(tokenizer, CandidateTokenizer):
         # A list of candidates also has ordinary words for comparison; only the candidates are measured.
-        tokens = getattr(encoder.tokenizer, "candidate_ids", None)
+        tokens = tokenizer.candidate_ids
     named = None if tokens is None else token_ids(vocabulary, tokens)
     chosen = choose_tokens(vocabulary, named, sample, settings.seed)
     restricted = tokens is not None or sample is not None
@@ -191,13 +198,14 @@ def _record(
     fingerprint = readers.corpus_fingerprint(job.corpus, method.uses_topics)
     tokens = job.tokens if job.restricted else None
     parts = identity_parts(model, name, job.settings, fingerprint, tokens)
+    capabilities = capabilities_of(encoder)
     model_record = run_folder.ModelRecord(
         name=encoder.name,
         vocabulary=len(job.vocabulary),
         available=len(job.vocabulary.available),
         device=encoder.device,
-        parameters=getattr(encoder, "parameters", None),
-        loading=_loading_record(getattr(encoder, "spec", None)),
+        parameters=capabilities.parameters,
+        loading=_loading_record(capabilities.spec),
         route=route_of(encoder),
     )
     return run_folder.RunRecord(

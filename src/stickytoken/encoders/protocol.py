@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeGuard, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from stickytoken.machine import Precision
 from stickytoken.unit_vectors import Similarity
 from stickytoken.validation import list_of, shown as described
 from stickytoken.vocabulary import RoundTripTokenizer
+
+if TYPE_CHECKING:
+    from stickytoken.encoders.loading.resolution import EncoderSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +188,40 @@ def without_refused_texts(encoder: object, choose_and_encode: Callable[[], Resul
         except EncodingError:
             if len(refused_texts(encoder)) == refused_before:
                 raise
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an encoder declares about itself. The defaults are those of an encoder that declares nothing.
+
+    Attributes:
+        noise: standard deviation of a cosine from one call to the next.
+        spec: how to load the encoder again; None if only its maker can.
+        parameters: number of weights; None if it is unknown.
+        makes_up_vectors: whether the vectors stand in for those of a server, to count what would be sent. A
+            choice by results would then mean nothing.
+    """
+
+    noise: float = 0.0
+    spec: EncoderSpec | None = None
+    parameters: int | None = None
+    makes_up_vectors: bool = False
+
+
+@runtime_checkable
+class DeclaresCapabilities(Protocol):
+    """An encoder that declares its capabilities."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The capabilities at this time."""
+
+
+def capabilities_of(encoder: object) -> Capabilities:
+    """Return the capabilities of an encoder; the defaults if it declares none."""
+    if isinstance(encoder, DeclaresCapabilities):
+        return encoder.capabilities
+    return Capabilities()
 
 
 @runtime_checkable
@@ -439,7 +476,10 @@ class EncoderWrapper(Generic[Inner_co]):
         self.name = encoder.name
         self.device = encoder.device
         self.tokenizer: RoundTripTokenizer = encoder.tokenizer
-        self.noise = float(getattr(encoder, "noise", 0.0))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(capabilities_of(self._encoder), spec=None, parameters=None)
 
     @property
     def refused_texts(self) -> Collection[str]:

@@ -22,7 +22,7 @@ from stickytoken.encoders._template import read_template
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer, vocabulary_size
 from stickytoken.encoders.compute import batches, layers, linear, prefixes
 from stickytoken.encoders.lengths import NO_LIMIT, learned_positions, readable_positions
-from stickytoken.encoders.protocol import EncoderIdentity, require_usable, shown, texts_of
+from stickytoken.encoders.protocol import Capabilities, EncoderIdentity, require_usable, shown, texts_of
 from stickytoken.encoders.text_encoder import require_components
 from stickytoken.encoders.token_table import table_rows
 from stickytoken.errors import EncodingError, InputError, ModelError
@@ -162,6 +162,10 @@ class ModelEncoder(ABC):
     def tokenizer(self) -> HuggingFaceTokenizer:
         self._follow()
         return self.entries_tokenizer
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(spec=self.spec, parameters=self.parameters)
 
     @property
     def dimension(self) -> int:

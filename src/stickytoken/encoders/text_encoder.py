@@ -16,7 +16,7 @@ from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdReader, Wo
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.unit_vectors import exact_unit_vectors
-from stickytoken.vocabulary import RoundTripTokenizer
+from stickytoken.vocabulary import CandidateTokenizer, RoundTripTokenizer
 
 # Fixed texts whose vectors identify a model that gives no fingerprint.
 SENTINELS = (
@@ -187,7 +187,7 @@ class TextEncoder:
         """Check that the model reads every text in full, where its tokenizer and its limit are known."""
         if self._model_tokenizer is None or self.max_length is None:
             return
-        if getattr(self.tokenizer, "estimates", False):  # only the server can count the tokens
+        if isinstance(self.tokenizer, CandidateTokenizer):  # only the server can count the tokens
             return
         for text, ids in zip(texts, self.content_ids(texts), strict=True):
             if not self.fits(ids):
@@ -275,7 +275,7 @@ def as_id_reader(encoder: Encoder, purpose: str) -> IdReader:
     """
     if protocol.reads_ids(encoder):
         return encoder
-    if getattr(encoder.tokenizer, "estimates", False):
+    if isinstance(encoder.tokenizer, CandidateTokenizer):
         raise ModelError(
             f"{purpose} needs the tokens of texts, and of {encoder.name} only candidates are known: "
             "detect with its tokenizer"

@@ -42,7 +42,7 @@ class Stage(Protocol):
     """One pass over tokens. Pure and self-contained.
 
     With ``carrier_texts``, the text without copies of each probe, its rows say, as ``seen``, how many copies
-    the tokenizer sees. With ``measure_all`` it measures many tokens at once.
+    the tokenizer sees.
     """
 
     @property
@@ -55,6 +55,15 @@ class Stage(Protocol):
     # The encoder input for one token, all texts or all id tuples; and its numbers from their vectors.
     def probes(self, token: Token) -> Sequence[Probe]: ...
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]: ...
+
+
+@runtime_checkable
+class BatchStage(Protocol):
+    """A stage that also measures many tokens at once, which is faster."""
+
+    def measure_all(
+        self, tokens: Sequence[Token], vectors: NDArray[np.float32]
+    ) -> Sequence[Mapping[str, Measured]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +190,9 @@ class TokenWork:
         tokens = prepared.tokens
         vectors = encode_probes(encoder, prepared.probes, stage.precision)
         unanswered = _fill_unanswered(vectors, prepared, encoder.name)
-        measure_all = getattr(stage, "measure_all", None)
         measurements: Sequence[Mapping[str, Any]]
-        if measure_all is not None:
-            measurements = measure_all(tokens, vectors)
+        if isinstance(stage, BatchStage):
+            measurements = stage.measure_all(tokens, vectors)
         else:
             by_token = np.split(vectors, np.cumsum(prepared.counts)[:-1])
             measurements = [

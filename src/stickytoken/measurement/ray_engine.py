@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import stickytoken.measurement as store
 from stickytoken.encoders.loading import load_from_spec
 from stickytoken.encoders.loading.resolution import EncoderSpec
-from stickytoken.encoders.protocol import Encoder, EncoderIdentity
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity, capabilities_of
 from stickytoken.errors import InputError, MissingExtraError, RunError, StickyTokenError
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ComputedShard, Engine, LocalEngine, P, S, Work
@@ -190,7 +190,7 @@ def ray_engine(
     encoder: Encoder, address: str | None = None, workers: int | None = None
 ) -> Iterator[RayEngine]:
     """Yield an engine whose workers, and whose own Ray instance, stop at the end of the block."""
-    spec: EncoderSpec | None = getattr(encoder, "spec", None)
+    spec = capabilities_of(encoder).spec
     if spec is None:
         raise InputError(
             f"{encoder.name} was made from a model object, which Ray workers cannot load: "

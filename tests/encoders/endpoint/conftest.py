@@ -24,15 +24,17 @@ class Served:
         return sorted(text for text in self.server.texts if text in set(texts))
 
     def encoder(self, **options) -> EndpointEncoder:
-        own = {key: options.pop(key) for key in EndpointOptions.__dataclass_fields__ if key in options}
+        endpoint_options = {
+            key: options.pop(key) for key in EndpointOptions.__dataclass_fields__ if key in options
+        }
         if "candidates" not in options:
             options.setdefault("tokenizer", self._tokenizer)
         options.setdefault("max_length", 60)
         if options["max_length"] is None:
             del options["max_length"]
-        found = load_encoder(self.name, endpoint=EndpointOptions(**own), **options)
-        assert isinstance(found, EndpointEncoder)
-        return found
+        endpoint = load_encoder(self.name, endpoint=EndpointOptions(**endpoint_options), **options)
+        assert isinstance(endpoint, EndpointEncoder)
+        return endpoint
 
 
 @pytest.fixture(autouse=True)

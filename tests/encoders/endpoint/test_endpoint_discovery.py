@@ -56,9 +56,9 @@ def test_the_longest_text_is_found_to_the_token(serve, limit, long, said):
 def test_the_noise_between_calls_is_measured(serve):
     quiet = serve().encoder()
     noisy = serve(noise=0.01).encoder()
-    assert quiet.noise < 1e-7
+    assert quiet.capabilities.noise < 1e-7
     # Both vectors of a cosine carry noise of this size in the direction of the other.
-    assert 0.003 < noisy.noise < 0.03
+    assert 0.003 < noisy.capabilities.noise < 0.03
     assert noisy.server.least_cosine < 0.9999
     assert noisy.identity != quiet.identity
     # Noise that depends on the request.

@@ -33,7 +33,7 @@ def test_it_is_an_encoder_of_texts_with_the_vectors_of_the_model(serve, encoder)
     assert is_encoder(found)
     assert not reads_ids(found)
     assert load_encoder(found) is found
-    assert (found.dimension, found.max_length, found.noise < 1e-7) == (encoder.dimension, 60, True)
+    assert (found.dimension, found.max_length, found.capabilities.noise < 1e-7) == (encoder.dimension, 60, True)
     assert found.content_ids(TEXTS) == encoder.content_ids(TEXTS)
     vectors = found.encode([*TEXTS, TEXTS[0]])
     assert vectors.dtype == np.float32
@@ -353,9 +353,9 @@ def test_choices_by_results_are_believed_once_all_vectors_are_real(serve):
 
     def measurement(stand_in):
         stand_in.encode(SENTENCES[:20])
-        assert not stand_in.makes_up_vectors
+        assert not stand_in.capabilities.makes_up_vectors
         stand_in.encode(SENTENCES[:21])
-        assert stand_in.makes_up_vectors
+        assert stand_in.capabilities.makes_up_vectors
 
     assert estimate_cost(found, measurement).answered == 20
 

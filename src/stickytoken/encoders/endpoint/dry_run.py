@@ -16,6 +16,7 @@ from stickytoken.encoders import protocol
 from stickytoken.encoders.endpoint._client import price
 from stickytoken.encoders.endpoint.encoder import CHECKED_EVERY, EndpointEncoder
 from stickytoken.encoders.text_encoder import SENTINELS
+from stickytoken.vocabulary import CandidateTokenizer
 
 # Random vectors from which vectors of texts are made up: a prime number of them, and their seed.
 _RANDOM_VECTORS = 4099
@@ -96,7 +97,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
 
     def _ids_of(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of texts; if the tokenizer is unknown, each word stands for a token."""
-        if not getattr(self.tokenizer, "estimates", False):
+        if not isinstance(self.tokenizer, CandidateTokenizer):
             return self.content_ids(texts)
         rows: list[list[int]] = []
         for text in texts:
@@ -105,9 +106,9 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         return rows
 
     @property
-    def makes_up_vectors(self) -> bool:
-        """Whether some vectors were made up, so that a choice by results would mean nothing."""
-        return self._texts > 0
+    def capabilities(self) -> protocol.Capabilities:
+        made_up = self._texts > 0  # otherwise all vectors were cached
+        return replace(super().capabilities, spec=None, makes_up_vectors=made_up)
 
     def reached(self, stage: str) -> None:
         """Note that a stage begins: from the uncertain one on, what is sent depends on results."""

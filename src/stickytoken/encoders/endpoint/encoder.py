@@ -50,7 +50,6 @@ class EndpointEncoder(TextEncoder):
         unchecked: number of requests since the fixed texts were last sent.
         before_sending: called once, before the first request.
         waits: called with the reason and the seconds of a pause of a second or more.
-        noise: standard deviation of a cosine from one call to the next.
         spec: how the encoder was loaded; None if it cannot be loaded again.
     """
 
@@ -88,7 +87,6 @@ class EndpointEncoder(TextEncoder):
         self.unchecked = CHECKED_EVERY  # so that the first request of a process is preceded by a check
         self._form = RequestForm()
         self.server = self._behaviour_of_server(max_length)
-        self.noise = self.server.noise
         components = self.server.dimension
         if truncate_dim is not None:
             require_components(truncate_dim, components, self.name)
@@ -115,6 +113,10 @@ class EndpointEncoder(TextEncoder):
     @property
     def max_length(self) -> int | None:
         return self._max_length
+
+    @property
+    def capabilities(self) -> protocol.Capabilities:
+        return protocol.Capabilities(noise=self.server.noise, spec=self.spec)
 
     @property
     def identity(self) -> protocol.EncoderIdentity:

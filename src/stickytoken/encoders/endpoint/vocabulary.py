@@ -103,13 +103,12 @@ def load_vocabulary(source: str | Path, **options: Any) -> RoundTripTokenizer:
 class CandidateVocabulary:
     """Strings to examine if the tokenizer is unpublished, and ordinary words to compare them with.
 
+    The tokens of other texts are only estimated, so that copies cannot be counted.
+
     Attributes:
-        estimates: whether the tokens of other texts are only estimated, so that copies cannot be counted.
         entries: the strings and the words, by id.
         candidate_ids: ids of the strings.
     """
-
-    estimates = True
 
     def __init__(self, candidates: Sequence[str]) -> None:
         strings = list(dict.fromkeys(text for text in candidates if text.strip()))

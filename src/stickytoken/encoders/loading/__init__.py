@@ -24,6 +24,7 @@ from stickytoken.encoders.protocol import (
     LayerChoice,
     Prompting,
     RoutedEncoder,
+    capabilities_of,
     is_encoder,
     reads_ids,
 )
@@ -711,7 +712,7 @@ def loaded_like(encoder: Encoder, folder: Path) -> IdEncoder:
     Raises:
         ModelError: the other encoder was made from a model object, so its options are unknown.
     """
-    spec: EncoderSpec | None = getattr(encoder, "spec", None)
+    spec = capabilities_of(encoder).spec
     if spec is None:
         raise ModelError(f"{encoder.name} was made from a model object: load it by name or from its folder")
     return load_from_spec(replace(spec, model=str(folder), revision=None, device=encoder.device))

@@ -217,8 +217,12 @@ def _entries(folder: Path) -> list[dict[str, Any]]:
 
 def _router(module_folder: Path) -> dict[str, Any]:
     """Return the settings of a Router; empty for another module."""
-    content = _read(module_folder / ROUTER_FILE)
-    return content if isinstance(content, dict) else {}
+    # A Router that was saved under its earlier name, Asym, has its settings in config.json.
+    for file in (ROUTER_FILE, _CONFIG_FILE):
+        settings = _read(module_folder / file)
+        if isinstance(settings, dict) and isinstance(settings.get("structure"), dict):
+            return settings
+    return {}
 
 
 def _read(path: Path) -> Any:

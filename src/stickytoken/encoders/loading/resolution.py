@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
 import logging
-import re
 import socket
 import threading
 from collections.abc import Iterator, Mapping
@@ -215,45 +215,69 @@ def require_hub(*names: str) -> None:
 
 # Characters of another library's error that a message quotes.
 _SHOWN_REASON = 300
-_MISSING = re.compile(r"^(\S+)\s*\|\s*MISSING", re.MULTILINE)
-_STYLE = re.compile(r"\x1b\[[0-9;]*m")
-# A load changes what is global: the level of a logger, and torch's random state.
+# A load changes what is global: a method of transformers, its logger, and torch's random state.
 _LOADING = threading.RLock()
 
 
 @contextmanager
 def loading_weights(source: ModelSource) -> Iterator[None]:
-    """Load a model, and refuse a checkpoint with missing tensors, except those of an unused pooler."""
-    # transformers reports them only in its log. What is random is so the same way every time.
+    """Load a model of transformers, and refuse a checkpoint that lacks tensors.
+
+    Tensors of a pooler may be missing: no vector depends on them. Whatever is random is so in the same way at
+    every load.
+
+    Raises:
+        ModelError: the model cannot be loaded, or its checkpoint lacks tensors.
+    """
     import torch
 
-    missing: list[str] = []
-    own_thread = threading.get_ident()
-
-    def others(record: logging.LogRecord) -> bool:
-        if own := record.thread == own_thread:  # collected, and not shown
-            missing.extend(_MISSING.findall(_STYLE.sub("", record.getMessage())))
-        return not own
-
-    logger = logging.getLogger("transformers.modeling_utils")
-    with _LOADING:
-        level = logger.level
-        logger.addFilter(others)
-        if not logger.isEnabledFor(logging.WARNING):
-            logger.setLevel(logging.WARNING)
-        try:
-            with explained(source, "model"), torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)
-                yield
-        finally:
-            logger.removeFilter(others)
-            logger.setLevel(level)
-    if needed := [tensor for tensor in missing if "pooler." not in tensor]:
-        more = f" and {len(needed) - 1} more" if len(needed) > 1 else ""
+    with _LOADING, _missing_tensors() as missing, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        with explained(source, "model"):
+            yield
+    needed = [name for name in missing if "pooler." not in name]
+    if needed:
+        others = f" and {len(needed) - 1} more" if len(needed) > 1 else ""
         raise ModelError(
-            f"the weights of {source.name!r} lack the tensor {needed[0]}{more}, which would be initialised "
+            f"the weights of {source.name!r} lack the tensor {needed[0]}{others}, which would be initialised "
             "at random: use a complete checkpoint"
         )
+
+
+@contextmanager
+def _missing_tensors() -> Iterator[list[str]]:
+    """Yield a list to which every model that this thread loads adds the tensors that its checkpoint lacks.
+
+    transformers returns them if it is asked for `output_loading_info`, and sentence-transformers, which calls
+    it, cannot pass that on. So each call asks for it, and returns the model alone.
+    """
+    from transformers import PreTrainedModel
+
+    missing: list[str] = []
+    loading_thread = threading.get_ident()
+    original: Any = vars(PreTrainedModel)["from_pretrained"]
+
+    @functools.wraps(original.__func__)
+    def from_pretrained(model_class: Any, *arguments: Any, **options: Any) -> Any:
+        load = functools.partial(original.__func__, model_class, *arguments, **options)
+        if threading.get_ident() != loading_thread or options.get("output_loading_info"):
+            return load()
+        model, loading_info = load(output_loading_info=True)
+        missing.extend(sorted(loading_info["missing_keys"]))
+        return model
+
+    def is_of_another_thread(record: logging.LogRecord) -> bool:
+        return record.thread != loading_thread
+
+    # transformers also reports missing tensors in its log, where nobody needs them.
+    logger = logging.getLogger("transformers.modeling_utils")
+    logger.addFilter(is_of_another_thread)
+    setattr(PreTrainedModel, "from_pretrained", classmethod(from_pretrained))  # noqa: B010 - mypy refuses it
+    try:
+        yield missing
+    finally:
+        setattr(PreTrainedModel, "from_pretrained", original)  # noqa: B010
+        logger.removeFilter(is_of_another_thread)
 
 
 @contextmanager

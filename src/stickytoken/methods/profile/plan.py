@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.encoders.mean_similarity import MeanSimilarity
-from stickytoken.encoders.protocol import Encoder, require_ids
+from stickytoken.encoders.protocol import Encoder, capabilities_of, require_ids
 from stickytoken.errors import InputError
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import probes
@@ -116,7 +116,7 @@ def make_profile_plan(
         ],
         carriers=usable.texts,
         pilots=_pilots(job),
-        call_noise=float(getattr(encoder, "noise", 0.0)),
+        call_noise=capabilities_of(encoder).noise,
     )
 
 

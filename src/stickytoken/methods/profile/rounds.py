@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import Encoder, require_ids
+from stickytoken.encoders.protocol import Encoder, capabilities_of, require_ids
 from stickytoken.insertion import Insertion, Placement, Probe, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Measured as MeasuredValue
@@ -31,6 +31,7 @@ from stickytoken.methods.profile.estimates import (
 from stickytoken.methods.profile.settings import ProfilePlanRecord, ProfileSettings
 from stickytoken.methods.statistics import Pull, carrier_contractions, fit_pull
 from stickytoken.unit_vectors import unit_vectors
+from stickytoken.vocabulary import CandidateTokenizer
 
 # Random tokens that go through all carriers. They show which few carriers stand for all, how far the screen
 # is off, and what is ordinary: with 128, the median has an error of about a tenth of the tokens' spread.
@@ -139,7 +140,7 @@ def measure_rounds(
 
 def _only_counts(encoder: Encoder) -> bool:
     """Say whether the encoder makes up vectors to count the texts of a run, for its price."""
-    return bool(getattr(encoder, "makes_up_vectors", False))
+    return capabilities_of(encoder).makes_up_vectors
 
 
 def _screening_carriers(job: Job[ProfileSettings], plan: ProfilePlanRecord, pilot: Measurements) -> list[int]:
@@ -231,7 +232,7 @@ def round_stage(
     if precision is not None:
         reader = require_ids(encoder, f"screening in {precision}").at(precision)
     every_cell = cells(settings, len(plan.carriers))
-    counts_exactly = not getattr(encoder.tokenizer, "estimates", False)
+    counts_exactly = not isinstance(encoder.tokenizer, CandidateTokenizer)
     return ProfileStage(
         name=name or step.value,
         carriers=probes.as_carriers(encoder, settings.insertion, carriers),
