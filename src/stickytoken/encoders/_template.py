@@ -85,8 +85,8 @@ def read_template(
     """
     longest = model.max_seq_length if model.max_seq_length is not None else math.inf
     samples = _SAMPLES
-    sample_lengths = [len(ids) for ids in tokenizer.encode_many([prompt + sample for sample in samples])]
-    if max(sample_lengths) + _ROOM > longest:
+    prompted_samples = [prompt + sample for sample in samples]
+    if max(map(len, tokenizer.encode_many(prompted_samples))) + _ROOM > longest:
         samples = _SHORT_SAMPLES
     if len(tokenizer.encode_many([prompt])[0]) >= longest:
         raise ModelError(f"{name}: the prompt is too long: the model reads {longest} tokens in total")
@@ -143,10 +143,10 @@ def _preprocessed(sample: str, model: SentenceTransformer, prompt: str, name: st
     return features
 
 
-def _position_of(part: tuple[int, ...], sequence: tuple[int, ...]) -> int | None:
-    """Return where `part` first begins in `sequence`; None if it does not occur."""
-    for start in range(len(sequence) - len(part) + 1):
-        if sequence[start : start + len(part)] == part:
+def _position_of(content: tuple[int, ...], sequence: tuple[int, ...]) -> int | None:
+    """Return where `content` first begins in `sequence`; None if it does not occur."""
+    for start in range(len(sequence) - len(content) + 1):
+        if sequence[start : start + len(content)] == content:
             return start
     return None
 

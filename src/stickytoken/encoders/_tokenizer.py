@@ -299,8 +299,8 @@ class HuggingFaceTokenizer:
 def adapted(tokenizer: Any) -> RoundTripTokenizer:
     """Return the tokenizer if it has the members of `RoundTripTokenizer`; otherwise wrap it."""
     if all(hasattr(tokenizer, member) for member in _ROUND_TRIP_MEMBERS):
-        own: RoundTripTokenizer = tokenizer
-        return own
+        round_trip_tokenizer: RoundTripTokenizer = tokenizer
+        return round_trip_tokenizer
     return HuggingFaceTokenizer(tokenizer)
 
 

@@ -124,13 +124,15 @@ def _unit_vectors_of_entries(encoder: Encoder, strings: list[str]) -> NDArray[np
     return exact_unit_vectors(vectors[has_vector(vectors)])
 
 
-def _estimated(encoder: Encoder, vectors: NDArray[np.float64], drawn: int, entries: int) -> MeanSimilarity:
+def _estimated(
+    encoder: Encoder, vectors: NDArray[np.float64], sample_size: int, entries: int
+) -> MeanSimilarity:
     """Estimate u from a random sample, with the standard error of a U-statistic (Hoeffding 1948).
 
     Args:
         encoder: the model, for messages.
         vectors: unit vectors of the sampled entries that can be encoded.
-        drawn: size of the sample.
+        sample_size: number of sampled entries.
         entries: size of the vocabulary.
 
     Raises:
@@ -138,11 +140,13 @@ def _estimated(encoder: Encoder, vectors: NDArray[np.float64], drawn: int, entri
     """
     count = len(vectors)
     if count < 2:
-        raise EncodingError(f"{encoder.name}: of {drawn:,} random vocabulary entries, {count} can be encoded")
+        raise EncodingError(
+            f"{encoder.name}: of {sample_size:,} random vocabulary entries, {count} can be encoded"
+        )
     mean = vectors.mean(axis=0)
     between_entries = (count * float(mean @ mean) - 1) / (count - 1)
     value = between_entries + (1 - between_entries) / entries  # each entry is also paired with itself
     spread = float((vectors @ mean).std(ddof=1))
     error = 2 * spread * np.sqrt((1 - count / entries) / count)
     covariance = vectors.T @ vectors / count - np.outer(mean, mean)
-    return MeanSimilarity(value, count, drawn - count, float(error), isoscore(covariance))
+    return MeanSimilarity(value, count, sample_size - count, float(error), isoscore(covariance))

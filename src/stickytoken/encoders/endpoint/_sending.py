@@ -220,12 +220,12 @@ class Sender:
         request.failures += 1
         if request.failed_since is None:
             request.failed_since = now
-        several = len(request.texts) > 1
-        if several and error.failure is Failure.LATE:  # half as many are answered sooner
+        has_several_texts = len(request.texts) > 1
+        if has_several_texts and error.failure is Failure.LATE:  # half as many are answered sooner
             return request.halves(self.client.options.patience)
         pause = request.attempts.pause_after(error, now)
         if self._is_about_the_texts(request, error, out_of_patience=pause is None):
-            if several:
+            if has_several_texts:
                 return request.halves(self.client.options.patience)
             self._give_up(request, str(error))
             return []

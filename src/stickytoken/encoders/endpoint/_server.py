@@ -372,7 +372,7 @@ class _Discovery:
             return 1
         batch = _MOST_TEXTS
         while batch > 1:
-            texts = [f"{place}" for place in range(batch)]
+            texts = [f"{number}" for number in range(batch)]
             if self.answers(texts, together=True) is not None:
                 return batch
             batch //= 2

