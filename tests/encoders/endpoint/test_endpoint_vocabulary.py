@@ -141,7 +141,7 @@ def test_copies_are_written_so_that_the_tokenizer_sees_them(tokenizer, share):
 
 
 def test_the_documented_example_of_another_service_runs(bert_folder, monkeypatch):
-    section = PAGE.read_text("utf-8").partition("## Any other service")[2]
+    section = PAGE.read_text("utf-8").partition("## What if the service has another API?")[2]
     code = re.search(r"```python\n(.*?)```", section, re.DOTALL).group(1)
     monkeypatch.setenv("COHERE_API_KEY", "a key")
     monkeypatch.setattr(stickytoken, "detect", lambda encoder, sample: encoder)
