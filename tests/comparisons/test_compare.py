@@ -76,7 +76,7 @@ def changed(clean, tmp_path):
 
 
 def reasons(found):
-    return " | ".join(reason.said for reason in found.comparability.reasons)
+    return " | ".join(reason.sentence for reason in found.comparability.reasons)
 
 
 @pytest.mark.parametrize(("measure", "worst"), [("erased", "erases_most"), ("lift_sd", "lifts_most")])

@@ -28,6 +28,8 @@ __all__ = ["Comparison", "compare"]
 
 
 class Examined(StrEnum):
+    """Which tokens of the vocabulary a run examined."""
+
     WHOLE = "all available tokens"
     SAMPLE = "a random sample"
     CHOSEN = "chosen tokens"
@@ -45,6 +47,14 @@ class WorstToken(NamedTuple):
     high: float | None
 
 
+class ShareOfSticky(NamedTuple):
+    """The share of sticky tokens with the ends of its exact interval."""
+
+    value: float
+    low: float
+    high: float
+
+
 class Quantiles(NamedTuple):
     """How a measure is distributed over the tokens of a run."""
 
@@ -53,6 +63,13 @@ class Quantiles(NamedTuple):
 
 
 class ComparedRun:
+    """A run with its name in a comparison, and the numbers that stand for it.
+
+    Args:
+        name: distinct among the compared runs.
+        run: a finished run.
+    """
+
     def __init__(self, name: str, run: Run) -> None:
         self.name = name
         self.run = run
@@ -63,14 +80,20 @@ class ComparedRun:
         self.encoder: dict[str, Any] = encoder if isinstance(encoder, dict) else {}
 
     @cached_property
+    def counts(self) -> str:
+        """How many of the available tokens the run examined."""
+        return f"{len(self.run.tokens):,} of {self.run.available:,} available tokens"
+
+    @cached_property
     def examined(self) -> Examined:
         if len(self.run.tokens) == self.run.available:
             return Examined.WHOLE
         available = pl.col("category").is_in([category.value for category in Category if category.available])
         ids = self.run.vocabulary.filter(available)["token_id"].sort().to_list()
-        own, seed = self.run.tokens["token_id"].sort().to_list(), int(self.run.settings.number("seed"))
-        # A sample is what `detect --sample` draws with this seed.
-        is_sample = len(own) <= len(ids) and drawn_ids(ids, len(own), seed) == own
+        examined_ids = self.run.tokens["token_id"].sort().to_list()
+        seed = int(self.run.settings.number("seed"))
+        # `detect --sample` draws these tokens with this seed.
+        is_sample = len(examined_ids) <= len(ids) and drawn_ids(ids, len(examined_ids), seed) == examined_ids
         return Examined.SAMPLE if is_sample else Examined.CHOSEN
 
     @cached_property
@@ -88,40 +111,43 @@ class ComparedRun:
         tokens = self.run.tokens
         if measure.key not in tokens.columns:
             return None
-        known = tokens.drop_nulls(measure.key)
-        if "confirmed" in known.columns and known["confirmed"].any():
+        measured = tokens.drop_nulls(measure.key)
+        if "confirmed" in measured.columns and measured["confirmed"].any():
             # Runs of an older rule also flagged tokens that they had measured less closely.
-            known = known.filter(pl.col("confirmed") | is_flagged())
-        if known.is_empty():
+            measured = measured.filter(pl.col("confirmed") | is_flagged())
+        if measured.is_empty():
             return None
-        row = known.sort(measure.key, "token_id", descending=[True, False]).row(0, named=True)
+        row = measured.sort(measure.key, "token_id", descending=[True, False]).row(0, named=True)
         return WorstToken(
-            row["token_id"],
-            row["token"],
-            row["verdict"],
-            row.get("severity"),
-            row[measure.key],
-            row.get(f"{measure.key}_low"),
-            row.get(f"{measure.key}_high"),
+            token_id=row["token_id"],
+            token=row["token"],
+            verdict=row["verdict"],
+            severity=row.get("severity"),
+            value=row[measure.key],
+            low=row.get(f"{measure.key}_low"),
+            high=row.get(f"{measure.key}_high"),
         )
 
     @cached_property
-    def share(self) -> tuple[float, float, float] | None:
-        """Share of sticky tokens with its exact interval (Clopper and Pearson 1934, Biometrika 26:404)."""
+    def share(self) -> ShareOfSticky | None:
+        """The share of sticky tokens; None if the examined tokens were chosen.
+
+        The interval is that of Clopper and Pearson (1934, Biometrika 26:404).
+        """
         from scipy.stats import binomtest
 
         if self.examined is Examined.CHOSEN:
             return None
         share = binomtest(len(self.run.sticky), len(self.run.tokens))
         low, high = share.proportion_ci(self.confidence)
-        return float(share.statistic), float(low), float(high)
+        return ShareOfSticky(float(share.statistic), float(low), float(high))
 
     @cached_property
     def repair(self) -> str:
-        """Whether the model is itself repaired, or else the state of the latest repair in the run folder."""
+        """Whether the model is itself repaired, or else the state of the newest repair in the run folder."""
         try:
             record = finished_repair(Path(self.run.model_name))
-        except (RunError, OSError, ValueError):  # damaged, or a name that is no path
+        except (RunError, OSError, ValueError):  # the record is damaged, or the name is not a path
             record = None
         if record is not None and record.identity_parts.get("encoder") != self.encoder:
             return "is itself repaired"
@@ -132,10 +158,10 @@ class ComparedRun:
         """Return median and 99th percentile of a measure; None where the run does not have it."""
         if measure.key not in self.run.tokens.columns:
             return None
-        known = self.run.tokens[measure.key].drop_nulls()
-        if known.is_empty():
+        values = self.run.tokens[measure.key].drop_nulls()
+        if values.is_empty():
             return None
-        median, high = np.quantile(known.to_numpy(), (0.5, 0.99))
+        median, high = np.quantile(values.to_numpy(), (0.5, 0.99))
         return Quantiles(float(median), float(high))
 
 
@@ -165,18 +191,20 @@ def rule_lines(run: Run) -> list[str]:
 
 @dataclass(frozen=True)
 class Agreement:
-    first: str  # name of one run
-    second: str  # name of the other
-    shared: int  # tokens that both looked at, by vocabulary string
-    sticky_in_both: int  # of them, those that both call sticky
-    jaccard: float | None  # those over the ones that either calls sticky; None where neither does
-    # Rank correlations of erased shares and of lifts; None where too few tokens have one in both
+    """How far two runs agree about the tokens that both examined."""
+
+    first: str  # name of a run
+    second: str  # name of the other run
+    shared: int  # tokens that both examined, by vocabulary string
+    sticky_in_both: int
+    jaccard: float | None  # tokens sticky in both, divided by those sticky in either; None without any
+    # Rank correlations of erased shares and of lifts; None if too few tokens have the measure in both runs.
     spearman_erased: float | None
     spearman_lift: float | None
 
 
 class TokenInRun(NamedTuple):
-    """What a run says of a token; None where it does not say it."""
+    """The numbers and the verdict of a token in a run; None for what the run lacks."""
 
     erased: float | None
     lift_sd: float | None
@@ -185,25 +213,28 @@ class TokenInRun(NamedTuple):
 
 @dataclass(frozen=True)
 class ComparedToken:
-    token: str  # its text
+    """A token with its numbers in every run."""
+
+    token: str  # vocabulary string
     in_runs: Sequence[TokenInRun]  # one for each run
 
 
 def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
     """Collect every token that a run calls sticky; those that most runs flag come first."""
-    rows_by_token = [_in_run(compared) for compared in runs]
+    tokens_of_runs = [_in_run(compared) for compared in runs]
     names: set[str] = set()
     for compared in runs:
         names.update(compared.run.sticky["token"])
-    unknown = TokenInRun(None, None, None)
-    tokens = [
-        ComparedToken(name, [rows.get(name, unknown) for rows in rows_by_token]) for name in sorted(names)
-    ]
+    not_examined = TokenInRun(None, None, None)
+    tokens = []
+    for name in sorted(names):
+        in_runs = [tokens_of_run.get(name, not_examined) for tokens_of_run in tokens_of_runs]
+        tokens.append(ComparedToken(name, in_runs))
     return tuple(sorted(tokens, key=_rank))
 
 
 def _in_run(compared: ComparedRun) -> dict[str, TokenInRun]:
-    """Return what a run says of its tokens, by vocabulary string."""
+    """Return the tokens of a run by vocabulary string."""
     tokens = with_measures(compared.run.tokens)
     rows = tokens.select("token", *TokenInRun._fields).iter_rows()
     return {token: TokenInRun(*numbers) for token, *numbers in rows}
@@ -228,7 +259,7 @@ def _rank(token: ComparedToken) -> tuple[int, float, float]:
     return -flagged, -max(erased, default=0.0), -max(lifts, default=0.0)
 
 
-# Fewer tokens in common have no rank correlation worth showing.
+# Fewest tokens for a rank correlation. With fewer, chance dominates it.
 _FEWEST_RANKED = 20
 
 
@@ -237,192 +268,272 @@ def agreement(first: ComparedRun, second: ComparedRun) -> Agreement:
     columns = ("token", "verdict", "erased", "lift_sd")
     left = with_measures(first.run.tokens).select(columns).unique("token")
     right = with_measures(second.run.tokens).select(columns).unique("token")
-    both = left.join(right, on="token", suffix="_other")
-    sticky_in_first = both["verdict"].fill_null("") == "sticky"
-    sticky_in_second = both["verdict_other"].fill_null("") == "sticky"
+    shared = left.join(right, on="token", suffix="_other")
+    sticky_in_first = shared["verdict"].fill_null("") == "sticky"
+    sticky_in_second = shared["verdict_other"].fill_null("") == "sticky"
     in_both = int((sticky_in_first & sticky_in_second).sum())
     in_either = int((sticky_in_first | sticky_in_second).sum())
     return Agreement(
-        first.name,
-        second.name,
-        len(both),
-        in_both,
-        in_both / in_either if in_either else None,
-        _spearman(both.select("erased", "erased_other")),
-        _spearman(both.select("lift_sd", "lift_sd_other")),
+        first=first.name,
+        second=second.name,
+        shared=len(shared),
+        sticky_in_both=in_both,
+        jaccard=in_both / in_either if in_either else None,
+        spearman_erased=_spearman(shared.select("erased", "erased_other")),
+        spearman_lift=_spearman(shared.select("lift_sd", "lift_sd_other")),
     )
 
 
 def _spearman(columns: pl.DataFrame) -> float | None:
-    """Compute the rank correlation of two columns; None where it is undefined or rests on few rows."""
+    """Compute the rank correlation of two columns; None if it is undefined or rests on few rows."""
     from scipy.stats import spearmanr
 
-    known = columns.drop_nulls()
-    is_constant = min(column.n_unique() for column in known) <= 1
-    if len(known) < _FEWEST_RANKED or is_constant:
+    complete = columns.drop_nulls()
+    is_constant = min(column.n_unique() for column in complete) <= 1
+    if len(complete) < _FEWEST_RANKED or is_constant:
         return None
-    return float(spearmanr(*known).statistic)
+    return float(spearmanr(*complete).statistic)
 
 
-# Below this share of anchors in common, two runs measured on different texts.
+# Smallest share of anchors in common at which two runs count as measured on the same texts.
 _SAME_TEXTS = 0.9
 
 
 class Measure(StrEnum):
+    """What is compared between runs."""
+
     ERASED = "largest erased share"
     LIFT = "largest lift"
     SHARE = "sticky tokens per 10,000"
 
 
 class Answer(StrEnum):
+    """How far a measure can be compared."""
+
     YES = "comparable"
     CARE = "with care"
     NO = "not comparable"
 
 
 class Reason(NamedTuple):
-    answer: Answer  # how much
-    said: str  # one sentence, without a full stop
-    measures: tuple[Measure, ...] = tuple(Measure)  # those that it affects
+    """Why measures can be compared only with care, or not at all."""
+
+    answer: Answer
+    sentence: str  # without a full stop
+    measures: tuple[Measure, ...] = tuple(Measure)  # those that it concerns
 
 
 class Comparability(NamedTuple):
+    """What can be compared between runs."""
+
     answers: dict[Measure, Answer]  # by measure, for all runs together
-    reasons: tuple[Reason, ...]  # the gravest first; empty if nothing stands in the way
+    reasons: tuple[Reason, ...]  # the gravest first; empty if everything is comparable
 
 
 def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    worst = (Measure.ERASED, Measure.LIFT)
-    if groups := _differing(runs, lambda compared: compared.run.record.method):
-        said = f"the methods differ ({groups}), and their verdicts follow different rules"
-        yield Reason(Answer.NO, f"{said}: compare only which tokens they flag")
-    if without := [compared.name for compared in runs if compared.scale is None]:
-        yield Reason(Answer.NO, f"the method of {listed(without)} does not measure it", worst)
-    yield from _texts(runs)
-    yield from _settings(runs)
+    """Yield every reason against comparing the runs as if they were equal."""
+    largest_values = (Measure.ERASED, Measure.LIFT)
+    methods = _differing(runs, lambda compared: compared.run.record.method)
+    if methods:
+        yield Reason(
+            Answer.NO,
+            f"the methods differ ({methods}), and their verdicts follow different rules: compare only which "
+            "tokens they flag",
+        )
+    without_scale = [compared.name for compared in runs if compared.scale is None]
+    if without_scale:
+        yield Reason(Answer.NO, f"the method of {listed(without_scale)} does not measure it", largest_values)
+    yield from _text_reasons(runs)
+    yield from _setting_reasons(runs)
     for compared in runs:
-        count = f"{len(compared.run.tokens):,} of {compared.run.available:,} available tokens"
         if compared.examined is Examined.SAMPLE:
-            said = (
-                f"{compared.name}: only a random sample, {count}, was examined, so there may be a worse token"
+            yield Reason(
+                Answer.CARE,
+                f"{compared.name}: only a random sample, {compared.counts}, was examined, so there may be a "
+                "worse token",
+                largest_values,
             )
-            yield Reason(Answer.CARE, said, worst)
-            said = f"{compared.name}: the share is estimated from a random sample, {count}"
-            yield Reason(Answer.CARE, said, (Measure.SHARE,))
+            yield Reason(
+                Answer.CARE,
+                f"{compared.name}: the share is estimated from a random sample, {compared.counts}",
+                (Measure.SHARE,),
+            )
         elif compared.examined is Examined.CHOSEN:
-            said = (
-                f"{compared.name}: only chosen tokens, {count}, were examined; they say nothing of the others"
+            yield Reason(
+                Answer.NO,
+                f"{compared.name}: only chosen tokens, {compared.counts}, were examined; they say nothing "
+                "about the others",
             )
-            yield Reason(Answer.NO, said)
-    if groups := _differing(runs, lambda compared: str(compared.run.record.identity_parts.get("version"))):
-        said = f"the runs were computed by different versions of the method ({groups}), which give somewhat"
-        yield Reason(Answer.CARE, f"{said} different numbers: detect again to rely on small differences")
-    yield from _use(runs)
+    versions = _differing(runs, lambda compared: str(compared.run.record.identity_parts.get("version")))
+    if versions:
+        yield Reason(
+            Answer.CARE,
+            f"the runs were computed by different versions of the method ({versions}), which give somewhat "
+            "different numbers: detect again to rely on small differences",
+        )
+    yield from _use_reasons(runs)
     if _differing(runs, lambda compared: str(compared.encoder.get("tokenizer"))):
         sizes = sorted(compared.run.available for compared in runs)
-        said = f"the vocabularies differ ({sizes[0]:,} to {sizes[-1]:,} available tokens), and a share of a"
-        yield Reason(Answer.CARE, f"{said} vocabulary is not a share of text", (Measure.SHARE,))
-
-
-def _texts(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    if groups := _differing(runs, lambda compared: compared.run.record.corpus.source):
         yield Reason(
-            Answer.NO, f"the runs used different texts ({groups}), and both measures depend on the texts"
+            Answer.CARE,
+            f"the vocabularies differ ({sizes[0]:,} to {sizes[-1]:,} available tokens), and a share of a "
+            "vocabulary is not a share of text",
+            (Measure.SHARE,),
+        )
+
+
+def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
+    """Yield reasons that lie in the texts of the runs."""
+    sources = _differing(runs, lambda compared: compared.run.record.corpus.source)
+    if sources:
+        yield Reason(
+            Answer.NO, f"the runs used different texts ({sources}), and both measures depend on the texts"
         )
         return
-    if (
-        len({compared.run.record.method for compared in runs}) > 1
-    ):  # each takes its own fingerprint of a corpus
+    methods = {compared.run.record.method for compared in runs}
+    if len(methods) > 1:  # each method has its own fingerprint of a corpus
         return
     if _differing(runs, lambda compared: str(compared.run.record.identity_parts.get("corpus"))):
         source = runs[0].run.record.corpus.source
-        said = f"the sentences from {source} were not the same, and both measures depend on them"
-        yield Reason(Answer.NO, said)
+        yield Reason(
+            Answer.NO,
+            f"the sentences from {source} were not the same, and both measures depend on them",
+        )
         return
     anchors = [set(compared.run.method.texts(compared.run.plan).anchors) for compared in runs]
-    shared = len(set.intersection(*anchors)) / max(1, min(map(len, anchors)))
-    if shared >= _SAME_TEXTS:
-        return
-    # Runs that share most anchors with the first run of their group.
-    alike: list[tuple[set[str], list[str]]] = []
-    for compared, own in zip(runs, anchors, strict=True):
-        for first, names in alike:
-            if len(first & own) >= _SAME_TEXTS * min(len(first), len(own)):
+    smallest_number = min(len(anchors_of_run) for anchors_of_run in anchors)
+    shared = len(set.intersection(*anchors)) / max(1, smallest_number)
+    if shared < _SAME_TEXTS:
+        groups = "; ".join(listed(names) for names in _names_by_anchors(runs, anchors))
+        yield Reason(
+            Answer.CARE,
+            f"the runs measured on different choices of the same texts ({groups}); {shared:.0%} of these are "
+            "the same",
+        )
+
+
+def _names_by_anchors(runs: Sequence[ComparedRun], anchors: Sequence[set[str]]) -> list[list[str]]:
+    """Group the names of runs that share most anchors with the first run of their group."""
+    first_anchors: list[set[str]] = []
+    groups: list[list[str]] = []
+    for compared, anchors_of_run in zip(runs, anchors, strict=True):
+        for first, names in zip(first_anchors, groups, strict=True):
+            if len(first & anchors_of_run) >= _SAME_TEXTS * min(len(first), len(anchors_of_run)):
                 names.append(compared.name)
                 break
         else:
-            alike.append((own, [compared.name]))
-    groups = "; ".join(listed(names) for _, names in alike)
-    said = f"the runs measured on different choices of the same texts ({groups}); {shared:.0%} of these"
-    yield Reason(Answer.CARE, f"{said} are the same")
+            first_anchors.append(anchors_of_run)
+            groups.append([compared.name])
+    return groups
 
 
-def _settings(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    if len({compared.run.record.method for compared in runs}) > 1:
+def _setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
+    """Yield reasons that lie in the settings of the method, if all runs have the same method."""
+    methods = {compared.run.record.method for compared in runs}
+    if len(methods) > 1:
         return
-    # A run of an earlier version may have settings that its method no longer has.
-    known = {field.name for field in fields(runs[0].run.method.settings)}
-    for name in sorted({name for compared in runs for name in compared.run.settings.values} & known):
-        groups = _differing(runs, lambda compared, name=name: compared.run.settings.text(name))  # type: ignore[misc]
-        values = f"({name.replace('_', ' ')}: {groups})"
-        if not groups:
+    method = runs[0].run.method
+    # A run of an earlier version may have settings that the method no longer has.
+    settings_of_method = {setting.name for setting in fields(method.settings)}
+    settings_of_runs = {name for compared in runs for name in compared.run.settings.values}
+    for name in sorted(settings_of_runs & settings_of_method):
+        values = _differing(runs, lambda compared, name=name: compared.run.settings.text(name))  # type: ignore[misc]
+        if not values:
             continue
+        described = f"({name.replace('_', ' ')}: {values})"
         if name == "seed":
-            said = f"the runs made different random choices {values}: small differences mean nothing"
-            yield Reason(Answer.CARE, said)
-        elif name in runs[0].run.method.effort:
-            yield Reason(Answer.CARE, f"the runs measured with different effort {values}")
+            yield Reason(
+                Answer.CARE,
+                f"the runs made different random choices {described}: small differences mean nothing",
+            )
+        elif name in method.effort:
+            yield Reason(Answer.CARE, f"the runs measured with different effort {described}")
         else:
-            yield Reason(Answer.NO, f"the settings differ {values}: detect with the same settings")
+            yield Reason(Answer.NO, f"the settings differ {described}: detect with the same settings")
 
 
-def _use(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    if groups := _differing(runs, _prompt):
-        said = f"the prompts differ ({groups}): a prompt is part of the model that was measured"
-        yield Reason(Answer.CARE, said)
-    if groups := _differing(runs, lambda compared: str(compared.encoder.get("dtype"))):
-        yield Reason(Answer.CARE, f"the models computed in different precisions ({groups})")
+# Parts of the identity of an encoder in which models with the same weights can differ, in words.
+_USES = {
+    "dimension": "length of the vectors",
+    "modules": "pooling or other modules",
+    "max_length": "max length",
+}
+
+
+def _use_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
+    """Yield reasons that lie in how the models were loaded."""
+    prompts = _differing(runs, _prompt)
+    if prompts:
+        yield Reason(
+            Answer.CARE,
+            f"the prompts differ ({prompts}): a prompt is part of the model that was measured",
+        )
+    precisions = _differing(runs, lambda compared: str(compared.encoder.get("dtype")))
+    if precisions:
+        yield Reason(Answer.CARE, f"the models computed in different precisions ({precisions})")
     for first, second in combinations(runs, 2):
-        ours, theirs = first.encoder, second.encoder
-        if not ours or ours.get("weights") != theirs.get("weights"):
-            continue
-        names = {"dimension": "length of the vectors", "modules": "pooling or other modules"}
-        names |= {"max_length": "max length"}
-        if ours.get("dimension") != theirs.get("dimension"):
-            del names["modules"]  # they include where vectors are truncated
-        if used := [said for name, said in names.items() if ours.get(name) != theirs.get(name)]:
-            said = f"{first.name} and {second.name} have the same weights, used differently"
-            yield Reason(Answer.CARE, f"{said} ({', '.join(used)})")
+        differences = _different_uses(first.encoder, second.encoder)
+        if differences:
+            yield Reason(
+                Answer.CARE,
+                f"{first.name} and {second.name} have the same weights, used differently "
+                f"({', '.join(differences)})",
+            )
     for compared in runs:
         loading = compared.run.record.model.loading
         if loading is not None and loading.endpoint is not None:
-            said = f"{compared.name} was measured through an endpoint"
-            yield Reason(Answer.CARE, f"{said}, whose vectors may be rounded and may change")
+            yield Reason(
+                Answer.CARE,
+                f"{compared.name} was measured through an endpoint, whose vectors may be rounded and may "
+                "change",
+            )
+
+
+def _different_uses(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Say in what two encoders with the same weights differ; nothing if the weights differ."""
+    if not first or first.get("weights") != second.get("weights"):
+        return []
+    different_names = [name for name in _USES if first.get(name) != second.get(name)]
+    if "dimension" in different_names and "modules" in different_names:
+        different_names.remove("modules")  # they include where vectors are truncated
+    return [_USES[name] for name in different_names]
 
 
 def _prompt(compared: ComparedRun) -> str:
+    """Describe the prompt that the model of a run was loaded with."""
     loading: LoadingRecord | None = compared.run.record.model.loading
     if loading is not None and loading.prompt:
-        extra = " with token prepending" if loading.token_prepending else ""
-        return f"{loading.prompt}{extra}{' with contrast' if loading.contrast else ''}"
+        description = loading.prompt
+        if loading.token_prepending:
+            description += " with token prepending"
+        if loading.contrast:
+            description += " with contrast"
+        return description
     stored: Any = compared.encoder.get("prompt")
-    return "none" if not stored else stored if isinstance(stored, str) else json.dumps(stored)
+    if not stored:
+        return "none"
+    return stored if isinstance(stored, str) else json.dumps(stored)
 
 
 def _differing(runs: Sequence[ComparedRun], value: Callable[[ComparedRun], str]) -> str:
-    groups: dict[str, list[str]] = {}
+    """List the values of the runs with their names; empty if all runs have the same value."""
+    names_by_value: dict[str, list[str]] = {}
     for compared in runs:
-        groups.setdefault(value(compared), []).append(compared.name)
-    said = [f"{found}: {listed(names)}" for found, names in groups.items()]
-    return "" if len(said) == 1 else "; ".join(said)
+        names_by_value.setdefault(value(compared), []).append(compared.name)
+    if len(names_by_value) == 1:
+        return ""
+    return "; ".join(f"{value}: {listed(names)}" for value, names in names_by_value.items())
 
 
 def listed(names: Sequence[str]) -> str:
+    """List names in a sentence."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+# Sticky tokens are counted per so many available tokens.
 PER = 10_000
 
+# What the columns of the table mean.
 READING = {
     "erases most": "The token whose copies erase the largest share of what an ordinary token leaves of a "
     "text. Its interval is that of this one token over texts; that it is the largest of many is not in it.",
@@ -491,11 +602,13 @@ class Comparison:
 
     @property
     def table(self) -> pl.DataFrame:
-        """One row per run with all numbers; what is not known is null."""
+        """One row per run with all numbers; missing ones are null."""
         rows = []
         for compared in self.runs:
             run = compared.run
-            share = None if compared.share is None else [PER * part for part in compared.share]
+            share_per_10000 = None
+            if compared.share is not None:
+                share_per_10000 = [PER * number for number in compared.share]
             row = {
                 "run": compared.name,
                 "folder": str(run.path),
@@ -509,7 +622,7 @@ class Comparison:
             row |= _cells(_ERASES_MOST, compared.erases_most)
             row |= _cells(_LIFTS_MOST, compared.lifts_most)
             row["sticky"] = len(run.sticky)
-            row |= _cells(_SHARE, share)
+            row |= _cells(_SHARE, share_per_10000)
             row["confidence"] = compared.confidence
             row["repair"] = compared.repair
             rows.append(row)
@@ -522,8 +635,10 @@ class Comparison:
         for compared in self.runs:
             version = compared.run.record.identity_parts.get("version")
             if isinstance(version, int) and version < IDENTITY_VERSION and not compared.run.is_of_older_rule:
-                said = "made by an earlier version of the method: detect again for present verdicts"
-                notes.append(f"{compared.name}: {said}")
+                notes.append(
+                    f"{compared.name}: made by an earlier version of the method: detect again for present "
+                    "verdicts"
+                )
         for compared in self.runs:
             notes += [f"{compared.name}: {note}" for note in compared.run.method.notes(compared.run)]
         return notes
@@ -534,8 +649,8 @@ class Comparison:
         levels = sorted({compared.confidence for compared in self.runs})
         percentages = " and ".join(f"{100 * level:.4g}%" for level in levels)
         return (
-            f"intervals: {percentages}; of the erased share and the lift over texts, for that one token; of "
-            "the share of sticky tokens exact (Clopper and Pearson 1934)"
+            f"intervals: {percentages}; of the erased share and the lift, over texts, for that one token; of "
+            "the share of sticky tokens, exact (Clopper and Pearson 1934)"
         )
 
     def summary(self) -> dict[str, Any]:
@@ -544,28 +659,29 @@ class Comparison:
         return {
             "runs": self.table.to_dicts(),
             "comparable": {measure.value: answer.value for measure, answer in answers.items()},
-            "reasons": [
-                {
-                    "answer": reason.answer.value,
-                    "said": reason.said,
-                    "measures": [measure.value for measure in reason.measures],
-                }
-                for reason in reasons
-            ],
+            "reasons": [_reason_values(reason) for reason in reasons],
             "notes": self.notes,
             "agreements": [asdict(agreement) for agreement in self.agreements],
-            "tokens": [
-                {"token": token.token, "runs": [in_run._asdict() for in_run in token.in_runs]}
-                for token in self.tokens
-            ],
+            "tokens": [_token_values(token) for token in self.tokens],
             "reading": READING,
         }
 
 
+def _reason_values(reason: Reason) -> dict[str, Any]:
+    measures = [measure.value for measure in reason.measures]
+    return {"answer": reason.answer.value, "said": reason.sentence, "measures": measures}
+
+
+def _token_values(token: ComparedToken) -> dict[str, Any]:
+    return {"token": token.token, "runs": [in_run._asdict() for in_run in token.in_runs]}
+
+
 def shown_reason(reason: Reason) -> str:
+    """Write a reason, with the measures that it concerns if these are not all."""
     if len(reason.measures) == len(Measure):
-        return reason.said
-    return f"{', '.join(measure.value for measure in reason.measures)}: {reason.said}"
+        return reason.sentence
+    measures = ", ".join(measure.value for measure in reason.measures)
+    return f"{measures}: {reason.sentence}"
 
 
 def shown_token(worst: WorstToken | None) -> str:
@@ -594,10 +710,11 @@ def shown_interval(measure: Column, low: float, high: float) -> str:
 
 
 def shown_share(compared: ComparedRun) -> str:
-    if compared.share is None:
+    """Write the share of sticky tokens per 10,000 with its interval."""
+    share = compared.share
+    if share is None:
         return "-"
-    value, low, high = (PER * part for part in compared.share)
-    return f"{value:.1f} ({low:.1f} to {high:.1f})"
+    return f"{PER * share.value:.1f} ({PER * share.low:.1f} to {PER * share.high:.1f})"
 
 
 _SHOWN: dict[str, Callable[[ComparedRun], str]] = {
@@ -615,7 +732,12 @@ HEADINGS = tuple(_SHOWN)
 
 
 def shown_rows(comparison: Comparison) -> list[Sequence[str]]:
-    return [tuple(show(compared) for show in _SHOWN.values()) for compared in comparison.runs]
+    """Write the table of a comparison, one row per run."""
+
+    def shown_row(compared: ComparedRun) -> tuple[str, ...]:
+        return tuple(show(compared) for show in _SHOWN.values())
+
+    return [shown_row(compared) for compared in comparison.runs]
 
 
 def compare(runs: Iterable[Run | str | Path]) -> Comparison:
@@ -634,25 +756,32 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
             f"a comparison needs two runs, and {len(opened)} was passed: pass another, or describe one with "
             "`stickytoken report`"
         )
-    places = [run.path.resolve() for run in opened]
-    if twice := [run.path for run, place in zip(opened, places, strict=True) if places.count(place) > 1]:
-        raise InputError(f"the run {twice[0]} was passed twice: pass each run once")
-    found = [ComparedRun(name, run) for name, run in zip(_names(opened), opened, strict=True)]
-    reasons = sorted(_reasons(found), key=lambda compared: -list(Answer).index(compared.answer))
-    answers = {
-        measure: next((reason.answer for reason in reasons if measure in reason.measures), Answer.YES)
-        for measure in Measure
-    }
-    agreements = tuple(agreement(*pair) for pair in combinations(found, 2))
-    comparability = Comparability(answers, tuple(reasons))
-    return Comparison(tuple(found), comparability, agreements, compared_tokens(found))
+    paths = [run.path.resolve() for run in opened]
+    for run, path in zip(opened, paths, strict=True):
+        if paths.count(path) > 1:
+            raise InputError(f"the run {run.path} was passed twice: pass each run once")
+    compared = [ComparedRun(name, run) for name, run in zip(_names(opened), opened, strict=True)]
+    gravest_first = list(Answer)[::-1]
+    reasons = sorted(_reasons(compared), key=lambda reason: gravest_first.index(reason.answer))
+    answers = {}
+    for measure in Measure:
+        answers_of_measure = [reason.answer for reason in reasons if measure in reason.measures]
+        answers[measure] = answers_of_measure[0] if answers_of_measure else Answer.YES
+    return Comparison(
+        runs=tuple(compared),
+        comparability=Comparability(answers, tuple(reasons)),
+        agreements=tuple(agreement(*pair) for pair in combinations(compared, 2)),
+        tokens=compared_tokens(compared),
+    )
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    names = [run.record.model.title for run in runs]
-    folders = [f"{name} ({run.path.name})" for name, run in zip(names, runs, strict=True)]
-    methods = [f"{name} ({run.record.method})" for name, run in zip(names, runs, strict=True)]
-    for distinct in (names, [run.model_title for run in runs], methods, folders):
-        if len(set(distinct)) == len(distinct):
-            return distinct
-    return [f"{place}: {name}" for place, name in enumerate(folders, start=1)]
+    """Choose the shortest names that tell the runs apart."""
+    titles = [run.record.model.title for run in runs]
+    long_titles = [run.model_title for run in runs]
+    with_methods = [f"{title} ({run.record.method})" for title, run in zip(titles, runs, strict=True)]
+    with_folders = [f"{title} ({run.path.name})" for title, run in zip(titles, runs, strict=True)]
+    for names in (titles, long_titles, with_methods, with_folders):
+        if len(set(names)) == len(names):
+            return names
+    return [f"{number}: {name}" for number, name in enumerate(with_folders, start=1)]

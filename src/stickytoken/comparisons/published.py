@@ -32,40 +32,63 @@ COMPARABLE = (
 )
 
 
+# Largest p-value at which published tokens count as different from random ones.
+_SIGNIFICANT = 0.05
+# Smallest share of published tokens in the vocabulary of a run of the same model.
+_SAME_VOCABULARY = 0.5
+
+
 @dataclass(frozen=True)
 class BesideRun:
-    # One row per published token: score and validation rate as published; of the run its verdict, deviations
-    # with interval, and the share of tokens that lift less; null where the run did not examine the token. For
-    # a run of the paper's method instead its score, or what bounds it, its rate, whether the token was a
-    # candidate, and a row for each token that the run calls sticky and the paper does not.
-    tokens: pl.DataFrame
-    unknown: int  # published tokens that the vocabulary of the run does not have at their id
-    unexamined: int  # published tokens that the run did not examine
-    sticky: int  # of the others, those that the run calls sticky too
-    # P value of a Kolmogorov-Smirnov test of the shares against tokens drawn at random; None if the run
-    # examined only a part of the vocabulary, or its method has no scale
-    chance: float | None
+    """The published tokens of a model beside a run.
 
-    others: int = 0  # tokens that the run calls sticky and the paper does not
+    Attributes:
+        tokens: one row per published token, with its published score and validation rate. For a run of the
+            default method also its verdict, its lift in SD with the interval, and the share of tokens that
+            lift less. For a run of the paper's method instead its score or the bound of it, its rate, whether
+            the token was a candidate, and a row for each token that only the run calls sticky. Null for a
+            token that the run did not examine.
+        unknown: number of published tokens that the vocabulary of the run does not have at their id.
+        unexamined: number of published tokens that the run did not examine.
+        sticky: number of the other published tokens that the run calls sticky too.
+        chance: p-value of a Kolmogorov-Smirnov test of their percentiles against random tokens; None if the
+            run examined a part of the vocabulary only, or its method measures no lift.
+        others: number of tokens that the run calls sticky and the paper does not.
+    """
+
+    tokens: pl.DataFrame
+    unknown: int
+    unexamined: int
+    sticky: int
+    chance: float | None
+    others: int = 0
 
     def in_words(self) -> list[str]:
+        """Describe the comparison in sentences."""
         examined = len(self.tokens) - self.others - self.unknown - self.unexamined
-        found = [f"the run calls {self.sticky} of the {examined} published tokens that it examined sticky"]
+        sentences = [
+            f"the run calls {self.sticky} of the {examined} published tokens that it examined sticky"
+        ]
         if self.chance is not None:
-            said = "cannot be told from" if self.chance > 0.05 else "differ from"
-            middle = float(np.median(self.tokens["percentile"].drop_nulls().to_numpy()))
-            found.append(
-                f"by their lift on texts they {said} tokens drawn at random (Kolmogorov-Smirnov test, "
-                f"p = {self.chance:.2g}; median percentile {middle:.0%})"
+            relation = "differ from" if self.chance <= _SIGNIFICANT else "cannot be told from"
+            median = float(np.median(self.tokens["percentile"].drop_nulls().to_numpy()))
+            sentences.append(
+                f"by their lift on texts they {relation} tokens drawn at random (Kolmogorov-Smirnov test, "
+                f"p = {self.chance:.2g}; median percentile {median:.0%})"
             )
         if self.others:
-            found.append(f"it calls {self.others} tokens sticky that are not published as sticky")
+            sentences.append(f"it calls {self.others} tokens sticky that are not published as sticky")
         if self.unexamined:
-            found.append(f"{self.unexamined} published tokens were not examined by the run")
+            sentences.append(f"{self.unexamined} published tokens were not examined by the run")
         if self.unknown:
-            told = "published tokens are not at their id in the vocabulary of the run: left out"
-            found.append(f"{self.unknown} {told}")
-        return found
+            sentences.append(
+                f"{self.unknown} published tokens are not at their id in the vocabulary of the run: left out"
+            )
+        return sentences
+
+
+# Tokens that a row of the table of models names.
+_EXAMPLES = 5
 
 
 @cache
@@ -78,14 +101,11 @@ def published_models() -> pl.DataFrame:
     return _table("published_models.csv").join(examples, on="model", how="left", maintain_order="left")
 
 
-_EXAMPLES = 5
-
-
 def with_runs(runs: Sequence[Run]) -> pl.DataFrame:
     """Return the table of models with a row for each run of the paper's method.
 
     Raises:
-        InputError: A run is of another method, or examined only a part of the vocabulary.
+        InputError: a run is of another method, or examined only a part of the vocabulary.
     """
     models = published_models()
     rows = []
@@ -118,15 +138,25 @@ def with_runs(runs: Sequence[Run]) -> pl.DataFrame:
 
 
 def published_model(name: str) -> dict[str, object]:
+    """Return the row of a model in the table of models.
+
+    Args:
+        name: its name in the paper or on the hub, in any case.
+
+    Raises:
+        InputError: the paper has no such model; the message names the closest ones.
+    """
     models = published_models()
-    wanted = name.strip().lower().rstrip("/")
-    rows = models.filter(
-        (pl.col("model").str.to_lowercase() == wanted) | (pl.col("hub_name").str.to_lowercase() == wanted)
-    )
+    key = name.strip().lower().rstrip("/")
+    has_name = pl.col("model").str.to_lowercase() == key
+    has_hub_name = pl.col("hub_name").str.to_lowercase() == key
+    rows = models.filter(has_name | has_hub_name)
     if rows.is_empty():
-        names = {own.lower(): own for own in models["model"]}
-        close = [names[each] for each in get_close_matches(wanted.rpartition("/")[2], names, n=3, cutoff=0.4)]
-        hint = f"the closest are {', '.join(close)}" if close else "`stickytoken published` lists all forty"
+        names_by_key = {model.lower(): model for model in models["model"]}
+        close_keys = get_close_matches(key.rpartition("/")[2], names_by_key, n=3, cutoff=0.4)
+        hint = "`stickytoken published` lists all forty"
+        if close_keys:
+            hint = f"the closest are {', '.join(names_by_key[close_key] for close_key in close_keys)}"
         raise InputError(f"there are no published results of {shown(name)}: {hint}")
     return rows.row(0, named=True)
 
@@ -140,7 +170,7 @@ def model_of_run(run: Run) -> str:
 
 
 def remarks(model: str) -> list[str]:
-    """Return what a reader must know of the published numbers of a model."""
+    """Return remarks on the published numbers of a model."""
     if model != "all-MiniLM-L6-v2":
         return []
     return [
@@ -150,13 +180,16 @@ def remarks(model: str) -> list[str]:
 
 
 def published_tokens(name: str) -> pl.DataFrame:
+    """Return the published sticky tokens of a model, with their scores and validation rates."""
     return _table("published_tokens.csv").filter(model=published_model(name)["model"]).drop("model")
 
 
 def mention_of_paper(run: Run) -> str | None:
-    """Say how many tokens the paper lists for the model of a run by another method; None if it lists none.
+    """Say how many tokens the paper lists for the model of a run of another method.
 
-    The model is recognised by its name, and by the published tokens: they must stand at their ids.
+    Returns:
+        One sentence; None if the paper does not list the model. It is recognised by its name and by its
+        vocabulary, which must have all published tokens at their ids.
     """
     if _is_of_paper(run):
         return None
@@ -176,14 +209,23 @@ def mention_of_paper(run: Run) -> str | None:
 
 
 def beside_run(run: Run, name: str) -> BesideRun:
+    """Put the published tokens of a model beside a run of it.
+
+    Args:
+        run: a run of either method.
+        name: of the published model.
+
+    Raises:
+        InputError: the run is of another model.
+    """
     from scipy.stats import kstest
 
     published = published_tokens(name)
-    own = run.vocabulary.select("token_id", "token", known=True)
-    published = published.join(own, on=["token_id", "token"], how="left", maintain_order="left")
-    known = pl.col("known").fill_null(value=False)
-    unknown = int(published.select((~known).sum()).item())
-    if len(published) - unknown < 0.5 * len(published):  # the run is of another model
+    vocabulary = run.vocabulary.select("token_id", "token", known=True)
+    published = published.join(vocabulary, on=["token_id", "token"], how="left", maintain_order="left")
+    is_known = pl.col("known").fill_null(value=False)
+    unknown = int(published.select((~is_known).sum()).item())
+    if len(published) - unknown < _SAME_VOCABULARY * len(published):
         raise InputError(
             f"of the {len(published)} published tokens of {name}, {len(published) - unknown} are in the "
             f"vocabulary of the run in {run.path}, whose model is {run.model_name}: pass a run of {name}"
@@ -191,20 +233,24 @@ def beside_run(run: Run, name: str) -> BesideRun:
     if _is_of_paper(run):
         return _beside_paper(run, published, unknown)
     run_tokens = with_measures(run.tokens)
-    columns = {"sd": "lift_sd", "sd_low": "lift_sd_low", "sd_high": "lift_sd_high"}
-    ranks = pl.col("lift_sd").rank() / pl.col("lift_sd").count()
-    of_run = run_tokens.select("token_id", "verdict", **columns, percentile=ranks, examined=True)
-    tokens = published.join(of_run, on="token_id", how="left", maintain_order="left").with_columns(
-        pl.when(known).then(pl.col(column)).alias(column) for column in of_run.columns[1:]
+    lift_columns = {"sd": "lift_sd", "sd_low": "lift_sd_low", "sd_high": "lift_sd_high"}
+    percentile = pl.col("lift_sd").rank() / pl.col("lift_sd").count()
+    in_run = run_tokens.select("token_id", "verdict", **lift_columns, percentile=percentile, examined=True)
+    tokens = published.join(in_run, on="token_id", how="left", maintain_order="left").with_columns(
+        pl.when(is_known).then(pl.col(column)).alias(column) for column in in_run.columns[1:]
     )
-    examined = tokens.filter(known & pl.col("examined"))
+    examined = tokens.filter(is_known & pl.col("examined"))
     percentiles = examined["percentile"].drop_nulls().to_numpy()
     chance = None
     if len(run.tokens) == run.available and len(percentiles):
         chance = float(kstest(percentiles, "uniform").pvalue)
-    sticky = int((examined["verdict"] == "sticky").sum())
-    unexamined = len(published) - unknown - len(examined)
-    return BesideRun(tokens.drop("known", "examined"), unknown, unexamined, sticky, chance)
+    return BesideRun(
+        tokens=tokens.drop("known", "examined"),
+        unknown=unknown,
+        unexamined=len(published) - unknown - len(examined),
+        sticky=int((examined["verdict"] == "sticky").sum()),
+        chance=chance,
+    )
 
 
 def _is_of_paper(run: Run) -> bool:
@@ -214,7 +260,7 @@ def _is_of_paper(run: Run) -> bool:
 
 def _beside_paper(run: Run, published: pl.DataFrame, unknown: int) -> BesideRun:
     """Compare scores, rates, candidates and verdicts with a run of the paper's own method."""
-    of_run = run.tokens.select(
+    in_run = run.tokens.select(
         "token_id",
         "token",
         "category",
@@ -225,10 +271,11 @@ def _beside_paper(run: Run, published: pl.DataFrame, unknown: int) -> BesideRun:
         run_candidate=pl.col("validation_rate").is_not_null(),
     )
     known = published.filter(pl.col("known").fill_null(value=False)).drop("known")
-    beside = known.drop("category").join(of_run, on=["token_id", "token"], how="left", maintain_order="left")
+    key = ["token_id", "token"]
+    beside = known.drop("category").join(in_run, on=key, how="left", maintain_order="left")
     beside = beside.with_columns(published=pl.lit("sticky"))
-    others = of_run.filter(pl.col("verdict") == "sticky").join(known, on=["token_id", "token"], how="anti")
-    # A token that was not validated has no verdict, and so nothing can be said of it.
+    others = in_run.filter(pl.col("verdict") == "sticky").join(known, on=key, how="anti")
+    # A token that was not validated has no verdict, so it does not count as examined.
     validated = beside.filter(pl.col("verdict").is_not_null())
     return BesideRun(
         tokens=pl.concat([beside, others], how="diagonal"),
