@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -53,12 +53,14 @@ class FailOn(StrEnum):
 
 
 class CheckedDocuments(NamedTuple):
+    """The documents that were searched, and how many have findings."""
+
     collection: str
     searched: int
     counted: int  # documents that close the gate
-    causes: Mapping[str, int]  # these by kind of finding
+    causes: Mapping[str, int]  # documents that close the gate, by kind of finding
     found: int  # documents with findings of any kind
-    kinds: Mapping[str, int]  # these by kind of finding
+    kinds: Mapping[str, int]  # documents with findings, by kind of finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +70,20 @@ class Check:
     Attributes:
         model: the model as the run names it.
         run: the run folder that the check rests on.
-        fail_on: the least sticky token that counts.
+        fail_on: the lowest grade of sticky token that counts.
         max_tokens: number of counted tokens to tolerate.
         counted: number of tokens that count.
         sticky: number of all sticky tokens of the run.
-        baseline: the run folder that it was compared with; None without one.
-        rules: what was looked for.
-        findings: what was found, the worst first; one of level error closes the gate.
-        incomplete: why the check cannot say that all is well, one reason each.
-        notes: what a reader should know.
-        documents: what documents were searched; None without any.
+        baseline: the run folder that the run was compared with; None without one.
+        rules: the rules that were checked.
+        findings: the findings, the worst first. One of level error closes the gate.
+        incomplete: reasons why the check cannot pass although nothing closes the gate.
+        notes: remarks for the reader.
+        documents: the documents that were searched; None without any.
+        examined: number of tokens that the run examined.
+        available: number of tokens that it could examine.
+        is_of_older_rule: whether the verdicts of the run are of an earlier version's rule. Then no token
+            closes the gate.
     """
 
     model: str
@@ -92,6 +98,9 @@ class Check:
     incomplete: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     documents: CheckedDocuments | None = None
+    examined: int = 0
+    available: int = 0
+    is_of_older_rule: bool = False
 
     @property
     def outcome(self) -> Outcome:
@@ -112,19 +121,31 @@ class Check:
         """Say in one sentence how the check ended."""
         conditions = []
         if self.fail_on is not FailOn.STICKY:
-            conditions.append(" or ".join(list(FailOn)[list(FailOn).index(self.fail_on) :]))
+            grades = list(FailOn)
+            conditions.append(" or ".join(grades[grades.index(self.fail_on) :]))
         if self.baseline is not None:
             conditions.append("new or worse than in the baseline")
         which = f" ({', '.join(conditions)})" if conditions else ""
         number = f"{self.counted:,}" if self.counted else "no"
-        tokens = "token" if self.counted == 1 else "tokens"
+        noun = "token" if self.counted == 1 else "tokens"
         tolerated = f"; {self.max_tokens:,} tolerated" if self.max_tokens else ""
-        said = f"{self.outcome.value}: {self.model} has {number} sticky {tokens}{which}{tolerated}"
+        headline = f"{self._beginning()}{self.model} has {number} sticky {noun}{which}{tolerated}"
         if self.documents is None:
-            return said
+            return headline
         documents = self.documents
-        counted, causes = document_counts(documents.counted, documents.searched, documents.causes)
-        return f"{said}; {counted} {'fails' if documents.counted <= 1 else 'fail'}{causes}"
+        counts, causes = document_counts(documents.counted, documents.searched, documents.causes)
+        verb = "fails" if documents.counted <= 1 else "fail"
+        return f"{headline}; {counts} {verb}{causes}"
+
+    def _beginning(self) -> str:
+        """Begin the headline with the outcome and, if that is inconclusive, with the reason."""
+        if self.outcome is not Outcome.INCONCLUSIVE:
+            return f"{self.outcome.value}: "
+        if self.examined < self.available:
+            return f"inconclusive: {self.examined:,} of {self.available:,} tokens examined; of these, "
+        if self.is_of_older_rule:
+            return "inconclusive: verdicts of an older rule; by these, "
+        return "inconclusive: not everything could be checked; so far, "
 
     def summary(self) -> dict[str, Any]:
         """The check in JSON values."""
@@ -140,19 +161,21 @@ class Check:
             "documents": None if self.documents is None else self.documents._asdict(),
             "incomplete": list(self.incomplete),
             "notes": list(self.notes),
-            "findings": [
-                {
-                    "rule": finding.rule,
-                    "level": finding.level.value,
-                    "message": finding.message,
-                    "path": finding.path,
-                    "line": finding.line,
-                    "fingerprint": finding.fingerprint,
-                    **finding.properties,
-                }
-                for finding in self.findings
-            ],
+            "findings": [_finding_values(finding) for finding in self.findings],
         }
+
+
+def _finding_values(finding: Finding) -> dict[str, Any]:
+    """Return a finding as JSON values."""
+    return {
+        "rule": finding.rule,
+        "level": finding.level.value,
+        "message": finding.message,
+        "path": finding.path,
+        "line": finding.line,
+        "fingerprint": finding.fingerprint,
+        **finding.properties,
+    }
 
 
 def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
@@ -172,37 +195,35 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     """Check whether a model can ship.
 
     Args:
-        source: a run, or a model: anything that `load_encoder` takes. Of a model, the newest run over the
-            whole vocabulary is used that is proven to be of this very model; without one, a detection is run.
-        fail_on: the least sticky token that counts: ``sticky`` (any), ``mild``, ``serious`` or ``severe``.
+        source: a run, or a model: anything that `load_encoder` takes. For a model, the check uses the newest
+            run over its whole vocabulary that is proven to be of this very model. Without one, it runs a
+            detection.
+        fail_on: the lowest grade that counts: ``sticky`` (every sticky token), ``mild``, ``serious`` or
+            ``severe``.
         max_tokens: number of counted tokens to tolerate.
-        baseline: a run of the model as it was, or of another one; only tokens that are new or worse count,
-            and only where the intervals of the two runs do not overlap.
-        documents: anything that `stickytoken.scan` takes; a document with a cause of ``fail_on_documents``
+        baseline: a run of an earlier state of the model, or of another one. Only tokens that are new or
+            worse count, and only if the intervals of the two runs do not overlap.
+        documents: anything that `stickytoken.scan` takes. A document with a cause of ``fail_on_documents``
             closes the gate, and one that cannot be read makes the check inconclusive.
         column: the column with the text of the documents.
         fail_on_documents: causes that close the gate: ``flagged``, ``special``, ``repetition`` and
-            ``suspected``. Copies of a flagged token always do.
+            ``suspected``. Copies of a flagged token always close it.
         folder: for a model: the folder that holds its runs, or a run folder.
         revision: for a name of a model on the hub: branch, tag or commit.
         place: file in the repository and line where findings are shown; None is the run's table of tokens.
         progress: told of every step of a detection.
 
     Returns:
-        The result; only `Check.passed` means that all is well.
+        The result. Only `Check.passed` means that everything was checked and is well.
 
     Raises:
-        InputError: an option that cannot be used, or a baseline that cannot be compared.
+        InputError: an option cannot be used, or the baseline cannot be compared.
         ModelError: the model cannot be found or used.
         RunError: a run is damaged or not finished.
     """
     if column is not None and documents is None:
         raise InputError(f"column is {shown(column)} without documents: pass documents, or leave column out")
-    closing = {SpanKind.FLAGGED.value}
-    for cause in list_of("causes", "fail_on_documents", fail_on_documents):
-        if cause not in list(SpanKind):
-            raise InputError(f"fail_on_documents contains {shown(cause)}: use {', '.join(SpanKind)}")
-        closing.add(SpanKind(cause).value)
+    closing_causes = _closing_causes(fail_on_documents)
     if fail_on not in list(FailOn):
         raise InputError(f"fail_on is {shown(fail_on)}: use {', '.join(FailOn)}")
     require_callable("progress", progress)
@@ -211,7 +232,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         from stickytoken.data.documents import NamedColumns, open_documents
 
         open_documents(documents, NamedColumns(column))  # refused before a run is made
-    compared = None if baseline is None else open_run(baseline)
+    baseline_run = None if baseline is None else open_run(baseline)
     folder = file_path("folder", folder)
     notes: list[str] = []
     if isinstance(source, Run):
@@ -220,30 +241,32 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         run = open_run(source)
     else:
         run, notes = _run_of_model(source, folder, revision, progress)
-    incomplete = _gaps(run)
-    if compared is not None:
-        _require_comparable(run, compared)
-        incomplete += _gaps(compared, "the baseline")
-    findings, counted = _judge_tokens(run, FailOn(fail_on), max_tokens, compared, place)
-    rules, checked = [_STICKY_TOKEN], None
+    incomplete = _gaps(run, "the run")
+    if baseline_run is not None:
+        _require_comparable(run, baseline_run)
+        incomplete += _gaps(baseline_run, "the baseline")
+    findings, counted = _judge_tokens(run, FailOn(fail_on), max_tokens, baseline_run, place)
+    rules = [_STICKY_TOKEN]
+    checked_documents = None
     if documents is not None:
         from stickytoken.scanning import scan as scans
 
-        # Without a model, because effects change nothing about what closes the gate.
+        # Effects are not measured, because they do not decide whether a document closes the gate.
         scan = scans.scan_documents(run, documents, column=column, progress=progress)
-        found = list(scans.scan_findings(scan, closing))
-        failing = scans.with_kinds(scan, closing)
-        checked = CheckedDocuments(
+        findings += scans.scan_findings(scan, closing_causes)
+        rules += scans.RULES
+        incomplete += scans.incomplete(scan)
+        failing = scans.with_kinds(scan, closing_causes)
+        checked_documents = CheckedDocuments(
             collection=scan.record.documents,
             searched=scan.result.documents,
             counted=len(failing),
-            causes=scans.counts_by_kind(failing, closing),
+            causes=scans.counts_by_kind(failing, closing_causes),
             found=len(scan.documents),
             kinds=scan.result.kinds,
         )
-        incomplete += scans.incomplete(scan)
-        rules += scans.RULES
-        findings += found
+    if run.is_of_older_rule:
+        findings = [_without_closing(finding) for finding in findings]
     return Check(
         model=run.model_name,
         run=run.path,
@@ -251,47 +274,71 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         max_tokens=max_tokens,
         counted=counted,
         sticky=len(run.sticky),
-        baseline=None if compared is None else compared.path,
+        baseline=None if baseline_run is None else baseline_run.path,
         rules=tuple(rules),
         findings=tuple(findings),
         incomplete=tuple(incomplete),
         notes=(*notes, *_remarks(run)),
-        documents=checked,
+        documents=checked_documents,
+        examined=run.record.tokens,
+        available=run.available,
+        is_of_older_rule=run.is_of_older_rule,
     )
+
+
+def _closing_causes(fail_on_documents: Sequence[SpanKind | str]) -> set[str]:
+    """Return the causes that close the gate: those of the caller, and flagged tokens."""
+    causes = {SpanKind.FLAGGED.value}
+    for cause in list_of("causes", "fail_on_documents", fail_on_documents):
+        if cause not in list(SpanKind):
+            raise InputError(f"fail_on_documents contains {shown(cause)}: use {', '.join(SpanKind)}")
+        causes.add(SpanKind(cause).value)
+    return causes
+
+
+def _without_closing(finding: Finding) -> Finding:
+    """Make an error a warning, because it rests on verdicts of an older rule."""
+    return replace(finding, level=Level.WARNING) if finding.level is Level.ERROR else finding
 
 
 def _run_of_model(
     model: AnyModel, runs: Path, revision: str | None, progress: ProgressCallback
 ) -> tuple[Run, list[str]]:
+    """Find or make the run that a model is checked by.
+
+    Args:
+        model: anything that `load_encoder` takes.
+        runs: the folder of its runs, or a run folder.
+        revision: for a name of a model on the hub: branch, tag or commit.
+        progress: told of every step of a detection.
+
+    Returns:
+        The run, and notes on runs that were skipped.
+
+    Raises:
+        InputError: the model is behind an endpoint, and has no run.
+        RunError: ``runs`` is a run folder of another model.
+    """
     candidates, notes = _candidates(runs)
     if isinstance(model, str) and names_endpoint(model):
-        # The same model must still answer there.
-        for path, record in candidates:
-            if record.model.name != model:
-                continue
-            loading = runs_of.recorded_loading(record)
-            found = runs_of.load_recorded_endpoint(model, loading, EndpointOptions())
-            same = runs_of.model_difference(record, found.identity) == []
-            if same and isinstance(found, EndpointEncoder):
-                found.require_same_model()
-                return open_run(path), notes
-        raise InputError(
-            f"{runs} has no run of {model} over its whole vocabulary: detect it first, which shows what it "
-            "costs"
-        )
+        return _run_of_endpoint(model, runs, candidates), notes
     files = runs_of.look_at_model(str(model), revision) if isinstance(model, (str, Path)) else None
-    if candidates and files is not None and (fingerprint := files.fingerprint()) is not None:
-        for path, record in candidates:
-            if runs_of.is_model_of(path, record, fingerprint):
-                return open_run(path), notes
+    fingerprint = None
+    if candidates and files is not None:
+        fingerprint = files.fingerprint()
+    if fingerprint is not None:
+        for candidate in candidates:
+            if runs_of.is_model_of(candidate.path, candidate.record, fingerprint):
+                return open_run(candidate.path), notes
     progress(Progress("load", 0, 1))
-    # The options of names fit no object, which load_encoder says best itself.
-    encoder = load_encoder(model) if revision is None else load_encoder(model, revision=revision)  # type: ignore[arg-type]
+    # A loaded model has no revision: load_encoder refuses it.
+    options: dict[str, Any] = {} if revision is None else {"revision": revision}
+    encoder = load_encoder(model, **options)
     progress(Progress("load", 1, 1))
-    for path, record in candidates:
-        if runs_of.model_difference(record, encoder.identity) == []:
-            runs_of.record_model(path, record, files)
-            return open_run(path), notes
+    for candidate in candidates:
+        if runs_of.model_difference(candidate.record, encoder.identity) == []:
+            runs_of.record_model(candidate.path, candidate.record, files)
+            return open_run(candidate.path), notes
     if RunFolder(runs).holds_run():
         raise RunError(
             f"the run in {runs} is of a different model than {encoder.name!r}, or not a whole run of the "
@@ -306,81 +353,148 @@ def _run_of_model(
     return run, notes
 
 
-def _candidates(runs: Path) -> tuple[list[tuple[Path, RunRecord]], list[str]]:
-    # The finished runs of the default method over a whole vocabulary, newest first.
-    method = registry.choose_method(None, None, pairs_given=False).entry.name
+def _run_of_endpoint(model: str, runs: Path, candidates: Sequence[_Candidate]) -> Run:
+    """Return the newest run of a model behind an endpoint, if the same model still answers there."""
+    for candidate in candidates:
+        if candidate.record.model.name != model:
+            continue
+        loading = runs_of.recorded_loading(candidate.record)
+        encoder = runs_of.load_recorded_endpoint(model, loading, EndpointOptions())
+        is_same = runs_of.model_difference(candidate.record, encoder.identity) == []
+        if is_same and isinstance(encoder, EndpointEncoder):
+            encoder.require_same_model()
+            return open_run(candidate.path)
+    raise InputError(
+        f"{runs} has no run of {model} over its whole vocabulary: detect it first, which shows what it costs"
+    )
+
+
+class _Candidate(NamedTuple):
+    """A finished run of the default method over a whole vocabulary."""
+
+    path: Path
+    record: RunRecord
+
+
+def _candidates(runs: Path) -> tuple[list[_Candidate], list[str]]:
+    """List the runs that may be of a model: those of today's rule first, then the newest.
+
+    Args:
+        runs: a folder of runs, or a run folder.
+
+    Returns:
+        The candidates, and notes on runs that cannot be read.
+    """
+    method = registry.choose_method(None, None, pairs_given=False)
     with reading(f"the folder of runs {runs}", RunError):
-        whole_folder = RunFolder(runs).holds_run()
-        paths = [runs] if whole_folder else sorted(path.parent for path in runs.glob("*/run.json"))
-    found, notes = [], []
+        is_run_folder = RunFolder(runs).holds_run()
+        paths = [runs] if is_run_folder else sorted(path.parent for path in runs.glob("*/run.json"))
+    candidates = []
+    notes = []
     for path in paths:
         try:
             record = RunFolder(path).read_run()
         except RunError as error:
             notes.append(f"skipped: {error}")
             continue
-        whole = record.identity_parts.get("tokens") is None and record.tokens == record.model.available
-        if record.method == method and record.result is not None and whole:
-            found.append((path, record))
-    return sorted(found, key=lambda candidate: candidate[1].started, reverse=True), notes
+        covers_vocabulary = (
+            record.identity_parts.get("tokens") is None and record.tokens == record.model.available
+        )
+        if record.method == method.entry.name and record.result is not None and covers_vocabulary:
+            candidates.append(_Candidate(path, record))
+
+    def preference(candidate: _Candidate) -> tuple[bool, str]:
+        record = candidate.record
+        return record.schema_version >= method.rule_since, record.started
+
+    return sorted(candidates, key=preference, reverse=True), notes
 
 
-def _gaps(run: Run, whose: str = "the run") -> list[str]:
-    found = []
-    tokens, record = run.tokens, run.record
+# Smallest share of copies that the tokenizer must read as the entry. Below it, the entry has no verdict.
+_SEEN_COPIES = 0.5
+
+
+def _gaps(run: Run, which: str) -> list[str]:
+    """List reasons why a run cannot show that a model is well.
+
+    Args:
+        run: the run or the baseline.
+        which: what it is, for the messages.
+    """
+    tokens = run.tokens
+    record = run.record
+    gaps = []
+    if run.is_of_older_rule:
+        gaps.append(
+            f"{which} in {run.path} has verdicts of an older rule: run `stickytoken detect {run.model_name}` "
+            "and check again"
+        )
     if record.identity_parts.get("tokens") is not None or record.tokens < run.available:
-        found.append(
-            f"{whose} in {run.path} covered {record.tokens:,} of {run.available:,} available tokens: "
+        gaps.append(
+            f"{which} in {run.path} covered {record.tokens:,} of {run.available:,} available tokens: "
             "detect without --sample and --tokens"
         )
     if len(tokens) != record.tokens or tokens["token_id"].n_unique() != len(tokens):
-        found.append(
+        gaps.append(
             f"{run.path} has {len(tokens):,} rows in tokens.parquet for {record.tokens:,} tokens: delete the "
             "folder and detect again"
         )
     if len(run.sticky) != run.result.sticky:
-        found.append(
+        gaps.append(
             f"{run.path} has {len(run.sticky):,} sticky tokens in tokens.parquet and "
             f"{run.result.sticky:,} in run.json: delete the folder and detect again"
         )
-    needed = [*(["lift"] if run.method.measures_lift else []), "verdict"]
-    meant = tokens
-    if "copies_seen" in tokens.columns:  # entries that texts do not spell have no verdict
-        meant = tokens.filter(pl.col("verdict").is_not_null() | (pl.col("copies_seen") >= 0.5))
-    if run.method.judges_every_token and (lacking := max(meant[name].is_null().sum() for name in needed)):
-        found.append(
-            f"{whose} in {run.path} has no verdict on {lacking:,} of {len(tokens):,} tokens: too few texts "
-            f"of {record.corpus.source} are unrelated; use more sentences, on more varied subjects"
+    without_verdict = _tokens_without_verdict(run)
+    if without_verdict:
+        gaps.append(
+            f"{which} in {run.path} has no verdict on {without_verdict:,} of {len(tokens):,} tokens: too few "
+            f"texts of {record.corpus.source} are unrelated; use more sentences, on more varied subjects"
         )
     verdicts = {verdict.value for verdict in run.method.verdicts}
-    unknown = tokens.filter(pl.col("verdict").is_not_null() & ~pl.col("verdict").is_in(verdicts))
-    if len(unknown):
-        found.append(
+    is_unknown = pl.col("verdict").is_not_null() & ~pl.col("verdict").is_in(verdicts)
+    if not tokens.filter(is_unknown).is_empty():
+        gaps.append(
             f"{run.path} has verdicts that the method {record.method} does not give: delete the folder and "
             "detect again"
         )
-    if (record.corpus.unknown or 0) > LARGEST_UNKNOWN:
-        found.append(
-            f"the model cannot read {record.corpus.unknown:.0%} of {record.corpus.source}: detect with "
-            "sentences in a language that it reads"
+    unknown_share = record.corpus.unknown or 0
+    if unknown_share > LARGEST_UNKNOWN:
+        gaps.append(
+            f"the model cannot read {unknown_share:.0%} of {record.corpus.source}: detect with sentences in "
+            "a language that it reads"
         )
-    return found
+    return gaps
+
+
+def _tokens_without_verdict(run: Run) -> int:
+    """Count the tokens that lack a verdict or a lift, if the method of the run judges every token."""
+    if not run.method.judges_every_token:
+        return 0
+    tokens = run.tokens
+    if "copies_seen" in tokens.columns:
+        # Entries that the tokenizer does not read from text have no verdict on purpose.
+        is_read = pl.col("copies_seen") >= _SEEN_COPIES
+        tokens = tokens.filter(pl.col("verdict").is_not_null() | is_read)
+    required = ["verdict", "lift"] if run.method.measures_lift else ["verdict"]
+    return max(tokens[column].null_count() for column in required)
 
 
 def _remarks(run: Run) -> list[str]:
-    found = list(run.method.notes(run))
+    """Return the notes of the method, and which settings of the run are not the defaults."""
+    remarks = list(run.method.notes(run))
     loading = run.record.model.loading
-    defaults = base.adjusted_defaults(
-        run.method.settings(), loading is not None and loading.endpoint is not None
-    )
+    is_behind_endpoint = loading is not None and loading.endpoint is not None
+    defaults = base.adjusted_defaults(run.method.settings(), is_behind_endpoint)
     changed = []
     for name, value in run.record.settings.items():
         default = getattr(defaults, name, value)
-        if name != "seed" and (list(default) if isinstance(default, tuple) else default) != value:
+        if isinstance(default, tuple):
+            default = list(default)
+        if name != "seed" and default != value:
             changed.append(f"{name} {value}")
     if changed:
-        found.append(f"the run used non-default settings: {', '.join(changed)}")
-    return found
+        remarks.append(f"the run used non-default settings: {', '.join(changed)}")
+    return remarks
 
 
 class _Effect(NamedTuple):
@@ -399,13 +513,16 @@ def _effects_of(row: Mapping[str, Any]) -> dict[str, _Effect]:
     """Read the measures of a token that have an interval."""
     effects = {}
     for name in _MEASURES:
-        value, low, high = row.get(name), row.get(f"{name}_low"), row.get(f"{name}_high")
+        value = row.get(name)
+        low = row.get(f"{name}_low")
+        high = row.get(f"{name}_high")
         if value is not None and low is not None and high is not None:
             effects[name] = _Effect(value, low, high)
     return effects
 
 
 def _require_comparable(run: Run, baseline: Run) -> None:
+    """Refuse a baseline of another method, without intervals, on other texts, or with other settings."""
     if run.record.method != baseline.record.method:
         raise InputError(
             f"the baseline {baseline.path} used the method {baseline.record.method}, the run in {run.path} "
@@ -421,10 +538,11 @@ def _require_comparable(run: Run, baseline: Run) -> None:
             f"the baseline {baseline.path} was measured on {baseline.record.corpus.source}, the run in "
             f"{run.path} on other texts, {run.record.corpus.source}: detect both on the same sentences"
         )
-    # Settings of how closely tokens are measured change only the noise.
+    # The seed and the settings of the effort change only the noise.
     names = {*run.record.settings, *baseline.record.settings} - {"seed", *run.method.effort}
-    # A run from before a setting was added has its default.
-    if different := sorted(name for name in names if run.settings.text(name) != baseline.settings.text(name)):
+    # A setting that a run lacks, because it was added later, has its default.
+    different = sorted(name for name in names if run.settings.text(name) != baseline.settings.text(name))
+    if different:
         raise InputError(
             f"the baseline {baseline.path} was measured with other settings than {run.path} "
             f"({', '.join(different)}): detect both with the same ones"
@@ -434,7 +552,7 @@ def _require_comparable(run: Run, baseline: Run) -> None:
 _STICKY_TOKEN = Rule(
     "sticky-token",
     "No token of the model is sticky",
-    "Copies of a sticky token erase what a text says, or move it closer to unrelated texts, so that a "
+    "Copies of a sticky token erase the meaning of a text, or move it closer to unrelated texts, so that a "
     "document is no longer found or turns up in searches for other things. Explain the token with "
     "`stickytoken explain`, repair the model, or use a baseline to accept the known tokens of a model.",
     Level.ERROR,
@@ -448,7 +566,7 @@ _COUNTED_GRADES = {
 
 
 class _JudgedToken(NamedTuple):
-    """A sticky token, and what the baseline says of it."""
+    """A sticky token, compared with the baseline."""
 
     row: Mapping[str, Any]  # of tokens.parquet
     effects: dict[str, _Effect]
@@ -460,10 +578,23 @@ class _JudgedToken(NamedTuple):
 def _judge_tokens(
     run: Run, fail_on: FailOn, max_tokens: int, baseline: Run | None, place: tuple[str, int] | None
 ) -> tuple[list[Finding], int]:
-    """Turn the sticky tokens of a run into findings; return them, and how many count.
+    """Turn the sticky tokens of a run into findings.
 
-    A token that counts is an error if more than the tolerated number do, and otherwise a warning. A milder
-    one is a warning too, and one that the baseline has as well a note.
+    A token that counts is an error if more tokens count than are tolerated, and otherwise a warning. A milder
+    token is a warning. A token that the baseline has too is a note.
+
+    Args:
+        run: the run.
+        fail_on: the lowest grade that counts.
+        max_tokens: number of counted tokens to tolerate.
+        baseline: the run to compare with; None without one.
+        place: file in the repository and line where findings are shown; None is the table of tokens.
+
+    Returns:
+        The findings, those that count first, and the number of tokens that count.
+
+    Raises:
+        InputError: the method of the run does not grade tokens.
     """
     grades = _COUNTED_GRADES[fail_on]
     if grades is not None and "severity" not in run.method.columns:
@@ -471,24 +602,27 @@ def _judge_tokens(
             f"{run.path} is a run of the method {run.record.method}, which does not grade tokens: use "
             "--fail-on sticky, or detect with --method profile"
         )
-    known = {} if baseline is None else {row["token"]: row for row in baseline.tokens.iter_rows(named=True)}
+    baseline_rows: dict[str, Mapping[str, Any]] = {}
+    if baseline is not None:
+        baseline_rows = {row["token"]: row for row in baseline.tokens.iter_rows(named=True)}
     judged = []
     for row in run.sticky.iter_rows(named=True):
         effects = _effects_of(row)
-        earlier = known.get(row["token"])
-        baseline_effects = {} if earlier is None else _effects_of(earlier)
-        change = None if baseline is None else _change(earlier, effects, baseline_effects)
+        baseline_row = baseline_rows.get(row["token"])
+        baseline_effects = {} if baseline_row is None else _effects_of(baseline_row)
+        change = None if baseline is None else _change(baseline_row, effects, baseline_effects)
         counts = change != "known" and (grades is None or row["severity"] in grades)
         judged.append(_JudgedToken(row, effects, baseline_effects, change, counts))
-    judged.sort(key=lambda token: not token.counts)  # those that count come first
+    judged.sort(key=lambda token: not token.counts)
     counted = sum(token.counts for token in judged)
     path: str | None
-    outside: str | None = None
-    if place is not None:
-        path, line = place
-    else:
+    outside: str | None
+    if place is None:
         path, outside = place_of(run.path / store.TOKENS_FILE)
         line = 1
+    else:
+        path, line = place
+        outside = None
     findings = []
     for token in judged:
         if token.change == "known":
@@ -497,29 +631,46 @@ def _judge_tokens(
             level = Level.ERROR
         else:
             level = Level.WARNING
-        identity = (Path(run.model_name).name, token.row["token"])
-        message, properties = _message(token), _properties(token)
-        findings.append(Finding(_STICKY_TOKEN.id, level, message, path, line, identity, properties, outside))
+        finding = Finding(
+            rule=_STICKY_TOKEN.id,
+            level=level,
+            message=_message(token),
+            path=path,
+            line=line,
+            identity=(Path(run.model_name).name, token.row["token"]),
+            properties=_properties(token),
+            outside=outside,
+        )
+        findings.append(finding)
     return findings, counted
 
 
 def _change(
-    earlier: Mapping[str, Any] | None, effects: dict[str, _Effect], baseline_effects: dict[str, _Effect]
+    baseline_row: Mapping[str, Any] | None,
+    effects: dict[str, _Effect],
+    baseline_effects: dict[str, _Effect],
 ) -> str:
-    """Compare a sticky token with the baseline: only an interval above the baseline's is a change.
+    """Compare a sticky token with the baseline.
 
-    A token whose effects are not known in both runs cannot be compared: it is new.
+    Args:
+        baseline_row: the token in the baseline; None if it is not there.
+        effects: its measures in the run.
+        baseline_effects: its measures in the baseline.
+
+    Returns:
+        ``known`` if no interval lies above that of the baseline, else ``worse`` if the baseline flags the
+        token, else ``new``. A token without a measure in common is new.
     """
     shared = effects.keys() & baseline_effects.keys()
-    if earlier is None or not shared:
+    if baseline_row is None or not shared:
         return "new"
     if all(effects[name].low <= baseline_effects[name].high for name in shared):
         return "known"
-    return "worse" if earlier["verdict"] in FLAGGED else "new"
+    return "worse" if baseline_row["verdict"] in FLAGGED else "new"
 
 
 def _properties(token: _JudgedToken) -> dict[str, Any]:
-    """Return what JSON and SARIF say of a sticky token."""
+    """Return the properties of a sticky token for JSON and SARIF."""
     row = token.row
     properties = {name: row.get(name) for name in ("token_id", "token", "severity")}
     for name in _MEASURES:
@@ -535,7 +686,7 @@ def _properties(token: _JudgedToken) -> dict[str, Any]:
 
 
 def _message(token: _JudgedToken) -> str:
-    """Say in a sentence what was found."""
+    """Describe a sticky token in a sentence."""
     row = token.row
     grade = f" ({row['severity']})" if row.get("severity") else ""
     message = f"the token {wording.quoted(row['token'])} is sticky{grade}"
@@ -549,9 +700,10 @@ def _message(token: _JudgedToken) -> str:
 
 
 def _in_words(effects: dict[str, _Effect]) -> str:
-    parts = []
+    """Write the measures of a token."""
+    phrases = []
     if "erased" in effects:
-        parts.append(f"{wording.percent(effects['erased'].value)} erased")
+        phrases.append(f"{wording.percent(effects['erased'].value)} erased")
     if "lift_sd" in effects:
-        parts.append(f"lift {wording.in_sd(effects['lift_sd'].value)}")
-    return ", ".join(parts)
+        phrases.append(f"lift {wording.in_sd(effects['lift_sd'].value)}")
+    return ", ".join(phrases)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -29,40 +30,76 @@ def card_block(run: Run) -> str:
 
     The same run gives the same block. Local folders and addresses of endpoints are left out.
     """
-    table = markdown_table(("measure", "value"), [(name, markdown(value)) for name, value in _rows(run)])
-    parts = [BEGIN, "## Sticky tokens", f"**{markdown(comparisons.short_headline(run))}**"]
-    worst = run.sticky.head(_LISTED)
-    if not worst.is_empty():
-        more = f" ({len(worst)} of {len(run.sticky):,})" if len(worst) < len(run.sticky) else ""
-        items = [_list_item(run, row) for row in worst.iter_rows(named=True)]
-        parts += [
-            f"The worst sticky tokens{more}, why they are flagged, and what their copies do:",
-            "\n".join(items),
-        ]
-    parts += [table, *[markdown(line) for line in comparisons.rule_lines(run)]]
-    parts += [
+    paragraphs = [BEGIN, "## Sticky tokens", f"**{markdown(comparisons.short_headline(run))}**"]
+    paragraphs += _list_of_tokens(run)
+    rows = [(name, markdown(value)) for name, value in _rows(run)]
+    paragraphs.append(markdown_table(("measure", "value"), rows))
+    paragraphs += [markdown(line) for line in comparisons.rule_lines(run)]
+    paragraphs += [
         "These numbers hold for the texts, prompt and pooling that were measured; on other texts, other "
         "tokens can matter. `stickytoken judge` measures a run on texts of your own.",
         END,
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join(paragraphs)
 
 
 # Sticky tokens in a card.
 _LISTED = 10
 
 
-def _list_item(run: Run, row: dict[str, Any]) -> str:
-    """Write a list item of a sticky token: its severity, its reason and what its copies do in a search."""
-    named = f"{wording.quoted(row['token'])} ({row.get('severity') or row['verdict']})"
-    said = [row["reason"]] if row.get("reason") else []
-    sentences = wording.consequences(row, run.method.thresholds(run, row), run.harm(row["token_id"]))
-    text = ". ".join([*said, " ".join(sentences)]).strip(". ")
-    return f"- {markdown(named)}: {markdown(text)}." if text else f"- {markdown(named)}"
+def _list_of_tokens(run: Run) -> list[str]:
+    """Return the paragraphs on the worst sticky tokens; none without a sticky token.
+
+    A sentence that holds for several tokens stands once, behind the list.
+    """
+    worst = run.sticky.head(_LISTED)
+    if worst.is_empty():
+        return []
+    items = []
+    general_sentences: dict[str, None] = {}
+    for row in worst.iter_rows(named=True):
+        name = wording.quoted(row["token"])
+        thresholds = run.method.thresholds(run, row)
+        sentences = wording.consequences(row, thresholds, run.harm(row["token_id"]))
+        own_sentences = [sentence for sentence in sentences if name in sentence]
+        general_sentences |= dict.fromkeys(sentence for sentence in sentences if name not in sentence)
+        item = f"{name} ({row.get('severity') or row['verdict']})"
+        facts = _facts(row)
+        if facts:
+            item += f": {facts}."
+        items.append("- " + markdown(" ".join([item, *own_sentences])))
+    count = f" ({len(worst)} of {len(run.sticky):,})" if len(worst) < len(run.sticky) else ""
+    heading = f"The worst sticky tokens{count}"
+    if "erased" in run.sticky.columns:
+        heading += (
+            ". Erased is the share that copies of the token erase of what copies of an ordinary token leave "
+            "of a text; lift is how much closer they move unrelated texts than those do, in standard "
+            "deviations (SD) of the model's similarities"
+        )
+    paragraphs = [f"{heading}:", "\n".join(items)]
+    if general_sentences:
+        paragraphs.append(markdown(f"What this means: {' '.join(general_sentences)}"))
+    return paragraphs
+
+
+def _facts(row: Mapping[str, Any]) -> str:
+    """Write the measures of a token with their intervals, in the units of the rule."""
+    facts = []
+    for measure in wording.MEASURES:
+        value = row.get(measure.key)
+        if value is None:
+            continue
+        fact = f"{measure.title} {measure.text(value)}"
+        low = row.get(f"{measure.key}_low")
+        high = row.get(f"{measure.key}_high")
+        if low is not None and high is not None:
+            fact += f" ({comparisons.shown_interval(measure, low, high)})"
+        facts.append(fact)
+    return ", ".join(facts)
 
 
 def _rows(run: Run) -> list[tuple[str, str]]:
-    """Return the rows of the card's table: what was measured, and its value."""
+    """Return the rows of the card's table: the name of each measure, and its value."""
     record = run.record
     compared = comparisons.ComparedRun(record.model.title, run)
     level = f"{100 * compared.confidence:.4g}% interval"
@@ -90,34 +127,58 @@ def _rows(run: Run) -> list[tuple[str, str]]:
     return rows
 
 
-_BEGIN, _END = (
-    re.compile(rb"^%b[ \t]*\r?$" % re.escape(marker.encode()), re.MULTILINE) for marker in (BEGIN, END)
-)
-# Whatever was a marker once.
-_LOOSE = re.compile(rb"<!--[ \t]*stickytoken:", re.IGNORECASE)
+def _line_of(marker: str) -> re.Pattern[bytes]:
+    """Return a pattern that matches a marker on a line of its own."""
+    return re.compile(rb"^%b[ \t]*\r?$" % re.escape(marker.encode()), re.MULTILINE)
+
+
+_BEGIN_LINE = _line_of(BEGIN)
+_END_LINE = _line_of(END)
+# Anything that looks like a marker, also a damaged one.
+_ANY_MARKER = re.compile(rb"<!--[ \t]*stickytoken:", re.IGNORECASE)
 
 
 def with_block(card: bytes, block: str, name: str) -> bytes:
+    """Put a block into a model card: in place of an earlier block, or at the end.
+
+    Args:
+        card: the content of the card.
+        block: from `card_block`.
+        name: of the card, for messages.
+
+    Returns:
+        The new content. Every byte outside the block stays.
+
+    Raises:
+        InputError: the card is not UTF-8, or its markers are damaged or not one pair.
+    """
     try:
         card.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{name} is not UTF-8 text ({error}): save it as UTF-8 first") from error
     newline = b"\r\n" if b"\r\n" in card else b"\n"
-    written = block.encode("utf-8", "backslashreplace").replace(b"\n", newline)
-    if markers := len(_LOOSE.findall(card)):
-        begins, ends = list(_BEGIN.finditer(card)), list(_END.finditer(card))
-        whole = len(begins) == len(ends) == 1 and markers == 2
-        if not whole or begins[0].start() > ends[0].start():
+    content = block.encode("utf-8", "backslashreplace").replace(b"\n", newline)
+    markers = len(_ANY_MARKER.findall(card))
+    if markers:
+        begins = list(_BEGIN_LINE.finditer(card))
+        ends = list(_END_LINE.finditer(card))
+        is_pair = len(begins) == len(ends) == 1 and markers == 2
+        if not is_pair or begins[0].start() > ends[0].start():
             raise InputError(
                 f"the markers of stickytoken in {name} are damaged: it has {len(begins)} whole lines {BEGIN} "
                 f"and {len(ends)} whole lines {END}, and needs one of each, in this order, and no other; "
                 "mend them, or delete them all with the old block, and a new one goes to the end"
             )
-        return card[: begins[0].start()] + written + card[ends[0].start() + len(END) :]
+        return card[: begins[0].start()] + content + card[ends[0].start() + len(END) :]
     if not card:
-        return written + newline
-    gap = newline if card.endswith(b"\n") else 2 * newline
-    return card + (b"" if card.endswith(2 * newline) else gap) + written + newline
+        return content + newline
+    if card.endswith(2 * newline):
+        gap = b""
+    elif card.endswith(b"\n"):
+        gap = newline
+    else:
+        gap = 2 * newline
+    return card + gap + content + newline
 
 
 def write_block(block: str, card: str | Path) -> bool:
@@ -139,7 +200,8 @@ def write_block(block: str, card: str | Path) -> bool:
         path = path.resolve()  # a link stays a link
         if not path.exists():
             raise InputError(f"there is no model card {card}: create the file first, it may be empty")
-        before, mode = path.read_bytes(), stat.S_IMODE(path.stat().st_mode)
+        before = path.read_bytes()
+        mode = stat.S_IMODE(path.stat().st_mode)
     after = with_block(before, block, str(card))
     if after == before:
         return False
@@ -156,6 +218,15 @@ SHARE_TASK = "sticky_tokens_per_10000"
 
 
 def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
+    """Return the evaluation results that stand for the model of a run.
+
+    Args:
+        run: the run.
+        dataset: id of the benchmark data set on the hub.
+
+    Raises:
+        InputError: the id is not one of the hub, or the run has no number that stands for its model.
+    """
     from huggingface_hub import EvalResultEntry
 
     require_id("the data set", dataset)
@@ -183,6 +254,7 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
 
 
 def require_id(what: str, name: str) -> None:
+    """Refuse a name that is not an id of the hub; ``what`` names it in the message."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
@@ -193,6 +265,7 @@ def require_id(what: str, name: str) -> None:
 
 
 def eval_results_yaml(entries: list[EvalResultEntry]) -> str:
+    """Write evaluation results in the YAML of the hub."""
     import yaml
     from huggingface_hub import eval_result_entries_to_yaml
 
@@ -230,7 +303,9 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
         raise InputError(
             f"{target} is no file of evaluation results: choose another file for those of stickytoken"
         ) from error
-    if others := ", ".join(map(shown, sorted(tasks - {ERASED_TASK, LIFT_TASK, SHARE_TASK}))):
+    other_tasks = sorted(tasks - {ERASED_TASK, LIFT_TASK, SHARE_TASK})
+    if other_tasks:
+        others = ", ".join(map(shown, other_tasks))
         raise InputError(
             f"{target} holds other results ({others}): choose another file for those of stickytoken"
         )
@@ -239,7 +314,10 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
     return True
 
 
-_CARD, _EVAL_FILE = "README.md", ".eval_results/stickytoken.yaml"
+_CARD = "README.md"
+_EVAL_FILE = ".eval_results/stickytoken.yaml"
+# Characters of an error of the hub that a message shows.
+_SHOWN_ERROR = 200
 
 
 def push_card(
@@ -265,35 +343,41 @@ def push_card(
     """
     from huggingface_hub import CommitOperationAdd, HfApi, constants
 
-    # That of its own client, whichever it is.
+    # The error class of the HTTP client that the library uses.
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     require_id("the repository", repository)
     if constants.HF_HUB_OFFLINE:
         raise InputError(f"sending to {repository} needs the network, and HF_HUB_OFFLINE is set: unset it")
-    files = {} if dataset is None else {_EVAL_FILE: eval_results_yaml(eval_results(run, dataset)).encode()}
+    files: dict[str, bytes] = {}
+    if dataset is not None:
+        files[_EVAL_FILE] = eval_results_yaml(eval_results(run, dataset)).encode()
     api = HfApi(endpoint=endpoint)
     try:
-        found = api.model_info(repository)
-        commit, present = found.sha, {each.rfilename for each in found.siblings or ()}
+        repository_info = api.model_info(repository)
+        commit = repository_info.sha
+        present = {sibling.rfilename for sibling in repository_info.siblings or ()}
         before: dict[str, bytes | None] = dict.fromkeys((_CARD, *files))
         with TemporaryDirectory() as folder:
-            for name in [name for name in before if name in present]:
-                copy = api.hf_hub_download(repository, name, revision=commit, local_dir=folder)
-                before[name] = Path(copy).read_bytes()
+            for name in before:
+                if name in present:
+                    copy = api.hf_hub_download(repository, name, revision=commit, local_dir=folder)
+                    before[name] = Path(copy).read_bytes()
         files[_CARD] = with_block(before[_CARD] or b"", card_block(run), f"{repository}/{_CARD}")
         changes = [
             CommitOperationAdd(name, content) for name, content in files.items() if content != before[name]
         ]
         if not changes:
             return None
-        done = api.create_commit(
+        created = api.create_commit(
             repository, changes, commit_message="Sticky tokens, measured by stickytoken", parent_commit=commit
         )
     except (HTTPError, OSError) as error:
-        said = f"{repository} was not changed: the hub did not accept the card"
-        raise ModelError(f"{said} ({' '.join(str(error).split())[:200]})") from error
-    return str(done.commit_url)
+        reason = " ".join(str(error).split())[:_SHOWN_ERROR]
+        raise ModelError(
+            f"{repository} was not changed: the hub did not accept the card ({reason})"
+        ) from error
+    return str(created.commit_url)
 
 
 __all__ = ["card_block", "push_card", "write_block", "write_eval_results"]

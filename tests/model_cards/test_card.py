@@ -118,11 +118,28 @@ def test_it_says_what_the_run_found(run):
     lift = [f"{row[name]:.2f}" for name in ("lift_sd", "lift_sd_low", "lift_sd_high")]
     assert f"{erased[0]} ({erased[1]} to {erased[2]})" in page
     assert f"{lift[0]} SD ({lift[1]} to {lift[2]} SD)" in page
-    assert row["reason"] in page
     assert "no longer found for what they say" in page
     assert f"1 of {profiled.AVAILABLE} examined (all available tokens)" in page
     assert run.record.identity[:12] in page
     assert block == cards.card_block(open_run(run.path))
+
+
+def test_a_token_has_its_measures_in_the_units_of_the_rule(run):
+    row = run.sticky.row(0, named=True)
+    (item,) = [line for line in cards.card_block(run).split("\n") if line.startswith("- ")]
+    assert f"erased {100 * row['erased']:.0f}%" in item
+    assert f"lift {row['lift_sd']:.2f} SD" in item
+    # The share of a whole text is another number, and would contradict this one.
+    assert "of a text" not in item
+
+
+def test_what_holds_for_all_tokens_stands_once(changed):
+    table = pl.read_parquet(changed / "tokens.parquet").sort("erased", descending=True).head(3)
+    flagged = {"verdict": pl.lit("sticky"), "severity": pl.lit("severe"), "erased_low": pl.lit(0.8)}
+    table.with_columns(**flagged).write_parquet(changed / "tokens.parquet")
+    block = cards.card_block(open_run(changed))
+    assert len([line for line in block.split("\n") if line.startswith("- ")]) == 3
+    assert block.count("no longer found for what they say") == 1
 
 
 def test_folders_of_this_machine_stay_out_of_it(changed):

@@ -160,7 +160,7 @@ def check(
     fail_on: Annotated[
         str | None,
         opt.method_option(
-            parser=_grade, autocompletion=lambda: list(_GRADES), metavar="sticky|serious|severe"
+            parser=_grade, autocompletion=lambda: list(_GRADES), metavar="sticky|mild|serious|severe"
         ),
     ] = None,
     max_tokens: Annotated[int | None, opt.method_option("--max", min=0)] = None,
@@ -182,7 +182,8 @@ def check(
         source: Model as for detect, or run folder. Default: the model in the table tool.stickytoken of
             pyproject.toml, which can also set the options from --revision to --max.
         folder: For a model: the folder of its runs, or a run folder. Default: runs.
-        fail_on: Lowest severity that counts; sticky counts every sticky token. Default: sticky.
+        fail_on: Lowest severity that counts: mild, serious or severe. sticky counts every sticky token, also
+            those without a severity. Default: sticky.
         max_tokens: Number of counted tokens to tolerate. Default: 0.
         baseline: Run folder to compare with. Only tokens count that are new, or worse with intervals that do
             not overlap.
