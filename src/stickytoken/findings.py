@@ -18,7 +18,7 @@ JsonValue: TypeAlias = "str | int | float | bool | list[JsonValue] | dict[str, J
 
 
 class Level(StrEnum):
-    """How much a finding matters."""
+    """The severity of a finding."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -27,13 +27,13 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a check looks for.
+    """A rule that a check applies.
 
     Attributes:
         id: short name in lower case, such as ``sticky-token``.
         title: one sentence without a full stop, such as ``No token of the model is sticky``.
-        help: what a finding means and what to do about it, in whole sentences.
-        level: level of most of its findings.
+        help: the meaning of a finding and what to do about it, in whole sentences.
+        level: the usual level of its findings.
     """
 
     id: str
@@ -44,20 +44,20 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found.
+    """A violation of a rule, such as a sticky token.
 
     Text may be hostile: every format escapes it.
 
     Attributes:
         rule: id of the rule.
-        level: how much it matters.
+        level: severity.
         message: one sentence for people.
-        path: file in the repository, relative to its root, with slashes; None if it belongs to no file there.
+        path: file in the repository, relative to its root, with slashes; None if it is in no file there.
         line: line in the file, from 1.
-        outside: the file outside the repository, as an absolute path, or what else was read, such as
-            ``stdin``; None if it belongs to no file at all.
-        identity: what makes it the same finding in a later run, such as rule, model and token.
-        properties: anything else, as JSON values.
+        outside: file outside the repository, as an absolute path, or another source such as ``stdin``; None
+            if it is in no file at all.
+        identity: values by which a later run recognises the finding, such as model and token.
+        properties: further values for JSON and SARIF.
     """
 
     rule: str
@@ -71,7 +71,7 @@ class Finding:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the identity, by which later runs recognise the finding."""
+        """Hash of the identity."""
         return digest([self.rule, *(self.identity or (self.message, self.path or ""))])
 
 
@@ -82,6 +82,12 @@ _COMMANDS = {Level.ERROR: "error", Level.WARNING: "warning", Level.NOTE: "notice
 
 
 def github_annotations(findings: Iterable[Finding], incomplete: Sequence[str] = ()) -> Iterator[str]:
+    """Yield workflow commands that GitHub shows as annotations, one line each.
+
+    Args:
+        findings: the findings.
+        incomplete: reasons why not everything could be checked.
+    """
     for message in incomplete:
         yield _command("error", {"title": "stickytoken could not check everything"}, message)
     for finding in findings:
@@ -99,39 +105,33 @@ def _command(name: str, properties: Mapping[str, str], message: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    # Control characters are visible, so no line can end early.
+    # `visible` escapes control characters, so no command can end early.
     return visible(text).replace("%", "%25")
 
 
 def junit(
     findings: Iterable[Finding], rules: Sequence[Rule], suite: str, incomplete: Sequence[str] = ()
 ) -> str:
-    """Return JUnit XML: only findings of level error fail, and a rule without findings is one passed test."""
+    """Return JUnit XML. Only findings of level error fail, and a rule without findings is a passed test.
+
+    Args:
+        findings: the findings.
+        rules: the rules that were checked.
+        suite: name of the test suite.
+        incomplete: reasons why not everything could be checked. Then no rule counts as passed.
+    """
     by_rule: dict[str, list[Finding]] = {rule.id: [] for rule in rules}
     for finding in findings:
         by_rule[finding.rule].append(finding)
     cases = []
-    for message in incomplete:
-        cases.append(_case("complete", "Everything could be checked"))
-        ET.SubElement(cases[-1], "error", {"type": "incomplete", "message": visible(message)})
+    for reason in incomplete:
+        case = _case("complete", "Everything could be checked")
+        ET.SubElement(case, "error", {"type": "incomplete", "message": visible(reason)})
+        cases.append(case)
     for rule in rules:
-        # A rule that could not be checked has not passed.
         if not by_rule[rule.id] and not incomplete:
             cases.append(_case(rule.id, rule.title))
-        for finding in by_rule[rule.id]:
-            case, message = _case(rule.id, finding.message), visible(finding.message)
-            cases.append(case)
-            if finding.path is not None:
-                case.set("file", visible(finding.path))
-            if finding.line is not None:
-                case.set("line", str(finding.line))
-            if finding.level is not Level.ERROR:
-                ET.SubElement(case, "system-out").text = f"{finding.level.value}: {message}"
-                continue
-            known = {key: value for key, value in finding.properties.items() if value is not None}
-            details = [message, *(visible(f"{key}: {value}") for key, value in known.items())]
-            failure = ET.SubElement(case, "failure", {"type": rule.id, "message": message})
-            failure.text = "\n".join(details)
+        cases += [_case_of(finding) for finding in by_rule[rule.id]]
     counts = {
         "tests": str(len(cases)),
         "failures": str(sum(case.find("failure") is not None for case in cases)),
@@ -145,16 +145,41 @@ def junit(
     return content.decode("ascii") + "\n"
 
 
+def _case_of(finding: Finding) -> ET.Element:
+    """Return the test case of a finding."""
+    case = _case(finding.rule, finding.message)
+    message = visible(finding.message)
+    if finding.path is not None:
+        case.set("file", visible(finding.path))
+    if finding.line is not None:
+        case.set("line", str(finding.line))
+    if finding.level is not Level.ERROR:
+        ET.SubElement(case, "system-out").text = f"{finding.level.value}: {message}"
+        return case
+    details = [message]
+    for key, value in finding.properties.items():
+        if value is not None:
+            details.append(visible(f"{key}: {value}"))
+    failure = ET.SubElement(case, "failure", {"type": finding.rule, "message": message})
+    failure.text = "\n".join(details)
+    return case
+
+
 def _case(rule: str, name: str) -> ET.Element:
     return ET.Element("testcase", {"classname": f"stickytoken.{rule}", "name": visible(name)})
 
 
 @cache
-def _root(here: Path) -> Path:
-    return next((each for each in (here, *here.parents) if (each / ".git").exists()), here).resolve()
+def _root(folder: Path) -> Path:
+    """Return the root of the git repository that a folder is in; the folder itself without one."""
+    for candidate in (folder, *folder.parents):
+        if (candidate / ".git").exists():
+            return candidate.resolve()
+    return folder.resolve()
 
 
 def repository_path(path: Path) -> str | None:
+    """Return a path relative to the root of the repository; None if it is outside."""
     try:
         inside = path.resolve().relative_to(_root(Path.cwd()))
     except (ValueError, OSError):
@@ -163,7 +188,7 @@ def repository_path(path: Path) -> str | None:
 
 
 def place_of(path: Path) -> tuple[str | None, str | None]:
-    """Return a file as `Finding.path` and `Finding.outside` have it: one of them is None."""
+    """Return the values of `Finding.path` and `Finding.outside` for a file; one of them is None."""
     inside = repository_path(path)
     if inside is not None:
         return inside, None
@@ -174,14 +199,14 @@ def place_of(path: Path) -> tuple[str | None, str | None]:
 
 
 STDIN_NAME = "stdin"
-# The file that a finding without a file is shown in: GitHub refuses results without one.
+# The file of findings that have none: GitHub refuses results without a file.
 _PROJECT_FILE = "pyproject.toml"
 _IN_REPOSITORY = "SRCROOT"
 _OUTSIDE = "FILESYSTEM"
-# GitHub refuses files with more results.
+# Largest number of results that GitHub accepts in a file.
 _MOST_RESULTS = 25_000
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-# The one fingerprint that GitHub reads. Without it, GitHub hashes the line, which several findings share.
+# The only fingerprint that GitHub reads. Without it, GitHub hashes the line, which several findings share.
 _GITHUB_FINGERPRINT = "primaryLocationLineHash"
 
 
@@ -190,58 +215,71 @@ def sarif(
 ) -> dict[str, Any]:
     """Return a SARIF log that GitHub code scanning accepts.
 
-    GitHub asks for more than the schema: a file and a line for every result, relative URIs, a help text for
+    GitHub requires more than the schema: a file and a line for every result, relative URIs, a help text for
     every rule, and at most 25,000 results.
+
+    Args:
+        findings: the findings.
+        rules: the rules that were checked.
+        tool_version: version of stickytoken.
+        incomplete: reasons why not everything could be checked.
     """
-    places = {rule.id: place for place, rule in enumerate(rules)}
-    kept = list(findings)
+    listed_findings = list(findings)
     notifications = [_notification("error", message) for message in incomplete]
-    if len(kept) > _MOST_RESULTS:
-        left_out = len(kept) - _MOST_RESULTS
-        order = list(Level)
-        kept = sorted(kept, key=lambda finding: order.index(finding.level))[:_MOST_RESULTS]
+    if len(listed_findings) > _MOST_RESULTS:
+        left_out = len(listed_findings) - _MOST_RESULTS
+        gravest_first = list(Level)
+        listed_findings.sort(key=lambda finding: gravest_first.index(finding.level))
+        del listed_findings[_MOST_RESULTS:]
         message = f"{left_out:,} findings are left out: GitHub takes {_MOST_RESULTS:,}"
         notifications.append(_notification("warning", message))
     invocation: dict[str, Any] = {"executionSuccessful": not incomplete}
     if notifications:
         invocation["toolExecutionNotifications"] = notifications
-    described_rules = [
-        {
-            "id": rule.id,
-            "name": "".join(word.capitalize() for word in rule.id.split("-")),
-            "shortDescription": {"text": message_text(rule.title)},
-            "fullDescription": {"text": message_text(rule.help)},
-            "help": {"text": message_text(rule.help)},
-            "defaultConfiguration": {"level": rule.level.value},
-        }
-        for rule in rules
-    ]
-    results = []
-    for finding in kept:
-        fingerprints = {
-            "stickytoken/v1": finding.fingerprint,
-            _GITHUB_FINGERPRINT: f"{finding.fingerprint}:1",
-        }
-        result = {
-            "ruleId": finding.rule,
-            "ruleIndex": places[finding.rule],
-            "level": finding.level.value,
-            "message": {"text": message_text(finding.message)},
-            "locations": [_location(finding)],
-            "partialFingerprints": fingerprints,
-            "properties": {key: _shown(value) for key, value in finding.properties.items()},
-        }
-        results.append(result)
+    driver = {
+        "name": "stickytoken",
+        "semanticVersion": tool_version,
+        "rules": [_described_rule(rule) for rule in rules],
+    }
+    rule_indexes = {rule.id: index for index, rule in enumerate(rules)}
+    results = [_result(finding, rule_indexes[finding.rule]) for finding in listed_findings]
     run = {
-        "tool": {
-            "driver": {"name": "stickytoken", "semanticVersion": tool_version, "rules": described_rules}
-        },
+        "tool": {"driver": driver},
         "invocations": [invocation],
         "originalUriBaseIds": {_OUTSIDE: {"uri": "file:///"}},
         "columnKind": "unicodeCodePoints",
         "results": results,
     }
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _described_rule(rule: Rule) -> dict[str, Any]:
+    """Return a rule in SARIF."""
+    return {
+        "id": rule.id,
+        "name": "".join(word.capitalize() for word in rule.id.split("-")),
+        "shortDescription": {"text": message_text(rule.title)},
+        "fullDescription": {"text": message_text(rule.help)},
+        "help": {"text": message_text(rule.help)},
+        "defaultConfiguration": {"level": rule.level.value},
+    }
+
+
+def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
+    """Return a finding in SARIF."""
+    fingerprints = {
+        "stickytoken/v1": finding.fingerprint,
+        _GITHUB_FINGERPRINT: f"{finding.fingerprint}:1",
+    }
+    return {
+        "ruleId": finding.rule,
+        "ruleIndex": rule_index,
+        "level": finding.level.value,
+        "message": {"text": message_text(finding.message)},
+        "locations": [_location(finding)],
+        "partialFingerprints": fingerprints,
+        "properties": {key: _visible_value(value) for key, value in finding.properties.items()},
+    }
 
 
 def _notification(level: str, message: str) -> dict[str, Any]:
@@ -257,14 +295,14 @@ def _location(finding: Finding) -> dict[str, Any]:
     if finding.outside is not None:
         base = _OUTSIDE if finding.outside.startswith("/") else _IN_REPOSITORY
         location = _physical(finding.outside.lstrip("/"), base, line)
-    name = "/".join(visible(part) for part in finding.identity) or finding.rule
+    name = "/".join(visible(value) for value in finding.identity) or finding.rule
     return location | {"logicalLocations": [{"fullyQualifiedName": name}]}
 
 
 def _physical(path: str, base: str, line: int) -> dict[str, Any]:
     """Return a location in a file by a relative URI, without a leading slash, dots or a colon."""
     try:
-        uri = quote(path, errors="surrogateescape")  # bytes that are not UTF-8 stay
+        uri = quote(path, errors="surrogateescape")  # keeps bytes that are not UTF-8
     except UnicodeEncodeError:
         uri = quote(path, errors="surrogatepass")
     file = {"uri": uri, "uriBaseId": base}
@@ -272,19 +310,20 @@ def _physical(path: str, base: str, line: int) -> dict[str, Any]:
 
 
 def message_text(text: str) -> str:
-    """Return text that a reader of SARIF shows literally: no placeholders (3.11.5), no links (3.11.6)."""
-    shown = visible(text)
-    if "](" in shown:  # elsewhere brackets are literal, and readable in viewers that know no escapes
+    """Escape text so that readers of SARIF see no placeholders (section 3.11.5) and no links (3.11.6)."""
+    escaped = visible(text)
+    if "](" in escaped:  # other brackets are literal, and easier to read without a backslash
         for character in "\\[]":
-            shown = shown.replace(character, f"\\{character}")
-    return shown.replace("{", "{{").replace("}", "}}")
+            escaped = escaped.replace(character, f"\\{character}")
+    return escaped.replace("{", "{{").replace("}", "}}")
 
 
-def _shown(value: JsonValue) -> JsonValue:
+def _visible_value(value: JsonValue) -> JsonValue:
+    """Escape the strings in a JSON value."""
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, list):
-        return [_shown(each) for each in value]
+        return [_visible_value(member) for member in value]
     if isinstance(value, dict):
-        return {visible(key): _shown(each) for key, each in value.items()}
+        return {visible(key): _visible_value(member) for key, member in value.items()}
     return value

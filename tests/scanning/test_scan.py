@@ -303,6 +303,17 @@ def test_clean_documents_stand_for_queries_and_copies_alone_have_no_effect(scann
     assert (scan_found.result.effect, scan_found.result.found) == (None, 0)
 
 
+@pytest.mark.parametrize(("declared", "notes"), [("cosine", 0), ("dot", 1)])
+def test_another_similarity_of_the_model_is_noted_once(scanned_run, encoder, texts, declared, notes):
+    encoder.model.similarity_fn_name = declared
+    try:
+        found = scan_documents(scanned_run, texts, encoder=encoder, effect="measured", queries=QUERIES)
+    finally:
+        encoder.model.similarity_fn_name = "cosine"
+    assert len(found.notes) == notes
+    assert all("cosine" in note and declared in note for note in found.notes)
+
+
 @pytest.mark.parametrize("effect", ["measured", "predicted"])
 def test_copies_that_the_model_does_not_read_have_no_effect(scanned_run, encoder, texts, effect, monkeypatch):
     monkeypatch.setattr("stickytoken.scanning._passes.content_limit", lambda _: 24)

@@ -1,4 +1,4 @@
-"""Read documents batch by batch, find what does not belong in them, and keep it. Needs no model."""
+"""The two passes of a scan: search all documents in batches, and measure the effect of the copies found."""
 
 from __future__ import annotations
 
@@ -32,17 +32,22 @@ from stickytoken.unit_vectors import unit_vectors
 # Names of shards and of their column.
 _TOKENS = "tokens"
 _BATCH = "batch"
-# A batch ends at so many documents or characters, which bounds the memory and what an interrupt loses.
+# Largest batch, in documents and in characters. It bounds the memory, and the work that an interrupt loses.
 _DOCUMENTS = 1024
 _CHARACTERS = 4_000_000
-# Records that could not be read and are named in the result.
+# Unreadable records that the result names.
 _NAMED_RECORDS = 100
-# Sources that are counted; a collection with more names something else by them.
+# Largest number of sources that are counted. With more, the column is probably not a source.
 _MOST_SOURCES = 10_000
 
 
 class Keeper:
-    """Keeps what was found in each batch: in the folder of a scan, or in memory without one."""
+    """Stores the findings of each batch: in the folder of a scan, or in memory without one.
+
+    Args:
+        folder: of the scan.
+        begin: called before the first batch is written.
+    """
 
     def __init__(self, folder: ResultFolder | None = None, begin: Callable[[], None] | None = None) -> None:
         self._folder = folder
@@ -66,14 +71,14 @@ class Keeper:
         row = {_BATCH: index, "digest": digest, "values": json.dumps(values)}
         self._folder.write_shard(name, index, [row], ShardCost(0.0, encoded))
 
-    def found(self, index: int, digest: str) -> list[dict[str, Any]]:
-        """Return what was found in the documents of a batch, one row for each that has findings."""
+    def findings(self, index: int, digest: str) -> list[dict[str, Any]]:
+        """Return one row per document with findings in a batch."""
         values = self.load(_TOKENS, index, digest)
         return [] if values is None else list(values["found"])
 
 
 class Batch(NamedTuple):
-    """Documents that are searched together. The digest is that of their texts and places."""
+    """Documents that are searched together. The digest covers their texts and places."""
 
     number: int
     documents: tuple[Document, ...]
@@ -83,6 +88,7 @@ class Batch(NamedTuple):
 
 
 def batched(records: Iterable[Record]) -> Iterator[Batch]:
+    """Divide the records of a collection into batches."""
     index = 0
     size = 0
     pending: list[Record] = []
@@ -116,7 +122,7 @@ def _batch(index: int, records: list[Record]) -> Batch:
 class Tally:
     """The totals of a scan, and a sample of documents without findings."""
 
-    sampled: int  # how many clean documents to draw
+    sampled: int  # number of clean documents to draw
     digests: list[str] = field(default_factory=list)
     documents: int = 0
     found: int = 0  # documents with findings that are more than suspected
@@ -125,34 +131,41 @@ class Tally:
     skipped_first: list[Skipped] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)  # of documents
     sources: Counter[str | None] | None = field(default_factory=Counter)  # None where there are too many
-    # The distinct clean documents with the smallest hashes, by hash: a random draw that depends on no order.
-    drawn: dict[int, str] = field(default_factory=dict)
+    # The distinct clean documents with the smallest hashes, by hash. So the sample is random, and does not
+    # depend on the order of the documents.
+    sample: dict[int, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
-        """How many documents have a finding of any kind."""
+        """The number of documents with a finding of any kind."""
         return self.found + self.suspected
 
-    def add(self, batch: Batch, found: Sequence[Mapping[str, Any]]) -> None:
+    def add(self, batch: Batch, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Count a batch.
+
+        Args:
+            batch: the next batch in the order of the collection.
+            rows: one row per document with findings.
+        """
         self.digests.append(batch.digest)
         self.documents += len(batch.documents)
-        suspected = sum(row["kinds"] == [SpanKind.SUSPECTED] for row in found)
+        suspected = sum(row["kinds"] == [SpanKind.SUSPECTED] for row in rows)
         self.suspected += suspected
-        self.found += len(found) - suspected
+        self.found += len(rows) - suspected
         self.skipped += len(batch.skipped)
         self.skipped_first += batch.skipped[: _NAMED_RECORDS - len(self.skipped_first)]
-        for row in found:
+        for row in rows:
             self.kinds.update(row["kinds"])
         if self.sources is not None:
             self.sources.update(document.source for document in batch.documents)
             if len(self.sources) > _MOST_SOURCES:
                 self.sources = None
         if self.sampled:
-            with_findings = {row["number"] for row in found}
+            with_findings = {row["number"] for row in rows}
             for document, key in zip(batch.documents, batch.keys, strict=True):
                 if document.number not in with_findings and document.text.strip():
-                    self.drawn[int.from_bytes(key[:8])] = document.text[:KEPT_TEXT]
-            self.drawn = dict(heapq.nsmallest(self.sampled, self.drawn.items()))
+                    self.sample[int.from_bytes(key[:8])] = document.text[:KEPT_TEXT]
+            self.sample = dict(heapq.nsmallest(self.sampled, self.sample.items()))
 
 
 def search(
@@ -164,24 +177,36 @@ def search(
     sampled: int,
     progress: ProgressCallback,
 ) -> Tally:
-    """Search all documents, or take from the keeper what was found in them before, and return the totals."""
+    """Search all documents, except batches that the keeper has from before.
+
+    Args:
+        collection: the documents.
+        rules: what to look for.
+        keeper: stores the findings of each batch.
+        workers: number of processes.
+        sampled: number of documents without findings to draw.
+        progress: told of every batch.
+
+    Returns:
+        The totals, with the sample.
+    """
     meter = Meter()
     tally = Tally(sampled)
     finished: dict[int, tuple[Batch, Sequence[Mapping[str, Any]]]] = {}
     computed = 0
 
-    def add(batch: Batch, found: Sequence[Mapping[str, Any]]) -> None:
-        # Counted in order: one that was found in the folder may come before an earlier one.
-        finished[batch.number] = batch, found
-        while (ready := finished.pop(len(tally.digests), None)) is not None:
-            tally.add(*ready)
+    def add(batch: Batch, rows: Sequence[Mapping[str, Any]]) -> None:
+        # Batches are counted in order, and a batch from the keeper may come before an earlier one.
+        finished[batch.number] = batch, rows
+        while len(tally.digests) in finished:
+            tally.add(*finished.pop(len(tally.digests)))
             share = meter.share
             done = tally.documents
-            # The reader is ahead of the search, so the total is an estimate that grows better.
+            # The reader is ahead of the search, so this estimate of the total improves with time.
             total = max(done + 1, round(done / share)) if share else done + 1
             progress(Progress("scan", done, total, computed))
 
-    def unknown() -> Iterator[tuple[Batch, list[str]]]:
+    def new_batches() -> Iterator[tuple[Batch, list[str]]]:
         for batch in batched(collection.read(meter)):
             values = keeper.load(_TOKENS, batch.number, batch.digest)
             if values is None:
@@ -189,8 +214,8 @@ def search(
             else:
                 add(batch, values["found"])
 
-    # Closed here: a generator that is closed as garbage can only print the interrupt that meets it there.
-    with closing(examined(unknown(), rules, workers)) as stream:
+    # Closed here, because an interrupt that meets a generator during garbage collection is only printed.
+    with closing(examined(new_batches(), rules, workers)) as stream:
         for batch, findings in stream:
             rows = []
             for document, finding in zip(batch.documents, findings, strict=True):
@@ -204,7 +229,7 @@ def search(
 
 
 def _row(document: Document, finding: dict[str, Any]) -> dict[str, Any]:
-    """Return what was found in a document with its place."""
+    """Return the findings of a document together with its place."""
     line = document.line
     if document.is_whole_file and line is not None:
         line += finding["line"]
@@ -212,18 +237,18 @@ def _row(document: Document, finding: dict[str, Any]) -> dict[str, Any]:
     return place | finding | {"line": line}
 
 
-# Clean documents whose first words stand for queries, and those that others are compared with.
+# Clean documents whose first words serve as queries, and clean documents that others are compared with.
 QUERIES = 100
 REFERENCE = 200
-# The fewest of either.
-_LEAST = 10
-# Words of a document that stand for a query.
+# The smallest number of either.
+_FEWEST = 10
+# Words of a document that serve as a query.
 _QUERY_WORDS = 30
-# A document moves up for a query if it passes this share of the clean documents.
+# Share of the clean documents that a document must pass to move up for a query.
 _MOVES_UP = 0.1
-# Similarities of clean documents that differ by less tell nothing.
+# Smallest standard deviation of the similarities of clean documents. Below it, effects are rounding errors.
 _SMALLEST_SPREAD = 1e-6
-# The largest contraction of a token in a prediction, which divides by what is left.
+# Largest contraction of a token in a prediction, which divides by one minus the contraction.
 _LARGEST_CONTRACTION = 0.9
 
 Vectors = NDArray[np.float32]
@@ -231,39 +256,53 @@ Vector = NDArray[np.float64]
 
 
 class Effect(StrEnum):
-    MEASURED = "measured"  # each document is encoded with the copies and without
-    PREDICTED = "predicted"  # it is encoded as it is; the rest is from pull and contraction of its tokens
+    """How the effect of copies on a document is determined."""
+
+    MEASURED = "measured"  # the document is encoded with the copies and without
+    PREDICTED = "predicted"  # it is encoded as it is; pull and contraction of its tokens give the rest
 
 
 COLUMNS = ("shift", "rise", "moves_up", "predicted")
 
 
+class PanelTexts(NamedTuple):
+    """Texts that documents with findings are compared with."""
+
+    queries: Sequence[str]
+    reference: Sequence[str]  # clean documents
+    queries_from: str  # source of the queries
+
+
 def panel_texts(
-    sample: Sequence[str], own: Sequence[str] | None, source: str, name: str
-) -> tuple[Sequence[str], Sequence[str], str]:
-    """Return queries, clean documents to compare with, and where the queries are from.
+    sample: Sequence[str], queries: Sequence[str] | None, queries_from: str, name: str
+) -> PanelTexts:
+    """Choose the texts that documents with findings are compared with.
 
     Args:
-        sample: Clean documents, drawn at random.
-        own: The user's queries; None takes the first words of some of the sample.
-        source: Where these are from.
-        name: The collection, in messages.
+        sample: clean documents, drawn at random.
+        queries: the user's queries; None takes the first words of some of the sample.
+        queries_from: source of the user's queries.
+        name: of the collection, for messages.
+
+    Raises:
+        InputError: there are too few clean documents.
     """
-    needed = _LEAST if own is not None else 2 * _LEAST
+    needed = _FEWEST if queries is not None else 2 * _FEWEST
     if len(sample) < needed:
         raise InputError(
             f"{name} has {len(sample)} documents without findings, and {needed} are needed to compare the "
             "others with: pass more documents, or leave effects out"
         )
-    if own is not None:
-        return own, sample[:REFERENCE], source
-    drawn = min(QUERIES, len(sample) // 2)
-    queries = [" ".join(text.split()[:_QUERY_WORDS]) for text in sample[:drawn]]
-    return queries, sample[drawn : drawn + REFERENCE], f"the first words of {drawn} documents"
+    if queries is not None:
+        return PanelTexts(queries, sample[:REFERENCE], queries_from)
+    count = min(QUERIES, len(sample) // 2)
+    first_words = [" ".join(text.split()[:_QUERY_WORDS]) for text in sample[:count]]
+    reference = sample[count : count + REFERENCE]
+    return PanelTexts(first_words, reference, f"the first words of {count} documents")
 
 
 class Panel(NamedTuple):
-    """What documents with findings are compared with."""
+    """Vectors that documents with findings are compared with."""
 
     queries: Vectors  # unit vectors, shape (q, d)
     reference: Vectors  # unit vectors, shape (n, d)
@@ -273,26 +312,26 @@ class Panel(NamedTuple):
 
 @dataclass(frozen=True)
 class EffectPass:
-    """Measures or predicts what copies do to the documents of a finished search."""
+    """Measures or predicts the effect of copies on the documents of a finished search."""
 
     kind: Effect
     encoder: IdReader
     effects: TokenEffects | None  # None if the run's method does not measure them
-    queries: Sequence[str]
-    reference: Sequence[str]  # clean documents
-    queries_from: str
+    texts: PanelTexts
     identity: str  # of the run
     keeper: Keeper
 
     @cached_property
     def panel(self) -> Panel:
-        queries = unit_vectors(self.encoder.encode_ids(self._tokenized(self.queries)))
-        reference = unit_vectors(self.encoder.encode_ids(self._tokenized(self.reference)))
+        """The vectors of the queries and of the clean documents."""
+        queries = unit_vectors(self.encoder.encode_ids(self._tokenized(self.texts.queries)))
+        reference = unit_vectors(self.encoder.encode_ids(self._tokenized(self.texts.reference)))
         similarities = reference @ queries.T
         spread = float(similarities.std())
         if spread < _SMALLEST_SPREAD:
             raise InputError(
-                f"{self.encoder.name} gives all documents the same similarity to the queries: pass others"
+                f"{self.encoder.name} gives all documents the same similarity to the queries: pass other "
+                "queries"
             )
         return Panel(queries, reference, np.sort(similarities, axis=0), spread)
 
@@ -301,51 +340,54 @@ class EffectPass:
         return [text.ids[:limit] for text in self.encoder.tokenize(texts)]
 
     def run(self, tally: Tally, progress: ProgressCallback) -> None:
+        """Determine the effects in all batches that the keeper does not have."""
         done = 0
         computed = 0
         encoded = 0
         for index, batch in enumerate(tally.digests):
-            found = self.keeper.found(index, batch)
-            if not found:
+            rows = self.keeper.findings(index, batch)
+            if not rows:
                 continue
             if self.columns(index, batch) is None:
-                columns, texts = self._columns(found)
+                columns, texts = self._columns(rows)
                 self.keeper.save(self.kind.value, index, self._key(batch), columns, texts)
-                computed += len(found)
+                computed += len(rows)
                 encoded += texts
-            done += len(found)
+            done += len(rows)
             progress(Progress("effects", done, tally.rows, computed, encoded))
 
     def columns(self, index: int, batch: str) -> dict[str, Any] | None:
+        """Return the effects in a batch by column; None if they were not determined."""
         return self.keeper.load(self.kind.value, index, self._key(batch))
 
     def _key(self, batch: str) -> str:
-        return digest([batch, digest([self.queries, self.reference]), self.identity])
+        texts = digest([self.texts.queries, self.texts.reference])
+        return digest([batch, texts, self.identity])
 
-    def _columns(self, found: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], int]:
-        """Measure what copies do to documents.
+    def _columns(self, found_rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], int]:
+        """Determine the effect of copies on documents.
 
         Returns:
-            One list per column, with None where nothing can be measured, and how many texts were encoded.
+            One list per column, with None where nothing can be measured, and the number of encoded texts.
             ``shift`` is the mean change of the similarity to the queries, ``rise`` the mean share of clean
             documents that it passes, and ``moves_up`` the share of queries for which it passes a tenth of
             them.
         """
         panel = self.panel
-        with_copies = self._tokenized([row["text"] for row in found])
-        without = self._tokenized([row["rest"] for row in found])
+        with_copies = self._tokenized([row["text"] for row in found_rows])
+        without = self._tokenized([row["rest"] for row in found_rows])
         rows = [row for row, ids in enumerate(without) if ids and with_copies[row]]
-        columns = {name: np.full(len(found), np.nan) for name in COLUMNS}
+        columns = {name: np.full(len(found_rows), np.nan) for name in COLUMNS}
         if rows:
-            vectors, whole = self._vectors([with_copies[row] for row in rows])
+            vectors, has_vectors = self._vectors([with_copies[row] for row in rows])
             if self.effects is not None:
                 removed = [Counter(with_copies[row]) - Counter(without[row]) for row in rows]
                 columns["predicted"][rows] = predicted_shifts(vectors, removed, self.effects, panel)
                 unread = [row for row in rows if with_copies[row] == without[row]]
                 columns["predicted"][unread] = 0.0
             if self.kind is Effect.MEASURED:
-                clean, readable = self._vectors([without[row] for row in rows])
-                whole &= readable
+                clean, has_clean_vectors = self._vectors([without[row] for row in rows])
+                has_vectors &= has_clean_vectors
                 after = vectors @ panel.queries.T
                 before = clean @ panel.queries.T
                 passed = (_ranks(after, panel) - _ranks(before, panel)) / len(panel.reference)
@@ -353,13 +395,13 @@ class EffectPass:
                 columns["rise"][rows] = passed.mean(axis=1)
                 columns["moves_up"][rows] = (passed >= _MOVES_UP).mean(axis=1)
             for values in columns.values():
-                values[rows] = np.where(whole, values[rows], np.nan)
+                values[rows] = np.where(has_vectors, values[rows], np.nan)
         encodings = 2 if self.kind is Effect.MEASURED else 1
-        known = {name: _null_for_nan(values) for name, values in columns.items()}
-        return known, len(rows) * encodings
+        lists = {name: _null_for_nan(values) for name, values in columns.items()}
+        return lists, len(rows) * encodings
 
     def _vectors(self, ids: Sequence[tuple[int, ...]]) -> tuple[Vectors, NDArray[np.bool_]]:
-        # Unit vectors, and which of the texts have one.
+        """Return unit vectors, and a mask of the texts that have one; the others have a zero vector."""
         vectors = self.encoder.encode_ids(ids, allow_zero=True)
         usable = np.linalg.norm(vectors, axis=1) > 0
         vectors[~usable] = 1.0
@@ -368,8 +410,10 @@ class EffectPass:
 
 def _ranks(similarities: Vectors, panel: Panel) -> NDArray[np.int64]:
     """Count the clean documents that are less similar to each query, shape (documents, q)."""
-    columns = zip(panel.ranked.T, similarities.T, strict=True)
-    return np.stack([np.searchsorted(ranked, own) for ranked, own in columns], axis=1)
+    counts = [
+        np.searchsorted(ranked, values) for ranked, values in zip(panel.ranked.T, similarities.T, strict=True)
+    ]
+    return np.stack(counts, axis=1)
 
 
 def _null_for_nan(values: Vector) -> list[float | None]:
@@ -377,29 +421,39 @@ def _null_for_nan(values: Vector) -> list[float | None]:
 
 
 def predicted_shifts(
-    found: Vectors, removed: Sequence[Counter[int]], effects: TokenEffects, panel: Panel
+    vectors: Vectors, removed: Sequence[Counter[int]], effects: TokenEffects, panel: Panel
 ) -> Vector:
-    """Predict the mean change of the similarity to the queries from the copies that documents have.
+    """Predict the mean change of the similarity to the queries that copies cause.
 
-    A token draws every text toward one point, its pull divided by its contraction. The vector of the document
-    shows how far the copies have drawn it: that is how far it lies from the mean of the clean documents
-    toward the point. Short texts show where a token draws documents, but not how far.
+    A token moves every text toward one point, its pull divided by its contraction. The run measured that
+    point on short texts, which do not show how far the copies move a long document. The vector of the
+    document shows it: as the share of the way from the mean of the clean documents to the point.
+
+    Args:
+        vectors: unit vectors of the documents with their copies, shape (n, d).
+        removed: number of copies of each token in each document, by token id.
+        effects: pull and contraction of the tokens.
+        panel: queries and clean documents.
+
+    Returns:
+        One change per document; NaN if none of its tokens has an effect.
     """
     center = panel.reference.mean(axis=0, dtype=np.float64)
     queries = panel.queries.mean(axis=0, dtype=np.float64)
-    shifts = np.full(len(found), np.nan)
+    shifts = np.full(len(vectors), np.nan)
     for row, copies in enumerate(removed):
         ids = np.array(sorted(copies), dtype=np.int64)
         rows = np.searchsorted(effects.ids, ids)
-        known = (rows < len(effects.ids)) & (effects.ids[np.minimum(rows, len(effects.ids) - 1)] == ids)
-        rows = rows[known]
-        ids = ids[known]
+        last_row = len(effects.ids) - 1
+        has_effects = effects.ids[np.minimum(rows, last_row)] == ids
+        rows = rows[has_effects]
+        ids = ids[has_effects]
         contraction = np.minimum(effects.contraction[rows], _LARGEST_CONTRACTION)
         shares = np.array([copies[token_id] for token_id in ids.tolist()]) / (1 - contraction)
         weight = float(shares @ contraction)
-        if weight <= 0:  # also where no token is known
+        if weight <= 0:  # also if no token has effects
             continue
         way = (shares @ effects.pull[rows].astype(np.float64)) / weight - center
-        covered = float(np.clip((found[row] - center) @ way / (way @ way), 0.0, 1.0))
+        covered = float(np.clip((vectors[row] - center) @ way / (way @ way), 0.0, 1.0))
         shifts[row] = covered * float(way @ queries)
     return shifts

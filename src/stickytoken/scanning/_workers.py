@@ -1,8 +1,8 @@
-"""Examine texts for what does not belong in them: here, or in several processes, in order.
+"""Examine texts for copies, special tokens and repetitions, in this process or in several others, in order.
 
-A process is this module, started as a program: one JSON line in with texts, one JSON line out with what was
-found. So a script that scans needs no ``if __name__ == "__main__"``, and the process loads neither NumPy nor
-Polars. It ends when its standard input does.
+A worker is this module, started as a program. It reads one JSON line with texts at a time and writes one JSON
+line with the findings, until its standard input ends. So a script that scans needs no
+``if __name__ == "__main__"``, and the worker loads neither NumPy nor Polars.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.cleaning.spans import Action, Span, SpanKind, find_spans
 from stickytoken.errors import RunError
 
-Finding: TypeAlias = dict[str, Any] | None
+# The findings of a text as JSON values; None if there are none.
+TextFindings: TypeAlias = dict[str, Any] | None
 Batch = TypeVar("Batch")
 
-# Characters that are kept of a found document, more than models read.
+# Characters of a document with findings that are kept. Models read fewer.
 KEPT_TEXT = 40_000
-# Characters that are cleaned to see what is left: all are read only if nearly all of them are copies.
+# Characters that are cleaned to get the rest without copies, of which `KEPT_TEXT` are kept.
 _CLEANED = 1_000_000
-# Words and special tokens that are named of one document.
+# Words and special tokens that are named per document.
 _NAMED_WORDS = 5
-# Characters of an excerpt, and those of them that stand before the first finding.
+# Characters of an excerpt, and characters of it before the first finding.
 _EXCERPT = 320
 _EXCERPT_BEFORE = 60
 _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
-def examine(text: str, rules: CleaningRules) -> Finding:
-    """Return what is found in a text as JSON values, or None if nothing is."""
+def examine(text: str, rules: CleaningRules) -> TextFindings:
+    """Examine one text."""
     spans = find_spans(text, rules)
     if not spans:
         return None
@@ -64,20 +65,20 @@ def examine(text: str, rules: CleaningRules) -> Finding:
 
 
 def _excerpt(text: str, spans: Sequence[Span]) -> list[list[Any]]:
-    """Return the text around the first spans, in pieces that are marked as found or not."""
+    """Return the text around the first spans, in pieces with a mark that says whether each is a finding."""
     start = max(0, spans[0].start - _EXCERPT_BEFORE)
     end = min(len(text), start + _EXCERPT)
     excerpt: list[list[Any]] = [[_ELLIPSIS, False]] if start else []
-    place = start
+    written_to = start
     for span in spans:
         if span.start >= end:
             break
-        if span.start > place:
-            excerpt.append([text[place : span.start], False])
+        if span.start > written_to:
+            excerpt.append([text[written_to : span.start], False])
         excerpt.append([text[span.start : min(span.end, end)], True])
-        place = min(span.end, end)
-    if place < end:
-        excerpt.append([text[place:end], False])
+        written_to = min(span.end, end)
+    if written_to < end:
+        excerpt.append([text[written_to:end], False])
     if end < len(text):
         excerpt.append([_ELLIPSIS, False])
     return excerpt
@@ -85,16 +86,16 @@ def _excerpt(text: str, spans: Sequence[Span]) -> list[list[Any]]:
 
 @lru_cache(maxsize=1)
 def _cleaner_of(rules: CleaningRules) -> Cleaner:
-    # All that is found goes, also what would only be reported.
+    # Every finding is removed, also those that clean would only report.
     return Cleaner(rules, dict.fromkeys(SpanKind, Action.REMOVE))
 
 
 def examined(
     batches: Iterable[tuple[Batch, Sequence[str]]], rules: CleaningRules, workers: int
-) -> Generator[tuple[Batch, list[Finding]]]:
-    """Yield each batch with what is found in its texts, in order, using several processes."""
+) -> Generator[tuple[Batch, list[TextFindings]]]:
+    """Yield each batch with the findings of its texts, in order, using several processes."""
     stream = iter(batches)
-    # Few batches are examined in this process: starting others would take longer.
+    # The first batches are examined in this process, because starting others would take longer.
     for batch, texts in stream if workers <= 1 else islice(stream, 2):
         yield batch, [examine(text, rules) for text in texts]
     first = next(stream, None)
@@ -102,7 +103,7 @@ def examined(
         return
     idle: SimpleQueue[_Worker] = SimpleQueue()
 
-    def ask(texts: Sequence[str]) -> list[Finding]:
+    def ask(texts: Sequence[str]) -> list[TextFindings]:
         worker = idle.get()
         try:
             return worker.ask(texts)
@@ -110,8 +111,8 @@ def examined(
             idle.put(worker)
 
     threads = ThreadPoolExecutor(workers, thread_name_prefix="scan")
-    waiting: deque[tuple[Batch, Future[list[Finding]]]] = deque()
-    # An interrupt in the middle of one callback does not keep the others from running.
+    waiting: deque[tuple[Batch, Future[list[TextFindings]]]] = deque()
+    # With a stack, an interrupt in the middle of one callback does not keep the others from running.
     with ExitStack() as ending:
         ending.callback(threads.shutdown, wait=True, cancel_futures=True)
         for _ in range(workers):
@@ -132,7 +133,7 @@ class _Worker:
 
     def __init__(self, rules: CleaningRules) -> None:
         path = os.pathsep.join(entry for entry in sys.path if entry)
-        # Without -P, a module in the current folder could take the place of one that the worker imports.
+        # Without -P, a module in the current folder could replace one that the worker imports.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "stickytoken.scanning._workers"],
             stdin=subprocess.PIPE,
@@ -144,11 +145,11 @@ class _Worker:
         )
         self._rules = json.dumps(rules.to_json()).encode() + b"\n"
 
-    def ask(self, texts: Sequence[str]) -> list[Finding]:
-        """Return what the process finds in texts.
+    def ask(self, texts: Sequence[str]) -> list[TextFindings]:
+        """Return the findings of texts, in their order.
 
         Raises:
-            RunError: The process has ended.
+            RunError: the process has ended.
         """
         requests = self._process.stdin
         answers = self._process.stdout
@@ -164,8 +165,8 @@ class _Worker:
                 f"a process that scanned documents ended (exit status {self._process.wait()}), perhaps out "
                 "of memory: finished batches are kept; run the same command again, with --set workers=1"
             )
-        found: list[Finding] = json.loads(answer)
-        return found
+        findings: list[TextFindings] = json.loads(answer)
+        return findings
 
     def end(self) -> None:
         self._process.kill()

@@ -1,13 +1,14 @@
-"""Scan documents for copies of a run's tokens, and say in words what a finished scan found."""
+"""Scan documents for copies of a run's tokens, and describe a finished scan."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 from pydantic import Field
@@ -27,6 +28,7 @@ from stickytoken.data.documents import (
 )
 from stickytoken.detection.run import Run, encoder_for, open_run
 from stickytoken.encoders.loading import AnyModel
+from stickytoken.encoders.protocol import IdReader, similarity_of
 from stickytoken.encoders.text_encoder import as_id_reader
 from stickytoken.errors import InputError, RunError
 from stickytoken.findings import STDIN_NAME, Finding, Level, Rule, place_of
@@ -34,8 +36,10 @@ from stickytoken.machine import available_cores, digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
 from stickytoken.methods import Severity, wording
+from stickytoken.methods.statistics import TokenEffects
 from stickytoken.scanning import _passes
 from stickytoken.scanning._passes import Effect, EffectPass, Keeper, Tally
+from stickytoken.unit_vectors import Similarity
 from stickytoken.validation import file_path, require_callable, set_choices, whole_number
 
 SCAN = "scan"
@@ -43,24 +47,35 @@ SCAN_SCHEMA_VERSION = 2
 DOCUMENTS_FILE = "documents.parquet"
 _SCAN_FILE = "scan.json"
 
-_TEXT, _WHOLE, _NUMBER = pl.String, pl.Int64, pl.Float64
+# Columns of the table of documents; `Scan` explains them.
 SCHEMA: dict[str, Any] = {
-    "number": _WHOLE,
-    **dict.fromkeys(("id", "source", "path"), _TEXT),
-    "line": _WHOLE,
-    "kinds": pl.List(_TEXT),
-    "words": pl.List(pl.Struct({"text": _TEXT, "copies": _WHOLE})),
-    **dict.fromkeys(("spans", "copies", "longest_run"), _WHOLE),
-    "share": _NUMBER,
-    "excerpt": pl.List(pl.Struct({"text": _TEXT, "found": pl.Boolean})),
-    **dict.fromkeys(("shift", "rise", "moves_up", "predicted", "effect"), _NUMBER),
-    "severity": _TEXT,
+    "number": pl.Int64,
+    "id": pl.String,
+    "source": pl.String,
+    "path": pl.String,
+    "line": pl.Int64,
+    "kinds": pl.List(pl.String),
+    "words": pl.List(pl.Struct({"text": pl.String, "copies": pl.Int64})),
+    "spans": pl.Int64,
+    "copies": pl.Int64,
+    "longest_run": pl.Int64,
+    "share": pl.Float64,
+    "excerpt": pl.List(pl.Struct({"text": pl.String, "found": pl.Boolean})),
+    "shift": pl.Float64,
+    "rise": pl.Float64,
+    "moves_up": pl.Float64,
+    "predicted": pl.Float64,
+    "effect": pl.Float64,
+    "severity": pl.String,
     "matters": pl.Boolean,
 }
+# Columns without missing values.
 _FILLED = ("number", "kinds", "words", "spans", "copies", "longest_run", "share", "excerpt")
 
 
 class SourceRecord(resume.Record):
+    """Numbers of documents of one source."""
+
     source: str | None
     documents: int
     found: int
@@ -68,6 +83,8 @@ class SourceRecord(resume.Record):
 
 
 class EffectRecord(resume.Record):
+    """How the effects of copies were determined."""
+
     kind: str = Field(description="measured or predicted")
     queries: int
     queries_from: str
@@ -79,6 +96,8 @@ class EffectRecord(resume.Record):
 
 
 class ScanResultRecord(resume.Record):
+    """The totals of a scan."""
+
     documents: int
     found: int = Field(description="documents with findings, which clean changes")
     suspected: int = Field(0, description="documents with suspected copies and no other finding")
@@ -94,6 +113,8 @@ class ScanResultRecord(resume.Record):
 
 
 class ScanRecord(resume.MeasurementRecord):
+    """scan.json."""
+
     model: str
     run: str = Field(description="the run folder, as named")
     documents: str = Field(description="name of the collection")
@@ -105,21 +126,22 @@ class ScanRecord(resume.MeasurementRecord):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scan:
-    """What a scan found.
+    """A finished scan.
 
     ``documents`` has one row per document with findings, in the order of the collection: number (its place in
     the collection, from 0), id, source, path, line, kinds (of findings: flagged, special, repetition or
-    suspected; ``clean`` changes those with another kind than the last), words (what was found, with copies),
-    spans, copies, longest_run, share (of its characters), excerpt. With effects: shift (mean change of its
-    similarity to the queries that copies cause), rise (share of clean documents that it passes), moves_up
-    (share of queries for which it passes a tenth of them), predicted (the shift as predicted), effect (in
-    standard deviations of the similarities), severity and matters.
+    suspected; ``clean`` changes documents with any other kind than suspected), words (with the number of
+    copies), spans, copies, longest_run, share (of its characters), excerpt. With effects: shift (mean change
+    of its cosine similarity to the queries that the copies cause), rise (share of clean documents that it
+    passes), moves_up (share of queries for which it passes a tenth of them), predicted (the shift as
+    predicted), effect (in standard deviations of the similarities), severity and matters.
     """
 
     record: ScanRecord
     result: ScanResultRecord
     documents: pl.DataFrame
     path: Path | None  # the folder; None if nothing was written
+    notes: tuple[str, ...] = ()  # remarks on this call; they are not stored
 
     def __repr__(self) -> str:
         place = "" if self.path is None else f", in {self.path}"
@@ -128,11 +150,12 @@ class Scan:
 
     @property
     def worst(self) -> pl.DataFrame:
-        """The documents by effect; those without one by their share of copies, suspected copies last."""
+        """The documents by effect; those without one by their share of copies, and suspected copies last."""
         order = [pl.col("effect"), ~is_only_suspected(), pl.col("share"), pl.col("number")]
         return self.documents.sort(order, descending=[True, True, True, False], nulls_last=True)
 
     def summary(self) -> dict[str, Any]:
+        """Return the scan as JSON values, without its documents."""
         return {
             "scan": None if self.path is None else str(self.path),
             "run": self.record.run,
@@ -143,12 +166,17 @@ class Scan:
 
 
 def is_only_suspected() -> pl.Expr:
-    """Return which documents have suspected copies and no other finding."""
+    """Return an expression that is true for documents with suspected copies and no other finding."""
     kinds = pl.col("kinds")
     return (kinds.list.len() == 1) & kinds.list.contains(SpanKind.SUSPECTED.value)
 
 
 def open_scan(path: str | Path) -> Scan:
+    """Open the folder of a finished scan.
+
+    Raises:
+        RunError: there is no scan, or it is damaged or not finished.
+    """
     folder = store.ResultFolder(file_path("the scan", path))
     record = _read_record(folder) if folder.exists() else None
     if record is None:
@@ -165,7 +193,7 @@ def open_scan(path: str | Path) -> Scan:
 
 
 def _upgraded(documents: pl.DataFrame, result: ScanResultRecord) -> tuple[pl.DataFrame, ScanResultRecord]:
-    """Give kinds of findings of the first version today's names, and count what is only suspected apart."""
+    """Rename the kinds of findings of the first version, and count suspected copies separately."""
     documents = documents.with_columns(
         pl.col("kinds").list.eval(
             pl.element().replace({old: kind.value for old, kind in EARLIER_NAMES.items()})
@@ -181,7 +209,7 @@ def _read_record(folder: store.ResultFolder) -> ScanRecord | None:
     return folder.read_record(_SCAN_FILE, ScanRecord, SCAN_SCHEMA_VERSION)
 
 
-# A collection may have changed since it was scanned: no scan is finished before its documents are read.
+# A collection may have changed since it was scanned. So a scan is finished only when its documents are read.
 SCANS: resume.MeasurementKind[ScanRecord] = resume.MeasurementKind(
     "scan", _SCAN_FILE, _read_record, lambda record, folder: False
 )
@@ -192,16 +220,18 @@ def scans_in(run: Path) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
     return resume.measurements_in(run, pattern, open_scan, "A scan", lambda scan: scan.record.started)
 
 
-# Of a user's own queries so many are used, drawn with this seed.
+# Number of a user's queries that are used, and the seed of the draw.
 _QUERIES_KEPT = 500
 _QUERIES_SEED = 42
 
-# It is raised when the same documents would be found otherwise, or findings are called otherwise.
+# To be raised when the same documents give other findings, or findings get other names.
 _IDENTITY_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions(NamedColumns):
+    """What to read of the documents, and how to scan them."""
+
     effect: Effect | None = None
     queries: SentenceSource | None = None  # for effects; None takes the first words of clean documents
     workers: int | None = None  # processes; None takes one per core
@@ -210,7 +240,7 @@ class ScanOptions(NamedColumns):
         if self.effect is not None:
             set_choices(self, {"effect": Effect})
         elif self.queries is not None:
-            raise InputError("queries are given, but no effect that is compared with them: set effect too")
+            raise InputError("queries are given, but no effect to measure on them: set effect too")
         workers = available_cores() if self.workers is None else whole_number("workers", self.workers, 1)
         object.__setattr__(self, "workers", workers)
 
@@ -232,28 +262,28 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
     """Find the documents that have copies of flagged tokens, text of special tokens, or repetitions.
 
     Args:
-        run: A finished run, or its folder.
-        documents: Texts or rows of a table, a file or folder, ``hub:REPOSITORY``, or ``-`` for stdin.
-        column: Column with the text. None finds it by name, and so the others.
-        id_column: Column with the id.
-        source_column: Column with the source of a document.
-        effect: ``measured`` encodes each document with findings with the copies and without; ``predicted``
-            encodes it as it is and computes the rest from the run. None measures no effects.
-        queries: Texts that effects are measured on. None takes the first words of clean documents.
-        workers: Number of processes. None takes one per core.
-        encoder: The model of the run, for effects. None loads it.
-        out: Folder for the scan, in which an interrupted one continues. None writes nothing.
-        progress: Told of every step.
+        run: a finished run, or its folder.
+        documents: texts or rows of a table, a file or folder, ``hub:REPOSITORY``, or ``-`` for stdin.
+        column: column with the text. None finds it, and the other columns, by name.
+        id_column: column with the id.
+        source_column: column with the source of a document.
+        effect: ``measured`` encodes each document with findings with and without the copies; ``predicted``
+            encodes it as it is and computes the rest from the run. None determines no effects.
+        queries: texts that effects are measured on. None takes the first words of clean documents.
+        workers: number of processes. None takes one per core.
+        encoder: the model of the run, for effects. None loads it.
+        out: folder for the scan, in which an interrupted one continues. None writes nothing.
+        progress: told of every step.
 
     Returns:
         One row per document with findings; see `Scan.documents`.
 
     Raises:
-        InputError: The documents cannot be read, or an option cannot be used.
-        ModelError: The model cannot be found or used.
-        RunError: The run is damaged or not finished, or the folder contains something else.
+        InputError: the documents cannot be read, or an option cannot be used.
+        ModelError: the model cannot be found or used.
+        RunError: the run is damaged or not finished, or the folder contains something else.
     """
-    found = scan_documents(
+    finished = scan_documents(
         run,
         documents,
         column=column,
@@ -266,7 +296,7 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
         out=out,
         progress=progress,
     )
-    return found.documents
+    return finished.documents
 
 
 def scan_documents(  # noqa: PLR0913 - as `scan`
@@ -285,7 +315,7 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
 ) -> Scan:
     """Find documents as `scan` does, and return them with the totals."""
     require_callable("progress", progress)
-    chosen = ScanOptions(
+    options = ScanOptions(
         column=column,
         id_column=id_column,
         source_column=source_column,
@@ -294,13 +324,13 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
         workers=workers,
     )
     opened = open_run(run)
-    collection = open_documents(documents, chosen)
+    collection = open_documents(documents, options)
     rules = rules_of_run(opened)
-    parts = _identity(opened, rules, collection, chosen)
+    identity_parts = _identity(opened, rules, collection, options)
     record = ScanRecord(
         schema_version=SCAN_SCHEMA_VERSION,
-        identity=digest(parts),
-        identity_parts=parts,
+        identity=digest(identity_parts),
+        identity_parts=identity_parts,
         model=opened.model_name,
         run=str(opened.path),
         documents=collection.name,
@@ -308,63 +338,134 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
         started=resume.now(),
         versions=resume.package_versions(),
     )
-    encoding = None
-    own_queries: tuple[str, ...] | None = None
-    queries_from = ""
-    effects = opened.method.token_effects(opened) if chosen.effect is not None else None
-    # What effects need is loaded before anything is scanned.
-    if chosen.effect is not None:
-        if effects is None and chosen.effect is Effect.PREDICTED:
-            raise InputError(
-                f"{opened.path} is a run of the method {opened.record.method}, which does not measure what a "
-                "prediction needs: detect with --method profile, or measure the effects"
-            )
-        if chosen.queries is not None:
-            own = load_sentences(chosen.queries)
-            own_queries = own.sample(min(len(own), _QUERIES_KEPT), _QUERIES_SEED)
-            queries_from = own.source
-        encoding = as_id_reader(encoder_for(encoder, opened, "scan"), "an effect")
-
-    def compute(keeper: Keeper, path: Path | None) -> Scan:
-        started = time.perf_counter()
-        tally = _passes.search(
-            collection,
-            rules,
-            keeper,
-            workers=chosen.workers or 1,
-            sampled=0 if encoding is None else _passes.QUERIES + _passes.REFERENCE,
-            progress=progress,
-        )
-        if not tally.documents and tally.skipped_first:
-            first = tally.skipped_first[0]
-            raise InputError(
-                f"{collection.name} has no readable document: {skipped_records(tally.skipped)}, the "
-                f"first of them {first.place} ({first.reason})"
-            )
-        if not tally.documents:
-            raise InputError(f"{collection.name} is empty: pass documents")
-        work = None
-        if chosen.effect is not None and encoding is not None and tally.rows:
-            drawn = list(tally.drawn.values())
-            texts = _passes.panel_texts(drawn, own_queries, queries_from, collection.name)
-            work = EffectPass(chosen.effect, encoding, effects, *texts, opened.record.identity, keeper)
-            work.run(tally, progress)
-        found = _documents(keeper, tally, work)
-        result = _totals(tally, found, work, round(time.perf_counter() - started, 1))
-        return Scan(record.model_copy(update={"result": result}), result, found, path)
-
+    # Whatever effects need is loaded before anything is scanned.
+    request = None if options.effect is None else _effect_request(opened, options, options.effect, encoder)
+    job = _ScanJob(record, collection, rules, options.workers or 1, request, progress)
     if out is None:
-        return compute(Keeper(), None)
+        return job.run(Keeper(), None)
     folder = store.ResultFolder(file_path("out", out))
     with resume.resumed(folder, SCANS, record) as held:
-        # Documents that cannot be read must not claim the folder.
-        found = compute(Keeper(folder, lambda: held.begin(record)), folder.path)
-        folder.write_table(DOCUMENTS_FILE, found.documents)
-        held.finish(found.record)
-        return found
+        # The folder is claimed with the first batch, so that unreadable documents do not claim it.
+        keeper = Keeper(folder, lambda: held.begin(record))
+        finished = job.run(keeper, folder.path)
+        folder.write_table(DOCUMENTS_FILE, finished.documents)
+        held.finish(finished.record)
+        return finished
+
+
+class _EffectRequest(NamedTuple):
+    """What is needed to determine the effects of copies."""
+
+    kind: Effect
+    encoder: IdReader
+    token_effects: TokenEffects | None
+    queries: tuple[str, ...] | None  # the user's; None takes the first words of clean documents
+    queries_from: str  # source of the user's queries
+    run_identity: str
+    note: str | None  # remark on the similarity
+
+
+def _effect_request(run: Run, options: ScanOptions, kind: Effect, encoder: AnyModel | None) -> _EffectRequest:
+    """Load the model and the queries for effects.
+
+    Raises:
+        InputError: the run lacks the measurements that a prediction needs.
+    """
+    token_effects = run.method.token_effects(run)
+    if token_effects is None and kind is Effect.PREDICTED:
+        raise InputError(
+            f"{run.path} is a run of the method {run.record.method}, which does not measure what a "
+            "prediction needs: detect with --method profile, or measure the effects"
+        )
+    queries: tuple[str, ...] | None = None
+    queries_from = ""
+    if options.queries is not None:
+        sentences = load_sentences(options.queries)
+        queries = sentences.sample(min(len(sentences), _QUERIES_KEPT), _QUERIES_SEED)
+        queries_from = sentences.source
+    loaded = encoder_for(encoder, run, "scan")
+    similarity = similarity_of(loaded)
+    note = None
+    if similarity is not Similarity.COSINE:
+        note = f"effects are changes of the cosine similarity; the model declares {similarity.value}"
+    return _EffectRequest(
+        kind=kind,
+        encoder=as_id_reader(loaded, "an effect"),
+        token_effects=token_effects,
+        queries=queries,
+        queries_from=queries_from,
+        run_identity=run.record.identity,
+        note=note,
+    )
+
+
+@dataclass(frozen=True)
+class _ScanJob:
+    """One scan of a collection."""
+
+    record: ScanRecord
+    collection: Documents
+    rules: CleaningRules
+    workers: int
+    effects: _EffectRequest | None
+    progress: ProgressCallback
+
+    def run(self, keeper: Keeper, path: Path | None) -> Scan:
+        """Search all documents, and determine the effects of the copies found.
+
+        Args:
+            keeper: stores the findings of each batch.
+            path: folder of the scan; None if nothing is written.
+
+        Raises:
+            InputError: there is no readable document.
+        """
+        began = time.perf_counter()
+        tally = _passes.search(
+            self.collection,
+            self.rules,
+            keeper,
+            workers=self.workers,
+            sampled=0 if self.effects is None else _passes.QUERIES + _passes.REFERENCE,
+            progress=self.progress,
+        )
+        if not tally.documents:
+            raise self._no_documents(tally)
+        effect_pass = None
+        notes: tuple[str, ...] = ()
+        if self.effects is not None and tally.rows:
+            effect_pass = self._effect_pass(self.effects, tally, keeper)
+            effect_pass.run(tally, self.progress)
+            notes = () if self.effects.note is None else (self.effects.note,)
+        documents = _documents(keeper, tally, effect_pass)
+        result = _totals(tally, documents, effect_pass, round(time.perf_counter() - began, 1))
+        return Scan(self.record.model_copy(update={"result": result}), result, documents, path, notes)
+
+    def _effect_pass(self, request: _EffectRequest, tally: Tally, keeper: Keeper) -> EffectPass:
+        sample = list(tally.sample.values())
+        texts = _passes.panel_texts(sample, request.queries, request.queries_from, self.collection.name)
+        return EffectPass(
+            kind=request.kind,
+            encoder=request.encoder,
+            effects=request.token_effects,
+            texts=texts,
+            identity=request.run_identity,
+            keeper=keeper,
+        )
+
+    def _no_documents(self, tally: Tally) -> InputError:
+        """Return the error for a collection without a readable document."""
+        if not tally.skipped_first:
+            return InputError(f"{self.collection.name} is empty: pass documents")
+        first = tally.skipped_first[0]
+        return InputError(
+            f"{self.collection.name} has no readable document: {skipped_records(tally.skipped)}, the first "
+            f"of them {first.place} ({first.reason})"
+        )
 
 
 def default_out(run: Run, documents: DocumentSource, options: ScanOptions) -> Path:
+    """Return the folder of a scan inside the folder of its run."""
     collection = open_documents(documents, options)
     return run.path / store.folder_name(SCAN, digest(_identity(run, rules_of_run(run), collection, options)))
 
@@ -372,7 +473,7 @@ def default_out(run: Run, documents: DocumentSource, options: ScanOptions) -> Pa
 def _identity(
     run: Run, rules: CleaningRules, collection: Documents, options: ScanOptions
 ) -> dict[str, object]:
-    # The content of documents is no part of it: each batch has a digest of its own.
+    """Return what identifies a scan. The content of the documents does not: each batch has its own digest."""
     return {
         "version": _IDENTITY_VERSION,
         "run": run.record.identity,
@@ -383,93 +484,120 @@ def _identity(
 
 
 def _documents(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.DataFrame:
+    """Collect the table of documents with findings from all batches."""
     rows = []
     for index, batch in enumerate(tally.digests):
         columns = None if effects is None else effects.columns(index, batch)
-        for place, each in enumerate(keeper.found(index, batch)):
-            lists = {
-                "words": [{"text": text, "copies": copies} for text, copies in each["words"]],
-                "excerpt": [{"text": text, "found": marked} for text, marked in each["excerpt"]],
-            }
-            known = {} if columns is None else {name: columns[name][place] for name in _passes.COLUMNS}
-            row = {**each, **lists, **known}
+        for place, finding in enumerate(keeper.findings(index, batch)):
+            row = dict(finding)
+            row["words"] = [{"text": text, "copies": copies} for text, copies in finding["words"]]
+            row["excerpt"] = [{"text": text, "found": marked} for text, marked in finding["excerpt"]]
+            if columns is not None:
+                row |= {name: columns[name][place] for name in _passes.COLUMNS}
             rows.append({name: row.get(name) for name in SCHEMA})
     table = pl.DataFrame(rows, schema=SCHEMA)
     if effects is None:
         return table
-    effect = table["shift" if effects.kind is Effect.MEASURED else "predicted"] / effects.panel.spread
-    severity = pl.Series([_grade_of(shift) for shift in effect.to_list()], dtype=pl.String)
-    matters = effect >= _SERIOUS_SHIFT
-    return table.with_columns(effect=effect, severity=severity, matters=matters)
+    shift = table["shift" if effects.kind is Effect.MEASURED else "predicted"]
+    effect = shift / effects.panel.spread
+    severity = pl.Series([_grade_of(value) for value in effect.to_list()], dtype=pl.String)
+    return table.with_columns(effect=effect, severity=severity, matters=effect >= _SERIOUS_SHIFT)
 
 
-# Shifts of a document, in standard deviations of the similarities, from which its copies matter. They are the
-# smallest lift of a sticky token, and half of it.
+# Smallest shifts of a serious and of a mild effect, in standard deviations of the similarities: the smallest
+# lift of a sticky token, and half of it.
 _SERIOUS_SHIFT = 0.5
 _MILD_SHIFT = 0.25
 
 
 def _grade_of(shift: float | None) -> Severity | None:
-    """Grade how far copies move a document; None if it is not known, or too little to matter."""
-    if shift is None or not shift >= _MILD_SHIFT:  # NaN is not
+    """Grade how far copies move a document; None if the shift is unknown or smaller than a mild one."""
+    if shift is None or math.isnan(shift) or shift < _MILD_SHIFT:
         return None
     if shift < _SERIOUS_SHIFT:
         return Severity.MILD
     return Severity.SERIOUS if shift < wording.SEVERE_LIFT else Severity.SEVERE
 
 
+# Fewest documents for a rank correlation of predicted and measured shifts.
+_FEWEST_RANKED = 10
+# Sources that the result lists.
+_LISTED_SOURCES = 100
+
+
 def _totals(
     tally: Tally, documents: pl.DataFrame, effects: EffectPass | None, seconds: float
 ) -> ScanResultRecord:
-    effect = None
-    if effects is not None:
-        both = documents.select("shift", "predicted").drop_nulls()
-        measured = effects.kind is Effect.MEASURED
-        agreement = None
-        if measured and len(both) >= 10:
-            agreement = both.select(pl.corr("shift", "predicted", method="spearman").fill_nan(None)).item()
-        effect = EffectRecord(
-            kind=effects.kind.value,
-            queries=len(effects.queries),
-            queries_from=effects.queries_from,
-            reference=len(effects.reference),
-            spread=effects.panel.spread,
-            agreement=agreement,
-            compared=len(both) if measured else 0,
-            nothing_left=documents["effect"].null_count(),
-        )
-    # The sources with the most findings; none where no document names one.
-    sources = []
-    if tally.sources is not None and not set(tally.sources) <= {None}:
-        found = Counter(documents.filter(~is_only_suspected())["source"])
-        matter = Counter(documents.filter("matters")["source"])
-        for source, count in tally.sources.items():
-            shown = None if effect is None else matter[source]
-            row = SourceRecord(source=source, documents=count, found=found[source], matter=shown)
-            sources.append(row)
-        sources.sort(key=lambda row: (-row.found, -row.documents, row.source or ""))
+    """Return the totals of a scan.
+
+    Args:
+        tally: the totals of the search.
+        documents: the table of documents with findings.
+        effects: how effects were determined; None without effects.
+        seconds: duration of the scan.
+    """
     return ScanResultRecord(
         documents=tally.documents,
         found=tally.found,
         suspected=tally.suspected,
-        matter=None if effect is None else int(documents["matters"].sum()),
+        matter=None if effects is None else int(documents["matters"].sum()),
         skipped=tally.skipped,
         skipped_first=tally.skipped_first,
         kinds=dict(tally.kinds.most_common()),
-        sources=sources[:100],
-        effect=effect,
+        sources=_sources(tally, documents, has_effects=effects is not None),
+        effect=None if effects is None else _effect_record(documents, effects),
         seconds=seconds,
     )
 
 
+def _effect_record(documents: pl.DataFrame, effects: EffectPass) -> EffectRecord:
+    """Describe how the effects of copies were determined."""
+    complete = documents.select("shift", "predicted").drop_nulls()
+    is_measured = effects.kind is Effect.MEASURED
+    agreement = None
+    if is_measured and len(complete) >= _FEWEST_RANKED:
+        agreement = complete.select(pl.corr("shift", "predicted", method="spearman").fill_nan(None)).item()
+    return EffectRecord(
+        kind=effects.kind.value,
+        queries=len(effects.texts.queries),
+        queries_from=effects.texts.queries_from,
+        reference=len(effects.texts.reference),
+        spread=effects.panel.spread,
+        agreement=agreement,
+        compared=len(complete) if is_measured else 0,
+        nothing_left=documents["effect"].null_count(),
+    )
+
+
+def _sources(tally: Tally, documents: pl.DataFrame, *, has_effects: bool) -> list[SourceRecord]:
+    """Count documents by source, most findings first; empty if no document names a source."""
+    if tally.sources is None or set(tally.sources) <= {None}:
+        return []
+    found = Counter(documents.filter(~is_only_suspected())["source"])
+    matter = Counter(documents.filter("matters")["source"])
+    sources = [
+        SourceRecord(
+            source=source,
+            documents=count,
+            found=found[source],
+            matter=matter[source] if has_effects else None,
+        )
+        for source, count in tally.sources.items()
+    ]
+    sources.sort(key=lambda row: (-row.found, -row.documents, row.source or ""))
+    return sources[:_LISTED_SOURCES]
+
+
 def basis(scan: Scan) -> str | None:
+    """Explain the numbers of the effects; None without effects."""
     effect = scan.result.effect
     if effect is None:
         return None
     return (
-        f"effect: mean change of the similarity to {effect.queries} queries ({effect.queries_from}) that "
-        f"copies cause, {effect.kind}; 1 is a standard deviation of the similarities ({effect.spread:.4f}). "
-        "moves up: share of the queries for which the document passes a tenth of the clean ones"
+        f"effect: mean change of the cosine similarity to {effect.queries} queries ({effect.queries_from}) "
+        f"that copies cause, {effect.kind}; 1 is a standard deviation of the similarities "
+        f"({effect.spread:.4f}). moves up: share of the queries for which the document passes a tenth of the "
+        "clean ones"
     )
 
 
@@ -477,24 +605,26 @@ def headline(scan: Scan) -> str:
     """Say how many documents have findings, and of which causes."""
     result = scan.result
     counted, causes = document_counts(result.found, result.documents, certain_kinds(result.kinds))
-    said = f"{counted} {'has' if result.found == 1 else 'have'} findings{causes}"
-    if not result.found:
-        said = f"{counted} has findings"
+    verb = "has" if result.found <= 1 else "have"
+    sentence = f"{counted} {verb} findings{causes if result.found else ''}"
     if result.suspected:
         more = " more" if result.found else ""
-        said += f"; {result.suspected:,}{more} {'is' if result.suspected == 1 else 'are'} only suspected"
+        verb = "is" if result.suspected == 1 else "are"
+        sentence += f"; {result.suspected:,}{more} {verb} only suspected"
     if result.matter is None or result.effect is None:
-        return said
+        return sentence
+    verb = "matters" if result.matter == 1 else "matter"
     how = "" if result.effect.kind == "measured" else ", as predicted"
-    return f"{said}; {result.matter:,} of these {'matters' if result.matter == 1 else 'matter'}{how}"
+    return f"{sentence}; {result.matter:,} of these {verb}{how}"
 
 
 def certain_kinds(kinds: Mapping[str, int]) -> dict[str, int]:
-    """Return the counts of documents by kind of finding without what is only suspected."""
+    """Return the counts of documents by kind of finding, without suspected copies."""
     return {kind: count for kind, count in kinds.items() if kind != SpanKind.SUSPECTED}
 
 
 def skipped_records(count: int) -> str:
+    """Say how many records were skipped."""
     return "1 record was skipped" if count == 1 else f"{count:,} records were skipped"
 
 
@@ -507,28 +637,28 @@ RULES = (
     Rule(
         _COPIES,
         "No document repeats a sticky token",
-        "Copies of a sticky token change what a document is similar to, whatever it says. Remove them with "
+        "Copies of a sticky token change the similarities of a document, whatever it says. Remove them with "
         "`stickytoken clean`, or leave the document out of the index.",
         Level.ERROR,
     ),
     Rule(
         _SPECIAL,
         "No document contains the text of a special token",
-        "A tokenizer may read this text as a control token, and some servers fail on it. Take it out with "
+        "A tokenizer may read this text as a control token, and some servers fail on it. Remove it with "
         "`stickytoken clean`.",
         Level.WARNING,
     ),
     Rule(
         _REPEATED,
         "No document repeats a word or phrase beyond what ordinary text does",
-        "Many copies of any word draw a document toward it. Look whether the repetition belongs there.",
+        "Many copies of any word move a document toward it. Check whether the repetition belongs there.",
         Level.WARNING,
     ),
     Rule(
         _SUSPECTED,
         "No document seems to have copies of a word among other words",
-        "Copies seem to have been put into this text, but ordinary text may look alike. Look at the "
-        "document; `stickytoken clean --remove-suspected` takes the copies out.",
+        "Copies seem to have been inserted into this text, but ordinary text may look like this too. Check "
+        "the document; `stickytoken clean --remove-suspected` removes the copies.",
         Level.NOTE,
     ),
 )
@@ -543,7 +673,7 @@ _PROPERTIES = ("number", "source", "copies", "share", "effect", "severity")
 
 
 def with_kinds(scan: Scan, kinds: Collection[str]) -> pl.DataFrame:
-    """Return the documents that have a finding of one of some kinds."""
+    """Return the documents that have a finding of one of these kinds."""
     return scan.documents.filter(pl.col("kinds").list.set_intersection(list(kinds)).list.len() > 0)
 
 
@@ -557,8 +687,9 @@ def scan_findings(scan: Scan, closing: Collection[str] = (SpanKind.FLAGGED,)) ->
     """Yield one finding per document, the worst first.
 
     Args:
-        scan: A finished scan.
-        closing: The kinds that are errors. A document that has one is a finding of the first of them.
+        scan: a finished scan.
+        closing: kinds of findings that are errors. A document with several of them gives one finding, of the
+            first kind.
     """
     for row in scan.worst.iter_rows(named=True):
         kinds = [kind for kind in SpanKind if kind in row["kinds"]]
@@ -577,21 +708,31 @@ def scan_findings(scan: Scan, closing: Collection[str] = (SpanKind.FLAGGED,)) ->
             path=path,
             outside=outside,
             line=row["line"],
-            identity=(scan.record.model, row["id"], *(each["text"] for each in row["words"])),
+            identity=(scan.record.model, row["id"], *(word["text"] for word in row["words"])),
             properties={name: row[name] for name in _PROPERTIES if row[name] is not None},
         )
 
 
+# Words that the description of a document names.
+_NAMED_WORDS = 3
+
+
 def described(row: Mapping[str, Any]) -> str:
-    words = ", ".join(
-        f"{each['text']!r} \N{MULTIPLICATION SIGN} {each['copies']}" for each in row["words"][:3]
+    """Describe the findings of a document: words with copies, share of the text, and effect."""
+    words = row["words"]
+    description = ", ".join(
+        f"{word['text']!r} \N{MULTIPLICATION SIGN} {word['copies']}" for word in words[:_NAMED_WORDS]
     )
-    more = f" and {len(row['words']) - 3} more" if len(row["words"]) > 3 else ""
-    effect = "" if row["effect"] is None else f"; effect {row['effect']:+.2f} SD, {row['severity']}"
-    return f"{words}{more} ({row['share']:.0%} of the text){effect}"
+    if len(words) > _NAMED_WORDS:
+        description += f" and {len(words) - _NAMED_WORDS} more"
+    description += f" ({row['share']:.0%} of the text)"
+    if row["effect"] is not None:
+        description += f"; effect {row['effect']:+.2f} SD, {row['severity']}"
+    return description
 
 
 def incomplete(scan: Scan) -> list[str]:
+    """Return why a scan may have missed documents; empty if it read all of them."""
     if not scan.result.skipped:
         return []
     first = scan.result.skipped_first[0]

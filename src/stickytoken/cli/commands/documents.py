@@ -160,6 +160,7 @@ def _print_scan(scan: Scan, limit: int) -> None:
         _print_worst_documents(scan, limit)
     if effect is not None:
         console.print_line(scanning.basis(scan) or "")
+        console.inform_notes(scan.notes)
         if effect.agreement is not None:
             compared = f"predicted and measured effects of {effect.compared} documents"
             console.inform(f"note: {compared} have a rank correlation of {effect.agreement:.2f}")
