@@ -85,9 +85,9 @@ def robust_deviations(
     Returns:
         Shape (n,); None if the median absolute deviation is 0.
     """
-    known = values if reference is None else reference
-    median = float(np.nanmedian(known))
-    spread = float(np.nanmedian(np.abs(known - median)))
+    reference_values = values if reference is None else reference
+    median = float(np.nanmedian(reference_values))
+    spread = float(np.nanmedian(np.abs(reference_values - median)))
     if not spread > 0:
         return None
     deviations: NDArray[np.float64] = (values - median) / spread

@@ -33,8 +33,8 @@ class ColumnCleaner:
         """Return the cleaned columns of a batch, or of a single row."""
         for column in self.columns:
             if column not in batch:
-                known = ", ".join(map(str, batch)) or "none"
-                raise InputError(f"there is no column {column!r}: the columns are {known}")
+                column_names = ", ".join(map(str, batch)) or "none"
+                raise InputError(f"there is no column {column!r}: the columns are {column_names}")
         # A row, which may have lists of texts in some columns, has a single note.
         texts = {column: batch[column] is None or isinstance(batch[column], str) for column in self.columns}
         row = any(texts.values())
@@ -52,6 +52,6 @@ class ColumnCleaner:
             cleaned[column] = values[0] if single else values
         if self.note is not None:
             rows = 1 if row else len(batch[self.columns[0]])
-            said = ["; ".join(notes[place]) for place in range(rows)]
-            cleaned[self.note] = said[0] if row else said
+            row_notes = ["; ".join(notes[row]) for row in range(rows)]
+            cleaned[self.note] = row_notes[0] if row else row_notes
         return cleaned

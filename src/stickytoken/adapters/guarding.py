@@ -70,10 +70,10 @@ class GuardedModel(SentenceTransformer):
         modalities = self.modalities
         # A string may also say where an image, a recording or a film lies.
         cleaned = [
-            each
-            if isinstance(each, str) and infer_modality(each, supported_modalities=modalities) != "text"
-            else self._cleaned(each)
-            for each in inputs
+            value
+            if isinstance(value, str) and infer_modality(value, supported_modalities=modalities) != "text"
+            else self._cleaned(value)
+            for value in inputs
         ]
         return super().preprocess(cleaned, prompt=prompt, **kwargs)
 
@@ -87,10 +87,10 @@ class GuardedModel(SentenceTransformer):
 
     def _cleaned(self, value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: self._cleaned(part) if key in _TEXT_KEYS else part for key, part in value.items()}
+            return {key: self._cleaned(item) if key in _TEXT_KEYS else item for key, item in value.items()}
         if isinstance(value, (list, tuple)):
-            parts = [self._cleaned(part) for part in value]
-            return parts if isinstance(value, list) else tuple(parts)
+            items = [self._cleaned(item) for item in value]
+            return items if isinstance(value, list) else tuple(items)
         if not isinstance(value, str):
             return value
         try:
@@ -103,16 +103,16 @@ class GuardedModel(SentenceTransformer):
 
 
 def _shared(model: SentenceTransformer, kind: type[Model]) -> Model:
-    made = kind.__new__(kind)
-    made.__dict__.update(
+    guarded = kind.__new__(kind)
+    guarded.__dict__.update(
         (name, copy(value) if isinstance(value, dict) else value) for name, value in vars(model).items()
     )
-    return made
+    return guarded
 
 
 def _plain_class(kind: type[SentenceTransformer]) -> type[SentenceTransformer]:
-    plain = (each for each in kind.__mro__ if not issubclass(each, GuardedModel))
-    return next(each for each in plain if issubclass(each, SentenceTransformer))
+    plain = (ancestor for ancestor in kind.__mro__ if not issubclass(ancestor, GuardedModel))
+    return next(ancestor for ancestor in plain if issubclass(ancestor, SentenceTransformer))
 
 
 @cache

@@ -117,8 +117,10 @@ class Cleaner:
     ) -> None:
         if not isinstance(rules, CleaningRules):
             raise InputError(f"rules is {shown(rules)}: pass CleaningRules, or use Cleaner.from_run")
-        given: object = replacement
-        if not isinstance(given, str) or any(each.isalnum() for each in given):
+        replacement_text: object = replacement
+        if not isinstance(replacement_text, str) or any(
+            character.isalnum() for character in replacement_text
+        ):
             raise InputError(f"replacement is {shown(replacement)}: pass text without letters or digits")
         self.actions = actions_of(actions)
         writes = replacement != _ELLIPSIS or Action.REPLACE in self.actions.values()
@@ -166,13 +168,13 @@ class Cleaner:
         Raises:
             InputError: The file cannot be read, or is not a cleaner.
         """
-        place = file_path("the file of the cleaner", path)
+        rules_path = file_path("the file of the cleaner", path)
         try:
-            with reading(place):
-                document = json.loads(place.read_text("utf-8"))
+            with reading(rules_path):
+                document = json.loads(rules_path.read_text("utf-8"))
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{place} is not a cleaner: it is not JSON ({error})") from error
-        return cls._of_document(document, str(place))
+            raise InputError(f"{rules_path} is not a cleaner: it is not JSON ({error})") from error
+        return cls._of_document(document, str(rules_path))
 
     @classmethod
     def from_json(cls, value: object) -> Cleaner:
@@ -187,9 +189,11 @@ class Cleaner:
     def _of_document(cls, document: object, name: str) -> Cleaner:
         if not isinstance(document, Mapping) or document.get("format") != _FORMAT:
             raise InputError(f"{name} is not a cleaner: write one with Cleaner.save or clean --rules-out")
-        for part, kind in _PARTS.items():
-            if not isinstance(document.get(part), kind):
-                raise InputError(f"{name} is damaged: its entry {part!r} is missing or of the wrong type")
+        for field_name, kind in _PARTS.items():
+            if not isinstance(document.get(field_name), kind):
+                raise InputError(
+                    f"{name} is damaged: its entry {field_name!r} is missing or of the wrong type"
+                )
         return cls(
             CleaningRules.from_json(document["rules"]),
             document["actions"],
@@ -272,13 +276,13 @@ class Cleaner:
         for text in texts[:-1]:
             starts.append(starts[-1] + len(text) + 1)
 
-        def origin(place: int) -> int:
+        def origin(position: int) -> int:
             """Return where a character of the texts as they are now stood in the whole document."""
             for draft, start in zip(drafts, starts, strict=True):
-                if place <= len(draft.text):
-                    return start + draft.origins[place]
-                place -= len(draft.text) + 1
-            raise IndexError(place)
+                if position <= len(draft.text):
+                    return start + draft.origins[position]
+                position -= len(draft.text) + 1
+            raise IndexError(position)
 
         removals = list(whole.removals)
         cleaned = whole
@@ -307,11 +311,13 @@ class Cleaner:
         if Action.REFUSE not in self.actions.values():
             return
         findings = [(span.start, span.kind, span.what) for span in spans]
-        findings += [(start, SpanKind.SPECIAL, what) for start, what in self._finder.specials.starts(text)]
-        for start, kind, what in sorted(findings):
+        findings += [
+            (start, SpanKind.SPECIAL, token_text) for start, token_text in self._finder.specials.starts(text)
+        ]
+        for start, kind, token_text in sorted(findings):
             if self.actions[kind] is Action.REFUSE:
                 raise RefusedTextError(
-                    f"the text contains {kind.phrase} ({what[:60]!r}) at character {start:,}: refused"
+                    f"the text contains {kind.phrase} ({token_text[:60]!r}) at character {start:,}: refused"
                 )
 
     def _plan(self, text: str, spans: Iterable[Span], margin: int) -> list[_Change]:
@@ -341,12 +347,12 @@ class Cleaner:
         action = self.actions[SpanKind.SPECIAL]
         changes = []
         if action is Action.ESCAPE:
-            for start, what in specials.starts(text):
-                changes.append(_Change(Edit(start + 1, start + 1, " "), SpanKind.SPECIAL, what))
+            for start, token_text in specials.starts(text):
+                changes.append(_Change(Edit(start + 1, start + 1, " "), SpanKind.SPECIAL, token_text))
         elif action in (Action.REMOVE, Action.REPLACE):
-            for start, end, what in specials.find_nested(text):
+            for start, end, token_text in specials.find_nested(text):
                 edit = tidied(text, Edit(start, end, self._written_by(action)))
-                changes.append(_Change(edit, SpanKind.SPECIAL, what))
+                changes.append(_Change(edit, SpanKind.SPECIAL, token_text))
         return changes
 
     def _changes_of_words(self, text: str, spans: Iterable[Span]) -> list[_Change]:
@@ -424,10 +430,10 @@ def document_counts(
     return counted, f" ({', '.join(causes)})" if causes else ""
 
 
-def counts_in_words(removed: Mapping[SpanKind, int], left: Mapping[SpanKind, int]) -> str:
-    parts = [f"{count:,} {kind.value}" for kind, count in sorted(removed.items())]
-    parts += [f"{count:,} {kind.value} left" for kind, count in sorted(left.items())]
-    return ", ".join(parts)
+def counts_in_words(removed: Mapping[SpanKind, int], remaining: Mapping[SpanKind, int]) -> str:
+    phrases = [f"{count:,} {kind.value}" for kind, count in sorted(removed.items())]
+    phrases += [f"{count:,} {kind.value} left" for kind, count in sorted(remaining.items())]
+    return ", ".join(phrases)
 
 
 NOTE = "stickytoken"  # the key under which a document says what was found in it

@@ -43,18 +43,18 @@ class Document:
         self._plain = reader.plain_keys(text)
         self.keys = self.units.keys if self._plain is None else self._plain
         self.positions: dict[str, list[int]] = defaultdict(list)
-        for place, key in enumerate(self.keys):
-            self.positions[key].append(place)
+        for index, key in enumerate(self.keys):
+            self.positions[key].append(index)
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def places_of(self, words: frozenset[str]) -> set[int]:
         """Return all places of some words."""
-        places: set[int] = set()
+        line_ends: set[int] = set()
         for word in words.intersection(self.positions):
-            places.update(self.positions[word])
-        return places
+            line_ends.update(self.positions[word])
+        return line_ends
 
     @cached_property
     def units(self) -> Units:
@@ -73,20 +73,20 @@ class Document:
     @cached_property
     def evenness(self) -> float:
         """The probability that two units drawn at random are equal."""
-        equal_pairs = sum(len(places) ** 2 for places in self.positions.values())
+        equal_pairs = sum(len(positions_of_word) ** 2 for positions_of_word in self.positions.values())
         return equal_pairs / max(1, len(self)) ** 2
 
-    def company(self, places: Sequence[int]) -> Company:
+    def company(self, positions: Sequence[int]) -> Company:
         """Compare the words beside copies of a word, but not other copies nor words across punctuation."""
         keys = self.keys
-        word = keys[places[0]]
+        word = keys[positions[0]]
         before: Counter[str] = Counter()
         behind: Counter[str] = Counter()
-        for place in places:
-            if self._is_spaced[place] and keys[place - 1] != word:
-                before[keys[place - 1]] += 1
-            if self._is_spaced[place + 1] and keys[place + 1] != word:
-                behind[keys[place + 1]] += 1
+        for position in positions:
+            if self._is_spaced[position] and keys[position - 1] != word:
+                before[keys[position - 1]] += 1
+            if self._is_spaced[position + 1] and keys[position + 1] != word:
+                behind[keys[position + 1]] += 1
         alike = 0.0
         chance = 0.0
         for side in (before, behind):
@@ -96,15 +96,15 @@ class Document:
         varied = (len(before) + len(behind)) / max(1, before.total() + behind.total())
         return Company(alike, chance, varied)
 
-    def is_listed(self, places: Sequence[int]) -> bool:
+    def is_listed(self, positions: Sequence[int]) -> bool:
         """Return whether most copies stand on lines that follow each other, as in a list."""
-        lines = [bisect(self._line_ends, self.units.starts[place]) for place in places]
+        lines = [bisect(self._line_ends, self.units.starts[position]) for position in positions]
         on_next_line = sum(after - before == 1 for before, after in pairwise(lines))
         return on_next_line >= _LISTED_SHARE * (len(lines) - 1)
 
-    def bare_share(self, places: Sequence[int]) -> float:
+    def bare_share(self, positions: Sequence[int]) -> float:
         """Return the share of copies with one space on both sides, as planted ones have."""
-        return sum(self._is_bare[place] for place in places) / len(places)
+        return sum(self._is_bare[position] for position in positions) / len(positions)
 
     @cached_property
     def _line_ends(self) -> list[int]:
@@ -158,9 +158,9 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
     regular: list[Stretch] = []
     mixed: list[Stretch] = []
     gaps = copies - 1
-    for places in positions.values():
+    for word_positions in positions.values():
         regular_end = mixed_end = 0
-        for first, last in zip(places, places[gaps:], strict=False):
+        for first, last in zip(word_positions, word_positions[gaps:], strict=False):
             if first < regular_end or last - first > gaps * _LONGEST_PERIOD:
                 continue
             period, rest = divmod(last - first, gaps)
@@ -178,13 +178,13 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
     # then the longer one.
     long_mixed = [stretch for stretch in mixed if stretch.last - stretch.first >= MIXED_RUN]
     taken = bytearray(len(keys))
-    kept = []
+    kept_stretches = []
     for stretches in (long_mixed, regular, mixed):
         for stretch in sorted(stretches, key=lambda stretch: (stretch.first, -stretch.last)):
             if taken.find(1, stretch.first, stretch.last) < 0:
                 taken[stretch.first : stretch.last] = b"\1" * (stretch.last - stretch.first)
-                kept.append(stretch)
-    return sorted(kept)
+                kept_stretches.append(stretch)
+    return sorted(kept_stretches)
 
 
 def _filled(keys: Sequence[str], first: int, last: int, words: set[str]) -> Stretch:
@@ -247,23 +247,23 @@ def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
     """
     copies: set[int] = set()
     for word in words.intersection(document.positions):
-        places = document.positions[word]
-        if len(places) < FEWEST_COPIES:
+        positions = document.positions[word]
+        if len(positions) < FEWEST_COPIES:
             continue
         if _is_common(word):
-            if len(places) >= max(_COMMON_COPIES, _COMMON_SHARE * len(document)):
-                copies.update(places)
+            if len(positions) >= max(_COMMON_COPIES, _COMMON_SHARE * len(document)):
+                copies.update(positions)
             continue
-        if len(places) >= min(len(document) / _UNITS_PER_COPY, _ENOUGH_COPIES):
-            company = document.company(places)
+        if len(positions) >= min(len(document) / _UNITS_PER_COPY, _ENOUGH_COPIES):
+            company = document.company(positions)
             if company.alike <= _ALIKE_PAIRS + _TIMES_CHANCE * company.chance:
-                copies.update(places)
-        for group in _close_groups(places, 1 + _BETWEEN_COPIES, FEWEST_COPIES):
+                copies.update(positions)
+        for group in _close_groups(positions, 1 + _BETWEEN_COPIES, FEWEST_COPIES):
             copies.update(group)
             copies.update(_repeated_between(document, group))
     # Flagged words, equal or not, without another word between them.
     for group in _close_groups(sorted(document.places_of(words)), 1, FEWEST_COPIES):
-        if not all(_is_common(document.keys[place]) for place in group):
+        if not all(_is_common(document.keys[position]) for position in group):
             copies.update(group)
     return copies
 
@@ -272,33 +272,33 @@ def _is_common(key: str) -> bool:
     return (len(key) == 1 and key.isascii()) or key in COMMON
 
 
-def _close_groups(places: Sequence[int], farthest: int, fewest: int) -> Iterator[Sequence[int]]:
+def _close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Iterator[Sequence[int]]:
     """Yield the groups of places that are at most ``farthest`` from the next, and hold ``fewest`` or more."""
     start = 0
-    for number in range(1, len(places) + 1):
-        if number == len(places) or places[number] - places[number - 1] > farthest:
+    for number in range(1, len(positions) + 1):
+        if number == len(positions) or positions[number] - positions[number - 1] > farthest:
             if number - start >= fewest:
-                yield places[start:number]
+                yield positions[start:number]
             start = number
 
 
-def _repeated_between(document: Document, places: Sequence[int]) -> list[int]:
+def _repeated_between(document: Document, positions: Sequence[int]) -> list[int]:
     """Return the places of the other words between copies, if each of them is repeated as the copies are."""
     keys = document.keys
-    first = places[0]
-    last = places[-1] + 1
+    first = positions[0]
+    last = positions[-1] + 1
     words = set(keys[first:last])
     # One more on either side belongs to the pattern, as the last in "able to able by able to able by".
-    while first > max(0, places[0] - _BETWEEN_COPIES) and keys[first - 1] in words:
+    while first > max(0, positions[0] - _BETWEEN_COPIES) and keys[first - 1] in words:
         first -= 1
-    while last < min(len(keys), places[-1] + 1 + _BETWEEN_COPIES) and keys[last] in words:
+    while last < min(len(keys), positions[-1] + 1 + _BETWEEN_COPIES) and keys[last] in words:
         last += 1
-    copies = set(places)
-    others = [place for place in range(first, last) if place not in copies]
+    copies = set(positions)
+    others = [position for position in range(first, last) if position not in copies]
     if len(others) < FEWEST_COPIES:
         return []
-    counts = Counter(keys[place] for place in others)
-    fewest = max(_FEWEST_REPEATED, len(places) * _REPEATED_SHARE)
+    counts = Counter(keys[position] for position in others)
+    fewest = max(_FEWEST_REPEATED, len(positions) * _REPEATED_SHARE)
     return others if min(counts.values()) >= fewest else []
 
 
@@ -345,35 +345,37 @@ def planted_copies(document: Document, words: frozenset[str], repetitions: Itera
             continue
         if _is_common(key) or key in words:
             continue
-        places = [place for place in all_places if place not in taken] if taken else all_places
-        if len(places) < FEWEST_COPIES or document.is_listed(places):
+        free_positions = (
+            [position for position in all_places if position not in taken] if taken else all_places
+        )
+        if len(free_positions) < FEWEST_COPIES or document.is_listed(free_positions):
             continue
-        if _is_crowded(document, places) or (
-            len(places) >= _REGULAR_COPIES and _is_regular(document, places)
+        if _is_crowded(document, free_positions) or (
+            len(free_positions) >= _REGULAR_COPIES and _is_regular(document, free_positions)
         ):
-            copies.update(places)
+            copies.update(free_positions)
             continue
-        for group in _close_groups(places, 1 + _BETWEEN_COPIES, _REGULAR_CLOSE_COPIES):
+        for group in _close_groups(free_positions, 1 + _BETWEEN_COPIES, _REGULAR_CLOSE_COPIES):
             if _is_regular(document, group):
                 copies.update(group)
     return copies
 
 
-def _is_crowded(document: Document, places: Sequence[int]) -> bool:
+def _is_crowded(document: Document, positions: Sequence[int]) -> bool:
     """Return whether copies are too many for a subject, and not in a subject's company."""
-    is_many = len(places) >= max(_MANY_COPIES, len(document) / _UNITS_PER_MANY)
-    is_dense = len(places) >= len(document) / _UNITS_PER_DENSE
-    if not (is_many or is_dense) or document.bare_share(places) < _BARE_SHARE:
+    is_many = len(positions) >= max(_MANY_COPIES, len(document) / _UNITS_PER_MANY)
+    is_dense = len(positions) >= len(document) / _UNITS_PER_DENSE
+    if not (is_many or is_dense) or document.bare_share(positions) < _BARE_SHARE:
         return False
-    company = document.company(places)
+    company = document.company(positions)
     is_random = company.alike <= _TIMES_CHANCE_UNFLAGGED * company.chance
     return (is_many and is_random) or (is_dense and company.varied >= _VARIED_SHARE)
 
 
-def _is_regular(document: Document, places: Sequence[int]) -> bool:
+def _is_regular(document: Document, positions: Sequence[int]) -> bool:
     """Return whether copies stand at about equal distances among varied words."""
-    gaps = [after - before for before, after in pairwise(places)]
+    gaps = [after - before for before, after in pairwise(positions)]
     if max(gaps) > _UNEVEN * min(gaps) + 1:
         return False
-    is_varied = document.company(places).varied >= _VARIED_SHARE
-    return is_varied and document.bare_share(places) >= _REGULAR_BARE_SHARE
+    is_varied = document.company(positions).varied >= _VARIED_SHARE
+    return is_varied and document.bare_share(positions) >= _REGULAR_BARE_SHARE

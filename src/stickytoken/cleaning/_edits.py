@@ -40,21 +40,21 @@ class Draft:
 
     def apply(self, edits: Sequence[Edit]) -> None:
         """Make edits, which are in order and do not overlap."""
-        parts: list[str] = []
+        pieces: list[str] = []
         origins = array("q")  # a list of as many numbers would take five times the memory
         written = bytearray()
         done = 0
         for start, end, replacement in edits:
-            parts += [self.text[done:start], replacement]
+            pieces += [self.text[done:start], replacement]
             origins.extend(self.origins[done:start])
             origins.extend([self.origins[start]] * len(replacement))
             written += self._written[done:start]
             written += b"\1" * len(replacement)
             done = end
-        parts.append(self.text[done:])
+        pieces.append(self.text[done:])
         origins.extend(self.origins[done:])
         written += self._written[done:]
-        self.text = "".join(parts)
+        self.text = "".join(pieces)
         self.origins = origins
         self._written = written
 
@@ -127,9 +127,11 @@ def edits_of_parts(edits: Sequence[Edit], lengths: Sequence[int]) -> list[list[E
             if end < first or start > last:
                 continue
             begins_here = first <= start <= last
-            own = Edit(max(start, first) - first, min(end, last) - first, replacement if begins_here else "")
-            if own.start < own.end or own.text:
-                edits_of_part.append(own)
+            clipped = Edit(
+                max(start, first) - first, min(end, last) - first, replacement if begins_here else ""
+            )
+            if clipped.start < clipped.end or clipped.text:
+                edits_of_part.append(clipped)
         divided.append(edits_of_part)
         first = last + 1
     return divided

@@ -128,13 +128,13 @@ class UnitReader:
                 units.ends.extend(range(start + 1, start + len(word) + 1))
                 continue
             if self._literals and word.casefold() in self._literals:
-                parts: Sequence[Part] = [Part(word.casefold(), 0, len(word))]
+                parts_of_word: Sequence[Part] = [Part(word.casefold(), 0, len(word))]
             else:
-                parts = self._parts(word)
-            for part in parts:
-                units.keys.append(part.key)
-                units.starts.append(start + part.start)
-                units.ends.append(start + part.end)
+                parts_of_word = self._parts(word)
+            for word_part in parts_of_word:
+                units.keys.append(word_part.key)
+                units.starts.append(start + word_part.start)
+                units.ends.append(start + word_part.end)
         return units
 
     def _parts(self, word: str) -> tuple[Part, ...]:
@@ -144,30 +144,30 @@ class UnitReader:
         """Divide a word into units: at ideographs, at invisible characters, and between glued copies."""
         if word.isascii():
             return tuple(self._split_copies(word.lower(), range(len(word) + 1)))
-        parts: list[Part] = []
-        for piece, places in _pieces(word):
+        parts_of_word: list[Part] = []
+        for piece, positions in _pieces(word):
             if piece.isascii() and len(piece) <= _LONGEST_REMEMBERED:
                 for key, start, end in self._parts(piece):
-                    parts.append(Part(key, places[start], places[end]))
+                    parts_of_word.append(Part(key, positions[start], positions[end]))
                 continue
             for match in _SINGLE_IDEOGRAPHS.finditer(piece):
                 start, end = match.span()
-                parts += self._split_copies(piece[start:end], places[start : end + 1])
-        return tuple(parts)
+                parts_of_word += self._split_copies(piece[start:end], positions[start : end + 1])
+        return tuple(parts_of_word)
 
-    def _split_copies(self, key: str, places: Sequence[int]) -> Iterator[Part]:
+    def _split_copies(self, key: str, positions: Sequence[int]) -> Iterator[Part]:
         """Yield the units of a key; ``places`` says where each of its characters stands in the word."""
         done = 0
         if len(key) >= _FEWEST_COPIES:
             for repeat in self._copies_in(key):
                 if repeat.start > done:
-                    yield Part(key[done : repeat.start], places[done], places[repeat.start])
+                    yield Part(key[done : repeat.start], positions[done], positions[repeat.start])
                 for start in range(repeat.start, repeat.end, repeat.period):
                     end = start + repeat.period
-                    yield Part(key[start:end], places[start], places[end])
+                    yield Part(key[start:end], positions[start], positions[end])
                 done = repeat.end
         if done < len(key):
-            yield Part(key[done:], places[done], places[len(key)])
+            yield Part(key[done:], positions[done], positions[len(key)])
 
     def _copies_in(self, key: str) -> Iterator[Repeat]:
         """Yield the copies in a key: of flagged words first, then of others between them."""
@@ -195,7 +195,7 @@ def _either(literals: Sequence[str], word: str) -> str:
         behind = r"(?!\w)" if text[-1].isalnum() else ""
         alternatives.append(before + re.escape(text) + behind)
     signs = alternation(set(literals) - set(guarded))
-    return "|".join(part for part in (*alternatives, signs, word) if part)
+    return "|".join(alternative for alternative in (*alternatives, signs, word) if alternative)
 
 
 def _key_of(word: str) -> str:
@@ -225,22 +225,22 @@ def _pieces(word: str) -> list[tuple[str, list[int]]]:
     start = 0
     for end, next_start in [*breaks, (len(word), len(word))]:
         characters = []
-        places = []
-        for place in range(start, end):
-            plain = _plain(word[place])
+        positions_of_piece = []
+        for position in range(start, end):
+            plain = _plain(word[position])
             characters.append(plain)
-            places += [place] * len(plain)
-        if places:
-            pieces.append(("".join(characters), [*places, next_start]))
+            positions_of_piece += [position] * len(plain)
+        if positions_of_piece:
+            pieces.append(("".join(characters), [*positions_of_piece, next_start]))
         start = next_start
     long_keys = [key for key, _ in pieces if len(key) > 1]
     if len(pieces) > 1 and len(set(long_keys)) == len(long_keys):
-        whole = "".join(key for key, _ in pieces)
+        plain_text = "".join(key for key, _ in pieces)
         whole_places = []
-        for _, places in pieces:
-            whole_places += places[:-1]
+        for _, positions_of_piece in pieces:
+            whole_places += positions_of_piece[:-1]
         _, last_places = pieces[-1]
-        return [(whole, [*whole_places, last_places[-1]])]
+        return [(plain_text, [*whole_places, last_places[-1]])]
     return pieces
 
 

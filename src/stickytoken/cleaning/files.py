@@ -138,5 +138,5 @@ def clean_file(
 
 
 def _place_of(document: Document) -> str:
-    place = f"document {document.id!r}" if document.line is None else f"line {document.line:,}"
-    return place if document.path is None else f"{document.path}, {place}"
+    location = f"document {document.id!r}" if document.line is None else f"line {document.line:,}"
+    return location if document.path is None else f"{document.path}, {location}"

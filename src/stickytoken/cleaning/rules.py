@@ -73,11 +73,11 @@ class CleaningRules:
                 f"the rules have the version {shown(version)}, and this version of stickytoken reads "
                 f"{_VERSION}: write them again"
             )
-        known = {field.name for field in fields(cls)}
-        unknown = sorted(str(name) for name in set(value) - known - {"version"})
+        field_names = {field.name for field in fields(cls)}
+        unknown = sorted(str(name) for name in set(value) - field_names - {"version"})
         if unknown:
             raise InputError(f"the rules have the unknown entry {unknown[0]!r}: write them again")
-        return cls(**{name: value[name] for name in known if name in value})
+        return cls(**{name: value[name] for name in field_names if name in value})
 
 
 def _texts(name: str, values: Iterable[str]) -> tuple[str, ...]:

@@ -134,13 +134,13 @@ class SpanFinder:
             done = special.end
         blanked.append(text[done:])
         others = self._find_words("".join(blanked), every_flagged)
-        kept: list[Span] = []
+        kept_spans: list[Span] = []
         for span in sorted([*specials, *others], key=lambda span: (span.start, -span.end)):
-            while kept and span.start < kept[-1].end and _precedes(span, kept[-1]):
-                kept.pop()
-            if not kept or span.start >= kept[-1].end:
-                kept.append(span)
-        return kept
+            while kept_spans and span.start < kept_spans[-1].end and _precedes(span, kept_spans[-1]):
+                kept_spans.pop()
+            if not kept_spans or span.start >= kept_spans[-1].end:
+                kept_spans.append(span)
+        return kept_spans
 
     def _find_words(self, text: str, every_flagged: bool) -> list[Span]:
         spans: list[Span] = []
@@ -168,44 +168,46 @@ class SpanFinder:
         if len(keys) < fewest and not every_flagged:
             return
         flagged = document.places_of(words) if every_flagged else _copies.flagged_copies(document, words)
-        repeated_words = {key: places for key, places in document.positions.items() if len(places) >= fewest}
+        repeated_words = {
+            key: positions for key, positions in document.positions.items() if len(positions) >= fewest
+        }
         if not repeated_words and not flagged:
             return
         stretches = _copies.stretches_of(keys, repeated_words, self._fewest)
         repetitions = [stretch for stretch in stretches if self._is_repetition(document, stretch)]
         suspected = _copies.planted_copies(document, words, repetitions)
 
-        def span(places: range, kind: SpanKind, what: str, count: int, first_copy: int) -> Span:
+        def span(positions: range, kind: SpanKind, what: str, count: int, first_copy: int) -> Span:
             """Make a span of units; the first copy takes ``first_copy`` of them."""
             units = document.units
             return Span(
-                start=offset + units.starts[places[0]],
-                end=offset + units.ends[places[-1]],
+                start=offset + units.starts[positions[0]],
+                end=offset + units.ends[positions[-1]],
                 kind=kind,
                 what=what,
                 count=count,
-                first_end=offset + units.ends[places[first_copy - 1]],
+                first_end=offset + units.ends[positions[first_copy - 1]],
             )
 
         for stretch in repetitions:
-            places = range(stretch.first, stretch.last)
+            positions = range(stretch.first, stretch.last)
             flagged_keys = [key for key in keys[stretch.first : stretch.last] if key in words]
             if flagged_keys and stretch.period == 1:
-                flagged.update(places)
+                flagged.update(positions)
                 continue
-            flagged.difference_update(places)
+            flagged.difference_update(positions)
             if flagged_keys:
-                yield span(places, SpanKind.FLAGGED, flagged_keys[0], len(flagged_keys), len(places))
+                yield span(positions, SpanKind.FLAGGED, flagged_keys[0], len(flagged_keys), len(positions))
             elif stretch.period:
                 phrase = " ".join(keys[stretch.first : stretch.first + stretch.period])
-                copies = len(places) // stretch.period
-                yield span(places, SpanKind.REPETITION, phrase, copies, stretch.period)
+                copies = len(positions) // stretch.period
+                yield span(positions, SpanKind.REPETITION, phrase, copies, stretch.period)
             else:
                 counts = Counter(keys[stretch.first : stretch.last])
                 word, copies = counts.most_common(1)[0]
-                is_long = len(places) >= _copies.MIXED_RUN
+                is_long = len(positions) >= _copies.MIXED_RUN
                 kind = SpanKind.REPETITION if is_long else SpanKind.SUSPECTED
-                yield span(places, kind, word, copies, 1)
+                yield span(positions, kind, word, copies, 1)
         for group in _groups(document, sorted(flagged)):
             yield span(group, SpanKind.FLAGGED, keys[group[0]], len(group), 1)
         for group in _groups(document, sorted(suspected - flagged)):
@@ -242,10 +244,10 @@ def _segments(text: str) -> list[tuple[int, int]]:
     """Divide a long text into about equal parts, cut at spaces where there are any."""
     count = -(-len(text) // _SEGMENT)
     bounds = [0]
-    for part in range(1, count):
-        place = part * len(text) // count
-        space = text.rfind(" ", place - _CUT_WITHIN, place)
-        bounds.append(place if space < 0 else space)
+    for period in range(1, count):
+        offset = period * len(text) // count
+        space = text.rfind(" ", offset - _CUT_WITHIN, offset)
+        bounds.append(offset if space < 0 else space)
     return list(pairwise([*bounds, len(text)]))
 
 
@@ -278,19 +280,19 @@ def _is_structured(document: _copies.Document, stretch: _copies.Stretch) -> bool
     return lines >= copies - 1 or names >= _NAMES_SHARE * len(between)
 
 
-def _groups(document: _copies.Document, places: list[int]) -> Iterator[range]:
+def _groups(document: _copies.Document, positions: list[int]) -> Iterator[range]:
     """Divide units into groups that follow each other within a sentence."""
-    if not places:
+    if not positions:
         return
     joints = document.joints
-    first = last = places[0]
-    for place in places[1:]:
-        signs = joints[place].strip()
-        starts_sentence = bool(signs) and joints[place][0].isspace() and set(signs) <= set(".?!")
-        if place != last + 1 or starts_sentence:
+    first = last = positions[0]
+    for position in positions[1:]:
+        signs = joints[position].strip()
+        starts_sentence = bool(signs) and joints[position][0].isspace() and set(signs) <= set(".?!")
+        if position != last + 1 or starts_sentence:
             yield range(first, last + 1)
-            first = place
-        last = place
+            first = position
+        last = position
     yield range(first, last + 1)
 
 
@@ -313,25 +315,25 @@ class SpecialFinder:
     def find(self, text: str) -> Iterator[Span]:
         if self._pattern is None:
             return
-        plain, places = _plain(text)
+        plain, positions = _plain(text)
         for match in self._pattern.finditer(plain):
             alone = match.end() == match.end("first")
             copies = 1 if alone else sum(1 for _ in self._single.finditer(plain, *match.span()))
             yield Span(
-                start=places[match.start()],
-                end=places[match.end() - 1] + 1,
+                start=positions[match.start()],
+                end=positions[match.end() - 1] + 1,
                 kind=SpanKind.SPECIAL,
                 what=match["first"],
                 count=copies,
-                first_end=places[match.end("first") - 1] + 1,
+                first_end=positions[match.end("first") - 1] + 1,
             )
 
     def starts(self, text: str) -> Iterator[tuple[int, str]]:
         """Yield where each special token begins, and its text."""
         if self._pattern is not None:
-            plain, places = _plain(text)
+            plain, positions = _plain(text)
             for match in self._single.finditer(plain):
-                yield places[match.start()], match.group()
+                yield positions[match.start()], match.group()
 
     def find_nested(self, text: str) -> list[tuple[int, int, str]]:
         """Return what to remove so that no special token is left, and the token that each part begins with.
@@ -340,33 +342,33 @@ class SpecialFinder:
         ``<|endof<|endoftext|>text|>``. Only the joint is searched again, so the time is linear in the length
         of the text, however deep tokens are nested in each other.
         """
-        plain, places = _plain(text)
+        plain, positions = _plain(text)
         if self._pattern is None or not self._pattern.search(plain):
             return []
-        kept: list[tuple[int, int]] = []  # parts of the plain text that stay
+        kept_ranges: list[tuple[int, int]] = []  # parts of the plain text that stay
         removed: dict[int, str] = {}  # by the place where what is kept before it ends
-        place = 0
-        while match := self._pattern.search(plain, place):
-            if match.start() > place:
-                kept.append((place, match.start()))
-            place = match.end()
-            while joined := self._token_across(self._pattern, plain, kept, place):
+        position = 0
+        while match := self._pattern.search(plain, position):
+            if match.start() > position:
+                kept_ranges.append((position, match.start()))
+            position = match.end()
+            while joined := self._token_across(self._pattern, plain, kept_ranges, position):
                 before, behind = joined
-                _shorten(kept, before)
-                place += behind
-            removed[kept[-1][1] if kept else 0] = match["first"]
-        if place < len(plain):
-            kept.append((place, len(plain)))
-        parts = []
-        for (_, end), (start, _) in pairwise([(0, 0), *kept, (len(plain), len(plain))]):
+                _shorten(kept_ranges, before)
+                position += behind
+            removed[kept_ranges[-1][1] if kept_ranges else 0] = match["first"]
+        if position < len(plain):
+            kept_ranges.append((position, len(plain)))
+        pieces = []
+        for (_, end), (start, _) in pairwise([(0, 0), *kept_ranges, (len(plain), len(plain))]):
             if end in removed and start > end:
-                first = places[end - 1] + 1 if end else 0
-                last = places[start] if start < len(plain) else len(text)
-                parts.append((first, last, removed[end]))
-        return parts
+                first = positions[end - 1] + 1 if end else 0
+                last = positions[start] if start < len(plain) else len(text)
+                pieces.append((first, last, removed[end]))
+        return pieces
 
     def _token_across(
-        self, pattern: re.Pattern[str], plain: str, kept: Sequence[tuple[int, int]], place: int
+        self, pattern: re.Pattern[str], plain: str, kept_ranges: Sequence[tuple[int, int]], position: int
     ) -> tuple[int, int] | None:
         """Return how many characters before and behind a joint a special token takes that spans it.
 
@@ -377,26 +379,26 @@ class SpecialFinder:
             place: Where the text goes on behind the joint.
         """
         # The end of what is kept, as long as a token that spans the joint can begin with.
-        parts: list[str] = []
+        pieces: list[str] = []
         missing = self._reach
-        for start, end in reversed(kept):
-            parts.append(plain[max(start, end - missing) : end])
+        for start, end in reversed(kept_ranges):
+            pieces.append(plain[max(start, end - missing) : end])
             missing -= end - start
             if missing <= 0:
                 break
-        before = "".join(reversed(parts))
-        match = pattern.search(before + plain[place : place + self._reach])
+        before = "".join(reversed(pieces))
+        match = pattern.search(before + plain[position : position + self._reach])
         if match is None or match.start() >= len(before):
             return None
         return len(before) - match.start(), max(0, match.end() - len(before))
 
 
-def _shorten(parts: list[tuple[int, int]], characters: int) -> None:
+def _shorten(ranges: list[tuple[int, int]], characters: int) -> None:
     """Take characters off the end of a list of parts."""
     while characters > 0:
-        start, end = parts.pop()
+        start, end = ranges.pop()
         if end - start > characters:
-            parts.append((start, end - characters))
+            ranges.append((start, end - characters))
         characters -= end - start
 
 
@@ -407,13 +409,13 @@ def _plain(text: str) -> tuple[str, Sequence[int]]:
     plain = _INVISIBLE_CHARACTERS.sub("", text).translate(_NARROW)
     if len(plain) == len(text):
         return plain, range(len(text))
-    places = array("q")
+    positions = array("q")
     done = 0
     for match in _INVISIBLE_CHARACTERS.finditer(text):
-        places.extend(range(done, match.start()))
+        positions.extend(range(done, match.start()))
         done = match.end()
-    places.extend(range(done, len(text)))
-    return plain, places
+    positions.extend(range(done, len(text)))
+    return plain, positions
 
 
 Kind = TypeVar("Kind", bound=StrEnum)

@@ -38,9 +38,9 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
         mode = stat.S_IFREG
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         if not isinstance(content, bytes):
-            whole = io.BytesIO()  # a pipe cannot seek
-            content(whole)
-            content = whole.getvalue()
+            buffer = io.BytesIO()  # a pipe cannot seek
+            content(buffer)
+            content = buffer.getvalue()
         with _writing(path), path.open("wb", buffering=0) as pipe:
             rest = memoryview(content)
             while rest:
@@ -102,7 +102,7 @@ def _sync_file(path: Path) -> None:
 
 def require_writable(folder: Path) -> None:
     with _writing(folder):
-        nearest = next((each for each in (folder, *folder.absolute().parents) if each.exists()), folder)
+        nearest = next((parent for parent in (folder, *folder.absolute().parents) if parent.exists()), folder)
         if not nearest.is_dir():
             reason = "it is a file" if nearest == folder else f"{nearest} is a file"
         elif not os.access(nearest, os.W_OK | os.X_OK):
@@ -192,7 +192,7 @@ class ResultFolder:
             shards = self.path / _SHARDS
             entries = [*self.path.iterdir(), *(shards.iterdir() if shards.is_dir() else ())]
             return any(
-                each != shards and each.name != _LOCK and not each.match(_LEFTOVERS) for each in entries
+                entry != shards and entry.name != _LOCK and not entry.match(_LEFTOVERS) for entry in entries
             )
 
     @contextmanager
@@ -283,8 +283,8 @@ class ResultFolder:
         self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
     ) -> pl.DataFrame | None:
         frame = _read_shard(self._shard(stage, index))
-        whole = frame is not None and key in frame.columns and frame[key].to_list() == list(keys)
-        return frame if whole else None
+        is_complete = frame is not None and key in frame.columns and frame[key].to_list() == list(keys)
+        return frame if is_complete else None
 
     def total_cost(self, stages: Mapping[str, int]) -> ShardCost:
         paths = [self._shard(stage, index) for stage, size in stages.items() for index in range(size)]
@@ -301,13 +301,15 @@ class ResultFolder:
         shutil.rmtree(self.path / _SHARDS, ignore_errors=True)
 
     def committed(self) -> dict[str, int]:
-        found: dict[str, set[int]] = {}
+        indices_of_stage: dict[str, set[int]] = {}
         paths = (self.path / _SHARDS).glob("*-*.parquet")
         for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name)):
             frame = _read_shard(path)
             if frame is not None and "token_id" in frame.columns:  # a damaged one will be computed again
-                found.setdefault(path.name.rpartition("-")[0], set()).update(frame["token_id"].to_list())
-        return {stage: len(ids) for stage, ids in found.items()}
+                indices_of_stage.setdefault(path.name.rpartition("-")[0], set()).update(
+                    frame["token_id"].to_list()
+                )
+        return {stage: len(ids) for stage, ids in indices_of_stage.items()}
 
     def _shard(self, stage: str, index: int) -> Path:
         return self.path / _SHARDS / f"{stage}-{index:06d}.parquet"
@@ -351,7 +353,7 @@ def validated(kind: type[Record], raw: Any, path: Path) -> Record:
         return kind.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the document"
+        where = ".".join(str(key) for key in first["loc"]) or "the document"
         raise RunError(
             f"{path} is not a valid record ({where}: {first['msg']}): {repair_advice(path)}"
         ) from error

@@ -149,9 +149,9 @@ class LocalEngine:
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="probes") as ahead:
             upcoming = [ahead.submit(work.prepare, shard, self._encoder) for shard in shards[:1]]
-            for place, shard in enumerate(shards):
-                if place + 1 < len(shards):
-                    upcoming.append(ahead.submit(work.prepare, shards[place + 1], self._encoder))
+            for number, shard in enumerate(shards):
+                if number + 1 < len(shards):
+                    upcoming.append(ahead.submit(work.prepare, shards[number + 1], self._encoder))
                 started = time.perf_counter()
                 prepared = upcoming.pop(0).result()
                 rows, sequences = work.compute(prepared, self._encoder)
@@ -182,8 +182,8 @@ class TokenWork:
         probes = [probe for of_token in by_token for probe in of_token]
         counts = [len(of_token) for of_token in by_token]
         carrier_texts = getattr(self.stage, "carrier_texts", ())
-        seen = _copies_seen(encoder, shard.tokens, probes, carrier_texts) if carrier_texts else []
-        return _Prepared(shard.tokens, counts, tokenized_probes(encoder, probes, self.truncate), seen)
+        copies_seen = _copies_seen(encoder, shard.tokens, probes, carrier_texts) if carrier_texts else []
+        return _Prepared(shard.tokens, counts, tokenized_probes(encoder, probes, self.truncate), copies_seen)
 
     def compute(self, prepared: _Prepared, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
         stage = self.stage
@@ -204,8 +204,8 @@ class TokenWork:
         for row, copies in zip(rows, prepared.seen, strict=False):
             row["seen"] = copies
         if unanswered:
-            for place, row in enumerate(rows):
-                row[UNANSWERED] = unanswered.get(place)
+            for index, row in enumerate(rows):
+                row[UNANSWERED] = unanswered.get(index)
         return rows, len(prepared.probes)
 
 
@@ -215,14 +215,14 @@ def _copies_seen(
     """Count, by token and carrier, the copies that the tokenizer sees beyond those in the carrier itself."""
     carriers = encoder.content_ids(carrier_texts)
     probe_ids = iter(encoder.content_ids([probe for probe in probes if isinstance(probe, str)]))
-    seen: list[list[int]] = []
+    copies_of_tokens: list[list[int]] = []
     for token in tokens:
         of_token = []
         for carrier in carriers:
             added = next(probe_ids).count(token.id) - carrier.count(token.id)
             of_token.append(max(0, added))
-        seen.append(of_token)
-    return seen
+        copies_of_tokens.append(of_token)
+    return copies_of_tokens
 
 
 def _fill_unanswered(vectors: NDArray[np.float32], prepared: _Prepared, name: str) -> dict[int, str]:

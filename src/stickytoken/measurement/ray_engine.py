@@ -72,12 +72,12 @@ def connected(address: str | None) -> Iterator[Any]:
                 f"nothing answers at the Ray address {address!r} ({error}): "
                 "check it, and that the cluster is running"
             ) from error
-    own: dict[str, Any] = (
+    options: dict[str, Any] = (
         {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES} if address is None else {}
     )
     try:
         with _quiet():
-            ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **own)
+            ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **options)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         reason = " ".join(str(error).split())[:_SHOWN_REASON]
         where = "Ray does not start" if address is None else f"there is no Ray cluster at {address!r}"
@@ -90,13 +90,13 @@ def connected(address: str | None) -> Iterator[Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    wanted = {
+    requirements = {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_gcs_server_port_wait_time_s": "1",
         # The user waits for the workers, but Ray would give them the lowest priority on the machine.
         "RAY_worker_niceness": "0",
     }
-    changed = {name: value for name, value in wanted.items() if name not in os.environ}
+    changed = {name: value for name, value in requirements.items() if name not in os.environ}
     os.environ.update(changed)
     logger = logging.getLogger("ray")
     level = logger.level
@@ -163,8 +163,8 @@ class ShardWorker:
             import ray
 
             self._work = (key, ray.get(work[0]))
-        found, started = self._work[1], time.perf_counter()
-        rows, sequences = found.compute(found.prepare(shard, self._encoder), self._encoder)
+        computed, started = self._work[1], time.perf_counter()
+        rows, sequences = computed.compute(computed.prepare(shard, self._encoder), self._encoder)
         return ComputedShard(shard, rows, store.ShardCost(time.perf_counter() - started, sequences))
 
 
@@ -204,7 +204,7 @@ def ray_engine(
         raise InputError(f"the number of workers is {workers}: use at least one")
     with connected(address) as ray:
         alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        nodes = [Node(int(each.get("CPU", 0)), int(each.get("GPU", 0))) for each in alive]
+        nodes = [Node(int(node_facts.get("CPU", 0)), int(node_facts.get("GPU", 0))) for node_facts in alive]
         engine = RayEngine(ray, divide(nodes, encoder.device, workers), spec, encoder.identity)
         try:
             yield engine
@@ -231,7 +231,7 @@ class RayEngine:
                         worker.given[worker.actor.compute.remote(key, reference, shard)] = shard
                 worker, done = self._wait()
                 try:
-                    found = self._ray.get(done)
+                    report = self._ray.get(done)
                 except self._ray.exceptions.RayTaskError as error:
                     # With Ray's traceback only if it is a bug.
                     raise error.cause if isinstance(error.cause, StickyTokenError) else error from None
@@ -240,9 +240,9 @@ class RayEngine:
                     continue
                 if worker.ready:
                     worker.given.pop(done)
-                    yield found
+                    yield report
                 else:
-                    self._admit(worker, found)
+                    self._admit(worker, report)
         finally:
             # Results that the caller did not wait for must not appear in the next stage.
             for worker in self._workers:
@@ -290,10 +290,10 @@ class RayEngine:
                 f"the worker on {report.host} has stickytoken {report.version}, but this process has "
                 f"{__version__}: install the same version there"
             )
-        if parts := resume.differences(asdict(self.identity), asdict(report.identity)):
+        if different_parts := resume.differences(asdict(self.identity), asdict(report.identity)):
             raise RunError(
                 f"the worker on {report.host} has another model under the name {self._spec.model!r} "
-                f"(it differs in {', '.join(parts)}): copy the same files there"
+                f"(it differs in {', '.join(different_parts)}): copy the same files there"
             )
         worker.ready = True
         self.reports.append(report)
@@ -312,9 +312,9 @@ class RayEngine:
         else:
             self._failed_starts += 1
             if self._failed_starts >= _ATTEMPTS * self._share.workers:
-                said = [line.strip() for line in str(error).splitlines() if line.strip()] or [reason]
+                message_lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [reason]
                 raise RunError(
-                    f"Ray workers die before they are ready ({said[-1][-_SHOWN_REASON:]}): "
+                    f"Ray workers die before they are ready ({message_lines[-1][-_SHOWN_REASON:]}): "
                     "check that stickytoken is installed there and that there is enough memory"
                 )
         _LOG.warning(

@@ -90,10 +90,12 @@ class Resumed(Generic[R]):
     kind: MeasurementKind[R]
 
     def begin(self, record: R | None = None) -> None:
-        identity, parts = self.record.identity, self.record.identity_parts
+        identity, identity_parts = self.record.identity, self.record.identity_parts
         if not (self.folder.path / IDENTITY_FILE).is_file():
-            own = IdentityRecord(kind=self.kind.name, identity=identity, identity_parts=parts)
-            self.folder.write_record(IDENTITY_FILE, own)
+            identity_record = IdentityRecord(
+                kind=self.kind.name, identity=identity, identity_parts=identity_parts
+            )
+            self.folder.write_record(IDENTITY_FILE, identity_record)
         if record is not None:
             self.folder.write_record(self.kind.file, record)
 
@@ -114,9 +116,9 @@ def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterat
         earlier = kind.read(folder) if recorded else None
         claim = earlier if recorded else folder.read_record(IDENTITY_FILE, IdentityRecord)
         if claim is not None and claim.identity != record.identity:
-            parts = ", ".join(differences(record.identity_parts, claim.identity_parts)) or "its identity"
+            differing = ", ".join(differences(record.identity_parts, claim.identity_parts)) or "its identity"
             raise RunError(
-                f"{folder.path} contains a different {kind.name} (it differs in {parts}): choose another "
+                f"{folder.path} contains a different {kind.name} (it differs in {differing}): choose another "
                 "folder"
             )
         finished = earlier is not None and kind.finished(earlier, folder)
@@ -145,14 +147,14 @@ def table_schemas(
 def measurements_in(
     run: Path, pattern: str, open_: Callable[[Path], M], called: str, started: Callable[[M], str]
 ) -> tuple[tuple[M, ...], tuple[str, ...]]:
-    found: list[M] = []
+    records: list[M] = []
     unread: list[str] = []
     for file in sorted(run.glob(pattern)):
         try:
-            found.append(open_(file.parent))
+            records.append(open_(file.parent))
         except RunError as error:
             unread.append(f"{called} is left out: {error}.")
-    return tuple(sorted(found, key=started, reverse=True)), tuple(unread)
+    return tuple(sorted(records, key=started, reverse=True)), tuple(unread)
 
 
 def require_vacant(folder: ResultFolder, kind: MeasurementKind[Any]) -> None:
@@ -173,7 +175,7 @@ def package_versions() -> dict[str, str]:
 def hardware(device: str) -> dict[str, str]:
     import torch
 
-    found = {
+    facts = {
         "platform": platform.platform(),
         "machine": platform.machine(),
         "cpus": str(os.cpu_count()),
@@ -181,8 +183,8 @@ def hardware(device: str) -> dict[str, str]:
         "device": device,
     }
     if device.startswith("cuda"):
-        found["device_name"] = torch.cuda.get_device_name(torch.device(device))
-    return found
+        facts["device_name"] = torch.cuda.get_device_name(torch.device(device))
+    return facts
 
 
 def now() -> str:

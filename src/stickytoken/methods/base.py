@@ -343,8 +343,8 @@ class Judgement:
 
 def worst_first(tokens: pl.DataFrame) -> pl.DataFrame:
     """Sort tokens: sticky before topical before others, then by severity, erased share and lift."""
-    verdicts = {verdict.value: place for place, verdict in enumerate(terms.Verdict)}
-    grades = {grade.value: place for place, grade in enumerate(terms.Severity)}
+    verdicts = {verdict.value: rank for rank, verdict in enumerate(terms.Verdict)}
+    grades = {grade.value: rank for rank, grade in enumerate(terms.Severity)}
     order = [
         pl.col("verdict").replace_strict(verdicts, default=len(verdicts), return_dtype=pl.Int8),
     ]

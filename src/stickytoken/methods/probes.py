@@ -110,8 +110,8 @@ class KeyedPaths:
         """Draw the gap of each copy among the words of the carrier and the copies before it."""
         added = words_added(token, self.insertion)
         paths: list[Path] = []
-        for place, words in enumerate(self.words):
-            generator = np.random.default_rng([self.seed, self.key, token.id, place])
+        for index, words in enumerate(self.words):
+            generator = np.random.default_rng([self.seed, self.key, token.id, index])
             gaps = [int(generator.integers(0, words + copy * added + 1)) for copy in range(self.counts)]
             paths.append(tuple(gaps))
         return paths
@@ -214,14 +214,14 @@ class CarrierPanel:
         weights = compared * (query_weights / query_weights.sum() / np.maximum(counts, 1))
         shares = []
         for with_copies_added in similarities.swapaxes(0, 1):
-            own = with_copies_added[:, None]
-            outranks = (own > self.before) + 0.5 * (own == self.before)
+            own_similarities = with_copies_added[:, None]
+            outranks = (own_similarities > self.before) + 0.5 * (own_similarities == self.before)
             shares.append(float((outranks * weights).sum()))
         return shares
 
-    def chosen(self, places: Sequence[int]) -> CarrierPanel:
+    def chosen(self, carriers: Sequence[int]) -> CarrierPanel:
         """Return the panel of some of the carriers."""
-        rows = np.array(places, dtype=np.intp)
+        rows = np.array(carriers, dtype=np.intp)
         return CarrierPanel(self.panel, self.vectors[rows], self.before[rows], self.below[rows])
 
     def response(self, vectors: NDArray[np.float32]) -> Response:

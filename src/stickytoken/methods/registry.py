@@ -166,13 +166,15 @@ def method_named(name: str) -> AnyMethod:
 def choose_method(name: str | None, settings: MethodSettings | None, pairs_given: bool) -> AnyMethod:
     chosen = method_named(entry_of(name, pairs_given and settings is None).name)
     if settings is not None and not isinstance(settings, chosen.settings):
-        own = next((known for known in _entries if isinstance(settings, method_named(known).settings)), None)
-        if own is None or name is not None:
+        matching_name = next(
+            (name for name in _entries if isinstance(settings, method_named(name).settings)), None
+        )
+        if matching_name is None or name is not None:
             raise InputError(
                 f"the settings are of type {type(settings).__name__}, which the method {chosen.entry.name!r} "
                 f"does not take: pass a {chosen.settings.__name__}"
             )
-        chosen = method_named(own)
+        chosen = method_named(matching_name)
     if pairs_given and not chosen.entry.takes_pairs:
         others = " or ".join(entry.name for entry in entries() if entry.takes_pairs)
         raise InputError(

@@ -108,14 +108,14 @@ def search_stage(encoder: Encoder, insertion: Insertion, texts: Sequence[str]) -
     room = room_for(encoder, insertion, COPIES)
     halves = halves_of(texts)
     tokenized = encoder.content_ids(halves.documents)
-    fitting = [place for place, ids in enumerate(tokenized) if encoder.fits((0,) * (len(ids) + room))]
+    fitting = [index for index, ids in enumerate(tokenized) if encoder.fits((0,) * (len(ids) + room))]
     if len(fitting) < _LEAST_DOCUMENTS:
         return None
     # Texts come in groups by kind: take them evenly.
     even = np.linspace(0, len(fitting) - 1, min(len(fitting), _MOST_DOCUMENTS)).round().astype(np.intp)
-    places = [fitting[place] for place in even]
-    documents = [halves.documents[place] for place in places]
-    queries = unit_vectors(encoder.encode([halves.queries[place] for place in places]))
+    document_indices = [fitting[position] for position in even]
+    documents = [halves.documents[index] for index in document_indices]
+    queries = unit_vectors(encoder.encode([halves.queries[index] for index in document_indices]))
     vectors = unit_vectors(encoder.encode(documents))
     similarities = (queries @ vectors.T).astype(np.float64)
     return SearchStage(as_carriers(encoder, insertion, documents), similarities, queries)

@@ -71,15 +71,15 @@ def reason(
         lift_sd: lift beyond the ordinary token's; None if that is not why.
         unusual_vector: whether the token is flagged only because its vector is unusual.
     """
-    parts = []
+    reasons = []
     if contraction is not None:
         ordinary = percent(ordinary_contraction)
-        parts.append(f"erases {percent(contraction)} of a text (ordinary token: {ordinary})")
+        reasons.append(f"erases {percent(contraction)} of a text (ordinary token: {ordinary})")
     if lift_sd is not None:
-        parts.append(f"lifts unrelated texts by {in_sd(lift_sd)}")
+        reasons.append(f"lifts unrelated texts by {in_sd(lift_sd)}")
     if unusual_vector:
-        parts.append("unusual vector")
-    return "; ".join(parts)
+        reasons.append("unusual vector")
+    return "; ".join(reasons)
 
 
 class SearchHarm(NamedTuple):

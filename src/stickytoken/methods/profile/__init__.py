@@ -149,7 +149,10 @@ def _strongest_kinds(numbers: TokenNumbers, plan: ProfilePlanRecord) -> list[str
     lifts = np.where(np.isfinite(numbers.kind_lifts), numbers.kind_lifts, -np.inf)
     is_known: NDArray[np.bool_] = np.isfinite(lifts.max(axis=1))
     strongest: NDArray[np.intp] = lifts.argmax(axis=1)
-    return [names[place] if known else None for place, known in zip(strongest, is_known, strict=True)]
+    return [
+        names[index] if is_known_token else None
+        for index, is_known_token in zip(strongest, is_known, strict=True)
+    ]
 
 
 def _copies_seen(measured: Measured) -> Vector | None:
@@ -279,14 +282,14 @@ def _lift_by_placement(measured: Measured, token_id: int) -> dict[str, float]:
 
 def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunner) -> dict[int, SymptomCurve]:
     """Measure mean similarities by number of copies, for the job's tokens and for a few ordinary ones."""
-    places = range(min(SYMPTOM_CARRIERS, len(plan.carriers)))
+    carriers = range(min(SYMPTOM_CARRIERS, len(plan.carriers)))
     panel = texts.anchor_panel(job.encoder, plan, lift_only=True)
-    confirming = round_stage(job.encoder, job.settings, plan, panel, Round.CONFIRM, places)
-    asked = {token.id for token in job.tokens}
+    confirming = round_stage(job.encoder, job.settings, plan, panel, Round.CONFIRM, carriers)
+    requested_ids = {token.id for token in job.tokens}
     available = {token.id: token for token in job.vocabulary.available}
-    pilots = [available[token_id] for token_id in plan.pilots if token_id not in asked]
+    pilots = [available[token_id] for token_id in plan.pilots if token_id not in requested_ids]
     ordinary = pilots[:_ORDINARY_TOKENS]
-    copies = probes.fitting_copies(job.encoder, job.settings.insertion, plan.carriers[: len(places)])
+    copies = probes.fitting_copies(job.encoder, job.settings.insertion, plan.carriers[: len(carriers)])
     stage = probes.SymptomStage(confirming.carriers, copies, confirming.panel)
     rows = {row["token_id"]: row for row in run(stage, [*job.tokens, *ordinary]).to_dicts()}
 
@@ -302,7 +305,7 @@ def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunne
         token_id: SymptomCurve(
             [0, *copies], rows[token_id]["below"], rows[token_id]["above"], ordinary_below, ordinary_above
         )
-        for token_id in asked
+        for token_id in requested_ids
     }
 
 

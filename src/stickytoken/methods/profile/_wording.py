@@ -283,13 +283,13 @@ def _curve_table(probed: Sequence[ProfileEvidence], side: str) -> terms.ProbeTab
         return f"No pair of these texts lies {side} the model's mean similarity."
     curves = [(evidence.token, getattr(evidence.curve, side)) for evidence in probed]
     curves.append(("(ordinary tokens)", getattr(first_curve, f"ordinary_{side}")))
-    places = [place for place, copies in enumerate(first_curve.copies) if copies in _TABLE_COPIES]
+    indices = [index for index, copies in enumerate(first_curve.copies) if copies in _TABLE_COPIES]
     rows = []
     for token, similarities in curves:
         if similarities:
-            rows.append((token, *(similarities[place] for place in places)))
+            rows.append((token, *(similarities[index] for index in indices)))
     return terms.ProbeTable(
         f"Similarity of pairs {side} the mean similarity, by number of copies",
-        ("token", *(str(first_curve.copies[place]) for place in places)),
+        ("token", *(str(first_curve.copies[index]) for index in indices)),
         rows,
     )

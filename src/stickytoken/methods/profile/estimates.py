@@ -52,14 +52,14 @@ class Measurements:
 
     def in_carriers(self, carriers: Sequence[int]) -> Measurements:
         """Keep some of the carriers. The effects stay those of all carriers."""
-        places = np.array(carriers, dtype=np.intp)
+        carrier_indices = np.array(carriers, dtype=np.intp)
         return replace(
             self,
-            lifts=self.lifts[:, places],
-            rising=self.rising[:, places],
-            groups=self.groups[:, places],
-            contractions=self.contractions[:, places],
-            seen=None if self.seen is None else self.seen[:, places],
+            lifts=self.lifts[:, carrier_indices],
+            rising=self.rising[:, carrier_indices],
+            groups=self.groups[:, carrier_indices],
+            contractions=self.contractions[:, carrier_indices],
+            seen=None if self.seen is None else self.seen[:, carrier_indices],
         )
 
     def group_means(self) -> Vector:
@@ -181,10 +181,10 @@ def estimate(measured: Measured) -> TokenNumbers:
     rising = screened.rising.mean(axis=1).astype(np.float64)
     rising[confirmed_rows] = confirmed.rising.mean(axis=1)
 
-    kind_places = [place for place, group in enumerate(plan.groups) if group.kind]
-    kind_groups = [plan.groups[place] for place in kind_places]
-    kind_lifts = _kind_lifts(screened, pilots, kind_places, kind_groups)
-    kind_lifts[confirmed_rows] = _kind_lifts(confirmed, pilots, kind_places, kind_groups)
+    kind_indices = [index for index, group in enumerate(plan.groups) if group.kind]
+    kind_groups = [plan.groups[index] for index in kind_indices]
+    kind_lifts = _kind_lifts(screened, pilots, kind_indices, kind_groups)
+    kind_lifts[confirmed_rows] = _kind_lifts(confirmed, pilots, kind_indices, kind_groups)
     smallest_on_a_kind = LIFTED_SHARE * measured.job.settings.smallest_lift
     measures = Measures(
         ids=screened.ids,
@@ -193,7 +193,7 @@ def estimate(measured: Measured) -> TokenNumbers:
         vector_deviation=_deviations(measured.vector_deviations, screened.ids),
         confirmed=is_confirmed,
         kinds_lifted=(kind_lifts >= smallest_on_a_kind).sum(axis=1),  # NaN counts as not lifted
-        kinds=len(kind_places),
+        kinds=len(kind_indices),
     )
     return TokenNumbers(measures, lift.ordinary, erased.ordinary, rising, kind_lifts, texts)
 
@@ -231,12 +231,12 @@ def _screen_estimates(
 
 
 def _kind_lifts(
-    measured: Measurements, pilots: Ids, places: Sequence[int], groups: Sequence[AnchorGroupRecord]
+    measured: Measurements, pilots: Ids, carrier_indices: Sequence[int], groups: Sequence[AnchorGroupRecord]
 ) -> Vector:
     """Compute lifts by kind of text beyond the median pilot, in SD of that kind; NaN where unmeasured."""
-    if not places:
+    if not carrier_indices:
         return np.empty((len(measured.ids), 0))
-    means = measured.group_means()[:, places]
+    means = measured.group_means()[:, carrier_indices]
     ordinary = np.median(means[measured.rows_of(pilots)], axis=0)
     spreads = np.array([group.spread for group in groups])
     lifts: Vector = (means - ordinary) / spreads

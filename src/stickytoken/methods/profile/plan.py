@@ -112,7 +112,9 @@ def make_profile_plan(
         left_out=left_out,
         groups=_group_records(groups, panel, usable.similarities),
         anchors=[
-            AnchorRecord(text=text, group=place) for place, group in enumerate(groups) for text in group.texts
+            AnchorRecord(text=text, group=group_index)
+            for group_index, group in enumerate(groups)
+            for text in group.texts
         ],
         carriers=usable.texts,
         pilots=_pilots(job),
@@ -135,17 +137,17 @@ def _pilots(job: Job[ProfileSettings]) -> list[int]:
 def _panel_of(encoder: Encoder, groups: Sequence[TextGroup]) -> AnchorPanel:
     anchors = [text for group in groups for text in group.texts]
     sizes = [len(group.texts) for group in groups]
-    places = np.repeat(np.arange(len(groups), dtype=np.intp), sizes)
+    group_indices = np.repeat(np.arange(len(groups), dtype=np.intp), sizes)
     weights = np.array([group.weight for group in groups])
-    return AnchorPanel(unit_vectors(encoder.encode(anchors)), places, weights)
+    return AnchorPanel(unit_vectors(encoder.encode(anchors)), group_indices, weights)
 
 
 def _group_records(
     groups: Sequence[TextGroup], panel: AnchorPanel, similarities: NDArray[np.float32]
 ) -> list[AnchorGroupRecord]:
     records = []
-    for place, group in enumerate(groups):
-        of_group = similarities[:, panel.groups == place]
+    for group_index, group in enumerate(groups):
+        of_group = similarities[:, panel.groups == group_index]
         even = np.full(of_group.shape[1], 1 / of_group.shape[1])
         record = AnchorGroupRecord(
             name=group.name, weight=group.weight, kind=group.kind, spread=spread_of(of_group, even)
@@ -197,7 +199,7 @@ def usable_carriers(
                 "sentences, or sentences on more varied subjects"
             )
     first = np.flatnonzero(has_unrelated)[:needed]
-    return UsableCarriers([candidates[place] for place in first], similarities[first], narrow_limit)
+    return UsableCarriers([candidates[index] for index in first], similarities[first], narrow_limit)
 
 
 def spread_of(similarities: NDArray[np.float32], weights: NDArray[np.float64]) -> float:

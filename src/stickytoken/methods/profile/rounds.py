@@ -63,8 +63,8 @@ class Cell(NamedTuple):
 def cells(settings: ProfileSettings, count: int) -> list[Cell]:
     """Take all combinations in turn; neighbours differ in both, so that a few carriers cover all."""
     grid = [
-        Cell(placement, settings.copies[(place + turn) % len(settings.copies)])
-        for turn, (place, placement) in product(range(len(settings.copies)), enumerate(Placement))
+        Cell(placement, settings.copies[(index + turn) % len(settings.copies)])
+        for turn, (index, placement) in product(range(len(settings.copies)), enumerate(Placement))
     ]
     return [grid[k % len(grid)] for k in range(count)]
 
@@ -80,8 +80,8 @@ def tokens_to_confirm(settings: ProfileSettings, tokens: int) -> int:
     The pilots are not counted: they are measured beside the tokens of a run, however few those are. A
     selection of few tokens may exceed the budget, because some are always allowed.
     """
-    left = (settings.budget - settings.screening_texts) * tokens
-    return max(LEAST_CONFIRMED, int(left / settings.confirming_texts))
+    remaining_texts = (settings.budget - settings.screening_texts) * tokens
+    return max(LEAST_CONFIRMED, int(remaining_texts / settings.confirming_texts))
 
 
 def measure_rounds(
@@ -104,7 +104,7 @@ def measure_rounds(
     settings = job.settings
     # A probe may name tokens that cannot occur in text.
     tokens = {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
-    wanted = np.array(
+    least_spread = np.array(
         [token.id for token in job.tokens if token.id not in job.vocabulary.unspelled], np.int64
     )
     pilots = np.array(plan.pilots, dtype=np.int64)
@@ -118,19 +118,19 @@ def measure_rounds(
     every_carrier = list(range(len(plan.carriers)))
     pilot = measure(Round.PILOT, pilots, every_carrier)
     screening_carriers = _screening_carriers(job, plan, pilot)
-    other_carriers = [place for place in every_carrier if place not in screening_carriers]
-    screened = measure(Round.SCREEN, np.union1d(wanted, pilots), screening_carriers)
+    other_carriers = [carrier for carrier in every_carrier if carrier not in screening_carriers]
+    screened = measure(Round.SCREEN, np.union1d(least_spread, pilots), screening_carriers)
     of_pilots = pilot.in_carriers(other_carriers)
     so_far = Measured(job, plan, screening_carriers, screened, of_pilots, 0, vector_deviations)
     if confirm_all:
-        chosen = verdict.Selection(wanted, 0)
+        chosen = verdict.Selection(least_spread, 0)
     else:
-        most = tokens_to_confirm(settings, len(job.tokens))
+        largest_count = tokens_to_confirm(settings, len(job.tokens))
         if _only_counts(job.encoder):  # a price is asked for: what may be confirmed at most
-            chosen = verdict.Selection(wanted[: most + 2 * verdict.DISPLAYED], 0)
+            chosen = verdict.Selection(least_spread[: largest_count + 2 * verdict.DISPLAYED], 0)
         else:
-            measures = estimate(so_far).measures_of(wanted)
-            chosen = verdict.select_to_confirm(measures, verdict.Thresholds.of(settings), most)
+            measures = estimate(so_far).measures_of(least_spread)
+            chosen = verdict.select_to_confirm(measures, verdict.Thresholds.of(settings), largest_count)
     ids_to_confirm = np.setdiff1d(chosen.ids, pilots)
     if not len(ids_to_confirm):
         return replace(so_far, unconfirmed=chosen.left_out)
@@ -177,10 +177,10 @@ class ProfileStage:
 
     def probes(self, token: Token) -> Sequence[Probe]:
         token_probes = []
-        for carrier, place, cell in zip(self.carriers, self.places, self.cells, strict=True):
+        for carrier, carrier_index, cell in zip(self.carriers, self.places, self.cells, strict=True):
             path: tuple[int, ...] = ()
             if cell.placement is Placement.RANDOM:
-                generator = np.random.default_rng([self.seed, token.id, place])
+                generator = np.random.default_rng([self.seed, token.id, carrier_index])
                 # The gap of copy k lies among the words of the carrier and of the k copies before it.
                 insertion = Insertion.WORDS if isinstance(carrier, str) else Insertion.IDS
                 added = probes.words_added(token, insertion)
@@ -222,11 +222,11 @@ def round_stage(
     plan: ProfilePlanRecord,
     panel: AnchorPanel,
     step: Round,
-    places: Sequence[int],
+    carrier_indices: Sequence[int],
     name: str = "",
 ) -> ProfileStage:
     """Make the stage of a round, with the plan's carriers at these places."""
-    carriers = [plan.carriers[place] for place in places]
+    carriers = [plan.carriers[index] for index in carrier_indices]
     precision = settings.screen_precision if step is Round.SCREEN else None
     reader = encoder
     if precision is not None:
@@ -236,8 +236,8 @@ def round_stage(
     return ProfileStage(
         name=name or step.value,
         carriers=probes.as_carriers(encoder, settings.insertion, carriers),
-        places=tuple(places),
-        cells=tuple(every_cell[place] for place in places),
+        places=tuple(carrier_indices),
+        cells=tuple(every_cell[index] for index in carrier_indices),
         panel=panel.against(unit_vectors(reader.encode(carriers)), plan.unrelated_below),
         seed=settings.seed,
         precision=precision,
@@ -264,8 +264,8 @@ def round_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder
     def shares(copies: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(copies / np.maximum(copies + lengths, 1.0))
 
-    seen = np.minimum(measured.seen, planned)
-    ratios = shares(planned) / np.maximum(shares(seen), np.finfo(float).tiny)
+    copies_seen = np.minimum(measured.seen, planned)
+    ratios = shares(planned) / np.maximum(shares(copies_seen), np.finfo(float).tiny)
     factors = np.clip(ratios, 1.0, _LARGEST_FACTOR)
     mean_factor = factors.mean(axis=1)
     effect = measured.effects

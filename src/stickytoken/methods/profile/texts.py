@@ -93,7 +93,7 @@ def choose_anchors(
     for groups in group_lists:
         candidates = [(text, group.name) for group in groups for text in group.texts]
         order = np.random.default_rng(key).permutation(len(candidates))[: _POOL_FACTOR * settings.anchors]
-        pool = [candidates[place] for place in order if candidates[place][0] not in taken]
+        pool = [candidates[index] for index in order if candidates[index][0] not in taken]
         tokenized = encoder.content_ids([text for text, _ in pool])
         refused = refused_texts(encoder)
         readable = [
@@ -102,8 +102,8 @@ def choose_anchors(
             if encoder.fits(ids) and candidate[0] not in refused
         ]
         left_out += len(pool) - len(readable)
-        drawn = balanced([name for _, name in readable], settings.anchors, key)
-        anchors = {readable[place] for place in drawn}
+        drawn_indices = balanced([name for _, name in readable], settings.anchors, key)
+        anchors = {readable[index] for index in drawn_indices}
         for group in groups:
             texts = [text for text in group.texts if (text, group.name) in anchors]
             if texts:
@@ -176,8 +176,8 @@ def short_texts(
     pool: list[tuple[str, str]] = []
     for group in groups:
         order = np.random.default_rng(key).permutation(len(group.texts))
-        drawn = [group.texts[place] for place in order[: _POOL_FACTOR * share + settings.anchors]]
-        begun_by = _first_sentences(encoder, drawn)
+        drawn_texts = [group.texts[index] for index in order[: _POOL_FACTOR * share + settings.anchors]]
+        begun_by = _first_sentences(encoder, drawn_texts)
         tokenized = encoder.content_ids(list(begun_by))
         lengths = {text: len(ids) for text, ids in zip(begun_by, tokenized, strict=True)}
         fitting = [text for text in begun_by if encoder.fits((0,) * (lengths[text] + room))]
@@ -186,16 +186,16 @@ def short_texts(
         distinct = {end: text for end, text in distinct.items() if refused.isdisjoint((end, text))}
         shortest = sorted(distinct.values(), key=lengths.__getitem__)
         single_sentences = sum(lengths[text] <= _SENTENCE_TOKENS for text in shortest)
-        wanted = max(math.ceil(_SHORT_FACTOR * share), 0 if group.kind else single_sentences)
+        count_needed = max(math.ceil(_SHORT_FACTOR * share), 0 if group.kind else single_sentences)
         # Half of a small group stays for the anchors.
-        size = min(wanted, max(share, len(group.texts) // 2))
+        size = min(count_needed, max(share, len(group.texts) // 2))
         pool += [(text, begun_by[text]) for text in shortest[:size]]
         names += [group.name] * len(shortest[:size])
-    places = balanced(names, len(pool), key)
+    indices = balanced(names, len(pool), key)
     carriers: dict[str, str] = {}
     seen_endings: set[str] = set()
-    for place in places:
-        text, origin = pool[place]
+    for index in indices:
+        text, origin = pool[index]
         if open_ended(text) not in seen_endings:
             seen_endings.add(open_ended(text))
             carriers[open_ended(text)] = origin
@@ -242,16 +242,16 @@ def representative_carriers(values: Vector, count: int) -> list[int]:
     target = centred.mean(axis=1)
     chosen: list[int] = []
     for _ in range(count):
-        left = [place for place in range(values.shape[1]) if place not in chosen]
+        remaining = [candidate for candidate in range(values.shape[1]) if candidate not in chosen]
         sums = centred[:, chosen].sum(axis=1)
         scores = []
-        for place in left:
+        for place in remaining:
             candidate = sums + centred[:, place]
             products = (candidate * target).sum(axis=0)
             lengths = np.sqrt((candidate**2).sum(axis=0) * (target**2).sum(axis=0))
             correlations = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
             scores.append(float(correlations.sum()))
-        chosen.append(left[int(np.argmax(scores))])
+        chosen.append(remaining[int(np.argmax(scores))])
     return sorted(chosen)
 
 

@@ -125,7 +125,7 @@ class Selection(NamedTuple):
     left_out: int
 
 
-def select_to_confirm(screened: Measures, thresholds: Thresholds, most: int) -> Selection:
+def select_to_confirm(screened: Measures, thresholds: Thresholds, largest_count: int) -> Selection:
     """Choose the tokens whose screening interval reaches a threshold, farthest first, and the strongest ten.
 
     Args:
@@ -142,9 +142,9 @@ def select_to_confirm(screened: Measures, thresholds: Thresholds, most: int) -> 
         *_first(screened.ids, screened.erased.value, DISPLAYED),
     ]
     reaching = _first(screened.ids, reach, int((reach >= 1).sum()))
-    wanted = list(dict.fromkeys([*strongest, *reaching]))
-    chosen = wanted[: max(most, len(set(strongest)))]
-    return Selection(np.array(sorted(chosen), dtype=np.int64), len(wanted) - len(chosen))
+    wanted_rows = list(dict.fromkeys([*strongest, *reaching]))
+    chosen = wanted_rows[: max(largest_count, len(set(strongest)))]
+    return Selection(np.array(sorted(chosen), dtype=np.int64), len(wanted_rows) - len(chosen))
 
 
 def _first(ids: NDArray[np.int64], values: Vector, count: int) -> list[int]:

@@ -82,8 +82,8 @@ class CountedRun:
         """Say what the rest of the work costs, by the pace of what has been encoded."""
         self.expected = self.done + scoring_texts + validation_texts
         cost = self.runner.cost
-        left = scoring_texts + validation_texts
-        hours = left * cost.seconds / max(1, cost.sequences) / 3600
+        remaining_texts = scoring_texts + validation_texts
+        hours = remaining_texts * cost.seconds / max(1, cost.sequences) / 3600
         how_long = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
         rate = cost.sequences / max(cost.seconds, 1e-9)
         note = (
@@ -196,9 +196,9 @@ class StdMethod(base.Method):
         )
         scores = scoring.score_tokens(job, pairs, counted, candidate_texts)
         # The best share of the tokens by cosine score go on to validation. Bounds lie below the threshold.
-        known = scores["score_cosine"].fill_null(scores["score_at_most"])
-        least = candidate_threshold(known.to_numpy(), settings.candidate_share)
-        best = scores.filter(pl.col("score_cosine") >= least)
+        known_scores = scores["score_cosine"].fill_null(scores["score_at_most"])
+        threshold = candidate_threshold(known_scores.to_numpy(), settings.candidate_share)
+        best = scores.filter(pl.col("score_cosine") >= threshold)
         candidates = [token for token in job.tokens if token.id in set(best["token_id"])]
         if validation.continues_stream(job):
             by_id = {token.id: token for token in candidates}
@@ -211,7 +211,7 @@ class StdMethod(base.Method):
         counted.expected = counted.done + len(candidates) * stage.probes_per_token
         validations = counted(stage, candidates, len(candidates) * stage.probes_per_token)
         # The outliers among them are sticky. The others have null rates and a null verdict.
-        most = outlier_threshold(validations["rate_cosine"].to_list(), settings.outlier_range)
+        outlier_bound = outlier_threshold(validations["rate_cosine"].to_list(), settings.outlier_range)
         rates = validations.select("token_id", "lift", *_RATES).rename(_RATES)
         tokens = (
             scores.with_columns(sampled_score=pl.when("sampled").then("score_cosine"))
@@ -221,7 +221,7 @@ class StdMethod(base.Method):
             .with_columns(
                 verdict=pl.when(pl.col("validation_rate").is_null())
                 .then(None)
-                .when(pl.col("validation_rate") > most)
+                .when(pl.col("validation_rate") > outlier_bound)
                 .then(pl.lit("sticky"))
                 .otherwise(pl.lit("benign"))
             )
@@ -234,8 +234,8 @@ class StdMethod(base.Method):
             scored=len(job.tokens),
             candidates=len(candidates),
             sticky=int((tokens["verdict"] == "sticky").sum()),
-            score_threshold=least,
-            rate_threshold=most,
+            score_threshold=threshold,
+            rate_threshold=outlier_bound,
             exact_scores=int(tokens["sticky_score"].count()),
             sequences=cost.sequences,
             seconds=round(cost.seconds, 1),
@@ -253,8 +253,8 @@ class StdMethod(base.Method):
 
     def texts(self, plan: StdPlanRecord) -> terms.PlanTexts:
         carriers = list(dict.fromkeys(pair.sentence2 for pair in plan.validation))
-        known = set(carriers)
-        anchors = [pair.sentence1 for pair in plan.validation if pair.sentence1 not in known]
+        known_carriers = set(carriers)
+        anchors = [pair.sentence1 for pair in plan.validation if pair.sentence1 not in known_carriers]
         return terms.PlanTexts(carriers, list(dict.fromkeys(anchors)), by_topic=False)
 
     def headline(self, run: Run) -> str:
@@ -269,9 +269,9 @@ class StdMethod(base.Method):
 
     def _finding(self, run: Run) -> str:
         count = run.result.sticky
-        found = f"{count or 'No'} sticky {'token' if count == 1 else 'tokens'}"
+        count_in_words = f"{count or 'No'} sticky {'token' if count == 1 else 'tokens'}"
         among = "candidate" if run.result.candidates == 1 else "candidates"
-        return f"{found} by the paper's definition among {run.result.candidates} validated {among}."
+        return f"{count_in_words} by the paper's definition among {run.result.candidates} validated {among}."
 
     def lines(self, run: Run) -> list[str]:
         """State the finding, what was measured, and how the candidates and the sticky tokens were chosen."""

@@ -27,17 +27,17 @@ class Metric(StrEnum):
 
 def distances(vectors: NDArray[np.floating], others: NDArray[np.floating]) -> dict[Metric, Vector]:
     """Compute the distances of vectors and others, of shapes that broadcast, along the last axis."""
-    left = np.asarray(vectors, dtype=np.float64)
+    unit_float64 = np.asarray(vectors, dtype=np.float64)
     right = np.asarray(others, dtype=np.float64)
-    norms = np.sqrt(np.einsum("...d,...d->...", left, left)) * np.sqrt(
+    norms = np.sqrt(np.einsum("...d,...d->...", unit_float64, unit_float64)) * np.sqrt(
         np.einsum("...d,...d->...", right, right)
     )
     if not norms.all():
         raise EncodingError("a zero vector has no cosine distance to anything")
-    difference = left - right
+    difference = unit_float64 - right
     squares = np.einsum("...d,...d->...", difference, difference)
     return {
-        Metric.COSINE: 1.0 - np.einsum("...d,...d->...", left, right) / norms,
+        Metric.COSINE: 1.0 - np.einsum("...d,...d->...", unit_float64, right) / norms,
         Metric.EUCLIDEAN: np.sqrt(squares),
         Metric.MANHATTAN: np.abs(difference, out=difference).sum(axis=-1),
     }
@@ -105,12 +105,12 @@ def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) ->
 def has_risen(distances: Vector) -> NDArray[np.bool_]:
     """Say where a known distance is larger than the known one before it."""
     last = distances[..., 0].copy()
-    found = np.zeros(last.shape, dtype=np.bool_)
+    exceeds = np.zeros(last.shape, dtype=np.bool_)
     for copies in range(1, distances.shape[-1]):
-        known = distances[..., copies]
-        found |= known > last  # NaN compares as false
-        last = np.where(np.isnan(known), last, known)
-    return found
+        known_distances = distances[..., copies]
+        exceeds |= known_distances > last  # NaN compares as false
+        last = np.where(np.isnan(known_distances), last, known_distances)
+    return exceeds
 
 
 def placement_weights(weights: PlacementWeights) -> Vector:

@@ -85,8 +85,14 @@ class StdSettings:
     scores: Scores = Scores.NEEDED
 
     def __post_init__(self) -> None:
-        least = {"sentence_count": 2, "pair_count": 1, "scoring_pairs": 1, "validation_pairs": 1, "copies": 1}
-        set_whole_numbers(self, least | {"seed": 0})
+        smallest_values = {
+            "sentence_count": 2,
+            "pair_count": 1,
+            "scoring_pairs": 1,
+            "validation_pairs": 1,
+            "copies": 1,
+        }
+        set_whole_numbers(self, smallest_values | {"seed": 0})
         for name in ("candidate_share", "outlier_range"):
             object.__setattr__(self, name, real_number(name, getattr(self, name)))
         if not 0 < self.candidate_share <= 1:

@@ -69,7 +69,7 @@ def make_plan(
     measured = 1 - distances(*pair_vectors(encoder, used, settings.insertion))[Metric.COSINE]
     carriers = [pair.sentence2 for pair in used]
     anchors = [pair.sentence1 for pair in used]
-    whole = fitting(encoder, carriers, room) | fitting(encoder, anchors, 0)
+    all_fitting = fitting(encoder, carriers, room) | fitting(encoder, anchors, 0)
     return StdPlanRecord(
         mean_similarity=u.value,
         mean_similarity_entries=u.entries,
@@ -79,7 +79,7 @@ def make_plan(
         similarity_deviation=float(np.abs(measured - recorded).max()),
         scoring=scoring,
         validation=validation,
-        truncated=tuple(sorted({*carriers, *anchors} - whole)),
+        truncated=tuple(sorted({*carriers, *anchors} - all_fitting)),
     )
 
 

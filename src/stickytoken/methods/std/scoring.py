@@ -88,11 +88,11 @@ class ScoringPairs:
     def constants(self, metric: Metric) -> ScoreConstants:
         return self.settings.manhattan if metric is Metric.MANHATTAN else self.settings.angular
 
-    def pairs_of(self, places: NDArray[np.intp]) -> NDArray[np.intp]:
-        return places // (self.settings.copies * len(PLACEMENTS))
+    def pairs_of(self, text_indices: NDArray[np.intp]) -> NDArray[np.intp]:
+        return text_indices // (self.settings.copies * len(PLACEMENTS))
 
-    def text(self, token: Token, place: int, paths: Sequence[probes.Path]) -> Probe:
-        series, copies = divmod(place, self.settings.copies)
+    def text(self, token: Token, text_index: int, paths: Sequence[probes.Path]) -> Probe:
+        series, copies = divmod(text_index, self.settings.copies)
         pair, placement = divmod(series, len(PLACEMENTS))
         return probes.with_copies(token, self.carriers[pair], PLACEMENTS[placement], copies + 1, paths[pair])
 
@@ -121,8 +121,7 @@ class AloneStage:
     ) -> list[Mapping[str, Measured]]:
         by_metric = distances(vectors[:, None], self.pairs.anchors)
         return [
-            {metric.value: by_metric[metric][place].tolist() for metric in Metric}
-            for place in range(len(tokens))
+            {metric.value: by_metric[metric][row].tolist() for metric in Metric} for row in range(len(tokens))
         ]
 
 
@@ -146,7 +145,7 @@ class ScoringStage:
 
     def probes(self, token: Token) -> list[Probe]:
         paths = self.paths[token.id]
-        return [self.pairs.text(token, place, paths) for place in self.places[token.id]]
+        return [self.pairs.text(token, text_index, paths) for text_index in self.places[token.id]]
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
         return self.measure_all([token], vectors)[0]
@@ -154,13 +153,18 @@ class ScoringStage:
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> list[Mapping[str, Measured]]:
-        places = np.concatenate([np.array(self.places[token.id], dtype=np.intp) for token in tokens])
-        anchors = self.pairs.anchors[self.pairs.pairs_of(places)]
-        parts = [
+        text_indices = np.concatenate([np.array(self.places[token.id], dtype=np.intp) for token in tokens])
+        anchors = self.pairs.anchors[self.pairs.pairs_of(text_indices)]
+        distances_of_tokens = [
             distances(vectors[start : start + _ROWS_AT_A_TIME], anchors[start : start + _ROWS_AT_A_TIME])
             for start in range(0, len(vectors), _ROWS_AT_A_TIME)
         ]
-        by_metric = {metric: np.concatenate([part[metric] for part in parts]).tolist() for metric in Metric}
+        by_metric = {
+            metric: np.concatenate(
+                [distances_of_token[metric] for distances_of_token in distances_of_tokens]
+            ).tolist()
+            for metric in Metric
+        }
         rows: list[Mapping[str, Measured]] = []
         start = 0
         for token in tokens:
@@ -237,14 +241,14 @@ class KnownDistances:
         """Add the rows of a `ScoringStage`."""
         rows = np.searchsorted(self._ids, frame["token_id"].to_numpy())
         sizes = frame["places"].list.len().to_numpy()
-        places = frame["places"].explode().to_numpy()
-        series, copies = np.divmod(places, self._pairs.settings.copies)
+        text_indices = frame["places"].explode().to_numpy()
+        series, copies = np.divmod(text_indices, self._pairs.settings.copies)
         values = frame[Metric.COSINE.value].explode().to_numpy()
         self.distances[np.repeat(rows, sizes), series, copies + 1] = values
         np.add.at(self.counts, (np.repeat(rows, sizes), series), 1)
         self._update(rows)
 
-    def next_places(self, rows: NDArray[np.intp], gains: Vector, most: int) -> list[tuple[int, ...]]:
+    def next_places(self, rows: NDArray[np.intp], gains: Vector, limit: int) -> list[tuple[int, ...]]:
         """Choose at most so many places for each of some tokens, those with the largest expected gain."""
         copies = self._pairs.settings.copies
         counts = self.counts[rows]
@@ -253,19 +257,21 @@ class KnownDistances:
         every_series = np.arange(self._pairs.series)
         share = gains[reached, self.risen[rows].astype(np.intp), every_series]
         worth = np.where(is_open, share * self.bounds[rows] * self._pairs.weights, -1.0)
-        chosen = np.argsort(-worth, axis=1, kind="stable")[:, :most]
+        chosen = np.argsort(-worth, axis=1, kind="stable")[:, :limit]
         next_copies = self._order[np.take_along_axis(reached, chosen, axis=1)]
-        places = chosen * copies + next_copies - 1
-        kept = np.take_along_axis(is_open, chosen, axis=1)
-        return [tuple(row[open_].tolist()) for row, open_ in zip(places, kept, strict=True)]
+        text_indices = chosen * copies + next_copies - 1
+        stays_open = np.take_along_axis(is_open, chosen, axis=1)
+        return [tuple(row[open_].tolist()) for row, open_ in zip(text_indices, stays_open, strict=True)]
 
     def _update(self, rows: NDArray[np.intp]) -> None:
-        known = self.distances[rows]
-        self.bounds[rows] = score_bounds(known, self.alone[rows], self._pairs.constants(Metric.COSINE))
-        self.risen[rows] = has_risen(known)
+        known_distances = self.distances[rows]
+        self.bounds[rows] = score_bounds(
+            known_distances, self.alone[rows], self._pairs.constants(Metric.COSINE)
+        )
+        self.risen[rows] = has_risen(known_distances)
 
 
-def expected_gains(pairs: ScoringPairs, whole: Vector, alone: Vector) -> Vector:
+def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) -> Vector:
     """Estimate from tokens that are scored whole which share of its bound a text takes from a series.
 
     Args:
@@ -279,25 +285,27 @@ def expected_gains(pairs: ScoringPairs, whole: Vector, alone: Vector) -> Vector:
     """
     order = copies_order(pairs.settings.copies)
     constants = pairs.constants(Metric.COSINE)
-    partial = whole.copy()
+    partial = all_distances.copy()
     partial[..., 1:] = np.nan
     bounds = [score_bounds(partial, alone, constants)]
     risen = [has_risen(partial)]
     for copies in order:
-        partial[..., copies] = whole[..., copies]
+        partial[..., copies] = all_distances[..., copies]
         bounds.append(score_bounds(partial, alone, constants))
         risen.append(has_risen(partial))
     gains = np.empty((len(order), 2, pairs.series))
-    for known in range(len(order)):
-        further = range(1, len(order) - known + 1)
-        lost = np.stack([(1 - bounds[known + texts] / bounds[known]) / texts for texts in further])
+    for known_count in range(len(order)):
+        further = range(1, len(order) - known_count + 1)
+        lost = np.stack(
+            [(1 - bounds[known_count + texts] / bounds[known_count]) / texts for texts in further]
+        )
         for has_one in (False, True):
-            is_alike = risen[known] == has_one
+            is_alike = risen[known_count] == has_one
             observed = is_alike.sum(axis=0)
             means = (lost * is_alike).sum(axis=1) / np.maximum(observed, 1)
             overall = (lost * is_alike).sum(axis=(1, 2)) / max(1, observed.sum())
             enough = observed >= _LEAST_OBSERVED
-            gains[known, int(has_one)] = np.where(enough, means.max(axis=0), overall.max())
+            gains[known_count, int(has_one)] = np.where(enough, means.max(axis=0), overall.max())
     return gains
 
 
@@ -337,15 +345,17 @@ def score_tokens(
     ids = np.array([token.id for token in tokens], dtype=np.int64)
     paths = walk_vocabulary(settings.seed, job.vocabulary.available, tokens, scoring_walk(pairs))
     alone = run(AloneStage(pairs), tokens, len(tokens))
-    known = KnownDistances(pairs, ids, np.array(alone[Metric.COSINE.value].to_list()))
+    known_distances = KnownDistances(pairs, ids, np.array(alone[Metric.COSINE.value].to_list()))
     frames: list[pl.DataFrame] = []
 
-    def measure(name: str, rows: NDArray[np.intp], places: Sequence[Sequence[int]]) -> None:
+    def measure(name: str, rows: NDArray[np.intp], text_indices: Sequence[Sequence[int]]) -> None:
         chosen = [tokens[row] for row in rows.tolist()]
-        by_id = {token.id: own for token, own in zip(chosen, places, strict=True)}
+        by_id = {
+            token.id: indices_of_token for token, indices_of_token in zip(chosen, text_indices, strict=True)
+        }
         stage = ScoringStage(pairs, by_id, {token.id: paths[token.id] for token in chosen}, name)
         frame = run(stage, chosen, stage.texts)
-        known.add(frame)
+        known_distances.add(frame)
         frames.append(frame)
 
     sample = np.arange(len(tokens))
@@ -356,33 +366,33 @@ def score_tokens(
     if len(sample) < len(tokens):
         run.announce(_expected(pairs, len(tokens) - len(sample)), validation_texts)
     if settings.scores is Scores.ALL:
-        rest = np.flatnonzero(~known.is_complete)
+        rest = np.flatnonzero(~known_distances.is_complete)
         if len(rest):
             measure("score", rest, [pairs.places] * len(rest))
     else:
-        gains = expected_gains(pairs, known.distances[sample], known.alone[sample])
+        gains = expected_gains(pairs, known_distances.distances[sample], known_distances.alone[sample])
         likely_share = _LIKELY_PART * settings.candidate_share
-        likely = float(np.quantile(known.totals[sample], 1 - likely_share))
+        likely = float(np.quantile(known_distances.totals[sample], 1 - likely_share))
         rank = scores_behind_threshold(len(tokens), settings.candidate_share)
         number = 0
-        while len(rows := _unsettled(known, rank, likely)):
-            most = min(_MOST_TEXTS, -(-_ROUND_TEXTS // len(rows)))
+        while len(rows := _unsettled(known_distances, rank, likely)):
+            texts_per_token = min(_MOST_TEXTS, -(-_ROUND_TEXTS // len(rows)))
             if not number:  # no token is settled by fewer
-                most = pairs.series
+                texts_per_token = pairs.series
             number += 1
-            measure(f"score-{number:03d}", rows, known.next_places(rows, gains, most))
-    return _scores(pairs, known, ids, sample, alone, frames)
+            measure(f"score-{number:03d}", rows, known_distances.next_places(rows, gains, texts_per_token))
+    return _scores(pairs, known_distances, ids, sample, alone, frames)
 
 
-def _unsettled(known: KnownDistances, rank: int, likely: float) -> NDArray[np.intp]:
+def _unsettled(known_distances: KnownDistances, rank: int, likely: float) -> NDArray[np.intp]:
     """Return the tokens that may be among the best ``rank`` and are to be scored next.
 
     The score at that rank is at least that of complete tokens at it, and at most the bound at it among all
     tokens. ``likely`` says where to begin between the two. There are none once all tokens that reach the
     threshold are complete: then at least ``rank`` of them are, and no other has a bound as high as theirs.
     """
-    totals = known.totals
-    is_complete = known.is_complete
+    totals = known_distances.totals
+    is_complete = known_distances.is_complete
     complete = np.sort(totals[is_complete])[::-1]
     at_least = complete[rank - 1] if len(complete) >= rank else -np.inf
     further = min(len(totals), math.ceil(_AT_A_TIME * rank))
@@ -405,8 +415,8 @@ def _scores(
     rows = np.flatnonzero(is_complete)
     scored_ids = ids[rows]
     of_scored = pl.concat(frames).filter(pl.col("token_id").is_in(scored_ids.tolist()))
-    places = of_scored["places"].explode().to_numpy()
-    series, copies = np.divmod(places, settings.copies)
+    text_indices = of_scored["places"].explode().to_numpy()
+    series, copies = np.divmod(text_indices, settings.copies)
     sizes = of_scored["places"].list.len().to_numpy()
     places_of = np.repeat(np.searchsorted(scored_ids, of_scored["token_id"].to_numpy()), sizes)
     before = distances(pairs.clean, pairs.anchors)
@@ -416,8 +426,8 @@ def _scores(
         series_of[..., 0] = np.repeat(before[metric], len(PLACEMENTS))
         series_of[places_of, series, copies + 1] = of_scored[metric.value].explode().to_numpy()
         by_pair = series_of.reshape(len(rows), len(pairs.carriers), len(PLACEMENTS), -1)
-        own = np.array(alone[metric.value].to_list())[rows]
-        scores = sticky_score(by_pair, own[:, :, None], pairs.constants(metric))
+        alone_distances = np.array(alone[metric.value].to_list())[rows]
+        scores = sticky_score(by_pair, alone_distances[:, :, None], pairs.constants(metric))
         column = np.full(len(ids), np.nan)
         column[rows] = weighted(scores, settings.scoring_weights)
         columns[f"score_{metric}"] = pl.Series(column).fill_nan(None)

@@ -71,11 +71,11 @@ class ValidationStage:
     def _rows(self) -> NDArray[np.intp]:
         """Which probe stands at each pair, placement and number of copies."""
         copies = self.settings.copies
-        distinct = {carrier: place for place, carrier in enumerate(self._distinct)}
-        places = np.array([distinct[carrier] for carrier in self.carriers])
+        distinct = {carrier: index for index, carrier in enumerate(self._distinct)}
+        rows = np.array([distinct[carrier] for carrier in self.carriers])
         first = {
-            Placement.PREFIX: places * copies,
-            Placement.SUFFIX: (len(distinct) + places) * copies,
+            Placement.PREFIX: rows * copies,
+            Placement.SUFFIX: (len(distinct) + rows) * copies,
             Placement.RANDOM: (2 * len(distinct) + np.arange(len(self.carriers))) * copies,
         }
         starts = np.stack([first[placement] for placement in PLACEMENTS], axis=1)
@@ -86,15 +86,15 @@ class ValidationStage:
         return distances(self.clean, self.anchors)
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
-        found = distances(vectors[self._rows], self.anchors[:, None, None, :])
+        distances_found = distances(vectors[self._rows], self.anchors[:, None, None, :])
         row: dict[str, float | list[float]] = {}
-        for metric, after in found.items():
+        for metric, after in distances_found.items():
             # Whether the mean distance over 1, ..., n copies is below the distance without copies.
             falls = (after.mean(-1) < self._before[metric][:, None]).astype(np.float64)
             row[f"rate_{metric}"] = float(weighted(falls, self.settings.validation_weights))
-            for place, placement in enumerate(PLACEMENTS):
-                row[f"rate_{metric}_{placement}"] = float(falls[:, place].mean())
-        change = self._before[Metric.COSINE][:, None, None] - found[Metric.COSINE]
+            for index, placement in enumerate(PLACEMENTS):
+                row[f"rate_{metric}_{placement}"] = float(falls[:, index].mean())
+        change = self._before[Metric.COSINE][:, None, None] - distances_found[Metric.COSINE]
         row["lift"] = float(change.mean())
         row["lift_by_copies"] = change.mean(axis=(0, 1)).tolist()
         return row
@@ -160,15 +160,15 @@ def probe_std(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvid
 
 def evidence_of(row: Mapping[str, Any], job: Job[StdSettings], pairs: int) -> StdEvidence:
     """Put a row of `ValidationStage` into words."""
-    place = job.vocabulary.place(row["token_id"])
+    vocabulary_index = job.vocabulary.place(row["token_id"])
     by_placement = {
         placement.value: {metric.value: row[f"rate_{metric}_{placement}"] for metric in Metric}
         for placement in PLACEMENTS
     }
     return StdEvidence(
         token_id=row["token_id"],
-        token=job.vocabulary.tokens[place],
-        category=job.vocabulary.categories[place].value,
+        token=job.vocabulary.tokens[vocabulary_index],
+        category=job.vocabulary.categories[vocabulary_index].value,
         validation_rate={metric.value: row[f"rate_{metric}"] for metric in Metric},
         by_placement=by_placement,
         lift=row["lift"],
