@@ -66,8 +66,10 @@ def test_a_card_shows_both_measures_with_interval_and_threshold(run, html):
     assert lift.interval == f"{row['lift_sd_low']:.2f} to {row['lift_sd_high']:.2f} SD"
     assert (erased.threshold, lift.threshold) == ("sticky from 20%", "sticky from 0.25 SD")
     assert vector.strip is None
-    for text in (erased.value, lift.value, f"90% interval {lift.interval}"):
-        assert text in Page(html).text
+    assert vector.value == "unusual"
+    assert "unusual from 6 above" in vector.threshold
+    for shown in (erased.value, lift.value, f"90% interval {lift.interval}"):
+        assert shown in Page(html).text
 
 
 def test_the_strip_of_a_card_has_one_scale(run):

@@ -15,7 +15,7 @@ from stickytoken.errors import InputError, RunError
 from stickytoken.reports import save_figures
 from stickytoken.reports.cards import MOST_CARDS
 from stickytoken.reports.content import read_content
-from stickytoken.reports.facts import report_figures
+from stickytoken.reports.facts import paper_figures, report_figures
 from stickytoken.reports.figures import template
 
 
@@ -168,7 +168,8 @@ def test_a_closed_part_opens_by_its_link_and_is_drawn_then(browser, clean_run, t
 def test_figures_are_saved_as_png_and_svg(browser, folder, tmp_path):
     result = planted.command("report", folder, "-f", "json", "--figures", tmp_path / "figures")
     assert result.exit_code == 0, result.stderr
-    names = {figure.name for figure in report_figures(read_content(folder))}
+    content = read_content(folder)
+    names = {figure.name for figure in [*report_figures(content), *paper_figures(content)]}
     files = list((tmp_path / "figures").iterdir())
     assert {path.name for path in files} == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
     for path in files:

@@ -322,6 +322,25 @@ def make_context(
     return AppContext(model, library, None, corpus, repaired)
 
 
+def source_label(library: RunLibrary, named: int, repair: Repair | None) -> str | None:
+    """Return the label of the run whose model the app loads; None if the user named no run.
+
+    It is the first named run of the model that was repaired, or else the first named run.
+
+    Args:
+        library: of the app; the runs that the user named come first.
+        named: number of these runs.
+        repair: that the app opens; None without one.
+    """
+    labels = library.labels[:named]
+    if repair is not None:
+        repaired_encoder = repair.record.identity_parts.get("encoder")
+        for label in labels:
+            if library.records[label].identity_parts.get("encoder") == repaired_encoder:
+                return label
+    return next(iter(labels), None)
+
+
 class Startup:
     """The runs, which are available at once, and the model, which takes some seconds."""
 

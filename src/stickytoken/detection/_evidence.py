@@ -24,7 +24,7 @@ from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Token
 from stickytoken.measurement.engine import UNANSWERED, ProgressCallback, ignore_progress
 from stickytoken.methods import base
-from stickytoken.methods.probes import EvidenceStage
+from stickytoken.methods.probes import EvidenceStage, similarity_counts
 from stickytoken.methods.small_search import COPIES, SearchStage
 
 # Tokens with a curve and pairs: the sticky ones, or else those that the method ranks highest.
@@ -77,13 +77,15 @@ def measured_evidence(
     for token_id, row in measured.rows.items():
         row["ordinary"] = token_id in ordinary_ids
         row["copies"] = [0, *stage.copies]
-        _leave_out_unknown(row, unknown_copies(job.encoder, stage, tokens_by_id[token_id]))
+        unknown = unknown_copies(job.encoder, stage, tokens_by_id[token_id])
+        _leave_out_unknown(row, unknown, stage.pair_copies)
     record = EvidenceRecord(
         carriers=list(stage.texts),
         anchors=len(stage.panel.panel.vectors),
         pair_copies=stage.pair_copies,
         sequences=measured.sequences,
         seconds=round(time.perf_counter() - started, 1),
+        similarities_before=tuple(similarity_counts(stage.panel.before)),
         search=measured.search,
     )
     return RunEvidence(record, pl.DataFrame(list(measured.rows.values()), schema=EVIDENCE_SCHEMA))
@@ -142,13 +144,22 @@ def _ordinary_ids(
             yield token.id
 
 
-def _leave_out_unknown(row: dict[str, Any], unknown: set[int]) -> None:
-    """Set a curve to null at the numbers of copies that the tokenizer reads as unknown."""
-    if not unknown:
-        return
+def _leave_out_unknown(row: dict[str, Any], unknown: set[int], pair_copies: int) -> None:
+    """Set evidence to null at the numbers of copies that the tokenizer reads as an unknown word.
+
+    Args:
+        row: of evidence.parquet.
+        unknown: these numbers of copies.
+        pair_copies: number of copies in the pairs.
+    """
     for curve in ("below", "above", "ahead"):
         points = zip(row["copies"], row[curve], strict=False)  # a curve may be empty
         row[curve] = [None if copies in unknown else value for copies, value in points]
+    if pair_copies in unknown:
+        row["similarities_after"] = None
+        for pair in ("typical", "largest"):
+            for part in ("carrier", "anchor", "before", "after"):
+                row[f"{pair}_{part}"] = None
 
 
 def unknown_copies(encoder: Encoder, stage: EvidenceStage, token: Token) -> set[int]:

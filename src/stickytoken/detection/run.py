@@ -126,9 +126,12 @@ class Run:
         """The strongest tokens that are not flagged.
 
         The first half has the largest values in the column that the method ranks by. The second half has the
-        largest lifts, if the method measures lift in standard deviations.
+        largest lifts, if the method measures lift in standard deviations. Tokens that were measured closely
+        come before those that were only screened.
         """
         unflagged = self.tokens.filter(~run_folder.is_flagged())
+        if "confirmed" not in unflagged.columns:
+            unflagged = unflagged.with_columns(confirmed=pl.lit(value=False))
         measures = [self.method.ranked_by.key]
         if "lift_sd" in unflagged.columns:
             measures.append("lift_sd")
@@ -136,10 +139,10 @@ class Run:
         ids: list[int] = []
         for measure in measures:
             remaining = unflagged.filter(~pl.col("token_id").is_in(ids)).drop_nulls(measure)
-            ranked = remaining.sort(measure, "token_id", descending=[True, False])
+            ranked = remaining.sort("confirmed", measure, "token_id", descending=[True, True, False])
             ids += ranked["token_id"].head(count_per_measure).to_list()
         order = pl.DataFrame({"token_id": ids}, schema={"token_id": pl.Int64})
-        return order.join(unflagged, on="token_id", maintain_order="left").select(unflagged.columns)
+        return order.join(unflagged, on="token_id", maintain_order="left").select(self.tokens.columns)
 
     def listed(self, rows: pl.DataFrame) -> list[Column]:
         """Columns of a short table of some tokens, without text columns that are empty in all rows."""

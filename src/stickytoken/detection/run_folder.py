@@ -296,6 +296,8 @@ class EvidenceRecord(resume.Record):
     pair_copies: int  # number of copies in the pairs
     sequences: int  # number of encoded texts
     seconds: float
+    # Pairs of carriers and anchors without copies, counted by `similarity_counts`; empty in earlier versions
+    similarities_before: tuple[int, ...] = ()
     search: SearchRecord | None = None  # null if too few texts are long enough, and in earlier versions
 
 
@@ -326,6 +328,7 @@ EVIDENCE_SCHEMA: dict[str, Any] = {
     "below": pl.List(pl.Float64),
     "above": pl.List(pl.Float64),
     "ahead": pl.List(pl.Float64),
+    "similarities_after": pl.List(pl.Int64),
     "answering": pl.Float64,
     "unrelated": pl.Float64,
     "typical_carrier": pl.String,
@@ -338,7 +341,7 @@ EVIDENCE_SCHEMA: dict[str, Any] = {
     "largest_after": pl.Float64,
 }
 # Columns that runs of earlier versions lack.
-_LATER_COLUMNS = ("ahead", "answering", "unrelated")
+_LATER_COLUMNS = ("ahead", "answering", "unrelated", "similarities_after")
 
 
 class RunEvidence(NamedTuple):

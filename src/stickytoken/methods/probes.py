@@ -288,6 +288,17 @@ def _mean_curve(curves: Vector, pairs: NDArray[np.bool_]) -> list[float]:
     return [float(total / count) for total in sums]
 
 
+# Ends of the intervals in which similarities of pairs are counted: 0.02 wide, narrower than the steps that a
+# histogram of a few thousand pairs can show.
+SIMILARITY_EDGES: Sequence[float] = [round(-1 + 0.02 * step, 2) for step in range(101)]
+
+
+def similarity_counts(similarities: Vector) -> list[int]:
+    """Count similarities in each interval of `SIMILARITY_EDGES`; rounding beyond -1 and 1 is cut off."""
+    counts: list[int] = np.histogram(similarities.clip(-1, 1), SIMILARITY_EDGES)[0].tolist()
+    return counts
+
+
 @dataclass(frozen=True)
 class EvidenceStage(SymptomStage):
     """Measures a symptom curve, ranks in a search, and two pairs of texts to show as examples."""
@@ -301,7 +312,9 @@ class EvidenceStage(SymptomStage):
         curves = self._similarities(vectors)
         row = self._averages(curves)
         row["ahead"] = self.panel.ahead(curves)
-        return row | self._example_pairs(curves[:, 1 + self.copies.index(self.pair_copies)])
+        after = curves[:, 1 + self.copies.index(self.pair_copies)]
+        row["similarities_after"] = similarity_counts(after)
+        return row | self._example_pairs(after)
 
     def _example_pairs(self, after: Vector) -> dict[str, Measured]:
         """Choose two pairs below the mean similarity: one that rises by the lift, and the largest rise.

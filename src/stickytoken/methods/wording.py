@@ -50,31 +50,32 @@ def rule(smallest_lift: float, smallest_erased: float) -> str:
     )
 
 
+def vector_in_words(deviation: float, unusual: float) -> str:
+    """Say how far a token's vector lies from the median of all, and from where on that is unusual."""
+    side = "above" if deviation >= 0 else "below"
+    return (
+        f"its own vector lies {abs(deviation):.1f} median absolute deviations {side} the median of all "
+        f"tokens; unusual from {unusual:g} above"
+    )
+
+
 WITHOUT_VECTORS = (
     "Token vectors were not compared, because this model has none or too few: the full thresholds apply to "
     "every token."
 )
 
 
-def reason(
-    *,
-    contraction: float | None,
-    ordinary_contraction: float,
-    lift_sd: float | None,
-    unusual_vector: bool,
-) -> str:
+def reason(*, erased: float | None, lift_sd: float | None, unusual_vector: bool) -> str:
     """Say why a token is flagged.
 
     Args:
-        contraction: share of a text that the copies erase; None if that is not why.
-        ordinary_contraction: the same for the ordinary token.
+        erased: share that its copies erase of what an ordinary token's copies leave; None if that is not why.
         lift_sd: lift beyond the ordinary token's; None if that is not why.
         unusual_vector: whether the token is flagged only because its vector is unusual.
     """
     reasons = []
-    if contraction is not None:
-        ordinary = percent(ordinary_contraction)
-        reasons.append(f"erases {percent(contraction)} of a text (ordinary token: {ordinary})")
+    if erased is not None:
+        reasons.append(f"erases {percent(erased)} of what an ordinary token's copies leave of a text")
     if lift_sd is not None:
         reasons.append(f"lifts unrelated texts by {in_sd(lift_sd)}")
     if unusual_vector:

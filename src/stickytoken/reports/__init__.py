@@ -20,7 +20,7 @@ from stickytoken.detection import Run
 from stickytoken.measurement import write_atomically
 from stickytoken.reports.comparison import comparison_figures, comparison_markdown, comparison_page
 from stickytoken.reports.content import RunContent, read_content
-from stickytoken.reports.facts import explained_tokens, report_figures
+from stickytoken.reports.facts import explained_tokens, paper_figures, report_figures
 from stickytoken.reports.figures import ReportFigure
 from stickytoken.reports.page import run_document, run_markdown, run_page
 from stickytoken.validation import file_path, shown
@@ -52,8 +52,9 @@ def report(
         format: ``html``, one self-contained file; ``md``; ``json``. Default: by the ending of ``out``, else
             ``html``.
         out: write the report to this file too; its folder must exist.
-        figures: save the figures as PNG and SVG into this folder; needs the extra ``figures`` and Chrome or
-            Chromium.
+        figures: save the figures as PNG and SVG into this folder, with three of the paper that the page does
+            not have: similarities of pairs before and after insertion, mean shift by number of copies, and
+            categories of flagged tokens. Needs the extra ``figures`` and Chrome or Chromium.
         explanations: a folder that `explain` wrote to. Default: the explanations in the run folder.
 
     Returns:
@@ -111,10 +112,10 @@ def _rendered(subject: RunContent | Comparison, report_format: Format) -> str:
 
 
 def _figures_of(subject: RunContent | Comparison) -> list[ReportFigure]:
-    """Return all figures of a report, those of explanations last."""
+    """Return the figures to save: all of a report, and the figures of the paper."""
     if isinstance(subject, Comparison):
         return comparison_figures(subject)
-    figures = report_figures(subject)
+    figures = [*report_figures(subject), *paper_figures(subject)]
     for token in explained_tokens(subject):
         figures += token.figures
     return figures

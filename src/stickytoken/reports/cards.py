@@ -36,7 +36,7 @@ class CardMeasure:
     title: str
     value: str
     interval: str  # empty without one
-    threshold: str  # such as ``sticky from 40%``; empty without one
+    threshold: str  # such as ``sticky from 40%``, or what the number means; empty without one
     strip: Strip | None  # None without an interval or a threshold
 
 
@@ -45,6 +45,7 @@ class Card:
     """What a report shows of a single token."""
 
     row: dict[str, Any]  # of the table of tokens
+    reason: str  # why it is flagged, or why it has no verdict; empty without one
     consequences: list[str]  # what its copies do in a search; empty for a token that is not flagged
     measures: list[CardMeasure]  # the erased share first
     # Pairs of texts: which pair (typical or largest), anchor, carrier, copies, similarity before and after.
@@ -72,6 +73,9 @@ def _card(
     for column in content.method.listed:
         if column.digits is None or row.get(column.key) is None:
             continue
+        if column.key == "vector_deviation":
+            measures.append(_vector_measure(row["vector_deviation"], content.settings.number("unusual")))
+            continue
         # The card of a flagged token compares only those numbers with a threshold that reach it.
         is_compared = not is_graded or wording.reaches(row, column.key, thresholds)
         threshold = thresholds.get(column.key) if is_compared else None
@@ -79,7 +83,26 @@ def _card(
     harm = None if content.evidence is None else content.evidence.harm(row["token_id"])
     # Pairs show a lift. A token that is flagged for what it erases may lift nothing.
     shows_lift = not is_graded or wording.reaches(row, "lift_sd", thresholds)
-    return Card(row, wording.consequences(row, thresholds, harm), measures, pairs if shows_lift else [])
+    return Card(
+        row,
+        _reason(row, thresholds),
+        wording.consequences(row, thresholds, harm),
+        measures,
+        pairs if shows_lift else [],
+    )
+
+
+def _reason(row: dict[str, Any], thresholds: dict[str, float]) -> str:
+    """Say why a token is flagged by the measures on its card; runs of earlier versions stored other words."""
+    erases = wording.reaches(row, "erased", thresholds)
+    lifts = wording.reaches(row, "lift_sd", thresholds)
+    if row.get("severity") is None or not (erases or lifts):
+        return row.get("reason") or ""
+    return wording.reason(
+        erased=row["erased"] if erases else None,
+        lift_sd=row["lift_sd"] if lifts else None,
+        unusual_vector=row["severity"] == "mild",
+    )
 
 
 def _pairs_by_token(content: RunContent) -> dict[int, list[dict[str, Any]]]:
@@ -127,6 +150,12 @@ class _Scale:
         """Return the position of a value in percent, with a margin at both ends."""
         span = self.end - self.start or 1.0
         return round(2 + 96 * (value - self.start) / span, 2)
+
+
+def _vector_measure(deviation: float, unusual: float) -> CardMeasure:
+    """Say whether the token's own vector is unusual, and by how much it deviates."""
+    verdict = "unusual" if deviation >= unusual else "usual"
+    return CardMeasure("vector", verdict, "", wording.vector_in_words(deviation, unusual), None)
 
 
 def _card_measure(row: dict[str, Any], column: Column, threshold: float | None, scale: _Scale) -> CardMeasure:

@@ -12,8 +12,8 @@ from typing import Any
 
 import polars as pl
 
-from stickytoken.comparisons import rule_lines, short_headline, tone_of
-from stickytoken.detection.run import NextStep, next_steps
+from stickytoken.comparisons import ComparedRun, rule_lines, short_headline, tone_of
+from stickytoken.detection.run import NextStep, Run, next_steps
 from stickytoken.explanation.files import Finding, StoredExplanation
 from stickytoken.impacts.results import Impact
 from stickytoken.methods import Column, Distribution, Fact, Scatter, wording
@@ -21,7 +21,7 @@ from stickytoken.repairs.documents import mean_curves
 from stickytoken.repairs.result import RepairRecord, last_verified, token_rows
 from stickytoken.reports.cards import MOST_CARDS
 from stickytoken.reports.content import RunContent
-from stickytoken.reports.figures import DataTable, ReportFigure, effects, run as run_figures
+from stickytoken.reports.figures import DataTable, ReportFigure, effects, paper, run as run_figures
 from stickytoken.reports.figures.explanation import explanation_figures
 from stickytoken.reports.figures.run import Curve
 from stickytoken.reports.templating import number, plain
@@ -82,16 +82,15 @@ def rule(content: RunContent) -> list[str]:
 
 
 def rank_in_a_search(content: RunContent) -> str | None:
-    """Say what the largest lift of the tokens with evidence means for the rank of an unrelated document."""
+    """Say what the largest lift means for the rank of an unrelated document; None if it was not measured."""
     if content.run is None or content.evidence is None or "lift_sd" not in content.tokens.columns:
         return None
-    with_evidence = content.evidence.tokens.filter(~pl.col("ordinary"))["token_id"]
-    rows = content.tokens.filter(pl.col("token_id").is_in(with_evidence.implode()), pl.col("lift_sd") > 0)
-    if rows.is_empty():
+    # The token is the one that the key facts and the headline of a comparison name.
+    largest = ComparedRun(content.record.model.title, content.run).lifts_most
+    if largest is None or largest.value <= 0:
         return None
-    row = rows.sort("lift_sd", "token_id", descending=[True, False]).row(0, named=True)
-    moved = content.evidence.moved(row["token_id"])
-    return None if moved is None else wording.rank_in_a_search(row["token"], row["lift_sd"], moved)
+    moved = content.evidence.moved(largest.token_id)
+    return None if moved is None else wording.rank_in_a_search(largest.token, largest.value, moved)
 
 
 @dataclass(frozen=True)
@@ -175,6 +174,9 @@ def notes(content: RunContent) -> list[str]:
             "changes what a text means"
         )
     lines += content.method.notes(content.run)
+    cut_curves = None if content.evidence is None else content.evidence.cut_curves()
+    if cut_curves is not None:
+        lines.append(cut_curves)
     lines += content.missing
     lines += _impact_notes(content.impacts)
     lines += _repair_notes(content.repairs)
@@ -239,7 +241,7 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
         groups["vocabulary"] = dict(Counter(content.vocabulary["category"]).most_common())
     if content.evidence is not None:
         evidence = content.evidence.record
-        pictures = evidence.model_dump(mode="json", exclude={"carriers"})
+        pictures = evidence.model_dump(mode="json", exclude={"carriers", "similarities_before"})
         groups["pictures"] = pictures | {"carriers": len(evidence.carriers)}
     for impact in content.impacts[:MOST_IMPACTS]:
         groups[f"impact {impact.path.name}"] = _impact_details(impact)
@@ -370,6 +372,39 @@ def curve_figures(content: RunContent) -> list[ReportFigure]:
         return []
     curves = curves_of(content)
     return [run_figures.symptom_curves(curves.tokens, curves.ordinary, content.run.plan.mean_similarity)]
+
+
+def paper_figures(content: RunContent) -> list[ReportFigure]:
+    """Return the figures of the paper, which the page does not show; none of an unfinished run."""
+    run = content.run
+    if run is None:
+        return []
+    figures = [paper.flagged_categories(content.tokens)]
+    curves = curves_of(content)
+    sticky_curves = [curve for curve in curves.tokens if curve["verdict"] == "sticky"]
+    who = "sticky tokens" if sticky_curves else "the strongest tokens"
+    figures.append(paper.mean_shift(sticky_curves or curves.tokens, curves.ordinary, who))
+    figures.append(_pair_similarities(content, run))
+    return figures
+
+
+def _pair_similarities(content: RunContent, run: Run) -> ReportFigure:
+    """Draw the similarities of pairs for the worst token with evidence."""
+    u = run.plan.mean_similarity
+    if content.evidence is None:
+        return paper.pair_similarities("", 0, [], None, u)
+    record = content.evidence.record
+    with_counts = content.evidence.tokens.filter(
+        ~pl.col("ordinary"), pl.col("similarities_after").is_not_null()
+    )
+    ranked = pl.concat([content.sticky, run.strongest(_STRONGEST).select(run.tokens.columns)], how="diagonal")
+    rows = ranked.select("token_id", "token").join(with_counts, on="token_id", maintain_order="left")
+    if rows.is_empty():
+        return paper.pair_similarities("", record.pair_copies, record.similarities_before, None, u)
+    row = rows.row(0, named=True)
+    return paper.pair_similarities(
+        row["token"], record.pair_copies, record.similarities_before, row["similarities_after"], u
+    )
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ def run_document(content: RunContent) -> dict[str, Any]:
 
 
 def _card_document(card: Card) -> dict[str, Any]:
-    return card.row | {"consequences": card.consequences, "pairs": card.pairs}
+    return card.row | {"reason": card.reason or None, "consequences": card.consequences, "pairs": card.pairs}
 
 
 def _figure_document(figure: ReportFigure) -> dict[str, Any]:

@@ -341,8 +341,8 @@ def demo(
     Args:
         run: Run folder to open. Repeatable.
         folder: Also list the runs in this folder.
-        model: Model to try tokens on. Default: the model of the first --run; without a run, a tampered copy
-            of all-MiniLM-L6-v2.
+        model: Model to try tokens on. Default: the model of the --run that --repair belongs to, else of the
+            first --run; without a run, a tampered copy of all-MiniLM-L6-v2.
         repair: Folder of a repaired model, to compare with the original model.
         port: Port to serve on; 0 takes a free one.
         share: Also serve on a public address, through Gradio.
@@ -354,13 +354,14 @@ def demo(
 
         require_free(port)  # before the slow work
         library = app.find_runs(run or [], folder.expanduser())
-        named = library.records[library.labels[0]] if run else None
-        source = str(run[0]) if run else model or "all-MiniLM-L6-v2"
         of_run = model if run else None
         tampered = not (run or model or repair) and library.paths[library.labels[0]] == app.TAMPERED
         if tampered:
             repair = app.TAMPERED / "repair-example"
         repaired = None if repair is None else stickytoken.open_repair(repair)
+        label = app.source_label(library, len(run or []), repaired)
+        named = None if label is None else library.records[label]
+        source = model or "all-MiniLM-L6-v2" if label is None else str(library.paths[label])
         name = opt.require_found(source, named, loading, of_run)
         name = library.records[library.labels[0]].model.name if tampered else name
         startup = app.Startup(name, library, repaired)

@@ -124,7 +124,7 @@ def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl
         "confirmed": measures.confirmed,
         "verdict": judged.verdicts,
         "severity": judged.severities,
-        "reason": reasons(measures, judged, Thresholds.of(job.settings), numbers.ordinary_contraction),
+        "reason": reasons(measures, judged, Thresholds.of(job.settings)),
         "lift": measures.lift.value * plan.similarity_spread + numbers.ordinary_lift,
         "contraction": measures.erased.value * left_by_ordinary + numbers.ordinary_contraction,
         "rising_share": numbers.rising,

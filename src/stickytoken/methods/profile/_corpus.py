@@ -184,9 +184,6 @@ def _table(
         kinds=corpus.plan.kinds,
     )
     judged = apply_rule(measures, thresholds)
-    ordinary_contraction = run.result.ordinary_contraction
-    if ordinary_contraction is None:
-        ordinary_contraction = float(np.median(run.tokens["contraction"].drop_nulls().to_numpy()))
     new_columns = pl.DataFrame(
         {
             "token_id": ids,
@@ -196,7 +193,7 @@ def _table(
             "confirmed": measures.confirmed,
             "verdict": judged.verdicts,
             "severity": judged.severities,
-            "reason": reasons(measures, judged, thresholds, ordinary_contraction),
+            "reason": reasons(measures, judged, thresholds),
             "lift": of_corpus.value + lift.ordinary,
             "texts": np.full(len(ids), _CARRIERS),
         },

@@ -95,9 +95,7 @@ def threshold_shares(vector_deviation: Vector, thresholds: Thresholds) -> Vector
     return np.where(is_unusual, UNUSUAL_SHARE, 1.0)
 
 
-def reasons(
-    tokens: Measures, judged: Judged, thresholds: Thresholds, ordinary_contraction: float
-) -> list[str | None]:
+def reasons(tokens: Measures, judged: Judged, thresholds: Thresholds) -> list[str | None]:
     """Say why each flagged token is flagged; None for the others."""
     needed_share = threshold_shares(tokens.vector_deviation, thresholds)
     lifts = tokens.lift.low >= needed_share * thresholds.lift
@@ -107,10 +105,8 @@ def reasons(
         if severity is None:
             texts.append(None)
             continue
-        contraction = ordinary_contraction + tokens.erased.value[row] * (1 - ordinary_contraction)
         text = wording.reason(
-            contraction=float(contraction) if erases[row] else None,
-            ordinary_contraction=ordinary_contraction,
+            erased=float(tokens.erased.value[row]) if erases[row] else None,
             lift_sd=float(tokens.lift.value[row]) if lifts[row] else None,
             unusual_vector=severity is Severity.MILD,  # no full threshold is reached
         )

@@ -283,11 +283,6 @@ class StdMethod(base.Method):
             f"method std, {scope} {result.scored:,} of {run.available:,} available tokens; "
             f"mean similarity u = {plan.mean_similarity_text}",
         ]
-        if plan.isoscore is not None:
-            lines.append(
-                f"IsoScore {plan.isoscore:.3f}: 0 if the vocabulary's vectors vary along one direction only, "
-                "1 if they vary alike along all"
-            )
         lines.append(
             f"available tokens: {run.available:,}; candidates, with a score of {result.score_threshold:.2f} "
             f"or more: {result.candidates}; sticky, with a validation rate above "

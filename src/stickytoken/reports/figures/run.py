@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -271,7 +271,7 @@ def _scatter_table(measured: pl.DataFrame, described: Scatter) -> DataTable:
 # Tokens with a line of their own; more lines cannot be told apart.
 _DRAWN_CURVES = 6
 # Pairs below and above the mean similarity.
-_SIDES = ("below", "above")
+SIDES = ("below", "above")
 Curve = dict[str, Any]
 """A token, its verdict, the numbers of copies from 0 on, and the mean similarities of pairs by side."""
 
@@ -314,7 +314,7 @@ def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> Repo
 def _lines_by_side(curves: list[Curve]) -> dict[str, list[list[float]]]:
     """Collect the lines of curves by side, without sides on which no pair lies."""
     lines_by_side = {}
-    for side in _SIDES:
+    for side in SIDES:
         lines = [curve[side] for curve in curves if curve[side]]
         if lines:
             lines_by_side[side] = lines
@@ -325,10 +325,19 @@ def _curve_rows(curves: list[Curve], ordinary: Mapping[str, list[list[float]]]) 
     """Return table rows: every curve, and the mean of the ordinary tokens."""
     rows: list[tuple[Any, ...]] = []
     for curve in curves:
-        rows += [(curve["token"], side, *curve[side]) for side in _SIDES if curve[side]]
+        rows += [(curve["token"], side, *curve[side]) for side in SIDES if curve[side]]
     for side, lines in ordinary.items():
         rows.append(("(mean of ordinary tokens)", side, *np.mean(lines, axis=0).tolist()))
     return rows
+
+
+def mean_line(lines: Sequence[Sequence[float | None]]) -> list[float | None]:
+    """Average lines point by point; a point without values stays missing."""
+    means: list[float | None] = []
+    for values in zip(*lines, strict=True):
+        measured = [value for value in values if value is not None]
+        means.append(round(float(np.mean(measured)), 5) if measured else None)
+    return means
 
 
 def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float]]], u: float) -> str:
@@ -343,7 +352,7 @@ def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float
             continue
         first = positions[0]
         last = positions[-1]
-        moves = [_move(side, curve[side][first], curve[side][last]) for side in _SIDES if curve[side]]
+        moves = [_move(side, curve[side][first], curve[side][last]) for side in SIDES if curve[side]]
         sentences.append(
             f"{curve['copies'][last]} copies of {curve['token']} move pairs {' and '.join(moves)}."
         )
@@ -358,7 +367,7 @@ def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float
 
 def _has_values(curve: Curve, position: int) -> bool:
     """Say whether a curve has values for the number of copies at a position."""
-    return all(curve[side][position] is not None for side in _SIDES if curve[side])
+    return all(curve[side][position] is not None for side in SIDES if curve[side])
 
 
 def _move(side: str, start: float, end: float) -> str:
@@ -371,7 +380,7 @@ def _draw_curves(
     """Draw a panel for the pairs below the mean similarity, and one for those above."""
     titles = ("unrelated pairs (below u)", "related pairs (above u)")
     figure = fig.new_panels(titles, 430, 0.04, same_scale=True)
-    for panel, side in enumerate(_SIDES, start=1):
+    for panel, side in enumerate(SIDES, start=1):
         if side in ordinary:
             lines = np.array(ordinary[side])
             fig.draw_ordinary(
@@ -454,14 +463,14 @@ def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
     if len(all_scripts) > _MOST_SCRIPTS:
         scripts = [*scripts, "others"]
     return [
-        _breakdown(grouped, "entry", "kind of entry", kinds),
-        _breakdown(grouped, "script", "script of its letters", scripts),
-        _breakdown(grouped, "length", "length in characters", lengths),
-        _breakdown(grouped, "position", "position, % of the vocabulary", deciles),
+        breakdown_by(grouped, "entry", "kind of entry", kinds),
+        breakdown_by(grouped, "script", "script of its letters", scripts),
+        breakdown_by(grouped, "length", "length in characters", lengths),
+        breakdown_by(grouped, "position", "position, % of the vocabulary", deciles),
     ]
 
 
-def _breakdown(tokens: pl.DataFrame, column: str, title: str, groups: list[str]) -> Breakdown:
+def breakdown_by(tokens: pl.DataFrame, column: str, title: str, groups: list[str]) -> Breakdown:
     """Count all tokens and the sticky ones by the groups in a column."""
     examined = _count_by_group(tokens, column)
     sticky = _count_by_group(tokens.filter(verdict="sticky"), column)
@@ -490,7 +499,7 @@ def composition(tokens: pl.DataFrame) -> ReportFigure:
             if examined_count:
                 share = f"{sticky_count / examined_count:.2%}"
                 rows.append((part.title, group, examined_count, sticky_count, share))
-    plot = _draw_composition(parts)
+    plot = draw_breakdowns(parts)
     return ReportFigure(
         "who-they-are",
         "What the sticky tokens are",
@@ -515,15 +524,16 @@ def _largest_groups(part: Breakdown) -> str:
     return f"By {part.title}, {'; '.join(largest)}."
 
 
-def _draw_composition(parts: list[Breakdown]) -> go.Figure:
-    """Draw a panel for each property, with bars for all tokens and for the sticky ones."""
+def draw_breakdowns(parts: list[Breakdown]) -> go.Figure:
+    """Draw a panel for each property, two in a row, with bars for all tokens and for the sticky ones."""
+    panel_rows = (len(parts) + 1) // 2
     plot = make_subplots(
-        rows=2,
+        rows=panel_rows,
         cols=2,
         subplot_titles=[part.title for part in parts],
         vertical_spacing=0.22,
         horizontal_spacing=0.1,
-        figure=fig.new_figure(height=560),
+        figure=fig.new_figure(height=280 * panel_rows),
     )
     grey = {"color": fig.ORDINARY, "opacity": 0.65, "pattern": _pattern("")}
     hatched = {"color": fig.STICKY, "opacity": 1, "pattern": _pattern("/")}

@@ -1,0 +1,228 @@
+"""The figures of Chen et al. (2025), drawn from a run of either method.
+
+They are saved by `report --figures` and are no part of the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import polars as pl
+
+from stickytoken.methods import wording
+from stickytoken.methods.probes import SIMILARITY_EDGES
+from stickytoken.reports import figures as fig
+from stickytoken.reports.figures import DataTable, ReportFigure
+from stickytoken.reports.figures.run import SIDES, Breakdown, Curve, breakdown_by, draw_breakdowns, mean_line
+from stickytoken.reports.templating import minus
+from stickytoken.vocabulary import Category, Kind
+
+_WITHOUT_PAIRS = (
+    "this run does not keep the similarities of pairs: run the detection again, into another folder"
+)
+_WITHOUT_CURVES = (
+    "this run was made without symptom curves: run the same stickytoken detect command again to add them"
+)
+
+
+def pair_similarities(
+    token: str, copies: int, before: Sequence[int], after: Sequence[int] | None, u: float
+) -> ReportFigure:
+    """Draw the similarities of pairs of texts before and after the insertion of a token.
+
+    Args:
+        token: whose copies are inserted.
+        copies: their number.
+        before: number of pairs in each interval of `SIMILARITY_EDGES`, without copies; empty if unknown.
+        after: the same with copies; None if unknown.
+        u: the model's mean similarity.
+    """
+    name = "pair-similarities"
+    title = "Similarities of pairs before and after insertion"
+    reading = (
+        "Each pair is a text with the copies and a text without. The dotted line is u, the model's mean "
+        "similarity. Copies of a sticky token make the similarities of all pairs alike."
+    )
+    if not before or after is None:
+        return fig.figure_of_nothing(name, title, reading, _WITHOUT_PAIRS)
+    first, last = _occupied(before, after)
+    edges = SIMILARITY_EDGES[first : last + 1]
+    figure = fig.new_figure()
+    _draw_counts(figure, edges, before[first:last], "without copies", fig.ORDINARY)
+    inserted = f"with {copies} × {fig.label(token)}"
+    _draw_counts(figure, edges, after[first:last], inserted, fig.STICKY)
+    figure.add_vline(x=u, line=fig.DOTTED_LINE, annotation={"text": "u", "showarrow": False})
+    figure.update_xaxes(title_text="cosine similarity")
+    figure.update_yaxes(title_text="pairs of texts")
+    figure.update_layout(barmode="overlay", bargap=0, hovermode="closest")
+    means = [_mean_of_counts(before), _mean_of_counts(after)]
+    alt = minus(
+        f"Similarities of {sum(before):,} pairs of texts: {means[0]:.3f} on average without copies, and "
+        f"{means[1]:.3f} with {copies} copies of {token} in one of the texts; u is {u:.3f}."
+    )
+    rows = [
+        (minus(f"{start:.2f}"), minus(f"{end:.2f}"), count_before, count_after)
+        for (start, end), count_before, count_after in zip(
+            pairwise(edges), before[first:last], after[first:last], strict=True
+        )
+    ]
+    return ReportFigure(name, title, figure, alt, reading, DataTable(("from", "to", "before", "after"), rows))
+
+
+def _occupied(before: Sequence[int], after: Sequence[int]) -> tuple[int, int]:
+    """Return the first interval with a pair, and the one behind the last."""
+    occupied = np.flatnonzero(np.array(before) + np.array(after))
+    return int(occupied[0]), int(occupied[-1]) + 1
+
+
+def _mean_of_counts(counts: Sequence[int]) -> float:
+    """Return the mean similarity, with every pair in the middle of its interval."""
+    middles = (np.array(SIMILARITY_EDGES[1:]) + np.array(SIMILARITY_EDGES[:-1])) / 2
+    return float(np.average(middles, weights=counts))
+
+
+def _draw_counts(
+    figure: go.Figure, edges: Sequence[float], counts: Sequence[int], name: str, color: str
+) -> None:
+    """Draw a histogram that others can lie over."""
+    middles = [round((start + end) / 2, 4) for start, end in pairwise(edges)]
+    figure.add_bar(
+        x=middles,
+        y=list(counts),
+        name=name,
+        marker={"color": color, "opacity": 0.55, "line": {"width": 0}},
+        hovertemplate=f"{name}<br>%{{x:.2f}}: %{{y:,}} pairs<extra></extra>",
+    )
+
+
+def mean_shift(curves: list[Curve], controls: list[Curve], who: str) -> ReportFigure:
+    """Draw by how much copies change the similarity of pairs, on average over tokens.
+
+    Args:
+        curves: of the tokens.
+        controls: of ordinary tokens.
+        who: the tokens, such as ``sticky tokens``.
+    """
+    name = "mean-shift"
+    title = "Mean shift by number of copies"
+    reading = (
+        "The change of the cosine similarity against no copies, averaged over pairs of texts and tokens. "
+        "Left: pairs below the model's mean similarity u. Right: pairs above it. Copies of a sticky token "
+        "raise the first more than copies of ordinary tokens do, and lower the second."
+    )
+    groups = {who: curves, "ordinary tokens": controls}
+    shifts_by_group = {group: _shifts(members) for group, members in groups.items() if members}
+    if not curves:
+        return fig.figure_of_nothing(name, title, reading, _WITHOUT_CURVES)
+    copies = curves[0]["copies"]
+    figure = fig.new_panels(("pairs below u", "pairs above u"), 400, 0.04, same_scale=True)
+    looks = {who: (fig.STICKY, "solid"), "ordinary tokens": (fig.CONTROL, "dash")}
+    rows = []
+    sentences = []
+    for group, shifts in shifts_by_group.items():
+        color, dash = looks[group]
+        for panel, side in enumerate(SIDES, start=1):
+            if side not in shifts:
+                continue
+            figure.add_scatter(
+                x=fig.spread_out(copies),
+                y=shifts[side],
+                customdata=copies,
+                mode="lines+markers",
+                line={"color": color, "dash": dash, "width": 2.5},
+                name=group,
+                legendgroup=group,
+                showlegend=panel == 1,
+                hovertemplate=f"{group}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
+                row=1,
+                col=panel,
+            )
+            rows.append((group, side, *shifts[side]))
+            sentences.append(_shift_in_words(group, side, copies, shifts[side]))
+    figure.add_hline(y=0, line=fig.THIN_LINE)
+    figure.update_xaxes(title_text="copies", **fig.copies_axis(copies), zeroline=False)
+    figure.update_yaxes(title_text="mean change of the cosine", col=1)
+    figure.update_layout(legend={"y": -0.2, "yanchor": "top"}, hovermode="closest")
+    headings = ("tokens", "pairs", *(f"{count} copies" for count in copies))
+    table = DataTable(headings, rows)
+    return ReportFigure(name, title, figure, " ".join(sentences), reading, table, fig.stacked(figure, 2, 780))
+
+
+def _shifts(curves: list[Curve]) -> dict[str, list[float | None]]:
+    """Return the mean change of similarity by number of copies, by side; None where no curve has a value."""
+    shifts: dict[str, list[float | None]] = {}
+    for side in SIDES:
+        lines = [curve[side] for curve in curves if curve[side]]
+        if lines:
+            shifts[side] = mean_line([_against_first(line) for line in lines])
+    return shifts
+
+
+def _against_first(line: Sequence[float | None]) -> list[float | None]:
+    """Return the differences from the first value, which has no copies."""
+    start = line[0]
+    return [None if value is None or start is None else value - start for value in line]
+
+
+def _shift_in_words(group: str, side: str, copies: Sequence[int], shifts: Sequence[float | None]) -> str:
+    """Say what the largest number of copies that was measured does."""
+    measured = [position for position, shift in enumerate(shifts) if shift is not None]
+    last = measured[-1]
+    text = f"{copies[last]} copies of {group} change pairs {side} u by {shifts[last]:+.3f} on average."
+    return minus(text)
+
+
+def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
+    """Draw the share of categories and kinds of entries among flagged tokens, beside all examined ones.
+
+    Args:
+        tokens: of the run, with their verdict, category and kind of entry.
+    """
+    name = "flagged-categories"
+    title = "Categories of flagged tokens"
+    reading = (
+        "Grey: all tokens that the run examined. Orange: the sticky ones. OK_SPECIAL: a special token that "
+        "can appear in text."
+    )
+    sticky = tokens.filter(verdict="sticky")
+    if sticky.is_empty():
+        return fig.figure_of_nothing(name, title, reading, "this run has no sticky token")
+    categories = [category.value for category in Category if (tokens["category"] == category.value).any()]
+    kinds = [kind.value for kind in Kind if (tokens["entry"] == kind.value).any()]
+    parts = [
+        breakdown_by(tokens, "category", "category", categories),
+        breakdown_by(tokens, "entry", "kind of entry", kinds),
+    ]
+    rows: list[tuple[Any, ...]] = []
+    for part in parts:
+        rows += _share_rows(part)
+    plot = draw_breakdowns(parts)
+    alt = f"{wording.counted(len(sticky), 'sticky token')} of {len(tokens):,}. {_shares_in_words(parts)}"
+    headings = ("property", "group", "tokens", "sticky", "share of the sticky tokens")
+    return ReportFigure(
+        name, title, plot, alt, reading, DataTable(headings, rows), fig.stacked(plot, len(parts), 700)
+    )
+
+
+def _share_rows(part: Breakdown) -> list[tuple[Any, ...]]:
+    """Return a row for each group: its tokens, the sticky ones, and their share of all sticky tokens."""
+    total = sum(part.sticky)
+    return [
+        (part.title, group, examined, sticky, f"{sticky / total:.1%}")
+        for group, examined, sticky in zip(part.groups, part.examined, part.sticky, strict=True)
+    ]
+
+
+def _shares_in_words(parts: Sequence[Breakdown]) -> str:
+    """Say how the sticky tokens are divided among the groups that have any."""
+    sentences = []
+    for part in parts:
+        total = sum(part.sticky)
+        shares: Mapping[str, int] = dict(zip(part.groups, part.sticky, strict=True))
+        described = [f"{count / total:.0%} {group}" for group, count in shares.items() if count]
+        sentences.append(f"By {part.title}: {', '.join(described)}.")
+    return " ".join(sentences)
