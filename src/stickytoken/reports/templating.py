@@ -20,6 +20,8 @@ _LINE_BREAKS = re.compile(r"[ \t]*[\r\n]+[ \t]*")
 _BLANK_LINES = re.compile(r"\n{3,}")
 # What could end a script, or begin a comment in it.
 _ESCAPED_IN_SCRIPTS = {"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"}
+# Fields that are names of measures.
+_PROPER_NAMES = {"isoscore": "IsoScore"}
 # Whole numbers from this on have separators of thousands; smaller ones are easily read without.
 _FIRST_WITH_SEPARATORS = 10_000
 
@@ -34,6 +36,8 @@ def json_for_html(value: Any) -> Markup:
 
 def spaced(name: str) -> str:
     """Return the name of a field as words; a category in capital letters stays as it is."""
+    if name in _PROPER_NAMES:
+        return _PROPER_NAMES[name]
     return name if name.isupper() else name.replace("_", " ")
 
 
