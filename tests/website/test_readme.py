@@ -18,7 +18,7 @@ README = (ROOT / "README.md").read_text("utf-8")
 RESULTS = ROOT / "benchmarks" / "results"
 COMMANDS = json.loads(RECORD.read_text("utf-8"))["commands"]
 DETECT = "stickytoken detect all-MiniLM-L6-v2"
-SHOWN = [each for path in DOCUMENTS for each in shown(path.read_text("utf-8"))]
+OUTPUTS = [output for path in DOCUMENTS for output in shown(path.read_text("utf-8"))]
 
 
 def flat(text):
@@ -86,7 +86,7 @@ def test_every_page_of_a_model_says_which_version_measured_it_and_has_a_link_in_
 
 
 @pytest.mark.parametrize(
-    ("said", "printed"),
+    ("answer", "printed"),
     [
         ("has 13 among its 23,699 available tokens", "13 sticky tokens among 23,699"),
         ("With eight copies of ذ", "With 8 copies of 'ذ'"),
@@ -97,13 +97,13 @@ def test_every_page_of_a_model_says_which_version_measured_it_and_has_a_link_in_
         ("take 67,046 texts", "67,046 texts"),
     ],
 )  # fmt: skip
-def test_the_figures_of_minilm_in_the_answers_are_those_of_the_run(said, printed):
-    assert said in flat(FAQ)
+def test_figures_of_minilm_in_answers_are_those_of_the_run(answer, printed):
+    assert answer in flat(FAQ)
     assert printed in flat(" ".join(COMMANDS["stickytoken detect all-MiniLM-L6-v2"]["stdout"]))
 
 
 @pytest.mark.parametrize(
-    ("said", "page", "source"),
+    ("answer", "page", "source"),
     [
         ("at least 40% of what an ordinary token's copies leave", "method.md",
          "at least 40% of what an ordinary token's copies leave"),
@@ -120,8 +120,8 @@ def test_the_figures_of_minilm_in_the_answers_are_those_of_the_run(said, printed
         ("36 of 40 sticky tokens (Jaccard index 0.90", "benchmarks.md", "0.90 (36 of 40)"),
     ],
 )  # fmt: skip
-def test_the_figures_of_the_answers_are_those_of_their_sources(said, page, source):
-    assert said in flat(FAQ)
+def test_figures_in_answers_are_those_of_their_sources(answer, page, source):
+    assert answer in flat(FAQ)
     assert source in flat((ROOT / "docs" / page).read_text("utf-8"))
 
 
@@ -134,10 +134,14 @@ def test_the_pictures_of_the_gallery_are_small():
 def appear_in_order(lines, printed):
     """Whether all lines were printed in this order; `...` stands for lines that are left out."""
     rest = iter(printed)
-    return all(any(line.rstrip() == other.rstrip() for other in rest) for line in lines if line != "...")
+    for line in lines:
+        was_printed = line == "..." or any(line.rstrip() == candidate.rstrip() for candidate in rest)
+        if not was_printed:
+            return False
+    return True
 
 
-@pytest.mark.parametrize(("command", "lines"), SHOWN, ids=[each[0] for each in SHOWN])
+@pytest.mark.parametrize(("command", "lines"), OUTPUTS, ids=[output[0] for output in OUTPUTS])
 def test_what_a_command_is_said_to_print_was_printed(command, lines):
     record = COMMANDS[command]
     assert record["status"] == (10 if command.startswith("stickytoken check ") else 0)
@@ -149,7 +153,7 @@ def test_what_a_command_is_said_to_print_was_printed(command, lines):
 def test_every_page_that_shows_outputs_is_recorded_and_nothing_else():
     pages = [page for page in how_to_pages() if shown(text_of(page))]
     assert pages == [path.name for path in DOCUMENTS if path != ROOT / "README.md"]
-    assert set(COMMANDS) == {command for command, _ in SHOWN}
+    assert set(COMMANDS) == {command for command, _ in OUTPUTS}
 
 
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -159,45 +163,55 @@ _PASSING = re.compile(r"\b\d+ s\b|\b[0-9a-f]{12}\b")
 
 
 def blocks_of(text):
-    return [(found[1], found[2]) for found in _BLOCK.finditer(text)]
+    return [(block[1], block[2]) for block in _BLOCK.finditer(text)]
 
 
-def alike(shown, printed, tolerance=0.1):
+def alike(documented, printed, tolerance=0.1):
     """Whether two lines have the same words, and numbers that differ by at most a tenth, or by 0.06."""
-    shown, printed = (" ".join(_PASSING.sub("#", line).split()) for line in (shown, printed))
-    if _NUMBER.sub("0", shown) != _NUMBER.sub("0", printed):
+    documented = without_passing(documented)
+    printed = without_passing(printed)
+    if _NUMBER.sub("0", documented) != _NUMBER.sub("0", printed):
         return False
-    ours, theirs = (
-        [float(each.replace("−", "-").replace(",", "")) for each in _NUMBER.findall(line)]
-        for line in (shown, printed)
-    )
-    return all(abs(a - b) <= max(0.06, tolerance * abs(a)) for a, b in zip(ours, theirs, strict=True))
+    pairs = zip(numbers_in(documented), numbers_in(printed), strict=True)
+    return all(abs(ours - theirs) <= max(0.06, tolerance * abs(ours)) for ours, theirs in pairs)
 
 
-def missing(shown, printed):
+def without_passing(line):
+    return " ".join(_PASSING.sub("#", line).split())
+
+
+def numbers_in(line):
+    return [float(number.replace("−", "-").replace(",", "")) for number in _NUMBER.findall(line)]
+
+
+def missing(documented, printed):
     """The first line of a document that was not printed in its place; None if all were."""
-    place, gap = 0, False
-    for line in shown:
+    position = 0
+    may_skip = False
+    for line in documented:
         if line == "...":
-            gap = True
+            may_skip = True
             continue
-        ahead = printed[place:] if gap else printed[place : place + 1]
-        found = next((offset for offset, other in enumerate(ahead) if alike(line, other)), None)
-        if found is None:
+        candidates = printed[position:] if may_skip else printed[position : position + 1]
+        offsets = [offset for offset, candidate in enumerate(candidates) if alike(line, candidate)]
+        if not offsets:
             return line
-        place, gap = place + found + 1, False
-    return None if gap or place == len(printed) else f"{len(printed) - place} more lines: {printed[place]}"
+        position += offsets[0] + 1
+        may_skip = False
+    if may_skip or position == len(printed):
+        return None
+    return f"{len(printed) - position} more lines: {printed[position]}"
 
 
 def run_console(block):
     wrong = []
-    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-        command, *shown = part.rstrip("\n").split("\n")
+    for command_with_output in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, *documented = command_with_output.rstrip("\n").split("\n")
         program, *arguments = command.split()
         assert program == "stickytoken"
         result = planted.command(*arguments, COLUMNS="110")
         assert result.exit_code in (0, 10), (command, result.stderr)
-        lack = missing(shown, [line for line in result.stdout.split("\n") if line.strip()])
+        lack = missing(documented, [line for line in result.stdout.split("\n") if line.strip()])
         wrong += [f"{command}: {lack}"] if lack else []
     return wrong
 
@@ -207,9 +221,13 @@ def run_python(block, names):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(block, "tutorial", "exec"), names)
-    shown = re.findall(r"^print\(.*\)  # (.*)$", block, re.MULTILINE)
+    documented = re.findall(r"^print\(.*\)  # (.*)$", block, re.MULTILINE)
     lines = printed.getvalue().splitlines()
-    return [line for line in shown if not any(alike(line, other) for other in lines)]
+
+    def was_printed(comment):
+        return any(alike(comment, line) for line in lines)
+
+    return [comment for comment in documented if not was_printed(comment)]
 
 
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
@@ -233,7 +251,7 @@ def test_every_block_of_the_tutorial_is_executed_but_the_installation():
 
 
 def test_lines_are_compared_up_to_rounding_and_time_and_in_their_order():
-    for said, printed, same in (
+    for documented, printed, same in (
         ("stew  0.167  sticky", "stew 0.160 sticky", True),
         ("stew  0.167  sticky", "stew 0.260 sticky", False),
         ("stew  0.167  sticky", "stew 0.167 benign", False),
@@ -241,14 +259,14 @@ def test_lines_are_compared_up_to_rounding_and_time_and_in_their_order():
         ("1,398 documents", "12 documents", False),
         ("lift −0.2", "lift −0.21", True),
     ):
-        assert alike(said, printed) is same
-    for said, printed, lacking in (
+        assert alike(documented, printed) is same
+    for documented, printed, lacking in (
         (["a", "...", "d"], ["a", "b", "c", "d"], None),
         (["a", "c"], ["a", "b", "c"], "c"),
         (["a"], ["a", "b"], "1 more lines: b"),
         (["...", "x"], ["a"], "x"),
     ):
-        assert missing(said, printed) == lacking
+        assert missing(documented, printed) == lacking
     assert appear_in_order(["a", "...", "c"], ["a", "b", "c"])
     assert not appear_in_order(["c", "a"], ["a", "b", "c"])
     assert not appear_in_order(["d"], ["a", "b", "c"])

@@ -54,8 +54,8 @@ def vector_in_words(deviation: float, unusual: float) -> str:
     """Say how far a token's vector lies from the median of all, and from where on that is unusual."""
     side = "above" if deviation >= 0 else "below"
     return (
-        f"its own vector lies {abs(deviation):.1f} median absolute deviations {side} the median of all "
-        f"tokens; unusual from {unusual:g} above"
+        f"{abs(deviation):.1f} median absolute deviations {side} the median of all token vectors; unusual "
+        f"from {unusual:g} above"
     )
 
 
