@@ -373,16 +373,18 @@ def _draw_curve(trial: Trial, token: str, u: float | None) -> go.Figure:
             hovertemplate="benign tokens<br>%{customdata} copies: %{y:.3f}<extra></extra>",
         )
     sizes = [11 if count == trial.copies else 6 for count in counts]
-    figure.add_scatter(
-        x=positions,
-        y=np.round(trial.curves[0], 5).tolist(),
-        customdata=counts,
-        mode="lines+markers",
-        line={"color": fig.STICKY, "width": 2.5},
-        marker={"size": sizes, "symbol": "diamond"},
-        name=fig.label(token),
-        hovertemplate=f"{fig.label(token)}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
-    )
+    curve: dict[str, Any] = {
+        "type": "scatter",
+        "x": positions,
+        "y": np.round(trial.curves[0], 5).tolist(),
+        "customdata": counts,
+        "mode": "lines+markers",
+        "line": {"color": fig.STICKY, "width": 2.5},
+        "marker": {"size": sizes, "symbol": "diamond"},
+        "name": fig.label(token),
+        "hovertemplate": f"{fig.label(token)}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
+    }
+    figure.add_trace(curve)
     if u is not None:
         figure.add_hline(y=u, line=fig.DOTTED_LINE, annotation={"text": "u", "showarrow": False})
     figure.add_vline(x=positions[counts.index(trial.copies)], line=fig.THIN_LINE)
@@ -454,17 +456,17 @@ def _draw_heatmap(trial: Trial, off_diagonals: Sequence[Matrix], token: str, ben
     ]
     plot = fig.new_panels(titles[: len(trial.heat)], 410, 0.03, same_scale=True)
     for panel, matrix in enumerate(trial.heat, start=1):
-        plot.add_heatmap(
-            z=np.round(matrix, 3).tolist(),
-            x=trial.names,
-            y=trial.names,
-            coloraxis="coloraxis",
-            texttemplate="%{z:.2f}",
-            textfont={"size": 11},
-            hovertemplate="copies in %{y}, compared with %{x}: %{z:.3f}<extra></extra>",
-            row=1,
-            col=panel,
-        )
+        heatmap: dict[str, Any] = {
+            "type": "heatmap",
+            "z": np.round(matrix, 3).tolist(),
+            "x": trial.names,
+            "y": trial.names,
+            "coloraxis": "coloraxis",
+            "texttemplate": "%{z:.2f}",
+            "textfont": {"size": 11},
+            "hovertemplate": "copies in %{y}, compared with %{x}: %{z:.3f}<extra></extra>",
+        }
+        plot.add_trace(heatmap, row=1, col=panel)
     plot.update_yaxes(autorange="reversed", showgrid=False)
     plot.update_xaxes(showgrid=False)
     plot.update_yaxes(title_text="sentence with the copies", col=1)

@@ -149,6 +149,29 @@ _MOST_TOKENS = 30
 _SHAPES = ("diamond", "circle", "square", "triangle-up", "x", "star", "cross", "triangle-down")
 
 
+_READ_WORST = (
+    "One row per run, in the order that they were passed in. Marks are filled if the run calls the token "
+    "sticky; the line through a mark is its interval. The bar goes from the median token to the 99th "
+    "percentile: one token in a hundred lies beyond it. Dotted: the threshold of the rule."
+)
+_READ_TOKENS = (
+    "One row per token that any run calls sticky; one mark per run, filled if that run calls the token "
+    "sticky. Both scales are those of each model's own ordinary tokens and similarities, so models can be "
+    "compared. Runs of a method without these measures appear in the table only."
+)
+_WORST_HEADINGS = (
+    "measure",
+    "run",
+    "token",
+    "verdict",
+    "value",
+    "low",
+    "high",
+    "median token",
+    "99th percentile",
+)
+
+
 @dataclass(frozen=True)
 class _WorstOfRun:
     """A run's token with the largest value of a measure."""
@@ -185,13 +208,8 @@ def worst_by_run(comparison: Comparison) -> ReportFigure:
         "The worst tokens of each run",
         figure,
         f"{'; '.join(descriptions)}.",
-        "One row per run, in the order that they were passed in. Marks are filled if the run calls the token "
-        "sticky; the line through a mark is its interval. The bar goes from the median token to the 99th "
-        "percentile: one token in a hundred lies beyond it. Dotted: the threshold of the rule.",
-        DataTable(
-            ("measure", "run", "token", "verdict", "value", "low", "high", "median token", "99th percentile"),
-            rows,
-        ),
+        _READ_WORST,
+        DataTable(_WORST_HEADINGS, rows),
         narrow,
     )
 
@@ -256,21 +274,22 @@ def _draw_worst(names: Sequence[str], worst: Mapping[Column, Sequence[_WorstOfRu
 
 def _draw_bulk(figure: go.Figure, entries: Sequence[_WorstOfRun], panel: int) -> None:
     """Draw bars from the median token to the 99th percentile."""
-    figure.add_bar(
-        y=[fig.label(entry.name) for entry in entries],
-        x=[round(entry.quantiles.high - entry.quantiles.median, 4) for entry in entries],
-        base=[round(entry.quantiles.median, 4) for entry in entries],
-        orientation="h",
-        width=0.34,
-        marker={"color": fig.ORDINARY, "opacity": 0.4},
-        name="median to 99th percentile",
-        legendgroup="bulk",
-        showlegend=panel == 1,
-        customdata=[list(entry.quantiles) for entry in entries],
-        hovertemplate="median %{customdata[0]:.2f}, 99th percentile %{customdata[1]:.2f}<extra>%{y}</extra>",
-        row=1,
-        col=panel,
-    )
+    bars: dict[str, Any] = {
+        "type": "bar",
+        "y": [fig.label(entry.name) for entry in entries],
+        "x": [round(entry.quantiles.high - entry.quantiles.median, 4) for entry in entries],
+        "base": [round(entry.quantiles.median, 4) for entry in entries],
+        "orientation": "h",
+        "width": 0.34,
+        "marker": {"color": fig.ORDINARY, "opacity": 0.4},
+        "name": "median to 99th percentile",
+        "legendgroup": "bulk",
+        "showlegend": panel == 1,
+        "customdata": [list(entry.quantiles) for entry in entries],
+        "hovertemplate": "median %{customdata[0]:.2f}, 99th percentile %{customdata[1]:.2f}"
+        "<extra>%{y}</extra>",
+    }
+    figure.add_trace(bars, row=1, col=panel)
 
 
 def _arm(start: float | None, end: float | None) -> float | None:
@@ -284,27 +303,27 @@ def _draw_marks(figure: go.Figure, entries: Sequence[_WorstOfRun], measure: Colu
     symbols = ["diamond" if entry.worst.verdict == "sticky" else "diamond-open" for entry in entries]
     # A token is written on the side of its mark that has more room.
     sides = ["top left" if entry.worst.value > largest / 2 else "top right" for entry in entries]
-    figure.add_scatter(
-        y=[fig.label(entry.name) for entry in entries],
-        x=[round(entry.worst.value, 4) for entry in entries],
-        error_x={
+    marks: dict[str, Any] = {
+        "type": "scatter",
+        "y": [fig.label(entry.name) for entry in entries],
+        "x": [round(entry.worst.value, 4) for entry in entries],
+        "error_x": {
             "type": "data",
             "symmetric": False,
             "array": [_arm(entry.worst.value, entry.worst.high) for entry in entries],
             "arrayminus": [_arm(entry.worst.low, entry.worst.value) for entry in entries],
         },
-        mode="markers+text",
-        text=[fig.legend_label(entry.worst.token) for entry in entries],
-        textposition=sides,
-        cliponaxis=False,
-        marker={"color": fig.STICKY, "size": 11, "symbol": symbols},
-        name="worst token (filled: sticky)",
-        legendgroup="worst",
-        showlegend=panel == 1,
-        hovertemplate=f"%{{text}}: %{{x:{fig.number_format(measure)}}}<extra>%{{y}}</extra>",
-        row=1,
-        col=panel,
-    )
+        "mode": "markers+text",
+        "text": [fig.legend_label(entry.worst.token) for entry in entries],
+        "textposition": sides,
+        "cliponaxis": False,
+        "marker": {"color": fig.STICKY, "size": 11, "symbol": symbols},
+        "name": "worst token (filled: sticky)",
+        "legendgroup": "worst",
+        "showlegend": panel == 1,
+        "hovertemplate": f"%{{text}}: %{{x:{fig.number_format(measure)}}}<extra>%{{y}}</extra>",
+    }
+    figure.add_trace(marks, row=1, col=panel)
 
 
 def tokens_by_run(comparison: Comparison) -> ReportFigure:
@@ -323,9 +342,7 @@ def tokens_by_run(comparison: Comparison) -> ReportFigure:
         "Sticky tokens, run by run",
         figure,
         f"{len(tokens)} tokens are sticky in at least one run; {shared} in all of them.",
-        "One row per token that any run calls sticky; one mark per run, filled if that run calls the "
-        "token sticky. Both scales are those of each model's own ordinary tokens and similarities, so models "
-        "can be compared. Runs of a method without these measures appear in the table only.",
+        _READ_TOKENS,
         _table_of_tokens(comparison),
         narrow,
     )
@@ -400,20 +417,20 @@ def _draw_tokens_of_run(
         symbols.append(shape if in_run.verdict == "sticky" else f"{shape}-open")
     if not rows:
         return
-    figure.add_scatter(
-        x=values,
-        y=rows,
-        mode="markers",
-        customdata=hover_texts,
-        hovertemplate=f"%{{customdata[0]}}: %{{x:{fig.number_format(measure)}}}, "
+    marks: dict[str, Any] = {
+        "type": "scatter",
+        "x": values,
+        "y": rows,
+        "mode": "markers",
+        "customdata": hover_texts,
+        "hovertemplate": f"%{{customdata[0]}}: %{{x:{fig.number_format(measure)}}}, "
         f"%{{customdata[1]}}<extra>{fig.label(name)}</extra>",
-        marker={"color": fig.SERIES[run % len(fig.SERIES)], "symbol": symbols, "size": 10},
-        name=fig.label(_without_middle(visible(name))),
-        legendgroup=str(run),
-        showlegend=panel == 1,
-        row=1,
-        col=panel,
-    )
+        "marker": {"color": fig.SERIES[run % len(fig.SERIES)], "symbol": symbols, "size": 10},
+        "name": fig.label(_without_middle(visible(name))),
+        "legendgroup": str(run),
+        "showlegend": panel == 1,
+    }
+    figure.add_trace(marks, row=1, col=panel)
 
 
 def _without_middle(name: str) -> str:

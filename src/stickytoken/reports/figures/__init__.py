@@ -282,27 +282,27 @@ def draw_ordinary(
         options: of the mean line, such as its name in the legend.
     """
     row = None if column is None else 1
-    figure.add_scatter(
-        x=[*positions, *reversed(positions)],
-        y=[*band.high, *reversed(band.low)],
-        mode="lines",
-        fill="toself",
-        fillcolor=CONTROL_BAND,
-        line={"width": 0},
-        hoverinfo="skip",
-        showlegend=False,
-        row=row,
-        col=column,
-    )
-    figure.add_scatter(
-        x=positions,
-        y=band.mean,
-        mode="lines",
-        line={"color": CONTROL, "width": 2.5, "dash": "dash"},
-        row=row,
-        col=column,
+    area: dict[str, Any] = {
+        "type": "scatter",
+        "x": [*positions, *reversed(positions)],
+        "y": [*band.high, *reversed(band.low)],
+        "mode": "lines",
+        "fill": "toself",
+        "fillcolor": CONTROL_BAND,
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+    figure.add_trace(area, row=row, col=column)
+    mean_line: dict[str, Any] = {
+        "type": "scatter",
+        "x": positions,
+        "y": band.mean,
+        "mode": "lines",
+        "line": {"color": CONTROL, "width": 2.5, "dash": "dash"},
         **options,
-    )
+    }
+    figure.add_trace(mean_line, row=row, col=column)
 
 
 def stacked(figure: go.Figure, panels: int, height: int) -> dict[str, Any]:

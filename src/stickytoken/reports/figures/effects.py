@@ -84,16 +84,18 @@ def costs(effects: Rows, measured: str = "sticky", suffix: str = "", settings: s
         name = _name_of(kind, measured)
         defined = [position for position, row in enumerate(effects) if row[drop] is not None]
         rows = [effects[position] for position in defined]
-        figure.add_scatter(
-            x=[round(row[drop], 5) for row in rows],
-            y=[position + look.offset for position in defined],
-            customdata=[tasks[position] for position in defined],
-            error_x=_arms(rows, drop),
-            mode="markers",
-            marker={"color": look.color, "symbol": look.symbol, "size": 12},
-            name=f"{name} tokens, mean",
-            hovertemplate=f"%{{customdata}}<br>{name}: %{{x:.4f}} lost<extra></extra>",
-        )
+        marks: dict[str, Any] = {
+            "type": "scatter",
+            "x": [round(row[drop], 5) for row in rows],
+            "y": [position + look.offset for position in defined],
+            "customdata": [tasks[position] for position in defined],
+            "error_x": _arms(rows, drop),
+            "mode": "markers",
+            "marker": {"color": look.color, "symbol": look.symbol, "size": 12},
+            "name": f"{name} tokens, mean",
+            "hovertemplate": f"%{{customdata}}<br>{name}: %{{x:.4f}} lost<extra></extra>",
+        }
+        figure.add_trace(marks)
     _finish(figure)
     figure.update_xaxes(title_text="how much of the score is lost (clean minus edited)")
     figure.update_yaxes(tickvals=list(range(len(effects))), ticktext=tasks, autorange="reversed")
@@ -176,19 +178,19 @@ def _draw_token_costs(
         in_panel = [row for row in rows if (row["task"], row["metric"]) == panel]
         for kind, look in _LOOKS.items():
             of_kind = [row for row in in_panel if _look_of(row) == kind]
-            plot.add_scatter(
-                x=[round(row["drop"], 5) for row in of_kind],
-                y=[_condition_name(row) for row in of_kind],
-                error_x=_arms(of_kind, "drop"),
-                mode="markers",
-                marker={"color": look.color, "symbol": look.symbol, "size": 9},
-                name=f"{_name_of(kind, measured)} tokens",
-                legendgroup=kind,
-                showlegend=column == 1,
-                hovertemplate="%{y}: %{x:.4f} lost<extra></extra>",
-                row=1,
-                col=column,
-            )
+            marks: dict[str, Any] = {
+                "type": "scatter",
+                "x": [round(row["drop"], 5) for row in of_kind],
+                "y": [_condition_name(row) for row in of_kind],
+                "error_x": _arms(of_kind, "drop"),
+                "mode": "markers",
+                "marker": {"color": look.color, "symbol": look.symbol, "size": 9},
+                "name": f"{_name_of(kind, measured)} tokens",
+                "legendgroup": kind,
+                "showlegend": column == 1,
+                "hovertemplate": "%{y}: %{x:.4f} lost<extra></extra>",
+            }
+            plot.add_trace(marks, row=1, col=column)
     _finish(plot)
     plot.update_xaxes(title_text="score lost")
     plot.update_yaxes(categoryorder="array", categoryarray=names[::-1], dtick=1)
@@ -264,34 +266,38 @@ def _draw_tokens_hits(figure: go.Figure, curves: Rows, measured: str) -> None:
     for token in tokens:
         rows = [row for row in of_measured if row["token"] == token]
         copies = [row["copies"] for row in rows]
-        figure.add_scatter(
-            x=fig.spread_out(copies),
-            y=[round(row["hits"], 4) for row in rows],
-            customdata=copies,
-            hovertemplate=f"{fig.label(token)}<br>%{{customdata}} copies: %{{y:.2f}}<extra></extra>",
-            mode="lines",
-            name=f"each {measured} token",
-            legendgroup="each",
-            showlegend=token == tokens[0],
-            opacity=0.6,
-            line={"color": fig.STICKY, "width": 1.2},
-        )
+        line: dict[str, Any] = {
+            "type": "scatter",
+            "x": fig.spread_out(copies),
+            "y": [round(row["hits"], 4) for row in rows],
+            "customdata": copies,
+            "hovertemplate": f"{fig.label(token)}<br>%{{customdata}} copies: %{{y:.2f}}<extra></extra>",
+            "mode": "lines",
+            "name": f"each {measured} token",
+            "legendgroup": "each",
+            "showlegend": token == tokens[0],
+            "opacity": 0.6,
+            "line": {"color": fig.STICKY, "width": 1.2},
+        }
+        figure.add_trace(line)
 
 
 def _draw_mean_hits(figure: go.Figure, summary: Rows, measured: str) -> None:
     """Draw the means of the measured and of the benign tokens."""
     copies = [row["copies"] for row in summary]
     for kind, look in _LOOKS.items():
-        figure.add_scatter(
-            x=fig.spread_out(copies),
-            y=[round(row[f"hits_{kind}"], 4) for row in summary],
-            customdata=copies,
-            hovertemplate=f"{kind}<br>%{{customdata}} copies: %{{y:.2f}}<extra></extra>",
-            mode="lines+markers",
-            name=f"{_name_of(kind, measured)} tokens, mean",
-            line={"color": look.color, "width": 3, "dash": look.dash},
-            marker={"symbol": look.symbol, "size": 9},
-        )
+        line: dict[str, Any] = {
+            "type": "scatter",
+            "x": fig.spread_out(copies),
+            "y": [round(row[f"hits_{kind}"], 4) for row in summary],
+            "customdata": copies,
+            "hovertemplate": f"{kind}<br>%{{customdata}} copies: %{{y:.2f}}<extra></extra>",
+            "mode": "lines+markers",
+            "name": f"{_name_of(kind, measured)} tokens, mean",
+            "line": {"color": look.color, "width": 3, "dash": look.dash},
+            "marker": {"symbol": look.symbol, "size": 9},
+        }
+        figure.add_trace(line)
 
 
 def _intrusion_in_words(summary: Rows, measured: str) -> str:
@@ -404,28 +410,30 @@ def _draw_before_and_after(plot: go.Figure, rows: Rows, measure: Column, panel: 
     """Draw a measure of repaired tokens: a line from before to after, and a mark at both ends."""
     cell = {"row": 1, "col": panel}
     for position, row in enumerate(rows):
-        plot.add_scatter(
-            x=[row[f"{measure.key}_before"], row[f"{measure.key}_after"]],
-            y=[position, position],
-            mode="lines",
-            line={"color": fig.ORDINARY, "width": 1.5},
-            hoverinfo="skip",
-            showlegend=False,
-            **cell,
-        )
+        line: dict[str, Any] = {
+            "type": "scatter",
+            "x": [row[f"{measure.key}_before"], row[f"{measure.key}_after"]],
+            "y": [position, position],
+            "mode": "lines",
+            "line": {"color": fig.ORDINARY, "width": 1.5},
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
+        plot.add_trace(line, **cell)
     for name, side in _SIDES.items():
-        plot.add_scatter(
-            x=[row[f"{measure.key}_{name}"] for row in rows],
-            y=list(range(len(rows))),
-            customdata=[fig.label(row["token"]) for row in rows],
-            mode="markers",
-            marker={"color": side.color, "symbol": side.symbol, "size": 9},
-            name=name,
-            legendgroup=name,
-            showlegend=panel == 1,
-            hovertemplate=f"%{{customdata}}<br>{name}: %{{x:{fig.number_format(measure)}}}<extra></extra>",
-            **cell,
-        )
+        marks: dict[str, Any] = {
+            "type": "scatter",
+            "x": [row[f"{measure.key}_{name}"] for row in rows],
+            "y": list(range(len(rows))),
+            "customdata": [fig.label(row["token"]) for row in rows],
+            "mode": "markers",
+            "marker": {"color": side.color, "symbol": side.symbol, "size": 9},
+            "name": name,
+            "legendgroup": name,
+            "showlegend": panel == 1,
+            "hovertemplate": f"%{{customdata}}<br>{name}: %{{x:{fig.number_format(measure)}}}<extra></extra>",
+        }
+        plot.add_trace(marks, **cell)
     plot.update_xaxes(tickformat=fig.tick_format(measure), rangemode="tozero", zeroline=True, col=panel)
 
 
@@ -455,15 +463,17 @@ def repair_curves(
     colors = (fig.STICKY, fig.TOPICAL, fig.CONTROL)
     dashes = ("solid", "solid", "dash")
     for (name, line), color, dash in zip(lines.items(), colors, dashes, strict=False):
-        figure.add_scatter(
-            x=positions,
-            y=[round(value, 5) for value in line],
-            customdata=list(copies),
-            mode="lines+markers",
-            line={"color": color, "dash": dash, "width": 2.5},
-            name=name,
-            hovertemplate=f"{name}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
-        )
+        curve: dict[str, Any] = {
+            "type": "scatter",
+            "x": positions,
+            "y": [round(value, 5) for value in line],
+            "customdata": list(copies),
+            "mode": "lines+markers",
+            "line": {"color": color, "dash": dash, "width": 2.5},
+            "name": name,
+            "hovertemplate": f"{name}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
+        }
+        figure.add_trace(curve)
     ticks = [str(count) for count in copies]
     figure.update_xaxes(title_text="copies in a text", tickvals=positions, ticktext=ticks)
     figure.update_yaxes(title_text=words.axis, zeroline=False)

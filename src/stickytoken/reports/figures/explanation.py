@@ -176,21 +176,21 @@ def _draw_layers(figure: go.Figure, rows: Sequence[Row], token: str, panel: int)
     if has_intervals:
         arms = [row["high"] - row["value"] for row in rows]
         error_bars = {"type": "data", "array": arms, "thickness": 1.2, "width": 3}
-    figure.add_scatter(
-        x=layers,
-        y=[row["value"] for row in rows],
-        error_y=error_bars,
-        customdata=["outside" if row["outside"] else "inside" for row in rows],
-        mode="lines+markers",
-        line={"color": fig.STICKY, "width": 2.5},
-        marker={"size": 9, "symbol": _symbols(rows)},
-        name=f"{fig.legend_label(token)} (filled: outside)",
-        legendgroup="token",
-        showlegend=panel == 1,
-        hovertemplate=f"{fig.label(token)}<br>layer %{{x}}: %{{y:.4f}}, %{{customdata}}<extra></extra>",
-        row=1,
-        col=panel,
-    )
+    line: dict[str, Any] = {
+        "type": "scatter",
+        "x": layers,
+        "y": [row["value"] for row in rows],
+        "error_y": error_bars,
+        "customdata": ["outside" if row["outside"] else "inside" for row in rows],
+        "mode": "lines+markers",
+        "line": {"color": fig.STICKY, "width": 2.5},
+        "marker": {"size": 9, "symbol": _symbols(rows)},
+        "name": f"{fig.legend_label(token)} (filled: outside)",
+        "legendgroup": "token",
+        "showlegend": panel == 1,
+        "hovertemplate": f"{fig.label(token)}<br>layer %{{x}}: %{{y:.4f}}, %{{customdata}}<extra></extra>",
+    }
+    figure.add_trace(line, row=1, col=panel)
 
 
 def _symbols(rows: Sequence[Row]) -> list[str]:
@@ -272,18 +272,20 @@ def _draw_heads(single_heads: pl.DataFrame) -> go.Figure:
         details.append([_head_details(cell) for cell in cells])
         dots.append(["●" if cell and cell["outside"] else "" for cell in cells])
     figure = fig.new_figure(height=170 + 26 * len(layers))
-    figure.add_heatmap(
-        x=list(range(head_count)),
-        y=layers,
-        z=deviations,
-        customdata=details,
-        text=dots,
-        texttemplate="%{text}",
-        textfont={"size": 9, "color": "#1d2430"},
-        hovertemplate="layer %{y}, head %{x}: %{z:.1f} SD<br>share %{customdata[0]:.3f}, benign "
+    heatmap: dict[str, Any] = {
+        "type": "heatmap",
+        "x": list(range(head_count)),
+        "y": layers,
+        "z": deviations,
+        "customdata": details,
+        "text": dots,
+        "texttemplate": "%{text}",
+        "textfont": {"size": 9, "color": "#1d2430"},
+        "hovertemplate": "layer %{y}, head %{x}: %{z:.1f} SD<br>share %{customdata[0]:.3f}, benign "
         "%{customdata[1]:.3f}<br>Wasserstein distance %{customdata[2]:.3f}<extra></extra>",
         **fig.diverging(_DEEPEST_DEVIATION, "SD from benign"),
-    )
+    }
+    figure.add_trace(heatmap)
     figure.update_xaxes(title_text="head", dtick=1 if head_count <= 16 else 4, showgrid=False)
     figure.update_yaxes(title_text="layer", autorange="reversed", dtick=1 if len(layers) <= 12 else 4)
     return figure
@@ -319,17 +321,19 @@ def _draw_pooling(rows: Sequence[Row], token: str) -> go.Figure:
     """Draw a row for each measure: the benign interval as a bar, the benign mean and the token as marks."""
     figure = fig.new_figure(height=150 + 56 * len(rows))
     titles = [row["measure"] for row in rows]
-    figure.add_bar(
-        y=titles,
-        x=[row["benign_high"] - row["benign_low"] for row in rows],
-        base=[row["benign_low"] for row in rows],
-        orientation="h",
-        width=0.42,
-        marker={"color": fig.CONTROL, "opacity": 0.35},
-        name="benign interval",
-        customdata=[[row["benign_low"], row["benign_high"]] for row in rows],
-        hovertemplate="%{y}<br>benign %{customdata[0]:.4f} to %{customdata[1]:.4f}<extra></extra>",
-    )
+    intervals: dict[str, Any] = {
+        "type": "bar",
+        "y": titles,
+        "x": [row["benign_high"] - row["benign_low"] for row in rows],
+        "base": [row["benign_low"] for row in rows],
+        "orientation": "h",
+        "width": 0.42,
+        "marker": {"color": fig.CONTROL, "opacity": 0.35},
+        "name": "benign interval",
+        "customdata": [[row["benign_low"], row["benign_high"]] for row in rows],
+        "hovertemplate": "%{y}<br>benign %{customdata[0]:.4f} to %{customdata[1]:.4f}<extra></extra>",
+    }
+    figure.add_trace(intervals)
     figure.add_scatter(
         y=titles,
         x=[row["benign_mean"] for row in rows],
@@ -339,15 +343,17 @@ def _draw_pooling(rows: Sequence[Row], token: str) -> go.Figure:
         hovertemplate="%{y}<br>benign mean %{x:.4f}<extra></extra>",
     )
     arms = [None if row["high"] is None else row["high"] - row["value"] for row in rows]
-    figure.add_scatter(
-        y=titles,
-        x=[row["value"] for row in rows],
-        error_x={"type": "data", "array": arms},
-        mode="markers",
-        marker={"color": fig.STICKY, "size": 12, "symbol": _symbols(rows)},
-        name=f"{fig.legend_label(token)} (filled: outside)",
-        hovertemplate=f"%{{y}}<br>{fig.label(token)}: %{{x:.4f}}<extra></extra>",
-    )
+    marks: dict[str, Any] = {
+        "type": "scatter",
+        "y": titles,
+        "x": [row["value"] for row in rows],
+        "error_x": {"type": "data", "array": arms},
+        "mode": "markers",
+        "marker": {"color": fig.STICKY, "size": 12, "symbol": _symbols(rows)},
+        "name": f"{fig.legend_label(token)} (filled: outside)",
+        "hovertemplate": f"%{{y}}<br>{fig.label(token)}: %{{x:.4f}}<extra></extra>",
+    }
+    figure.add_trace(marks)
     figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.update_layout(hovermode="closest", legend={"y": -0.16, "yanchor": "top"})
     return figure
@@ -417,27 +423,31 @@ def _draw_embedding(rows: Sequence[Row], token: str) -> go.Figure:
     for title in titles:
         line_titles += [title, title, title]
         line_ends += [0, 100, None]  # None separates the lines
-    figure.add_scatter(
-        y=line_titles,
-        x=line_ends,
-        mode="lines",
-        line={"color": fig.ORDINARY, "width": 4},
-        opacity=0.35,
-        hoverinfo="skip",
-        showlegend=False,
-    )
-    figure.add_scatter(
-        y=titles,
-        x=[100 * row["share_below"] for row in rows],
-        customdata=[[row["value"], row["benign_mean"]] for row in rows],
-        mode="markers",
-        marker={"color": fig.STICKY, "size": 13, "symbol": _symbols(rows)},
-        name=f"{fig.legend_label(token)}<br>(filled: outside the benign interval)",
-        showlegend=True,
-        cliponaxis=False,
-        hovertemplate="%{y}: %{customdata[0]:.4f}, benign %{customdata[1]:.4f}<br>%{x:.1f}% of the "
+    lines: dict[str, Any] = {
+        "type": "scatter",
+        "y": line_titles,
+        "x": line_ends,
+        "mode": "lines",
+        "line": {"color": fig.ORDINARY, "width": 4},
+        "opacity": 0.35,
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+    figure.add_trace(lines)
+    marks: dict[str, Any] = {
+        "type": "scatter",
+        "y": titles,
+        "x": [100 * row["share_below"] for row in rows],
+        "customdata": [[row["value"], row["benign_mean"]] for row in rows],
+        "mode": "markers",
+        "marker": {"color": fig.STICKY, "size": 13, "symbol": _symbols(rows)},
+        "name": f"{fig.legend_label(token)}<br>(filled: outside the benign interval)",
+        "showlegend": True,
+        "cliponaxis": False,
+        "hovertemplate": "%{y}: %{customdata[0]:.4f}, benign %{customdata[1]:.4f}<br>%{x:.1f}% of the "
         "vocabulary is below<extra></extra>",
-    )
+    }
+    figure.add_trace(marks)
     figure.update_xaxes(title_text="% of the available tokens below", range=[-2, 102])
     figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.update_layout(hovermode="closest")

@@ -128,19 +128,19 @@ def mean_shift(curves: list[Curve], controls: list[Curve], who: str) -> ReportFi
         for panel, side in enumerate(SIDES, start=1):
             if side not in shifts:
                 continue
-            figure.add_scatter(
-                x=fig.spread_out(copies),
-                y=shifts[side],
-                customdata=copies,
-                mode="lines+markers",
-                line={"color": color, "dash": dash, "width": 2.5},
-                name=group,
-                legendgroup=group,
-                showlegend=panel == 1,
-                hovertemplate=f"{group}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
-                row=1,
-                col=panel,
-            )
+            line: dict[str, Any] = {
+                "type": "scatter",
+                "x": fig.spread_out(copies),
+                "y": shifts[side],
+                "customdata": copies,
+                "mode": "lines+markers",
+                "line": {"color": color, "dash": dash, "width": 2.5},
+                "name": group,
+                "legendgroup": group,
+                "showlegend": panel == 1,
+                "hovertemplate": f"{group}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
+            }
+            figure.add_trace(line, row=1, col=panel)
             rows.append((group, side, *shifts[side]))
             sentences.append(_shift_in_words(group, side, copies, shifts[side]))
     figure.add_hline(y=0, line=fig.THIN_LINE)

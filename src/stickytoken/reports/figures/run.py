@@ -50,15 +50,17 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
     counts, edges = bins(measured[column.key].to_numpy())
     ends = [[_exact(column, start), _exact(column, end)] for start, end in pairwise(edges.tolist())]
     figure = fig.new_figure()
-    figure.add_bar(
-        x=((edges[:-1] + edges[1:]) / 2).round(6).tolist(),
-        y=[int(count) or None for count in counts],
-        width=float(edges[1] - edges[0]) * 0.96,
-        marker={"color": fig.ORDINARY, "line": {"width": 0}, "opacity": 0.65},
-        customdata=ends,
-        hovertemplate="%{y:,} tokens from %{customdata[0]} to %{customdata[1]}<extra></extra>",
-        name="tokens",
-    )
+    bars: dict[str, Any] = {
+        "type": "bar",
+        "x": ((edges[:-1] + edges[1:]) / 2).round(6).tolist(),
+        "y": [int(count) or None for count in counts],
+        "width": float(edges[1] - edges[0]) * 0.96,
+        "marker": {"color": fig.ORDINARY, "line": {"width": 0}, "opacity": 0.65},
+        "customdata": ends,
+        "hovertemplate": "%{y:,} tokens from %{customdata[0]} to %{customdata[1]}<extra></extra>",
+        "name": "tokens",
+    }
+    figure.add_trace(bars)
     for verdict in ("topical", "sticky"):
         flagged = measured.filter(verdict=verdict).sort(column.key, descending=True)
         values = f": %{{x:{fig.number_format(column)}}}"
@@ -162,18 +164,20 @@ def _mark(
         return
     names = [fig.label(token) for token in flagged["token"]]
     has_names = verdict == "sticky" and len(names) <= _MOST_NAMED
-    figure.add_scatter(
-        x=x.to_list(),
-        y=list(y),
-        customdata=names,
-        text=names if has_names else None,
-        textposition="top center",
-        mode="markers+text" if has_names else "markers",
-        marker={"color": fig.COLORS[verdict], "symbol": fig.SYMBOLS[verdict], "size": 11},
-        hovertemplate=f"%{{customdata}}{values}<extra>{verdict}</extra>",
-        cliponaxis=False,
-        name=f"{verdict} ({len(names)})",
-    )
+    marks: dict[str, Any] = {
+        "type": "scatter",
+        "x": x.to_list(),
+        "y": list(y),
+        "customdata": names,
+        "text": names if has_names else None,
+        "textposition": "top center",
+        "mode": "markers+text" if has_names else "markers",
+        "marker": {"color": fig.COLORS[verdict], "symbol": fig.SYMBOLS[verdict], "size": 11},
+        "hovertemplate": f"%{{customdata}}{values}<extra>{verdict}</extra>",
+        "cliponaxis": False,
+        "name": f"{verdict} ({len(names)})",
+    }
+    figure.add_trace(marks)
 
 
 # Other tokens in a cloud: enough to show its shape, few enough for a phone.
@@ -209,15 +213,17 @@ def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
         others = others[np.sort(generator.choice(other_count, size=_DRAWN_POINTS, replace=False))]
     values = f"<br>%{{x:{fig.number_format(described.x)}}}, %{{y:{fig.number_format(described.y)}}}"
     figure = fig.new_figure(height=430)
-    figure.add_scatter(
-        x=others[x].round(4).to_list(),
-        y=others[y].round(4).to_list(),
-        customdata=[fig.label(token) for token in others["token"]],
-        mode="markers",
-        marker={"color": fig.ORDINARY, "size": 4, "opacity": 0.45},
-        hovertemplate=f"%{{customdata}}{values}<extra></extra>",
-        name=f"other tokens ({len(others):,} of {other_count:,} drawn)",
-    )
+    cloud: dict[str, Any] = {
+        "type": "scatter",
+        "x": others[x].round(4).to_list(),
+        "y": others[y].round(4).to_list(),
+        "customdata": [fig.label(token) for token in others["token"]],
+        "mode": "markers",
+        "marker": {"color": fig.ORDINARY, "size": 4, "opacity": 0.45},
+        "hovertemplate": f"%{{customdata}}{values}<extra></extra>",
+        "name": f"other tokens ({len(others):,} of {other_count:,} drawn)",
+    }
+    figure.add_trace(cloud)
     for verdict in ("topical", "sticky"):
         flagged = measured.filter(verdict=verdict)
         _mark(figure, flagged, verdict, flagged[x].round(4), flagged[y].round(4), values)
@@ -270,6 +276,12 @@ def _scatter_table(measured: pl.DataFrame, described: Scatter) -> DataTable:
 
 # Tokens with a line of their own; more lines cannot be told apart.
 _DRAWN_CURVES = 6
+_READ_CURVES = (
+    "Copies of a token are appended to a text. Unrelated pairs lie below the model's mean similarity u "
+    "(dotted): a sticky token raises these more than ordinary tokens do (green, dashed; the band is their "
+    "range). Related pairs lie above u: a few copies may raise these as well; many copies of any token lower "
+    "them, because less and less of the text is left in the vector."
+)
 # Pairs below and above the mean similarity.
 SIDES = ("below", "above")
 Curve = dict[str, Any]
@@ -302,10 +314,7 @@ def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> Repo
         "Symptom curves",
         plot,
         _curves_in_words(curves, ordinary, u),
-        "Copies of a token are appended to a text. Unrelated pairs lie below the model's mean similarity "
-        "u (dotted): a sticky token raises these more than ordinary tokens do (green, dashed; the band "
-        "is their range). Related pairs lie above u: a few copies may raise these as well; many copies "
-        "of any token lower them, because less and less of the text is left in the vector.",
+        _READ_CURVES,
         table,
         narrow,
     )
@@ -410,20 +419,20 @@ def _draw_curve(figure: go.Figure, curve: Curve, side: str, position: int, panel
     """Draw the curve of a token on one side of the mean similarity, with gaps where it has no value."""
     name = fig.label(curve["token"])
     is_sticky = curve["verdict"] in (None, "sticky")
-    figure.add_scatter(
-        x=fig.spread_out(curve["copies"]),
-        y=[None if value is None else round(value, 5) for value in curve[side]],
-        customdata=curve["copies"],
-        mode="lines+markers",
-        line={"color": fig.SERIES[position], "width": 2.5, "dash": fig.DASHES[position]},
-        marker={"size": 7},
-        name=name if is_sticky else f"{name} ({curve['verdict']})",
-        legendgroup=str(position),
-        showlegend=panel == 1 or not curve["below"],
-        hovertemplate=f"{name}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
-        row=1,
-        col=panel,
-    )
+    line: dict[str, Any] = {
+        "type": "scatter",
+        "x": fig.spread_out(curve["copies"]),
+        "y": [None if value is None else round(value, 5) for value in curve[side]],
+        "customdata": curve["copies"],
+        "mode": "lines+markers",
+        "line": {"color": fig.SERIES[position], "width": 2.5, "dash": fig.DASHES[position]},
+        "marker": {"size": 7},
+        "name": name if is_sticky else f"{name} ({curve['verdict']})",
+        "legendgroup": str(position),
+        "showlegend": panel == 1 or not curve["below"],
+        "hovertemplate": f"{name}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
+    }
+    figure.add_trace(line, row=1, col=panel)
 
 
 # Scripts that have a bar of their own; the rarer ones share one.
@@ -431,6 +440,13 @@ _MOST_SCRIPTS = 7
 # Tokens with this many characters or more share a bar.
 _LONGEST = 10
 _DECILES = 10
+
+
+_READ_COMPOSITION = (
+    "Grey: all tokens that the run examined. Orange: the sticky ones. Where the orange bar is higher, the "
+    "group is over-represented among sticky tokens. Position is the rank of the token id: many tokenizers "
+    "put special and unused entries first or last, and frequent words before rare ones."
+)
 
 
 @dataclass(frozen=True)
@@ -505,9 +521,7 @@ def composition(tokens: pl.DataFrame) -> ReportFigure:
         "What the sticky tokens are",
         plot,
         " ".join(sentences),
-        "Grey: all tokens that the run examined. Orange: the sticky ones. Where the orange bar is higher, "
-        "the group is over-represented among sticky tokens. Position is the rank of the token id: many "
-        "tokenizers put special and unused entries first or last, and frequent words before rare ones.",
+        _READ_COMPOSITION,
         DataTable(("property", "group", "tokens", "sticky", "share sticky"), rows),
         fig.stacked(plot, len(parts), 1180),
     )
@@ -567,14 +581,15 @@ def _draw_shares(
     total = sum(counts)
     if total == 0:
         return
-    plot.add_bar(
-        x=groups,
-        y=[round(100 * count / total, 2) for count in counts],
-        customdata=counts,
-        name=f"{name} ({total:,})" if in_legend else name,
-        legendgroup=name,
-        showlegend=in_legend,
-        marker=marker,
-        hovertemplate=f"%{{x}}: %{{y:.1f}} % (%{{customdata:,}})<extra>{name}</extra>",
-        **cell,
-    )
+    bars: dict[str, Any] = {
+        "type": "bar",
+        "x": groups,
+        "y": [round(100 * count / total, 2) for count in counts],
+        "customdata": counts,
+        "name": f"{name} ({total:,})" if in_legend else name,
+        "legendgroup": name,
+        "showlegend": in_legend,
+        "marker": marker,
+        "hovertemplate": f"%{{x}}: %{{y:.1f}} % (%{{customdata:,}})<extra>{name}</extra>",
+    }
+    plot.add_trace(bars, **cell)
