@@ -44,6 +44,8 @@ def inspector_of(encoder: IdEncoder) -> Inspector:
 
 
 class AttributionMethod(StrEnum):
+    """How a similarity is divided among pairs of parts."""
+
     DELETION = "deletion"  # Shapley values: parts are deleted in random orders; needs no gradients
     JACOBIANS = "jacobians"  # integrated Jacobians, from a text of padding to the text
 
@@ -61,6 +63,7 @@ class Contributions:
 
     @property
     def error(self) -> float:
+        """Distance of the sum from the unit vector."""
         import numpy as np
 
         return float(np.linalg.norm(self.reference + self.parts.sum(axis=0) - self.vector))

@@ -41,39 +41,59 @@ _TRAVELLED = 0.8
 
 
 def whole_rule(points: int) -> Rule:
-    nodes, shares = np.polynomial.legendre.leggauss(points)
-    return (nodes + 1) / 2, shares / 2
+    """Return the Gauss-Legendre rule with so many points."""
+    nodes, weights = np.polynomial.legendre.leggauss(points)
+    return (nodes + 1) / 2, weights / 2
 
 
 def rule_along(travelled: Vector, points: int) -> Rule:
-    """Return a rule of panels, equal in a weighted sum of width and distance, so short where a path turns."""
-    panels = max(1, points // 4)
-    places = np.linspace(0, 1, len(travelled))
-    whole = float(travelled[-1])
+    """Return a rule of panels, each with a Gauss-Legendre rule of its own.
+
+    The panels are equal in a weighted sum of their width and of the distance that the vector travels in them,
+    so they are short where the path of the vector is long.
+
+    Args:
+        travelled: distance travelled up to evenly spaced places from 0 to 1.
+        points: number of points of all panels.
+    """
+    panel_count = max(1, points // 4)
+    even_places = np.linspace(0, 1, len(travelled))
+    distance = float(travelled[-1])
     # Products with a length so short would lose all their digits.
-    still = whole < np.finfo(float).tiny
-    held = places if still else (1 - _TRAVELLED) * places + _TRAVELLED * travelled / whole
-    edges = np.interp(np.linspace(0, 1, panels + 1), held, places)
-    sizes = np.full(panels, points // panels) + (np.arange(panels) < points % panels)
-    found, weights = [], []
+    stands_still = distance < np.finfo(float).tiny
+    if stands_still:
+        progress = even_places
+    else:
+        progress = (1 - _TRAVELLED) * even_places + _TRAVELLED * travelled / distance
+    edges = np.interp(np.linspace(0, 1, panel_count + 1), progress, even_places)
+    has_one_more = np.arange(panel_count) < points % panel_count
+    sizes = np.full(panel_count, points // panel_count) + has_one_more
+    nodes = []
+    weights = []
     for low, high, size in zip(edges[:-1], edges[1:], sizes, strict=True):
-        nodes, shares = whole_rule(int(size))
-        found.append(low + (high - low) * nodes)
-        weights.append((high - low) * shares)
-    return np.concatenate(found), np.concatenate(weights)
+        panel_nodes, panel_weights = whole_rule(int(size))
+        nodes.append(low + (high - low) * panel_nodes)
+        weights.append((high - low) * panel_weights)
+    return np.concatenate(nodes), np.concatenate(weights)
 
 
 # torch does not annotate its functions.
 _forward_mode: Any = torch.autograd.forward_ad
+# Tokens that are computed at a time.
 _TOKENS = 2048
-# An integral whose error exceeds this gets twice the points, repeatedly if needed.
-_MISSED = 0.01
+# Largest error of an integral, as a distance from a unit vector; a larger one gets twice the points,
+# repeatedly if needed.
+_MAX_ERROR = 0.01
 # Up to this many parts are integrated one by one to measure the error; more are integrated as their sum.
-_FEW = 3
+_FEW_PARTS = 3
+# A reference whose vector is shorter than this share of the text's has no direction.
+_MIN_REFERENCE_SHARE = 1e-3
 
 
 @dataclass(frozen=True)
 class _Path:
+    """The straight line from the embeddings of the reference to those of the text."""
+
     text: EmbeddedText
     reference: torch.Tensor
     length: float | None  # divisor of vectors where the reference has no direction
@@ -83,44 +103,64 @@ class _Path:
         return max(1, _TOKENS // len(self.reference))
 
     def at(self, places: Vector) -> torch.Tensor:
-        text, reference = self.text.rows, self.reference
+        """Return the embeddings at places from 0 to 1, shape (places, T, D)."""
+        text = self.text.rows
         along = torch.as_tensor(places, dtype=text.dtype, device=text.device)
-        return reference + along[:, None, None] * (text - reference)
+        return self.reference + along[:, None, None] * (text - self.reference)
 
     def travelled(self, points: int) -> Vector:
+        """Return how far the unit vector has travelled at evenly spaced places."""
         places = np.linspace(0, 1, points + 1)
-        parts = [places[begin : begin + self.batch] for begin in range(0, len(places), self.batch)]
-        vectors = torch.cat([self.text.vectors(self.at(part)).double() for part in parts])
+        vectors = torch.cat(
+            [
+                self.text.vectors(self.at(places[start : start + self.batch])).double()
+                for start in range(0, len(places), self.batch)
+            ]
+        )
         lengths = vectors.norm(dim=1, keepdim=True) if self.length is None else self.length
-        legs = (vectors / lengths).diff(dim=0).norm(dim=1).cpu().numpy()
-        return np.concatenate([[0.0], np.cumsum(legs)])
+        steps = (vectors / lengths).diff(dim=0).norm(dim=1).cpu().numpy()
+        return np.concatenate([[0.0], np.cumsum(steps)])
 
     def integrals(
         self, directions: torch.Tensor, rule: Rule, width: int, watch: Watch | None = None
     ) -> torch.Tensor:
+        """Integrate the derivatives of the unit vector in several directions, shape (directions, width).
+
+        Args:
+            directions: changes of the embeddings, shape (directions, T, D).
+            rule: points and weights.
+            width: components of a vector.
+            watch: called after every batch.
+        """
         places, weights = rule
-        points = [(node, part) for node in range(len(places)) for part in range(len(directions))]
         device = self.reference.device
+        pairs = np.indices((len(places), len(directions))).reshape(2, -1)  # every point in every direction
         total = torch.zeros((len(directions), width), dtype=torch.float64, device=device)
-        for begin in range(0, len(points), self.batch):
-            node, part = np.array(points[begin : begin + self.batch]).T
-            with _forward_mode.dual_level():
-                dual = _forward_mode.make_dual(self.at(places[node]), directions[torch.as_tensor(part)])
-                vector, tangent = _forward_mode.unpack_dual(self.text.vectors(dual))
-            vector = vector.double()
-            slope = torch.zeros_like(vector) if tangent is None else tangent.double()
-            if self.length is not None:
-                slope = slope / self.length
-            else:
-                # The derivative of v / |v| is the part of dv that is orthogonal to v, divided by |v|.
-                norms = vector.norm(dim=1, keepdim=True)
-                units = vector / norms
-                slope = (slope - units * (units * slope).sum(dim=1, keepdim=True)) / norms
-            weighted = slope * torch.as_tensor(weights[node], device=device)[:, None]
-            total.index_add_(0, torch.as_tensor(part, device=device), weighted)
+        pair_count = pairs.shape[1]
+        for start in range(0, pair_count, self.batch):
+            point, direction = pairs[:, start : start + self.batch]
+            slope = self._slope(self.at(places[point]), directions[torch.as_tensor(direction)])
+            weighted = slope * torch.as_tensor(weights[point], device=device)[:, None]
+            total.index_add_(0, torch.as_tensor(direction, device=device), weighted)
             if watch is not None:
-                watch(begin + len(node), len(points))
+                watch(start + len(point), pair_count)
         return total
+
+    def _slope(self, embeddings: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
+        """Return the derivative of the unit vector at embeddings, each in its own direction."""
+        with _forward_mode.dual_level():
+            dual = _forward_mode.make_dual(embeddings, directions)
+            vector, tangent = _forward_mode.unpack_dual(self.text.vectors(dual))
+        vector = vector.double()
+        slope: torch.Tensor = torch.zeros_like(vector) if tangent is None else tangent.double()
+        if self.length is not None:
+            return slope / self.length
+        # The derivative of v / |v| is the part of dv that is orthogonal to v, divided by |v|.
+        norms = vector.norm(dim=1, keepdim=True)
+        units = vector / norms
+        orthogonal = slope - units * (units * slope).sum(dim=1, keepdim=True)
+        unit_slope: torch.Tensor = orthogonal / norms
+        return unit_slope
 
 
 class JacobianIntegrator:
@@ -135,41 +175,48 @@ class JacobianIntegrator:
 
     def __init__(self, inspector: Inspector, *, most: int = 4) -> None:
         self._inspector = inspector
-        self._most = most
+        self._max_factor = most
 
     def contributions(
         self, content: Sequence[int], labels: Sequence[int], steps: int, watch: Watch | None = None
     ) -> Contributions:
+        """Return the contribution of every part of a text to its unit vector.
+
+        Args:
+            content: content ids of the text.
+            labels: part of each, numbered from 0 without gaps.
+            steps: points per integral; more are used where the integrand changes sharply.
+            watch: called after every batch.
+
+        Raises:
+            EncodingError: the text has no tokens or no usable vector.
+            ModelError: the model cannot be differentiated.
+        """
         name = self._inspector.encoder.name
         if not len(labels):
             raise EncodingError(f"{name}: the text to explain has no tokens")
         with self._inspector.differentiating():
             text = self._inspector.embedded(content)
             reference = torch.where(text.content[:, None] >= 0, text.filler, text.rows)
-            vector, without = text.vectors(torch.stack([text.rows, reference])).double()
+            vector, reference_vector = text.vectors(torch.stack([text.rows, reference])).double()
             length = float(vector.norm())
             if not np.isfinite(length) or length == 0:
                 raise EncodingError(f"{name}: the text to explain has no usable vector (zero or not finite)")
-            directed = float(without.norm()) > 1e-3 * length  # else the reference has no direction
-            path = _Path(text, reference, None if directed else length)
-            ends = (vector / length, without / without.norm() if directed else torch.zeros_like(without))
+            text_unit = vector / length
+            reference_length = reference_vector.norm()
+            if float(reference_length) > _MIN_REFERENCE_SHARE * length:
+                path = _Path(text, reference, None)
+                reference_unit = reference_vector / reference_length
+            else:
+                path = _Path(text, reference, length)
+                reference_unit = torch.zeros_like(reference_vector)
             # The direction of each part, nonzero only at its positions. Tokens around the text get the last
             # id's part, but their difference is zero.
-            members = torch.nn.functional.one_hot(torch.tensor(labels, device=reference.device)).to(reference)
+            label_tensor = torch.tensor(labels, device=reference.device)
+            members = torch.nn.functional.one_hot(label_tensor).to(reference)
             directions = members[text.content].T[:, :, None] * (text.rows - reference)
-            expected = ends[0] - ends[1]
-            few = len(directions) <= _FEW
-            tried = directions if few else directions.sum(dim=0, keepdim=True)
-            points, rule = steps, whole_rule(steps)
             try:
-                parts = path.integrals(tried, rule, len(expected))
-                # More points until the sum is exact.
-                while float((parts.sum(dim=0) - expected).norm()) > _MISSED and points < self._most * steps:
-                    points *= 2
-                    rule = rule_along(path.travelled(points), points)
-                    parts = path.integrals(tried, rule, len(expected))
-                if not few:
-                    parts = path.integrals(directions, rule, len(expected), watch)
+                parts = self._integrals(path, directions, text_unit - reference_unit, steps, watch)
             except NotImplementedError as error:
                 reason = " ".join(str(error).split())[:200]
                 raise ModelError(
@@ -179,4 +226,29 @@ class JacobianIntegrator:
             raise ModelError(
                 f"{name}: vectors between the reference and the text are not finite: use float32"
             )
-        return Contributions(*(as_numbers(each) for each in (*ends, parts)))
+        return Contributions(as_numbers(text_unit), as_numbers(reference_unit), as_numbers(parts))
+
+    def _integrals(
+        self,
+        path: _Path,
+        directions: torch.Tensor,
+        expected: torch.Tensor,
+        steps: int,
+        watch: Watch | None,
+    ) -> torch.Tensor:
+        """Integrate in every direction, with more points until the sum is right or the limit is reached."""
+        width = len(expected)
+        is_few = len(directions) <= _FEW_PARTS
+        tried_directions = directions if is_few else directions.sum(dim=0, keepdim=True)
+        points = steps
+        rule = whole_rule(points)
+        integrals = path.integrals(tried_directions, rule, width)
+        while _error(integrals, expected) > _MAX_ERROR and points < self._max_factor * steps:
+            points *= 2
+            rule = rule_along(path.travelled(points), points)
+            integrals = path.integrals(tried_directions, rule, width)
+        return integrals if is_few else path.integrals(directions, rule, width, watch)
+
+
+def _error(integrals: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((integrals.sum(dim=0) - expected).norm())

@@ -1,0 +1,42 @@
+"""Score an encoder on labelled data, choose the layers of a language model, and embed files of texts."""
+
+from stickytoken.data.tasks import find_task
+from stickytoken.evaluation._embedding import EmbeddedFile, embed_file, require_new_file, texts_of_file
+from stickytoken.evaluation._scores import (
+    Comparison,
+    Difference,
+    Score,
+    TaskMean,
+    average,
+    compare,
+    guess_note,
+)
+from stickytoken.evaluation._tuning import (
+    Tried,
+    Tuning,
+    layers_scored,
+    read_similarity,
+    tune,
+    tune_contrast,
+)
+
+__all__ = [
+    "Comparison",
+    "Difference",
+    "EmbeddedFile",
+    "Score",
+    "TaskMean",
+    "Tried",
+    "Tuning",
+    "average",
+    "compare",
+    "embed_file",
+    "find_task",
+    "guess_note",
+    "layers_scored",
+    "read_similarity",
+    "require_new_file",
+    "texts_of_file",
+    "tune",
+    "tune_contrast",
+]

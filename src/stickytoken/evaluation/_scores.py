@@ -1,0 +1,303 @@
+"""Score the ways of encoding that a model offers on tasks, and compare them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.data import tasks
+from stickytoken.data.metrics import Task
+from stickytoken.data.tasks import AnyTask, MtebTask
+from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.protocol import Encoder, require_words, similarity_of
+from stickytoken.errors import ModelError
+from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, prepare, resampled
+from stickytoken.insertion import Insertion
+from stickytoken.unit_vectors import Similarity
+from stickytoken.vocabulary import CandidateTokenizer
+
+# Bootstrap samples: enough for 95% intervals whose ends vary little.
+_RESAMPLES = 1000
+_CONFIDENCE = 0.95
+# Texts of each role that are encoded before the time is taken.
+_WARM_UP_TEXTS = 32
+
+_AS_IT_IS = "as it is"
+_PLAIN = "plain prompt"
+
+Texts: TypeAlias = Mapping[str, Sequence[str]]
+"""The texts of a task by role."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The scores of one way of encoding.
+
+    Attributes:
+        encoding: ``as it is``, ``plain prompt``, ``token prepending``, ``contrast`` or both of these,
+            separated by a comma.
+        start: First layer that is overwritten; None without token prepending.
+        exit: First later layer that is not overwritten.
+        layer: Layer that is read, from 1; None for a model without a prompt.
+        scores: Scores times 100 by metric; None where a metric is undefined.
+        seconds: Time taken.
+        contrast_layer: Layer whose attention contrast changes, from 0; None without it.
+        contrast_strength: Its factor; None for a rule without one.
+        contrast_rule: Its rule.
+    """
+
+    encoding: str
+    start: int | None
+    exit: int | None
+    layer: int | None
+    scores: dict[str, float | None]
+    seconds: float
+    contrast_layer: int | None = None
+    contrast_strength: float | None = None
+    contrast_rule: str | None = None
+
+    @property
+    def main_score(self) -> float | None:
+        """The score by the first metric."""
+        return next(iter(self.scores.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The main score of a way of encoding minus that of the first way, with a paired bootstrap interval.
+
+    Attributes:
+        encoding: As in `Score`.
+        layer: As in `Score`.
+        value: Difference of the scores times 100; None where one of them is undefined.
+        low: Low end of the 95% interval over pairs, queries or texts; None without one.
+        high: High end.
+    """
+
+    encoding: str
+    layer: int | None
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Scores of a task.
+
+    Attributes:
+        scores: One item per way of encoding; the first metric is the main one.
+        cut: Number of texts truncated to fit the model, the same for every way of encoding.
+        differences: One item per way of encoding but the first; none for a task of MTEB.
+        resamples: Main scores on all units, and on each bootstrap sample of them, of every way of encoding;
+            None for a task of MTEB.
+        similarity: How vectors are compared: as the model declares.
+    """
+
+    scores: list[Score] = field(default_factory=list)
+    cut: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    resamples: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
+    similarity: Similarity = Similarity.COSINE
+
+
+@dataclass(frozen=True)
+class _Encoding:
+    """A way of encoding: its name, and the encoder that does it."""
+
+    name: str
+    encoder: Encoder
+
+    def score(self, scores: Mapping[str, float], seconds: float) -> Score:
+        """Return a row of results; scores are fractions, and undefined ones are NaN."""
+        percentages = {metric: None if math.isnan(score) else 100 * score for metric, score in scores.items()}
+        encoder = self.encoder
+        if not isinstance(encoder, CausalPromptEncoder):
+            return Score(self.name, None, None, None, percentages, seconds)
+        prepending = encoder.reading.prepending
+        contrast = encoder.reading.contrast
+        return Score(
+            encoding=self.name,
+            start=None if prepending is None else prepending.start,
+            exit=None if prepending is None else min(prepending.exit, encoder.layers),
+            layer=encoder.prompted.number,
+            scores=percentages,
+            seconds=seconds,
+            contrast_layer=None if contrast is None else contrast.layer,
+            contrast_strength=None if contrast is None else contrast.strength,
+            contrast_rule=None if contrast is None else str(contrast.rule),
+        )
+
+
+def _encodings_of(encoder: Encoder) -> list[_Encoding]:
+    """List the ways of encoding to compare.
+
+    A language model with a prompt is compared with its plain prompt at the same layer and after the last
+    layer, and with token prepending and contrast alone.
+    """
+    if not isinstance(encoder, CausalPromptEncoder):
+        return [_Encoding(_AS_IT_IS, encoder)]
+    reading = encoder.reading
+    plain = replace(reading, prepending=None, contrast=None)
+    readings = []
+    if encoder.prompted.number != encoder.layers:
+        readings.append((_PLAIN, replace(plain, layer=-1)))
+    readings.append((_PLAIN, plain))
+    if reading.prepending is not None:
+        readings.append(("token prepending", replace(plain, prepending=reading.prepending)))
+    if reading.contrast is not None:
+        readings.append(("contrast", replace(plain, contrast=reading.contrast)))
+    if reading.prepending is not None and reading.contrast is not None:
+        readings.append(("token prepending, contrast", reading))
+    return [
+        _Encoding(name, encoder if compared_reading == reading else encoder.reread(compared_reading))
+        for name, compared_reading in readings
+    ]
+
+
+def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
+    """Score an encoder, and its plain prompt at the same layer if it uses token prepending or contrast.
+
+    Args:
+        encoder: The model.
+        task: A task from `find_task`.
+        seed: Seed of random steps, such as the start of a clustering, and of the bootstrap.
+
+    Raises:
+        InputError: The data of an MTEB task cannot be loaded.
+        EncodingError: The model cannot encode a text.
+    """
+    if isinstance(task, MtebTask):
+        tasks.load_data(task)
+        scores = [_mteb_score(encoding, task) for encoding in _encodings_of(encoder)]
+        return Comparison(scores, similarity=similarity_of(encoder))
+    texts, cut = _fitting_texts(encoder, task)
+    scores = []
+    outcomes = []
+    for encoding in _encodings_of(encoder):
+        score, encoding_outcomes = _score(encoding, task, texts, seed)
+        scores.append(score)
+        outcomes.append(encoding_outcomes)
+    resamples = _resampled_main_scores(task, np.stack(outcomes), seed)
+    differences = _differences(scores, resamples)
+    return Comparison(scores, cut, differences, resamples, similarity_of(encoder))
+
+
+def _mteb_score(encoding: _Encoding, task: MtebTask) -> Score:
+    started = time.perf_counter()
+    if isinstance(encoding.encoder, CausalPromptEncoder):
+        model = encoding.encoder.sentence_transformer()
+    else:
+        model = tasks.require_module(encoding.encoder)
+    score = tasks.evaluate(model, task)
+    return encoding.score({"main_score": score}, time.perf_counter() - started)
+
+
+def _score(encoding: _Encoding, task: Task, texts: Texts, seed: int) -> tuple[Score, NDArray[np.float64]]:
+    """Return the scores of one way of encoding, and the outcomes of all units.
+
+    The first texts are encoded once before the time is taken: kernels are built, and shortcuts are tested.
+    """
+    encoder = encoding.encoder
+    encoder.encode([text for role_texts in texts.values() for text in role_texts[:_WARM_UP_TEXTS]])
+    started = time.perf_counter()
+    vectors = {role: encoder.encode(role_texts) for role, role_texts in texts.items()}
+    outcomes = task.outcomes(vectors, seed, similarity_of(encoder))
+    scores = {metric: float(task.scores(metric, outcomes[None])[0]) for metric in task.metrics}
+    return encoding.score(scores, time.perf_counter() - started), outcomes
+
+
+def _resampled_main_scores(task: Task, outcomes: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+    """Return main scores times 100 on all units and on bootstrap samples, shape (samples, ways)."""
+    # Tasks are resampled independently of each other.
+    key = [seed, int(task.fingerprint[:8], 16)]
+    samples = bootstrap_samples(task.units, _RESAMPLES, key)
+    main_metric = task.metrics[0]
+    return 100 * resampled(lambda sample: task.scores(main_metric, outcomes, sample), samples)
+
+
+def _fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], int]:
+    """Return the texts of a task by role, cut to what the model reads, and how many were cut."""
+    # All ways of encoding get the same texts; of all, the encoder itself has the longest prompts.
+    texts = {role: list(role_texts) for role, role_texts in task.texts.items()}
+    try:
+        words = require_words(encoder, "evaluate")
+        is_estimate = isinstance(words.tokenizer, CandidateTokenizer)
+    except ModelError:  # without its tokenizer, an encoder truncates or refuses long texts itself
+        return texts, 0
+    if is_estimate:
+        return texts, 0
+    cut = 0
+    for role, role_texts in texts.items():
+        carriers = prepare(words, role_texts, 0, Insertion.TEXT, task.name)
+        texts[role] = [carrier.text for carrier in carriers]
+        cut += sum(carrier.cut for carrier in carriers)
+    return texts, cut
+
+
+def _differences(scores: Sequence[Score], resamples: NDArray[np.float64]) -> list[Difference]:
+    """Compare every way of encoding with the first, given main scores of shape (samples, ways)."""
+    if len(scores) == 1:
+        return []
+    contrasts = np.eye(len(scores))[1:]
+    contrasts[:, 0] = -1
+    intervals = contrast_intervals(resamples, contrasts, _CONFIDENCE)
+    return [
+        Difference(score.encoding, score.layer, interval.value, interval.low, interval.high)
+        for score, interval in zip(scores[1:], intervals, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class TaskMean:
+    """Main scores of several tasks, averaged.
+
+    Attributes:
+        encodings: Name and layer of each way of encoding.
+        scores: Mean main score times 100 of each; None where one is undefined.
+        differences: Of the means, as in `Comparison`; none if one of the tasks is of MTEB.
+    """
+
+    encodings: list[tuple[str, int | None]]
+    scores: list[float | None]
+    differences: list[Difference]
+
+
+def average(comparisons: Sequence[Comparison]) -> TaskMean:
+    """Average the main scores of several tasks, which were compared with the same encoder."""
+    first_scores = comparisons[0].scores
+    scores_by_encoding = zip(*(comparison.scores for comparison in comparisons), strict=True)
+    means = [_mean([score.main_score for score in scores]) for scores in scores_by_encoding]
+    resamples = [comparison.resamples for comparison in comparisons if comparison.resamples is not None]
+    differences: list[Difference] = []
+    if len(resamples) == len(comparisons):
+        # The tasks are fixed, and their units are drawn independently.
+        differences = _differences(first_scores, np.mean(resamples, axis=0))
+    return TaskMean([(score.encoding, score.layer) for score in first_scores], means, differences)
+
+
+def _mean(scores: Sequence[float | None]) -> float | None:
+    """Return the mean; None if one of the scores is undefined."""
+    defined = [score for score in scores if score is not None]
+    return sum(defined) / len(defined) if len(defined) == len(scores) else None
+
+
+def guess_note(comparison: Comparison | TaskMean) -> str | None:
+    """Say so if the plain prompt at the encoder's layer scores worse than after the last layer."""
+    if not comparison.differences:
+        return None
+    first = comparison.differences[0]
+    is_worse = first.high is not None and first.high < 0
+    if first.encoding != _PLAIN or not is_worse:
+        return None
+    return (
+        f"the plain prompt scores worse at layer {first.layer} than after the last layer "
+        f"({first.value:.2f}, interval {first.low:.2f} to {first.high:.2f}): read the last layer with "
+        "--set layer=-1, or choose a layer with `stickytoken tune`"
+    )
