@@ -42,9 +42,9 @@ def test_what_is_said_of_minilm_is_what_the_run_found():
 @pytest.mark.parametrize(
     ("said", "command", "printed"),
     [
-        ("for 70% of the queries that it answers", DETECT, "70% without copies"),
-        ("it is for 22%", DETECT, "in the top 10 for 22% of the queries"),
-        ("copies of an ordinary token, for 59%", DETECT, "59% with copies of an ordinary token"),
+        ("70% of queries find the document that answers them", DETECT, "70% without copies"),
+        ("only 22% do", DETECT, "in the top 10 for 22% of the queries"),
+        ("an ordinary token in each document, 59% do", DETECT, "59% with copies of an ordinary token"),
     ],
 )
 def test_the_figures_of_the_readme_were_printed(said, command, printed):
@@ -59,9 +59,9 @@ def test_what_the_readme_says_of_copies_was_measured():
     repaired = result["shares"]["the sticky token, after the repair"][at_eight]
     (said,) = re.findall(r"!\[(Eight copies .*?)\]\(docs/images/copies\.svg\)", README)
     removed = [result["ordinary_contraction"], result["contraction"]]
-    ordinary, worst = [f"{share:.0%}" for share in removed]
-    assert f"an ordinary token remove {ordinary} of a text's meaning" in flat(README)
-    assert f"Copies of ذ remove {worst}, which is 51% of what the ordinary token leaves" in flat(README)
+    ordinary_left, worst_left = [f"{1 - share:.0%}" for share in removed]
+    assert f"an ordinary token leaves {ordinary_left} of a text's meaning" in flat(README)
+    assert f"ذ leaves {worst_left}: it erases 51% of the {ordinary_left}" in flat(README)
     assert f"{(removed[1] - removed[0]) / (1 - removed[0]):.0%}" == "51%"
     assert re.findall(r"\d+(?=%)", said) == [f"{100 * share:.0f}" for share in (sticky, repaired)]
 
