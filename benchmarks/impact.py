@@ -19,7 +19,7 @@ from models import plain_model, planted_encoder
 from stickytoken.cli.console import progress_bar
 from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.impacts import Impact, ImpactSettings, Side, impact
-from stickytoken.impacts.statistics import benign_needed, conclusion
+from stickytoken.impacts.wording import benign_needed, conclusion
 
 PUBLISHED_SPEARMAN = 82.03
 CLS, COPIES, PLANTED_TOKENS = 101, 8, 5

@@ -20,6 +20,7 @@ import torch
 
 from bench import Results, by_turns, commands, units
 from models import pooled, random_decoder, word_tokenizer
+from stickytoken.bootstrap import bootstrap_samples, contrast_intervals, resampled
 from stickytoken.data.metrics import SimilarityTask
 from stickytoken.encoders import Prompting, load_encoder
 from stickytoken.encoders.compute.prefixes import REUSE
@@ -36,7 +37,6 @@ from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.evaluation import Tried, Tuning, read_similarity, tune, tune_contrast
-from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, resampled
 
 WORDS = [f"w{place}" for place in range(2000)]
 SENTENCE_WORDS = 11  # the full stop is the twelfth token

@@ -23,6 +23,7 @@ from stickytoken.version import __version__
 if TYPE_CHECKING:
     from stickytoken.adapters.guarding import guard
     from stickytoken.attribution import Why, why
+    from stickytoken.audits import AuditSettings, audit, open_audit
     from stickytoken.cleaning import Cleaner
     from stickytoken.comparisons import Comparison, compare
     from stickytoken.data import load_sentences
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from stickytoken.scanning.scan import scan
 
 __all__ = [
+    "AuditSettings",
     "Cleaner",
     "Comparison",
     "Encoder",
@@ -60,6 +62,7 @@ __all__ = [
     "Why",
     "__version__",
     "analyze_vocabulary",
+    "audit",
     "check",
     "compare",
     "detect",
@@ -70,6 +73,7 @@ __all__ = [
     "load_encoder",
     "load_sentences",
     "load_tokenizer",
+    "open_audit",
     "open_impact",
     "open_repair",
     "open_run",
@@ -83,6 +87,7 @@ __all__ = [
 _EXPORTS = {
     "stickytoken.adapters.guarding": ("guard",),
     "stickytoken.attribution": ("Why", "why"),
+    "stickytoken.audits": ("AuditSettings", "audit", "open_audit"),
     "stickytoken.cleaning": ("Cleaner",),
     "stickytoken.comparisons": ("Comparison", "compare"),
     "stickytoken.data": ("load_sentences",),

@@ -187,6 +187,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     documents: DocumentSource | None = None,
     column: str | None = None,
     fail_on_documents: Sequence[SpanKind | str] = (SpanKind.FLAGGED,),
+    words: Sequence[str] = (),
     folder: str | Path = _DEFAULT_FOLDER,
     revision: str | None = None,
     place: tuple[str, int] | None = None,
@@ -208,6 +209,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         column: the column with the text of the documents.
         fail_on_documents: causes that close the gate: ``flagged``, ``special``, ``repetition`` and
             ``suspected``. Copies of a flagged token always close it.
+        words: further words that documents must not repeat, such as those of an audit.
         folder: for a model: the folder that holds its runs, or a run folder.
         revision: for a name of a model on the hub: branch, tag or commit.
         place: file in the repository and line where findings are shown; None is the run's table of tokens.
@@ -252,7 +254,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         from stickytoken.scanning import scan as scans
 
         # Effects are not measured, because they do not decide whether a document closes the gate.
-        scan = scans.scan_documents(run, documents, column=column, progress=progress)
+        scan = scans.scan_documents(run, documents, column=column, words=words, progress=progress)
         findings += scans.scan_findings(scan, closing_causes)
         rules += scans.RULES
         incomplete += scans.incomplete(scan)
@@ -299,6 +301,27 @@ def _closing_causes(fail_on_documents: Sequence[SpanKind | str]) -> set[str]:
 def _without_closing(finding: Finding) -> Finding:
     """Make an error a warning, because it rests on verdicts of an older rule."""
     return replace(finding, level=Level.WARNING) if finding.level is Level.ERROR else finding
+
+
+def run_of(source: AnyModel | Run, folder: Path, progress: ProgressCallback = ignore_progress) -> Run:
+    """Return a run, or the newest run of a model over its whole vocabulary; without one, detect.
+
+    Args:
+        source: a run or its folder, or a model: anything that `load_encoder` takes.
+        folder: for a model: the folder that holds its runs.
+        progress: told of every step of a detection.
+
+    Raises:
+        InputError: a model behind an endpoint has no run yet.
+        ModelError: the model cannot be found or used.
+        RunError: the run is damaged or not finished.
+    """
+    if isinstance(source, Run):
+        return source
+    if isinstance(source, (str, Path)) and runs_of.is_run(source):
+        return open_run(source)
+    run, _ = _run_of_model(source, folder, None, progress)
+    return run
 
 
 def _run_of_model(

@@ -37,7 +37,7 @@ PANELS = [
 ]
 # Commands by the question that they answer.
 COMMAND_GROUPS = {
-    "Find sticky tokens": "detect show probe judge",
+    "Find sticky tokens": "detect audit show probe judge",
     "Fix a model or documents": "repair scan clean check",
     "Understand and report": "explain why impact report compare published card demo",
     "Language models": "embed evaluate tune",

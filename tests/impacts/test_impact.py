@@ -16,10 +16,13 @@ import planted
 import tiny
 from stickytoken import open_impact, open_run
 from stickytoken.data.tasks import load_task
+from stickytoken.encoders.fitting import fit_texts
 from stickytoken.errors import InputError, RunError
 from stickytoken.impacts import ImpactSettings, impact
+from stickytoken.impacts.editing import Condition, Kind, gaps, with_copies
 from stickytoken.impacts.results import TABLES
-from stickytoken.impacts.statistics import COPIES, TOP, Condition, Kind, gaps, impact_markdown, prepare, probe
+from stickytoken.impacts.statistics import COPIES, TOP
+from stickytoken.impacts.wording import impact_markdown, token_sentences
 from stickytoken.insertion import Insertion, Placement, Token, copies_as_ids
 from stickytoken.unit_vectors import unit_vectors
 
@@ -234,14 +237,14 @@ def test_ranks_are_those_of_a_slow_plain_search(
         found = intruded(source, tmp_path / "out")
     corpus, asked = searched(source)
     condition = Condition(Kind.STICKY, (Token(sticky, planted.PLANTED),), 0, ONCE.seed)
-    carriers = prepare(planted_encoder, corpus, 0, Insertion.IDS, "t")
+    carriers = fit_texts(planted_encoder, corpus, 0, Insertion.IDS, "t")
     queries, clean = (unit_vectors(planted_encoder.encode(each)).astype(float) for each in (asked, corpus))
     drawn = np.random.default_rng([ONCE.seed, len(clean)]).permutation(len(clean))[:50]
     for row in found.intrusion_curves.filter(kind="named").iter_rows(named=True):
         hits = []
         ranks = []
         for place in drawn:
-            edited = probe(ONCE, carriers[place], condition, row["copies"])
+            edited = with_copies(ONCE, carriers[place], condition, row["copies"])
             pushed = clean.copy()
             pushed[place] = unit_vectors(planted_encoder.encode_ids([edited]))[0]
             similarities = queries @ pushed.T
@@ -253,27 +256,78 @@ def test_ranks_are_those_of_a_slow_plain_search(
         assert row["median_rank"] == pytest.approx(np.median(ranks))
 
 
-def test_a_sticky_token_pushes_documents_up_and_a_benign_one_does_not(pushed_in):
-    _, found = pushed_in
-    rows = {row["copies"]: row for row in found.intrusion.to_dicts()}
-    assert set(rows) == set(COPIES)
-    for copies, row in rows.items():
-        curves = found.intrusion_curves.filter(copies=copies).group_by("kind")
-        own = curves.agg(pl.col("hits", "median_rank").mean()).to_dicts()
+def test_the_summary_has_the_means_over_tokens(pushed_in):
+    _, measured = pushed_in
+    summary = {row["copies"]: row for row in measured.intrusion.to_dicts()}
+    assert set(summary) == set(COPIES)
+    for copies, row in summary.items():
+        curves = measured.intrusion_curves.filter(copies=copies)
         for kind, name in (("sticky", "named"), ("benign", "benign")):
-            means = next(each for each in own if each["kind"] == name)
-            expected = pytest.approx((means["hits"], means["median_rank"]))
-            assert (row[f"hits_{kind}"], row[f"rank_{kind}"]) == expected
-        if row["ratio"] is not None:
-            assert row["ratio"] == pytest.approx(row["hits_sticky"] / row["hits_benign"])
-            assert row["ratio_low"] <= row["ratio"] <= (row["ratio_high"] or np.inf)
-    assert rows[0]["ratio"] == 1
-    assert rows[8]["ratio_low"] > 1.5
-    assert rows[0]["rank_sticky"] == rows[0]["rank_benign"] > rows[8]["rank_sticky"]
-    needed = dict(found.intrusion_curves.select("kind", "copies_needed").iter_rows())
-    assert needed["named"] in COPIES
-    assert needed["benign"] is None  # 32 do not suffice
-    assert found.effects.is_empty()
+            of_kind = curves.filter(kind=name)
+            assert row[f"hits_{kind}"] == pytest.approx(of_kind["hits"].mean())
+            assert row[f"rank_{kind}"] == pytest.approx(of_kind["median_rank"].mean())
+
+
+def test_a_sticky_token_pushes_documents_up(pushed_in):
+    _, measured = pushed_in
+    curve = {row["copies"]: row for row in measured.intrusion_curves.filter(kind="named").to_dicts()}
+    assert curve[8]["median_rank"] < curve[0]["median_rank"]
+    assert curve[8]["change"] == pytest.approx(curve[8]["hits"] - curve[0]["hits"])
+    assert 0 < curve[8]["change_low"] < curve[8]["change"] < curve[8]["change_high"]
+    assert curve[0]["change_low"] == curve[0]["change_high"] == 0
+    assert curve[8]["copies_needed"] in COPIES
+
+
+def test_a_benign_token_does_not_push_documents_up(pushed_in):
+    _, measured = pushed_in
+    benign = measured.intrusion_curves.filter(kind="benign")
+    assert benign["copies_needed"].null_count() == len(benign)  # 32 do not suffice
+    assert benign.filter(copies=8)["change_low"].item() < 0.5
+
+
+def test_the_conclusion_names_the_token_the_change_and_its_interval(pushed_in):
+    (sentence,) = token_sentences(pushed_in[1])
+    (row,) = pushed_in[1].intrusion_curves.filter(kind="named", copies=8).to_dicts()
+    assert sentence.startswith("'!', intrusion into documents: 8 copies raise")
+    assert f"change {row['change_low']:+.2f} to {row['change_high']:+.2f}, 90% interval" in sentence
+    assert "its benign match" in sentence
+
+
+def test_the_conclusion_has_a_sentence_for_each_token_and_task(whole):
+    sentences = token_sentences(whole)
+    starts = [sentence.partition(":")[0] for sentence in sentences]
+    tasks = ("sts", "groups", "beir")
+    assert starts == [f"{token!r}, {task}" for token in ("!", "?") for task in tasks]
+    (row,) = whole.conditions.filter(task="sts", metric="spearman", token="!").to_dicts()
+    assert f"to {row['score']:.4f} (change {-row['drop_high']:+.4f}" in sentences[0]
+
+
+def test_a_measurement_of_the_first_version_is_read(pushed_in, tmp_path):
+    folder = Path(shutil.copytree(pushed_in[1].path, tmp_path / "old"))
+    record = json.loads((folder / "impact.json").read_text("utf-8"))
+    (folder / "impact.json").write_text(json.dumps(record | {"schema_version": 1}), "utf-8")
+    curves = pl.read_parquet(folder / "intrusion_curves.parquet")
+    curves.drop("change", "change_low", "change_high").write_parquet(folder / "intrusion_curves.parquet")
+    summary = pl.read_parquet(folder / "intrusion.parquet")
+    summary.with_columns(ratio=pl.lit(1.0)).write_parquet(folder / "intrusion.parquet")
+    measured = open_impact(folder)
+    assert measured.intrusion.equals(pushed_in[1].intrusion)
+    assert measured.intrusion_curves["change"].null_count() == len(measured.intrusion_curves)
+    assert token_sentences(measured) == []
+
+
+def test_the_progress_is_one_bar(planted_encoder, sticky, tasks, tmp_path):
+    steps = []
+    settings = replace(files.FEW, seeds=1)
+    impact(
+        planted_encoder, tasks[:2], tokens=[sticky], settings=settings, out=tmp_path / "out",
+        progress=steps.append,
+    )  # fmt: skip
+    assert {step.stage for step in steps} == {"impact"}
+    assert len({step.total for step in steps}) == 1
+    done = [step.done for step in steps]
+    assert done == sorted(done)
+    assert done[-1] == steps[-1].total
 
 
 @pytest.mark.parametrize(("name", "column"), [("intrusion", "hits_sticky"), ("intrusion_curves", "hits")])

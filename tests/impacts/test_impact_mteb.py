@@ -10,8 +10,9 @@ import pytest
 import impact_files as files
 import planted
 from stickytoken.data.tasks import PAPER_TASKS, MtebTask, evaluate
-from stickytoken.impacts import EditingEncoder, ImpactSettings, Side, impact
-from stickytoken.impacts.statistics import Condition, Kind
+from stickytoken.impacts import ImpactSettings, Side, impact
+from stickytoken.impacts._mteb import EditingEncoder
+from stickytoken.impacts.editing import Condition, Kind
 from stickytoken.insertion import Placement, Token
 
 mteb = pytest.importorskip("mteb")

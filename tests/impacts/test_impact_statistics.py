@@ -11,16 +11,19 @@ from scipy.stats import bootstrap
 
 import impact_files as files
 import tiny
+from stickytoken import bootstrap as resampling
+from stickytoken.encoders.fitting import fit_texts
 from stickytoken.errors import InputError
-from stickytoken.impacts import ImpactSettings, statistics
+from stickytoken.impacts import ImpactSettings, editing, statistics, wording
+from stickytoken.impacts.editing import Condition, Kind, make_conditions
 from stickytoken.impacts.results import TokenRecord
-from stickytoken.impacts.statistics import Condition, Kind, compare, make_conditions, prepare
+from stickytoken.impacts.statistics import compare
 from stickytoken.insertion import Insertion, Placement, Token
 
 
 def test_places_are_a_function_of_the_seed_and_the_text():
     found, again, *others = (
-        statistics.gaps(seed, text, 5, 8) for seed, text in ((1, "a"), (1, "a"), (2, "a"), (1, "b"))
+        editing.gaps(seed, text, 5, 8) for seed, text in ((1, "a"), (1, "a"), (2, "a"), (1, "b"))
     )
     assert found == again
     assert found not in others
@@ -29,7 +32,7 @@ def test_places_are_a_function_of_the_seed_and_the_text():
 
 @given(kinds=st.integers(1, 5), copies=st.integers(1, 12), seed=st.integers(0, 9))
 def test_a_mixture_has_its_tokens_as_often_as_possible(kinds, copies, seed):
-    counts = np.bincount(statistics.turns(seed, "text", kinds, copies), minlength=kinds)
+    counts = np.bincount(editing.turns(seed, "text", kinds, copies), minlength=kinds)
     assert counts.sum() == copies
     assert counts.max() - counts.min() <= 1
 
@@ -38,10 +41,10 @@ def test_a_mixture_has_its_tokens_as_often_as_possible(kinds, copies, seed):
 @pytest.mark.parametrize("placement", list(Placement))
 def test_all_tokens_go_to_the_same_places_of_a_text(encoder, insertion, placement):
     tokens = [Token(files.token_id(encoder, word), word) for word in ("river", "stone")]
-    (carrier,) = prepare(encoder, ["the old song falls over green glass"], 4, insertion, "t")
+    (carrier,) = fit_texts(encoder, ["the old song falls over green glass"], 4, insertion, "t")
     settings = ImpactSettings(placement=placement, insertion=insertion)
     probes = [
-        statistics.probe(settings, carrier, Condition(Kind.STICKY, (token,), 0, 3), 4) for token in tokens
+        editing.with_copies(settings, carrier, Condition(Kind.STICKY, (token,), 0, 3), 4) for token in tokens
     ]
     one, other = (token.id if insertion is Insertion.IDS else token.text for token in tokens)
     first, second = (each if insertion is Insertion.IDS else each.split() for each in probes)
@@ -51,12 +54,12 @@ def test_all_tokens_go_to_the_same_places_of_a_text(encoder, insertion, placemen
 
 def test_ids_are_cut_where_the_model_would_cut_and_text_behind_a_word(encoder):
     texts = [" ".join((tiny.WORDS * 4)[:words]) for words in (200, 54, 55)]
-    found = prepare(encoder, texts, 8, Insertion.IDS, "t")
+    found = fit_texts(encoder, texts, 8, Insertion.IDS, "t")
     assert [(len(each.content.ids), each.cut) for each in found] == [(54, True), (54, False), (54, True)]
     assert found[0].content.ids == encoder.tokenize(texts[:1])[0].ids[:54]
     assert encoder.fits((*found[0].content.ids, *(5,) * 8))
-    assert not prepare(files.planted_encoder(), texts, 8, Insertion.IDS, "t")[0].cut  # without a limit
-    (found,) = prepare(encoder, texts[:1], 8, Insertion.TEXT, "t")
+    assert not fit_texts(files.planted_encoder(), texts, 8, Insertion.IDS, "t")[0].cut  # without a limit
+    (found,) = fit_texts(encoder, texts[:1], 8, Insertion.TEXT, "t")
     assert found.cut
     assert texts[0].startswith(f"{found.text} ")
     longer = texts[0][: texts[0].index(" ", len(found.text) + 1)]
@@ -66,11 +69,11 @@ def test_ids_are_cut_where_the_model_would_cut_and_text_behind_a_word(encoder):
 
 def test_copies_need_room_for_every_id(encoder):
     conditions = [Condition(Kind.STICKY, (Token(k, word),), 0, 0) for k, word in enumerate(("river", "xyz"))]
-    assert statistics.needed_room(encoder, conditions, 4, Insertion.TEXT) == 12
-    assert statistics.needed_room(encoder, conditions, 4, Insertion.IDS) == 4
-    prepare(encoder, ["a river"], 61, Insertion.IDS, "sts")
+    assert editing.needed_room(encoder, conditions, 4, Insertion.TEXT) == 12
+    assert editing.needed_room(encoder, conditions, 4, Insertion.IDS) == 4
+    fit_texts(encoder, ["a river"], 61, Insertion.IDS, "sts")
     with pytest.raises(InputError, match="copies of 62 tokens leave no room for a text"):
-        prepare(encoder, ["a river"], 62, Insertion.IDS, "sts")
+        fit_texts(encoder, ["a river"], 62, Insertion.IDS, "sts")
 
 
 def test_conditions_are_complete_and_share_their_seeds():
@@ -89,13 +92,13 @@ def mean_scores(values):
 
 
 def difference(values, samples):
-    drawn = statistics.resampled(mean_scores(values), samples)
-    return statistics.contrast_intervals(drawn, np.array([[-1.0, 1.0]]), 0.9)[0]
+    drawn = resampling.resampled(mean_scores(values), samples)
+    return resampling.contrast_intervals(drawn, np.array([[-1.0, 1.0]]), 0.9)[0]
 
 
 def test_an_interval_is_that_of_scipy_up_to_chance():
     values = np.random.default_rng(0).normal(size=(2, 200)) + np.array([[0.0], [0.5]])
-    found = difference(values, statistics.bootstrap_samples(200, 4000, [1]))
+    found = difference(values, resampling.bootstrap_samples(200, 4000, [1]))
     differences = values[1] - values[0]
     expected = bootstrap(
         (differences,), np.mean, confidence_level=0.9, method="percentile", rng=np.random.default_rng(2)
@@ -107,14 +110,14 @@ def test_an_interval_is_that_of_scipy_up_to_chance():
 def test_conditions_are_resampled_together_and_without_samples_there_is_no_interval():
     values = np.random.default_rng(5).normal(size=(1, 50)).repeat(2, axis=0)
     values[1] += 0.25
-    assert difference(values, statistics.bootstrap_samples(50, 100, [0])) == pytest.approx((0.25, 0.25, 0.25))
-    assert difference(np.array([[1.0], [3.0]]), statistics.bootstrap_samples(1, 0, [0])) == (2.0, None, None)
+    assert difference(values, resampling.bootstrap_samples(50, 100, [0])) == pytest.approx((0.25, 0.25, 0.25))
+    assert difference(np.array([[1.0], [3.0]]), resampling.bootstrap_samples(1, 0, [0])) == (2.0, None, None)
 
 
 def test_what_is_mostly_not_defined_has_no_interval_and_spoils_only_what_it_is_part_of():
     drawn = np.full((101, 2), np.nan)
     drawn[:40, 0] = 1
-    found = statistics.contrast_intervals(drawn, np.array([[1.0, 0.0], [1.0, -1.0]]), 0.9)
+    found = resampling.contrast_intervals(drawn, np.array([[1.0, 0.0], [1.0, -1.0]]), 0.9)
     assert found == [(1.0, None, None), (None, None, None)]
 
 
@@ -231,13 +234,13 @@ TOO_FEW = "too few tokens to conclude"
 )
 def test_only_the_test_over_enough_tokens_concludes(changes, said):
     effect = {"tokens": 1, "benign_tokens": 19, "p_value": 0.05, "q_value": 0.05, "difference": 0.2}
-    assert statistics.conclusion(effect | changes, "sticky") == said
+    assert wording.conclusion(effect | changes, "sticky") == said
 
 
 def test_a_sentence_names_the_costs():
     effect = {"task": "sts", "metric": "spearman", "main": False, "clean": 0.8}
     effect |= {"drop_sticky": 0.3, "drop_benign": 0.1, "difference": 0.2, "q_value": None}
     costs = "sts: named tokens lower spearman by 0.3000, benign ones by 0.1000, from 0.8000."
-    assert statistics.cost_sentence(effect, "named") == costs
+    assert wording.cost_sentence(effect, "named") == costs
     undefined = effect | {"difference": None}
-    assert statistics.cost_sentence(undefined, "sticky") == "sts: spearman is not defined."
+    assert wording.cost_sentence(undefined, "sticky") == "sts: spearman is not defined."

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Lowest first. A part may import lower parts and itself, and nothing beside or above it.
 LAYERS = [
     {"errors", "version"},
-    {"insertion", "machine", "token_vectors", "unit_vectors", "validation"},
+    {"bootstrap", "insertion", "machine", "token_vectors", "unit_vectors", "validation"},
     {"findings"},
     {"vocabulary"},
     {"data"},
@@ -29,6 +29,7 @@ LAYERS = [
     {"cleaning", "entries"},
     {"adapters", "attribution", "explanation", "impacts", "scanning"},
     {"evaluation", "gate", "repairs"},
+    {"audits"},
     {"comparisons"},
     {"model_cards", "reports"},
     {"demo"},

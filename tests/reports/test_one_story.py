@@ -18,7 +18,7 @@ from stickytoken.cli.commands.understanding import show_impact
 from stickytoken.demo.context import Startup, find_runs
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.impacts import impact
-from stickytoken.impacts.statistics import cost_sentence
+from stickytoken.impacts.wording import cost_sentence
 from stickytoken.methods import wording
 from stickytoken.reports.content import read_content
 

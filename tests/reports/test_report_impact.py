@@ -68,8 +68,9 @@ def test_markdown_has_the_tables_and_json_the_numbers(measured):
     assert "| sts | spearman |" in section_text
     document = json.loads(stickytoken.report(measured.path.parent, format="json"))
     figures = {figure["name"]: figure for figure in document["figures"]}
-    names = "copies hits_sticky hits_benign ratio ratio_low ratio_high rank_sticky rank_benign"
-    assert figures["intrusion"]["rows"] == [*map(list, measured.intrusion.select(names.split()).iter_rows())]
+    names = "kind token copies hits change change_low change_high median_rank".split()
+    rows = measured.intrusion_curves.select(names).rows()
+    assert figures["intrusion"]["rows"] == [list(row) for row in rows]
     assert document["computed"][f"impact {measured.path.name}"]["copies"] == 4
 
 

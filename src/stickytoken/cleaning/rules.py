@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from stickytoken.errors import InputError
@@ -48,6 +48,11 @@ class CleaningRules:
         object.__setattr__(self, "words", _texts("words", self.words))
         object.__setattr__(self, "specials", _texts("specials", self.specials))
         object.__setattr__(self, "longest_run", whole_number("longest_run", self.longest_run, 2))
+
+    def with_words(self, words: Iterable[str]) -> CleaningRules:
+        """Return rules that look for further words as well."""
+        more = [word for word in words if word not in self.specials]
+        return replace(self, words=(*self.words, *more))
 
     def to_json(self) -> dict[str, Any]:
         """Return the rules as JSON values."""

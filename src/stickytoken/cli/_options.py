@@ -130,6 +130,10 @@ SentencesColumn: TypeAlias = Annotated[
 TextColumn: TypeAlias = Annotated[
     str | None, texts_option(help="Column with the text. Default: found by name.")
 ]
+AuditFolder: TypeAlias = Annotated[
+    Path | None,
+    texts_option("--audit", help="Audit folder: also look for the words that help documents into results."),
+]
 Tokens: TypeAlias = Annotated[list[str] | None, texts_option(help=f"{_NAMED_TOKENS} Default: all tokens.")]
 RunsTokens: TypeAlias = Annotated[
     list[str] | None, texts_option(help=f"{_NAMED_TOKENS} Default: the sticky tokens of the run.")
@@ -667,6 +671,18 @@ def run_in(source: str, model: str | None) -> stickytoken.Run | None:
     if model is not None:
         raise InputError(f"--model needs a run folder, and {source} is not one: leave --model out")
     return None
+
+
+def words_of_audit(folder: Path | None, run_identity: str | None) -> tuple[str, ...]:
+    """Return the words of an audit of the same run; none without a folder."""
+    if folder is None:
+        return ()
+    from stickytoken.audits import open_audit
+
+    audit = open_audit(folder)
+    if run_identity is not None and audit.record.run_identity != run_identity:
+        raise InputError(f"the audit in {folder} is of another run, {audit.record.run}: pass one of this run")
+    return audit.words
 
 
 def named_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -> list[int] | None:

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from stickytoken.cli import console
 from stickytoken.cli._command import PanelledCommand
+from stickytoken.cli.commands.audit import audit
 from stickytoken.cli.commands.documents import clean, scan
 from stickytoken.cli.commands.language_models import embed, evaluate, tune
 from stickytoken.cli.commands.measuring import detect, judge, probe
@@ -26,6 +27,7 @@ WRONG_USAGE = 2
 # What is printed after Ctrl-C, by command.
 _CONTINUE = "run the same command again to continue"
 _AFTER_INTERRUPT = {
+    "audit": _CONTINUE,
     "check": _CONTINUE,
     "detect": _CONTINUE,
     "explain": _CONTINUE,
@@ -92,7 +94,7 @@ def _reported(error: BaseException, command: str | None) -> int | None:
 
 # Commands by the question that they answer, in the order of --help.
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Find sticky tokens": (detect, show, probe, judge),
+    "Find sticky tokens": (detect, audit, show, probe, judge),
     "Fix a model or documents": (repair, scan, clean, check),
     "Understand and report": (explain, why, impact, report, compare, published, card, demo),
     "Language models": (embed, evaluate, tune),

@@ -253,12 +253,17 @@ def harmless(text: str) -> str:
     return f"'{escaped}" if escaped.startswith(("=", "+", "-", "@")) else escaped
 
 
-def print_csv(rows: pl.DataFrame) -> None:
-    """Print a data frame as CSV."""
+def as_csv(rows: pl.DataFrame) -> str:
+    """Write a table as CSV whose texts no spreadsheet reads as formulas."""
     import polars as pl
 
     texts = pl.col(pl.String).map_elements(harmless, return_dtype=pl.String)
-    print_document(rows.with_columns(texts).write_csv())
+    return rows.with_columns(texts).write_csv()
+
+
+def print_csv(rows: pl.DataFrame) -> None:
+    """Print a data frame as CSV."""
+    print_document(as_csv(rows))
 
 
 # Exit status after Ctrl-C.

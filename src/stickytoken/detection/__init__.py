@@ -20,16 +20,18 @@ import stickytoken.validation as checks
 from stickytoken.data import tables
 from stickytoken.detection import _evidence, run as runs_of, run_folder
 from stickytoken.detection.run import Run, open_run
+from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.loading import AnyModel, load_encoder, reads_texts_only, route_of
 from stickytoken.encoders.loading.resolution import EncoderSpec
 from stickytoken.encoders.protocol import (
     Encoder,
     EncoderIdentity,
     capabilities_of,
+    require_words,
     similarity_of,
     without_refused_texts,
 )
-from stickytoken.errors import InputError, StickyTokenWarning
+from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import digest
 from stickytoken.measurement import ray_engine, resume
@@ -321,6 +323,8 @@ def judge(
     column: str | None = None,
     encoder: AnyModel | None = None,
     anchors: int = ANCHORS,
+    queries: readers.SentenceSource | None = None,
+    measure_all: bool = False,
     progress: ProgressCallback = ignore_progress,
 ) -> base.Judgement:
     """Measure what the tokens of a finished run do to the texts of a corpus.
@@ -335,6 +339,8 @@ def judge(
         column: The column with the texts, for files and Hub datasets.
         encoder: The model of the run. None loads the model that the run names, with the same options.
         anchors: Maximum number of texts of the corpus to compare with, drawn at random.
+        queries: Texts to compare with, instead of those of the corpus.
+        measure_all: Measure every token that may matter. By default, the 256 that matter most are measured.
         progress: Called at every step.
 
     Raises:
@@ -348,14 +354,28 @@ def judge(
     anchors = checks.whole_number("anchors", anchors, 2)
     corpus = readers.load_sentences(sentences, column)
     model = runs_of.encoder_for(encoder, opened, "judge")
-    corpus = readers.readable(corpus, model.tokenizer, model.name)
+    corpus = _cut(readers.readable(corpus, model.tokenizer, model.name), model)
     settings: Any = runs_of.restored_settings(opened)
     vocabulary = written(categorize(model.tokenizer), model.tokenizer, settings.insertion)
     run_ids = set(opened.tokens["token_id"].to_list())
     tokens = [token for token in vocabulary.available if token.id in run_ids]
     restricted = len(tokens) < len(vocabulary.available)
     job = base.Job(model, settings, corpus, vocabulary, tokens, restricted, not restricted)
-    return opened.method.judge(job, opened, anchors, progress)
+    asked = None if queries is None else _cut(readers.load_sentences(queries), model).texts
+    judged: base.Judgement = opened.method.judge(
+        job, opened, anchors, progress, measure_all=measure_all, queries=asked
+    )
+    return judged
+
+
+def _cut(corpus: readers.Sentences, model: Encoder) -> readers.Sentences:
+    """Cut the texts that are longer than the model reads, as an index does."""
+    try:
+        words = require_words(model, "judge")
+    except ModelError:  # without its tokens, texts can only be left out
+        return corpus
+    fitted = fit_texts(words, corpus.texts, 0, Insertion.TEXT, corpus.source)
+    return replace(corpus, texts=tuple(text.text for text in fitted))
 
 
 _BY_ID = re.compile(r"\s*#(\d{1,9})\s*", re.ASCII)

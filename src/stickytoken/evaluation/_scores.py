@@ -11,13 +11,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.bootstrap import bootstrap_samples, contrast_intervals, resampled
 from stickytoken.data import tasks
 from stickytoken.data.metrics import Task
 from stickytoken.data.tasks import AnyTask, MtebTask
+from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.protocol import Encoder, require_words, similarity_of
 from stickytoken.errors import ModelError
-from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, prepare, resampled
 from stickytoken.insertion import Insertion
 from stickytoken.unit_vectors import Similarity
 from stickytoken.vocabulary import CandidateTokenizer
@@ -235,7 +236,7 @@ def _fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], 
         return texts, 0
     cut = 0
     for role, role_texts in texts.items():
-        carriers = prepare(words, role_texts, 0, Insertion.TEXT, task.name)
+        carriers = fit_texts(words, role_texts, 0, Insertion.TEXT, task.name)
         texts[role] = [carrier.text for carrier in carriers]
         cut += sum(carrier.cut for carrier in carriers)
     return texts, cut

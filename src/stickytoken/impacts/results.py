@@ -6,15 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from stickytoken.errors import RunError
 from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.measurement import ResultFolder, require_writable, resume
 from stickytoken.validation import file_path, proportion, set_choices, set_whole_numbers
 
-IMPACT_SCHEMA_VERSION = 1
+# 2: intrusion_curves has the change of the hits with its interval, and intrusion has no ratio.
+IMPACT_SCHEMA_VERSION = 2
 
 
 class TokenRecord(resume.Record):
+    """A token that is measured."""
+
     token_id: int
     token: str  # vocabulary string
     text: str  # decoded text
@@ -23,6 +28,8 @@ class TokenRecord(resume.Record):
 
 
 class TaskRecord(resume.Record):
+    """A task that was run."""
+
     name: str
     layout: str
     unit: str  # what the intervals resample
@@ -34,6 +41,8 @@ class TaskRecord(resume.Record):
 
 
 class ImpactResultRecord(resume.Record):
+    """What a finished measurement took, and which tasks it has."""
+
     sequences: int  # number of texts encoded
     seconds: float  # time spent on shards
     failed: dict[str, str]  # tasks that could not be run, and why
@@ -41,6 +50,8 @@ class ImpactResultRecord(resume.Record):
 
 
 class ImpactRecord(resume.MeasurementRecord):
+    """impact.json."""
+
     schema_version: int = IMPACT_SCHEMA_VERSION
     model: str
     device: str
@@ -53,11 +64,13 @@ class ImpactRecord(resume.MeasurementRecord):
     result: ImpactResultRecord | None = None
 
     def measured_with(self) -> ImpactSettings:
+        """Return the settings of the measurement."""
         known = ImpactSettings.__dataclass_fields__
         return ImpactSettings(**{name: value for name, value in self.settings.items() if name in known})
 
 
 def measured_kind(record: ImpactRecord) -> str:
+    """Return what the measured tokens are called: sticky, or named if no run says that all of them are."""
     return "named" if any(token.kind == "named" for token in record.tokens) else "sticky"
 
 
@@ -73,19 +86,28 @@ TABLES = resume.table_schemas(
         "tokens benign_tokens effect_size p_value q_value",
         "conditions.parquet": "task metric kind token_id token score drop drop_low drop_high",
         "scores.parquet": "task metric kind token_id token repetition score",
-        "intrusion.parquet": "corpus copies hits_sticky hits_benign ratio ratio_low ratio_high rank_sticky "
-        "rank_benign documents cut",
-        "intrusion_curves.parquet": "corpus kind token_id token copies hits median_rank copies_needed",
+        "intrusion.parquet": "corpus copies hits_sticky hits_benign rank_sticky rank_benign documents cut",
+        "intrusion_curves.parquet": "corpus kind token_id token copies hits change change_low change_high "
+        "median_rank copies_needed",
     },
     text="task layout metric kind unit token corpus",
     whole="units tokens benign_tokens token_id repetition copies documents cut copies_needed",
     switches="main",
 )
+# Columns that measurements of the first version lack.
+_ADDED = ("change", "change_low", "change_high")
+# Columns without missing values.
+_FILLED = (
+    "task", "layout", "metric", "main", "kind", "corpus", "unit", "units", "tokens", "benign_tokens",
+    "repetition", "copies", "documents", "cut", "hits_sticky", "hits_benign", "rank_sticky", "rank_benign",
+    "hits", "median_rank",
+)  # fmt: skip
 
 
 def _is_finished(record: ImpactRecord, folder: ResultFolder) -> bool:
-    finished = record.result is not None and not record.result.failed  # what failed is tried again
-    return finished and all((folder.path / name).is_file() for name in TABLES)
+    if record.result is None or record.result.failed:  # what failed is tried again
+        return False
+    return all((folder.path / name).is_file() for name in TABLES)
 
 
 IMPACTS = resume.MeasurementKind(
@@ -93,11 +115,6 @@ IMPACTS = resume.MeasurementKind(
     IMPACT_FILE,
     lambda folder: folder.read_record(IMPACT_FILE, ImpactRecord, IMPACT_SCHEMA_VERSION),
     _is_finished,
-)
-_FILLED = (
-    *("task", "layout", "metric", "main", "kind", "corpus", "unit", "units", "tokens", "benign_tokens"),
-    *("repetition", "copies", "documents", "cut", "hits_sticky", "hits_benign", "rank_sticky", "rank_benign"),
-    *("hits", "median_rank"),
 )
 
 
@@ -112,8 +129,9 @@ class Impact:
         conditions: one row per task, metric and condition: the score, and its drop from clean with an
             interval.
         scores: one row per task, metric, condition and repetition.
-        intrusion: one row per number of copies: top-10 hits of sticky and benign copies.
-        intrusion_curves: one row per token and number of copies: top-10 hits and median rank.
+        intrusion: one row per number of copies: mean top-10 hits and ranks of sticky and of benign tokens.
+        intrusion_curves: one row per token and number of copies: top-10 hits, their change with an interval,
+            and the median rank.
         failed: tasks that could not be run, and why.
 
     Raises:
@@ -129,11 +147,28 @@ class Impact:
             raise RunError(
                 f"the impact measurement in {path} is not finished: run the same command again to continue it"
             )
-        self.path, self.record = path, record
-        self.result, self.failed = record.result, record.result.failed
-        self.effects, self.conditions, self.scores, self.intrusion, self.intrusion_curves = (
-            folder.read_table(name, columns, _FILLED) for name, columns in TABLES.items()
-        )
+        self.path = path
+        self.record = record
+        self.result = record.result
+        self.failed = record.result.failed
+        self.effects = self._read(folder, "effects.parquet")
+        self.conditions = self._read(folder, "conditions.parquet")
+        self.scores = self._read(folder, "scores.parquet")
+        self.intrusion = self._read(folder, "intrusion.parquet")
+        self.intrusion_curves = self._read(folder, "intrusion_curves.parquet")
+
+    def _read(self, folder: ResultFolder, name: str) -> pl.DataFrame:
+        """Read a table; columns that an earlier version did not write are null."""
+        columns = TABLES[name]
+        if self.record.schema_version == 1:
+            columns = {column: kind for column, kind in columns.items() if column not in _ADDED}
+        table = folder.read_table(name, columns, _FILLED).select(list(columns))
+        missing = [
+            pl.lit(None, TABLES[name][column]).alias(column)
+            for column in TABLES[name]
+            if column not in columns
+        ]
+        return table.with_columns(missing).select(list(TABLES[name]))
 
     def __repr__(self) -> str:
         tokens = sum(token.kind != "benign" for token in self.record.tokens)
@@ -167,6 +202,11 @@ def open_impact(path: str | Path) -> Impact:
 
 
 def require_place(folder: Path) -> None:
+    """Refuse a folder that cannot take a measurement.
+
+    Raises:
+        RunError: it cannot be written, contains something else, or another process writes it.
+    """
     require_writable(folder)
     files = ResultFolder(folder)
     resume.require_vacant(files, IMPACTS)
@@ -174,8 +214,11 @@ def require_place(folder: Path) -> None:
 
 
 def impacts_in(run: Path) -> tuple[tuple[Impact, ...], tuple[str, ...]]:
-    pattern, what = f"{IMPACT}-*/{IMPACT_FILE}", "An impact measurement"
-    return resume.measurements_in(run, pattern, open_impact, what, lambda impact: impact.record.started)
+    """Open the measurements in a run folder, the newest first, and say which cannot be read."""
+    pattern = f"{IMPACT}-*/{IMPACT_FILE}"
+    return resume.measurements_in(
+        run, pattern, open_impact, "An impact measurement", lambda impact: impact.record.started
+    )
 
 
 @dataclass(frozen=True)

@@ -519,7 +519,14 @@ class Method(MethodWording):
         )
 
     def judge(
-        self, job: Job[Any], run: FinishedRun[Any, Any], anchors: int, progress: ProgressCallback
+        self,
+        job: Job[Any],
+        run: FinishedRun[Any, Any],
+        anchors: int,
+        progress: ProgressCallback,
+        *,
+        measure_all: bool = False,
+        queries: Sequence[str] | None = None,
     ) -> Judgement:
         """Judge the tokens of a run, which are the job's, by a run that `require_judging` accepts.
 
@@ -528,6 +535,8 @@ class Method(MethodWording):
             run: the finished run.
             anchors: largest number of texts of the corpus to compare with.
             progress: told of every step.
+            measure_all: measure every token that may matter, however many there are.
+            queries: texts to compare with; None compares with texts of the corpus.
         """
         raise NotImplementedError
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.bootstrap import bootstrap_samples, contrast_intervals, resampled
 from stickytoken.data import Sentences, as_read, tasks, text_kinds
 from stickytoken.data.metrics import Outcomes
+from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.loading.resolution import tokenizer_folder
 from stickytoken.encoders.protocol import similarity_of
-from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, prepare, resampled
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.methods import Verdict, wording
@@ -508,7 +509,7 @@ def _scored(
         return {"main_score": tasks.evaluate(encoder.model, task)}, None
     vectors = {}
     for role, texts in task.texts.items():
-        carriers = prepare(encoder, texts, 0, Insertion.TEXT, task.name)
+        carriers = fit_texts(encoder, texts, 0, Insertion.TEXT, task.name)
         vectors[role] = encoder.encode([carrier.text for carrier in carriers])
     outcomes = task.outcomes(vectors, seed, similarity_of(encoder))
     scores = {metric: float(task.scores(metric, outcomes[None])[0]) for metric in task.metrics}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -308,12 +308,13 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
     source_column: str | None = None,
     effect: Effect | str | None = None,
     queries: SentenceSource | None = None,
+    words: Sequence[str] = (),
     workers: int | None = None,
     encoder: AnyModel | None = None,
     out: str | Path | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> Scan:
-    """Find documents as `scan` does, and return them with the totals."""
+    """Find documents as `scan` does, also those with copies of further words; return them with the totals."""
     require_callable("progress", progress)
     options = ScanOptions(
         column=column,
@@ -325,7 +326,7 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
     )
     opened = open_run(run)
     collection = open_documents(documents, options)
-    rules = rules_of_run(opened)
+    rules = rules_of_run(opened).with_words(words)
     identity_parts = _identity(opened, rules, collection, options)
     record = ScanRecord(
         schema_version=SCAN_SCHEMA_VERSION,
@@ -464,10 +465,11 @@ class _ScanJob:
         )
 
 
-def default_out(run: Run, documents: DocumentSource, options: ScanOptions) -> Path:
-    """Return the folder of a scan inside the folder of its run."""
+def default_out(run: Run, documents: DocumentSource, options: ScanOptions, words: Sequence[str] = ()) -> Path:
+    """Return the folder of a scan in the run folder."""
     collection = open_documents(documents, options)
-    return run.path / store.folder_name(SCAN, digest(_identity(run, rules_of_run(run), collection, options)))
+    rules = rules_of_run(run).with_words(words)
+    return run.path / store.folder_name(SCAN, digest(_identity(run, rules, collection, options)))
 
 
 def _identity(

@@ -42,7 +42,8 @@ def scan(
     source_column: Annotated[str | None, opt.texts_option("--source")] = None,
     effect: Annotated[bool, opt.method_option("--effect")] = False,
     predict: Annotated[bool, opt.method_option("--predict")] = False,
-    queries: opt.Method[str | None] = None,
+    queries: opt.Texts[str | None] = None,
+    audit: opt.AuditFolder = None,
     model: opt.RunsModel = None,
     loading: opt.AnyModelOptions,
     workers: Annotated[int | None, opt.setting(min=1)] = None,
@@ -103,8 +104,10 @@ def scan(
         "queries": texts,
         "workers": workers,
     }
-    run_scan = partial(scanning.scan_documents, opened, documents, **options)
-    folder = folder or scanning.default_out(opened, documents, scanning.ScanOptions(**options))
+    words = opt.words_of_audit(audit, opened.record.identity)
+    run_scan = partial(scanning.scan_documents, opened, documents, words=words, **options)
+    scan_options = scanning.ScanOptions(**options)
+    folder = folder or scanning.default_out(opened, documents, scan_options, words)
     require_writable(folder)
     if out is not None:
         require_writable(out.parent)
@@ -233,6 +236,7 @@ def clean(
     id_column: Annotated[str | None, opt.texts_option("--id")] = None,
     remove_suspected: Annotated[bool, opt.method_option("--remove-suspected")] = False,
     remove_all: Annotated[bool, opt.method_option("--remove-all")] = False,
+    audit: opt.AuditFolder = None,
     action: Annotated[list[str] | None, opt.method_option(metavar="KIND=ACTION")] = None,
     out: opt.Output[Path | None] = None,
     diff: Annotated[bool, opt.output_option("--diff")] = False,
@@ -272,7 +276,7 @@ def clean(
     is_json = output_format is CleanFormat.JSON
     if diff and is_json:
         raise typer.BadParameter("use one of --diff and --format json", param_hint="--diff")
-    cleaner = _cleaner(rules, action or (), remove_suspected, remove_all)
+    cleaner = _cleaner(rules, action or (), remove_suspected, remove_all, audit)
     if rules_out is not None:
         cleaner.save(rules_out)
         rules_saved = f"{len(cleaner.rules.words):,} words, {len(cleaner.rules.specials):,} special tokens"
@@ -339,7 +343,9 @@ def _write_to_stdout(write: Callable[[BinaryIO], CleaningTotals]) -> CleaningTot
     return totals
 
 
-def _cleaner(rules: Path, actions: Sequence[str], remove_suspected: bool, remove_all: bool) -> Cleaner:
+def _cleaner(
+    rules: Path, actions: Sequence[str], remove_suspected: bool, remove_all: bool, audit: Path | None
+) -> Cleaner:
     """Open a cleaner and change it as the options say."""
     from stickytoken.cleaning import open_cleaner
     from stickytoken.cleaning.spans import Action, SpanKind, actions_of, kind_of
@@ -358,8 +364,9 @@ def _cleaner(rules: Path, actions: Sequence[str], remove_suspected: bool, remove
     new_actions = dict(saved.actions)
     for kind in {kind_of(name) for name in action_names}:
         new_actions[kind] = chosen[kind]
+    words = opt.words_of_audit(audit, saved.source.get("identity"))
     return stickytoken.Cleaner(
-        saved.rules,
+        saved.rules.with_words(words),
         new_actions,
         replacement=saved.replacement,
         source=saved.source,

@@ -213,9 +213,12 @@ def judge(
     *,
     sentences: Annotated[str, opt.texts_option("--sentences", "--documents")],
     column: opt.SentencesColumn = None,
+    queries: opt.Texts[str | None] = None,
     anchors: Annotated[int, opt.texts_option(min=2)] = 2000,
+    measure_all: Annotated[bool, opt.method_option("--all")] = False,
     model: opt.RunsModel = None,
     loading: opt.AnyModelOptions,
+    out: opt.Output[Path | None] = None,
     limit: opt.ListLimit[int] = 50,
     output_format: opt.FormatChoice[opt.TableFormat] = opt.TableFormat.TABLE,
 ) -> None:
@@ -225,29 +228,42 @@ def judge(
 
     Args:
         sentences: Your texts: a txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or hub:REPOSITORY@SPLIT.
+        queries: Compare with these queries, in a file as for --sentences, in place of the texts themselves.
         anchors: Maximum number of texts to compare with, drawn at random.
+        measure_all: Measure every token that may matter. Default: the 256 that matter most.
+        out: Write all tokens to this file: .csv, .json or .parquet.
         limit: Maximum number of tokens to list in a table.
         output_format: Print a table or one JSON document of the flagged tokens, or all tokens as CSV.
     """
     from stickytoken.methods.base import MEASURING
 
+    if out is not None:
+        _require_table(out)
     opened = stickytoken.open_run(run)
     opened.method.require_judging(opened)
     corpus = stickytoken.load_sentences(sentences, column)
     encoder = opt.load_for(str(run), opened.record, loading, model)
-    run_judge = partial(stickytoken.judge, opened, corpus, anchors=anchors)
+    asked = None if queries is None else stickytoken.load_sentences(queries)
+    run_judge = partial(
+        stickytoken.judge, opened, corpus, anchors=anchors, queries=asked, measure_all=measure_all
+    )
 
     def rehearse(stand_in: Any, _: Path) -> object:
         return run_judge(encoder=stand_in, progress=lambda step: stand_in.reached(step.stage))
 
     with opt.announced(encoder, loading, rehearse, uncertain=MEASURING) as progress:
         judgement = run_judge(encoder=encoder, progress=progress)
+    if out is not None:
+        _write_judgement(judgement, out)
     if output_format is opt.TableFormat.JSON:
         console.print_json(judgement.summary())
     elif output_format is opt.TableFormat.CSV:
         console.print_csv(judgement.tokens)
     else:
         _print_judgement(opened, judgement, limit)
+        console.inform(
+            f"what copies do to search results: stickytoken audit {opened.path} --documents {sentences}"
+        )
 
 
 def _print_judgement(run: stickytoken.Run, judgement: Judgement, limit: int) -> None:
@@ -285,7 +301,34 @@ def _print_judgement(run: stickytoken.Run, judgement: Judgement, limit: int) -> 
         console.inform(f"note: {judgement.left_out} texts were left out: the model cannot read them in full")
     if judgement.undecided:
         unmeasured = wording.counted(judgement.undecided, "further token")
-        console.inform(f"note: {unmeasured} may reach a threshold but were not measured on these texts")
+        console.inform(
+            f"note: {unmeasured} may reach a threshold but were not measured on these texts (--all measures "
+            "them)"
+        )
+
+
+def _require_table(out: Path) -> None:
+    """Refuse a file that cannot take a judgement."""
+    from stickytoken.measurement import require_writable
+
+    if out.suffix.lower() not in (".csv", ".json", ".parquet"):
+        raise InputError(f"--out {str(out)!r} names no format: end it in .csv, .json or .parquet")
+    require_writable(out.absolute().parent)
+
+
+def _write_judgement(judgement: Judgement, out: Path) -> None:
+    """Write what was judged, in the format that the ending of the file names."""
+    from stickytoken.measurement import write_atomically
+
+    suffix = out.suffix.lower()
+    if suffix == ".json":
+        document = judgement.summary() | {"tokens": judgement.tokens.to_dicts()}
+        write_atomically(out, console.as_json(document).encode())
+    elif suffix == ".csv":
+        write_atomically(out, console.as_csv(judgement.tokens).encode())
+    else:
+        write_atomically(out, judgement.tokens.write_parquet)
+    console.inform(f"written: {out}")
 
 
 @command("route", "token_prepending", "contrast")

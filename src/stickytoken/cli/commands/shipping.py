@@ -167,6 +167,7 @@ def check(
     baseline: opt.Method[Path | None] = None,
     documents: opt.Texts[str | None] = None,
     column: opt.TextColumn = None,
+    audit: opt.AuditFolder = None,
     fail_on_documents: Annotated[
         list[str] | None,
         opt.method_option(parser=_cause, autocompletion=lambda: list(_CAUSES), metavar="CAUSE"),
@@ -206,6 +207,7 @@ def check(
         "max_tokens": max_tokens,
         "baseline": baseline,
         "fail_on_documents": fail_on_documents or None,
+        "words": _words_of_audit(audit, documents),
     }
     arguments: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     try:
@@ -233,6 +235,15 @@ def check(
         raise typer.Exit(GATE_CLOSED)
     if finished_check.outcome.value != "passed":
         raise typer.Exit(1)
+
+
+def _words_of_audit(audit: Path | None, documents: str | None) -> tuple[str, ...] | None:
+    """Return the words of an audit, for the search of documents."""
+    if audit is None:
+        return None
+    if documents is None:
+        raise typer.BadParameter("it needs --documents", param_hint="--audit")
+    return opt.words_of_audit(audit, None)
 
 
 def _line_in_repository() -> tuple[str, int] | None:

@@ -462,26 +462,25 @@ def show_impact(impact: Impact, output_format: opt.Format) -> None:
     if output_format is opt.Format.JSON:
         console.print_json(impact.summary())
         return
-    from stickytoken.impacts import statistics
+    import polars as pl
+
+    from stickytoken.impacts import wording
     from stickytoken.impacts.results import measured_kind
 
     effects = impact.effects
     kind = measured_kind(impact.record)
-    main = effects.filter("main")
-    for effect in main.iter_rows(named=True):
-        console.print_line(statistics.cost_sentence(effect, kind))
     if not effects.is_empty():
-        by_metric = statistics.headed(statistics.EFFECTS, effects.to_dicts(), kind)
-        console.print_table("What copies cost", *by_metric)
         keys = ["task", "metric"]
-        conditions = impact.conditions.join(main.select(keys), on=keys, maintain_order="left")
-        by_token = statistics.headed(statistics.CONDITIONS, conditions.to_dicts(), kind)
-        console.print_table("By token, main metrics", *by_token)
-    intrusion = impact.intrusion.to_dicts()
-    if intrusion:
-        title = f"Queries with a random document of {intrusion[0]['corpus']} in their top 10, by copies in it"
-        console.print_table(title, *statistics.headed(statistics.INTRUSION, intrusion, kind))
-    console.print_line(statistics.settings_line(impact.record.measured_with()))
+        main = effects.filter("main").select(keys)
+        conditions = impact.conditions.join(main, on=keys, maintain_order="left")
+        by_token = wording.headed(wording.CONDITIONS, conditions.to_dicts(), kind)
+        console.print_table("What copies cost by token, main metrics", *by_token)
+    if not impact.intrusion.is_empty():
+        corpus = impact.intrusion["corpus"][0]
+        title = f"Queries with a random document of {corpus} in their top 10, by copies in it"
+        curves = impact.intrusion_curves.filter(pl.col("copies").is_in(wording.TABLE_COPIES))
+        console.print_table(title, *wording.headed(wording.INTRUSION, curves.to_dicts(), kind))
+    console.print_line(wording.settings_line(impact.record.measured_with()))
     console.print_line(
         f"{impact.result.sequences:,} texts in {impact.result.seconds:,.0f} s; impact: {impact.path}"
     )
@@ -489,7 +488,11 @@ def show_impact(impact: Impact, output_format: opt.Format) -> None:
         if task.cut:
             cut = f"{task.cut} of {task.texts} texts were truncated so that the copies fit"
             console.inform(f"note: {task.name}: {cut}, the same in every condition")
-    if intrusion and intrusion[0]["cut"]:
-        cut = f"{intrusion[0]['cut']} of {intrusion[0]['documents']} documents"
+    if not impact.intrusion.is_empty() and impact.intrusion["cut"][0]:
+        cut = f"{impact.intrusion['cut'][0]} of {impact.intrusion['documents'][0]} documents"
         console.inform(f"note: intrusion: {cut} were truncated so that the copies fit")
     console.inform_notes(impact.record.notes)
+    for effect in effects.filter("main").iter_rows(named=True):
+        console.print_line(wording.cost_sentence(effect, kind))
+    for sentence in wording.token_sentences(impact):
+        console.print_line(sentence)

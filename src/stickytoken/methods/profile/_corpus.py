@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -64,6 +65,9 @@ def judge_corpus(
     run: base.FinishedRun[ProfilePlanRecord, Any],
     anchors: int,
     progress: ProgressCallback,
+    *,
+    measure_all: bool = False,
+    queries: Sequence[str] | None = None,
 ) -> base.Judgement:
     """Judge the tokens of a run on the job's corpus.
 
@@ -71,14 +75,14 @@ def judge_corpus(
     threshold are then measured in texts of the corpus, and the rule is applied to what was measured. What a
     token erases does not depend on the texts it is compared with: it is the run's.
     """
-    corpus = without_refused_texts(job.encoder, lambda: _prepared(job, run.plan, anchors))
+    corpus = without_refused_texts(job.encoder, lambda: _prepared(job, run.plan, anchors, queries))
     effects = estimates.read_effects(run.path)
     tokens = run.tokens.drop_nulls("verdict")
     thresholds = Thresholds.of(job.settings)
     stage_places = range(_CARRIERS)
     stage = round_stage(job.encoder, job.settings, corpus.plan, corpus.panel, Round.CONFIRM, stage_places)
     computed = predicted_lifts(effects, stage.panel)
-    shortlist = _shortlist(tokens, effects, computed, thresholds, corpus.plan)
+    shortlist = _shortlist(tokens, effects, computed, thresholds, corpus.plan, measure_all)
 
     pilots = np.array(run.plan.pilots, dtype=np.int64)
     available = {token.id: token for token in job.vocabulary.available}
@@ -104,13 +108,21 @@ def judge_corpus(
     )
 
 
-def _prepared(job: Job[ProfileSettings], plan: ProfilePlanRecord, most_anchors: int) -> _Corpus:
-    """Draw carriers and anchors from the corpus."""
+def _prepared(
+    job: Job[ProfileSettings],
+    plan: ProfilePlanRecord,
+    most_anchors: int,
+    queries: Sequence[str] | None,
+) -> _Corpus:
+    """Draw carriers and anchors from the corpus; with queries, these are the anchors."""
     encoder = job.encoder
     source = job.sentences.source
     settings = replace(job.settings, anchors=most_anchors)
     group = texts.TextGroup("corpus", list(job.sentences.texts), 1.0, False)
     candidates = texts.short_texts(encoder, settings, [group], _CARRIERS, source)
+    if queries is not None:
+        group = texts.TextGroup("queries", list(queries), 1.0, False)
+        source = "the list of queries"
     groups, left_out = texts.choose_anchors(encoder, settings, [[group]], set(candidates.values()))
     anchors = [text for anchor_group in groups for text in anchor_group.texts]
     if len(anchors) < _LEAST_ANCHORS:
@@ -145,8 +157,12 @@ def _shortlist(
     computed: Vector,
     thresholds: Thresholds,
     plan: ProfilePlanRecord,
+    measure_all: bool,
 ) -> _Shortlist:
-    """Choose the tokens that the run flags, and those with the largest computed lifts on the corpus."""
+    """Choose the tokens that the run flags, and those with the largest computed lifts on the corpus.
+
+    At most 256 are chosen, or as many as are flagged or may reach a threshold if all are asked for.
+    """
     flagged = tokens.filter(pl.col("verdict") != "benign")["token_id"].to_list()
     ids = tokens["token_id"].to_numpy()
     rows = np.searchsorted(effects.ids, ids)
@@ -155,8 +171,11 @@ def _shortlist(
     deviations = tokens["vector_deviation"].cast(pl.Float64).fill_null(np.nan).to_numpy()
     ratios = lifts / (threshold_shares(deviations, thresholds) * thresholds.lift)
     by_ratio = ids[np.lexsort((ids, -ratios))].tolist()
-    chosen = list(dict.fromkeys([*flagged, *by_ratio]))[:_SHORTLIST]
     reaching = set(ids[ratios >= 1].tolist())
+    count = _SHORTLIST
+    if measure_all:
+        count = max(count, len(reaching.union(flagged)))
+    chosen = list(dict.fromkeys([*flagged, *by_ratio]))[:count]
     return _Shortlist(np.array(sorted(chosen), dtype=np.int64), len(reaching.difference(chosen)))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 
-from stickytoken.impacts import statistics
+from stickytoken.impacts import wording as impact_wording
 from stickytoken.impacts.results import Impact, measured_kind
 from stickytoken.methods import Column, wording
 from stickytoken.reports import figures as fig
@@ -54,7 +54,7 @@ def impact_figures(impact: Impact, suffix: str = "") -> list[ReportFigure]:
         main = impact.effects.filter("main").select("task", "metric")
         conditions = impact.conditions.join(main, on=["task", "metric"], maintain_order="left")
         rows = conditions.filter(pl.col("kind") != "clean").to_dicts()
-        settings = f"{statistics.settings_line(impact.record.measured_with())}. "
+        settings = f"{impact_wording.settings_line(impact.record.measured_with())}. "
         figures.append(costs(effects, kind, suffix, settings))
         figures.append(token_costs(rows, kind, suffix))
     summary = impact.intrusion.to_dicts()
@@ -101,7 +101,7 @@ def costs(effects: Rows, measured: str = "sticky", suffix: str = "", settings: s
     figure.update_yaxes(tickvals=list(range(len(effects))), ticktext=tasks, autorange="reversed")
     if all(row["drop_sticky"] is None for row in effects):
         figure = fig.empty_figure("no metric of these tasks is defined")
-    sentences = [statistics.cost_sentence(row, measured) for row in effects]
+    sentences = [impact_wording.cost_sentence(row, measured) for row in effects]
     return ReportFigure(
         f"impact-costs{suffix}",
         "What copies cost",
@@ -110,7 +110,7 @@ def costs(effects: Rows, measured: str = "sticky", suffix: str = "", settings: s
         f"{settings}The further right, the more of the score is lost. Copies of any token cost something; "
         "what counts is how much more the measured tokens cost than the benign ones. The p-value compares "
         "the measured tokens with their matches: it says whether other tokens of both kinds would differ.",
-        DataTable(*statistics.headed(statistics.EFFECTS, effects, measured)),
+        DataTable(*impact_wording.headed(impact_wording.EFFECTS, effects, measured)),
         {"xaxis.title.text": "score lost<br>(clean minus edited)"},
         in_markdown=True,
     )
@@ -162,7 +162,7 @@ def token_costs(conditions: Rows, measured: str = "sticky", suffix: str = "") ->
         "The main metric of each task. The benign tokens match the measured ones in category, length and "
         "position in the vocabulary, and are not flagged. A mixture divides the copies among all tokens of "
         "its kind.",
-        DataTable(*statistics.headed(statistics.CONDITIONS, conditions)),
+        DataTable(*impact_wording.headed(impact_wording.CONDITIONS, conditions)),
         narrow,
         in_markdown=True,
     )
@@ -252,9 +252,8 @@ def intrusion(summary: Rows, curves: Rows, measured: str = "sticky", suffix: str
         _intrusion_in_words(summary, measured),
         f"Copies went into {summary[0]['documents']} random documents. The curves count the queries that "
         "have such a document among their first 10 results. Dotted: without copies. Below that line, "
-        "copies push documents out of results. The ratio compares measured with benign copies, so it can "
-        "rise while both counts fall.",
-        DataTable(*statistics.headed(statistics.INTRUSION, summary, measured)),
+        "copies push documents out of results.",
+        DataTable(*impact_wording.headed(impact_wording.INTRUSION, curves, measured)),
         in_markdown=True,
     )
 

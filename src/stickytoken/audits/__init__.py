@@ -1,0 +1,303 @@
+"""From a model and documents to search results: whether copies of a word help documents into them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+import stickytoken.measurement as store
+from stickytoken.audits import _copies, _index, _stuffing, results
+from stickytoken.audits._copies import CopiesNow
+from stickytoken.audits._index import Index
+from stickytoken.audits._stuffing import Pairs
+from stickytoken.audits._tokens import Candidate, Candidates, choose_candidates
+from stickytoken.audits.results import (
+    Audit,
+    AuditRecord,
+    AuditResultRecord,
+    AuditSettings,
+    audits_in,
+    open_audit,
+)
+from stickytoken.data.documents import DocumentSource
+from stickytoken.detection.run import Run, encoder_for
+from stickytoken.encoders import protocol
+from stickytoken.encoders.loading import AnyModel
+from stickytoken.gate import run_of
+from stickytoken.impacts.statistics import TOP, ends
+from stickytoken.insertion import Insertion
+from stickytoken.machine import digest
+from stickytoken.measurement import ResultFolder, engine as engines, resume
+from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
+from stickytoken.measurement.whole_progress import WholeProgress
+from stickytoken.scanning.scan import certain_kinds
+from stickytoken.validation import file_path, or_default, require_callable
+
+__all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]
+
+# Increase it when the same inputs give different numbers than before.
+_IDENTITY_VERSION = 1
+# A judgement encodes short texts; so many of them take as long as one document.
+_TEXTS_PER_DOCUMENT = 8
+_JUDGED_TEXTS = 8_000
+
+
+def audit(
+    source: AnyModel | Run,
+    documents: DocumentSource,
+    *,
+    queries: DocumentSource | None = None,
+    column: str | None = None,
+    encoder: AnyModel | None = None,
+    runs: str | Path = "runs",
+    settings: AuditSettings | None = None,
+    out: str | Path | None = None,
+    engine: EngineChoice = "local",
+    progress: engines.ProgressCallback = engines.ignore_progress,
+) -> Audit:
+    """Say whether copies of any word get documents into results where they don't belong.
+
+    The same call continues an interrupted audit, and opens a finished one.
+
+    Args:
+        source: a run or its folder, or a model: anything that `load_encoder` takes. Of a model, the newest
+            run over its whole vocabulary is used; without one, a detection is run.
+        documents: the documents of the index: anything that `stickytoken.scan` takes.
+        queries: the queries, in the same formats. None takes those of a BEIR folder, or first sentences of
+            some of the documents.
+        column: the column with the text of the documents.
+        encoder: the model of the run; None loads the one that the run names.
+        runs: for a model: the folder that holds its runs.
+        settings: settings of the audit; None takes the defaults.
+        out: the folder; None takes ``audit-<identity>`` in the run folder, where the run's report finds it.
+        engine: where to compute, as in `detect`.
+        progress: told of every step.
+
+    Returns:
+        The finished audit.
+
+    Raises:
+        InputError: documents, queries or settings cannot be used.
+        ModelError: the model cannot be found or used.
+        EncodingError: a text has no usable vector.
+        RunError: a run is damaged or belongs to another model, or the folder contains something else.
+    """
+    own_settings = settings is not None
+    settings = or_default("settings", settings, AuditSettings())
+    require_callable("progress", progress)
+    run = run_of(source, file_path("runs", runs), progress)
+    named_model = None if isinstance(source, (str, Path, Run)) else source
+    model = encoder_for(encoder if encoder is not None else named_model, run, "audit")
+    if not own_settings and not protocol.reads_ids(model):
+        settings = replace(settings, insertion=Insertion.TEXT)
+    reading: protocol.WordEncoder
+    if settings.insertion is Insertion.IDS:
+        reading = protocol.require_ids(model, "insertion 'ids'", "set insertion to 'text'")
+    else:
+        reading = protocol.require_words(model, "audit")
+    index = _index.read_index(documents, queries, column, reading, settings)
+    record = _record(run, reading, index, documents, settings)
+    folder_path = run.path / store.folder_name(results.AUDIT, record.identity)
+    if out is not None:
+        folder_path = file_path("out", out)
+    folder = ResultFolder(folder_path)
+    with resume.resumed(folder, results.AUDITS, record) as held:
+        if not held.finished:
+            held.begin(held.record.model_copy(update={"result": None}))
+            with chosen_engine(engine, reading) as opened:
+                _measure(run, index, reading, settings, held, opened, progress)
+    return open_audit(folder_path)
+
+
+def _record(
+    run: Run,
+    encoder: protocol.WordEncoder,
+    index: Index,
+    documents: DocumentSource,
+    settings: AuditSettings,
+) -> AuditRecord:
+    """Return the record of an audit that has not begun; the identity is a hash of all inputs."""
+    parts = resume.identity_of(
+        _IDENTITY_VERSION,
+        encoder.identity,
+        settings,
+        run=run.record.identity,
+        index=index.record.fingerprint,
+    )
+    return AuditRecord(
+        identity=digest(parts),
+        identity_parts=parts,
+        run=str(run.path),
+        run_identity=run.record.identity,
+        model=run.model_name,
+        device=encoder.device,
+        settings=asdict(settings),
+        index=index.record,
+        documents=str(documents) if isinstance(documents, (str, Path)) else "YOUR_DOCUMENTS",
+        notes=[],
+        versions=resume.package_versions(),
+        hardware=resume.hardware(encoder.device),
+        started=resume.now(),
+    )
+
+
+def _measure(
+    run: Run,
+    index: Index,
+    encoder: protocol.WordEncoder,
+    settings: AuditSettings,
+    held: resume.Resumed[AuditRecord],
+    engine: engines.Engine,
+    progress: engines.ProgressCallback,
+) -> None:
+    """Measure tokens and documents, write the tables, and finish the record."""
+    folder = held.folder
+    texts_by_stage = {
+        _index.INDEX: len(index.fitted) + len(index.fitted_queries),
+        "measure": _JUDGED_TEXTS // _TEXTS_PER_DOCUMENT,
+        _stuffing.STUFFED: 4 * settings.tokens * len(settings.copies) * settings.stuffed,
+    }
+    whole = WholeProgress("audit", texts_by_stage, progress)
+    scan = _copies.find_copies(run, index, engines.ignore_progress)
+    search = _index.encode_index(index, encoder, settings, engine, folder, whole)
+    with_findings = _copies.numbers_with_findings(scan)
+    stuffed = _stuffing.choose_stuffed(index, with_findings, settings)
+    clean_texts = [index.documents[place].text for place in index.places if place not in with_findings]
+    pairs_by_word = _PairsByWord(index, stuffed, settings)
+    candidates = choose_candidates(
+        run, encoder, search, stuffed, pairs_by_word.counted, clean_texts, settings, folder, whole
+    )
+    ranks = _stuffing.measure_ranks(
+        candidates.tokens, index, stuffed, search, encoder, settings, engine, folder, whole
+    )
+    without = search.ranks_of_documents(stuffed)
+    shares = _share_rows(candidates.tokens, ranks, without, pairs_by_word, settings)
+    tokens = _token_rows(candidates.tokens, shares, pairs_by_word)
+    copies_now = _copies.rank_documents(run, scan, index, search, encoder, settings, engine, folder, progress)
+    tables = {"tokens.parquet": tokens, "shares.parquet": shares, "documents.parquet": copies_now.rows}
+    for name, rows in tables.items():
+        folder.write_table(name, pl.DataFrame(rows, results.TABLES[name]))
+    result = _result(index, candidates, tokens, without, pairs_by_word, copies_now, stuffed, folder)
+    update = {"result": result, "notes": candidates.notes}
+    held.finish(held.record.model_copy(update=update))
+
+
+class _PairsByWord:
+    """Which pairs of a query and a stuffed document count for a token.
+
+    A query that was taken from the document is answered by it, and one that contains the word asks for it:
+    neither shows that a document does not belong.
+    """
+
+    def __init__(self, index: Index, stuffed: Sequence[int], settings: AuditSettings) -> None:
+        owners = np.array(index.owners)
+        self.counted: NDArray[np.bool_] = owners[:, None] != np.array(stuffed)[None, :]
+        self._settings = settings
+        self._words = [set(re.findall(r"\w+", query.casefold())) for query in index.queries]
+        self._known: dict[bytes, Pairs] = {}
+
+    def without_word(self, text: str) -> NDArray[np.bool_]:
+        """Return the pairs that count for the token with this text."""
+        word = text.strip().casefold()
+        lacks_word = np.array([word not in words for words in self._words])
+        return np.asarray(self.counted & lacks_word[:, None])
+
+    def of(self, text: str) -> Pairs:
+        """Return the pairs that count for the token with this text, with samples of them."""
+        counted = self.without_word(text)
+        key = counted.tobytes()
+        if key not in self._known:
+            self._known[key] = _stuffing.make_pairs(counted, self._settings)
+        return self._known[key]
+
+
+def _share_rows(
+    candidates: Sequence[Candidate],
+    ranks: NDArray[np.int64],
+    without: NDArray[np.int64],
+    pairs_by_word: _PairsByWord,
+    settings: AuditSettings,
+) -> list[dict[str, Any]]:
+    """Return the rows of shares.parquet."""
+    rows = []
+    for candidate, own_ranks in zip(candidates, ranks, strict=True):
+        pairs = pairs_by_word.of(candidate.text)
+        for copies, with_copies in zip((0, *settings.copies), (without, *own_ranks), strict=True):
+            share = pairs.share(with_copies, without)
+            row = {
+                "token_id": candidate.token_id,
+                "token": candidate.token,
+                "group": candidate.group,
+                "copies": copies,
+                **ends("share", share.share),
+                **ends("rise", share.rise),
+                "mean_rank": share.mean_rank,
+            }
+            rows.append(row)
+    return rows
+
+
+def _token_rows(
+    candidates: Sequence[Candidate], shares: Sequence[dict[str, Any]], pairs_by_word: _PairsByWord
+) -> list[dict[str, Any]]:
+    """Return the rows of tokens.parquet, the token that helps documents most first."""
+    rows = []
+    for candidate in candidates:
+        own = [row for row in shares if row["token_id"] == candidate.token_id]
+        without = next(row["share"] for row in own if not row["copies"])
+        best = max((row for row in own if row["copies"]), key=lambda row: (row["rise_low"], row["share"]))
+        is_certain = best["rise_low"] > 0
+        is_large = best["share"] >= _stuffing.HELPS_FROM * without
+        row = {
+            **asdict(candidate),
+            "queries": int(pairs_by_word.without_word(candidate.text).any(axis=1).sum()),
+            "helps": is_certain and is_large,
+        }
+        for column in ("copies", "share", "rise", "rise_low", "rise_high"):
+            row[column] = best[column]
+        rows.append(row)
+    rows.sort(key=lambda row: (not row["helps"], -row["rise_low"], row["token_id"]))
+    return rows
+
+
+def _result(
+    index: Index,
+    candidates: Candidates,
+    tokens: Sequence[dict[str, Any]],
+    without: NDArray[np.int64],
+    pairs_by_word: _PairsByWord,
+    copies_now: CopiesNow,
+    stuffed: Sequence[int],
+    folder: ResultFolder,
+) -> AuditResultRecord:
+    """Return what the audit found, in numbers."""
+    scan = copies_now.scan
+    stages = {
+        _index.INDEX: _index.shard_count(index),
+        _stuffing.STUFFED: len(candidates.tokens),
+    }
+    cost = folder.total_cost(stages)
+    counted = pairs_by_word.counted
+    baseline = without[counted]
+    return AuditResultRecord(
+        share_without=float((baseline <= TOP).mean()),
+        mean_rank_without=float(baseline.mean()),
+        stuffed_ids=[index.documents[index.places[place]].id for place in stuffed],
+        predicted=candidates.predicted,
+        helping=sum(row["helps"] for row in tokens),
+        with_copies=scan.result.found,
+        suspected=scan.result.suspected,
+        causes=certain_kinds(scan.result.kinds),
+        rising=copies_now.rising,
+        searched=scan.result.documents,
+        ranked=copies_now.ranked,
+        sequences=cost.sequences,
+        seconds=round(cost.seconds, 1),
+    )

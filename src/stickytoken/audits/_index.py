@@ -1,0 +1,240 @@
+"""The index of an audit: documents and queries, cut as the model cuts them, and their vectors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.audits.results import AuditSettings, IndexRecord
+from stickytoken.data.documents import Document, DocumentSource, Meter, NamedColumns, Skipped, open_documents
+from stickytoken.data.metrics import fingerprint
+from stickytoken.data.tasks import QUERIES
+from stickytoken.encoders.fitting import FittedText, fit_texts
+from stickytoken.encoders.protocol import Encoder, WordEncoder, similarity_of
+from stickytoken.errors import InputError
+from stickytoken.impacts.running import UNIT, Shard
+from stickytoken.impacts.search import ExactSearch
+from stickytoken.impacts.statistics import TOP
+from stickytoken.insertion import Probe
+from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
+
+# Words of a document that stand for a query: a first sentence of fewer says too little, and one of more is
+# cut.
+_LEAST_QUERY_WORDS = 4
+_MOST_QUERY_WORDS = 30
+# Queries that are drawn from documents. More would cost time, and each is one document that has its answer.
+_DRAWN_QUERIES = 200
+# Texts that are encoded and committed together: about 10 seconds on one core.
+_SHARD_TEXTS = 128
+INDEX = "index"
+"""Name of the stage that encodes documents and queries."""
+
+Vectors: TypeAlias = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Index:
+    """Documents and queries.
+
+    Attributes:
+        record: what is said of the index.
+        documents: all documents of the collection that have text.
+        places: which of these are in the index.
+        queries: the queries.
+        owners: the document of the index that each query was taken from; -1 if it was not.
+        fitted: the documents of the index, cut where the model cuts them.
+        fitted_queries: the queries, cut in the same way.
+    """
+
+    record: IndexRecord
+    documents: tuple[Document, ...]
+    places: tuple[int, ...]
+    queries: tuple[str, ...]
+    owners: tuple[int, ...]
+    fitted: tuple[FittedText, ...]
+    fitted_queries: tuple[FittedText, ...]
+
+
+def read_index(
+    source: DocumentSource,
+    queries: DocumentSource | None,
+    column: str | None,
+    encoder: WordEncoder,
+    settings: AuditSettings,
+) -> Index:
+    """Read documents and queries, and cut them where the model cuts them.
+
+    Args:
+        source: the documents.
+        queries: the queries. None takes those of a BEIR folder, or first sentences of documents.
+        column: the column with the text of the documents.
+        encoder: the model.
+        settings: settings of the audit.
+
+    Raises:
+        InputError: they cannot be read, or there are too few.
+    """
+    collection = open_documents(source, NamedColumns(column))
+    records = list(collection.read(Meter()))
+    skipped = [record for record in records if isinstance(record, Skipped)]
+    read = [record for record in records if isinstance(record, Document)]
+    documents = tuple(document for document in read if document.text.strip())
+    generator = np.random.default_rng([settings.seed, len(documents)])
+    drawn = sorted(generator.permutation(len(documents))[: settings.documents].tolist())
+    texts_of_drawn = [documents[place].text for place in drawn]
+    fitted_by_place = dict(
+        zip(
+            drawn,
+            fit_texts(encoder, texts_of_drawn, 0, settings.insertion, collection.name),
+            strict=True,
+        )
+    )
+    # A text may have no token, such as one of characters that the tokenizer drops.
+    places = tuple(place for place in drawn if fitted_by_place[place].content.words)
+    if len(places) <= 2 * TOP:
+        raise InputError(
+            f"{collection.name} has {len(places)} documents with text: a top {TOP} needs more than "
+            f"{2 * TOP} documents"
+        )
+    if queries is None and isinstance(source, (str, Path)) and (Path(source) / QUERIES).is_file():
+        queries = Path(source) / QUERIES
+    if queries is None:
+        texts, owners = _first_sentences([documents[place].text for place in places], settings)
+        queries_from = f"first sentences of {len(texts)} of the documents"
+        if not texts:
+            raise InputError(
+                f"{collection.name} has no document with a first sentence of {_LEAST_QUERY_WORDS} words or "
+                "more: pass queries"
+            )
+    else:
+        texts = _read_queries(queries, settings)
+        owners = [-1] * len(texts)
+        queries_from = "the given list" if not isinstance(queries, (str, Path)) else Path(queries).name
+    content = [[document.id, document.text] for document in documents]
+    record = IndexRecord(
+        name=collection.name if not isinstance(source, (str, Path)) else Path(source).name,
+        read=len(records) - len(skipped),
+        documents=len(places),
+        cut=sum(fitted_by_place[place].cut for place in places),
+        blank=len(read) - len(documents) + len(drawn) - len(places),
+        skipped=len(skipped),
+        skipped_first=f"{skipped[0].place}: {skipped[0].reason}" if skipped else None,
+        queries=len(texts),
+        queries_from=queries_from,
+        fingerprint=fingerprint(AUDIT_INDEX_VERSION, content, texts),
+    )
+    fitted_queries = fit_texts(encoder, texts, 0, settings.insertion, queries_from)
+    return Index(
+        record=record,
+        documents=documents,
+        places=places,
+        queries=tuple(texts),
+        owners=tuple(owners),
+        fitted=tuple(fitted_by_place[place] for place in places),
+        fitted_queries=tuple(fitted_queries),
+    )
+
+
+# Increase it when the same files give another index.
+AUDIT_INDEX_VERSION = 1
+
+
+def _read_queries(source: DocumentSource, settings: AuditSettings) -> list[str]:
+    """Read queries, and draw some of them at random if there are more than the settings allow."""
+    collection = open_documents(source, NamedColumns())
+    texts = [
+        record.text
+        for record in collection.read(Meter())
+        if isinstance(record, Document) and record.text.strip()
+    ]
+    if not texts:
+        raise InputError(f"{collection.name} has no queries: pass a file with one query per line or row")
+    drawn = np.random.default_rng([settings.seed, len(texts)]).permutation(len(texts))[: settings.queries]
+    return [texts[place] for place in sorted(drawn.tolist())]
+
+
+def _first_sentences(texts: Sequence[str], settings: AuditSettings) -> tuple[list[str], list[int]]:
+    """Take the first sentences of random documents as queries, and return the documents' places with them."""
+    order = np.random.default_rng([settings.seed, len(texts), 1]).permutation(len(texts)).tolist()
+    sentences: dict[int, str] = {}
+    for place in order:
+        if len(sentences) == min(_DRAWN_QUERIES, settings.queries, len(texts) // 2):
+            break
+        words = re.split(r"(?<=[.?!])\s", texts[place].strip(), maxsplit=1)[0].split()
+        if len(words) >= _LEAST_QUERY_WORDS:
+            sentences[place] = " ".join(words[:_MOST_QUERY_WORDS])
+    owners = sorted(sentences)
+    return [sentences[place] for place in owners], owners
+
+
+@dataclass(frozen=True)
+class _Encoding:
+    """Encodes texts, and returns one row for each."""
+
+    name: str
+
+    def prepare(self, shard: Shard[Probe], encoder: Encoder) -> tuple[int, Sequence[Probe]]:
+        return shard.index * _SHARD_TEXTS, engines.tokenized_probes(encoder, shard.items)
+
+    def compute(
+        self, prepared: tuple[int, Sequence[Probe]], encoder: Encoder
+    ) -> tuple[list[dict[str, Any]], int]:
+        first, probes = prepared
+        vectors = engines.encode_probes(encoder, probes)
+        rows = [{UNIT: first + place, "vector": vector} for place, vector in enumerate(vectors)]
+        return rows, len(rows)
+
+
+def _shards_of(probes: Sequence[Probe]) -> list[Shard[Probe]]:
+    """Divide inputs into shards."""
+    starts = range(0, len(probes), _SHARD_TEXTS)
+    return [Shard(index, tuple(probes[start : start + _SHARD_TEXTS])) for index, start in enumerate(starts)]
+
+
+def shard_count(index: Index) -> int:
+    """Return the number of shards of the index."""
+    return -(-(len(index.fitted) + len(index.fitted_queries)) // _SHARD_TEXTS)
+
+
+def encode_in_shards(
+    name: str,
+    probes: Sequence[Probe],
+    engine: engines.Engine,
+    folder: ResultFolder,
+    progress: engines.ProgressCallback,
+) -> Vectors:
+    """Encode inputs shard by shard; shards of an earlier session are read from the folder."""
+
+    def make_work() -> tuple[_Encoding, ShardCost]:
+        return _Encoding(name), ShardCost(0, 0)
+
+    def units_of(shard: Shard[Probe]) -> list[int]:
+        first = shard.index * _SHARD_TEXTS
+        return list(range(first, first + len(shard.items)))
+
+    rows: engines.Rows[Shard[Probe]] = engines.Rows(units_of, UNIT, lambda shard: len(shard.items))
+    frames = engines.run_work(name, make_work, _shards_of(probes), rows, engine, folder, progress)
+    return np.concatenate([np.array(frame["vector"].to_list(), dtype=np.float32) for frame in frames])
+
+
+def encode_index(
+    index: Index,
+    encoder: WordEncoder,
+    settings: AuditSettings,
+    engine: engines.Engine,
+    folder: ResultFolder,
+    progress: engines.ProgressCallback,
+) -> ExactSearch:
+    """Encode the documents and queries of an index, and return the exact search in it."""
+    probes = [fitted.clean(settings.insertion) for fitted in (*index.fitted, *index.fitted_queries)]
+    vectors = encode_in_shards(INDEX, probes, engine, folder, progress)
+    similarity = similarity_of(encoder)
+    documents = similarity.prepared(vectors[: len(index.fitted)])
+    queries = similarity.prepared(vectors[len(index.fitted) :])
+    return ExactSearch(queries, documents, similarity)

@@ -1,0 +1,228 @@
+"""Chooses the tokens that an audit measures: flagged, strongest on these documents, and ordinary ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stickytoken.audits.results import FLAGGED, ORDINARY, STRONGEST, AuditSettings
+from stickytoken.detection import judge
+from stickytoken.detection.run import Run
+from stickytoken.detection.run_folder import flagged_ids
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.errors import InputError, RunError
+from stickytoken.impacts.search import ExactSearch
+from stickytoken.impacts.statistics import TOP
+from stickytoken.measurement import ResultFolder
+from stickytoken.measurement.engine import ProgressCallback
+from stickytoken.methods.statistics import TokenEffects
+from stickytoken.unit_vectors import Similarity
+
+JUDGED_FILE = "judged.parquet"
+"""What the tokens do to the texts of the documents."""
+# Documents that judging compares texts with. Vectors of more would cost as much as the index itself.
+_JUDGED_ANCHORS = 300
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A token that is measured.
+
+    Attributes:
+        token_id: its id.
+        token: its vocabulary string.
+        text: its decoded text.
+        group: flagged, strongest or ordinary.
+        predicted: predicted share of queries that have a document with copies of it in their top 10; None
+            without a prediction.
+        lift_sd: how far its copies move documents toward each other, beyond the ordinary token, in standard
+            deviations; None if that was not measured.
+        severity: how bad it is by this measure; None for a token that is not flagged on these documents.
+    """
+
+    token_id: int
+    token: str
+    text: str
+    group: str
+    predicted: float | None
+    lift_sd: float | None
+    severity: str | None
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The tokens to measure, and how many were compared to choose them."""
+
+    tokens: list[Candidate]
+    predicted: int
+    notes: list[str]
+
+
+def choose_candidates(
+    run: Run,
+    encoder: Encoder,
+    search: ExactSearch,
+    stuffed: Sequence[int],
+    counted: NDArray[np.bool_],
+    texts: Sequence[str],
+    settings: AuditSettings,
+    folder: ResultFolder,
+    progress: ProgressCallback,
+) -> Candidates:
+    """Choose the tokens to measure.
+
+    Flagged are those of the run, and those that are sticky on these documents. The strongest are those with
+    the largest predicted shares of queries, and those with the largest lifts on these documents. Ordinary
+    tokens are drawn at random.
+
+    Args:
+        run: the run of the model.
+        encoder: the model.
+        search: exact search in the index.
+        stuffed: places in the index of the documents that will get copies.
+        counted: which pairs of a query and a stuffed document count.
+        texts: texts of the documents, for the judgement.
+        settings: settings of the audit.
+        folder: folder of the audit, which keeps the judgement.
+        progress: told of every step of the judgement.
+    """
+    notes: list[str] = []
+    judged = _judged(run, encoder, texts, folder, progress, notes)
+    shares = _predicted_by_id(run, search, stuffed, counted, notes)
+
+    flagged = flagged_ids(run.tokens)
+    by_lift: list[int] = []
+    if judged is not None:
+        sticky_here = judged.filter(pl.col("verdict") == "sticky")
+        flagged += [token_id for token_id in sticky_here["token_id"].to_list() if token_id not in flagged]
+        measured = judged.drop_nulls("lift_sd_low").sort("lift_sd_low", "token_id", descending=[True, False])
+        by_lift = measured["token_id"].to_list()
+    by_share = sorted(shares, key=lambda token_id: (-shares[token_id], token_id))
+    if shares:
+        flagged.sort(key=lambda token_id: -shares.get(token_id, 0.0))
+    if len(flagged) > settings.tokens:
+        notes.append(
+            f"{len(flagged)} tokens are flagged; the {settings.tokens} with the largest predicted shares "
+            "were measured (--set tokens=NUMBER measures more)"
+        )
+    groups: dict[int, str] = dict.fromkeys(flagged[: settings.tokens], FLAGGED)
+    others = _unlisted(by_share, flagged, settings.tokens) + _unlisted(by_lift, flagged, settings.tokens)
+    if not others:
+        others = run.strongest(settings.tokens)["token_id"].to_list()
+    for token_id in others:
+        groups.setdefault(token_id, STRONGEST)
+    for token_id in _ordinary(run, {*flagged, *groups}, settings):
+        groups[token_id] = ORDINARY
+    rows = _rows_by_id(run.tokens, list(groups))
+    judged_rows = {} if judged is None else _rows_by_id(judged, list(groups))
+    tokens = []
+    for token_id, group in groups.items():
+        row = rows[token_id]
+        judged_row = judged_rows.get(token_id, {})
+        candidate = Candidate(
+            token_id=token_id,
+            token=row["token"],
+            text=row["decoded"],
+            group=group,
+            predicted=shares.get(token_id),
+            lift_sd=judged_row.get("lift_sd"),
+            severity=judged_row.get("severity"),
+        )
+        tokens.append(candidate)
+    return Candidates(tokens, len(shares), notes)
+
+
+def _rows_by_id(table: pl.DataFrame, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    rows = table.filter(pl.col("token_id").is_in(ids)).iter_rows(named=True)
+    return {row["token_id"]: row for row in rows}
+
+
+def _unlisted(ids: Sequence[int], listed: Sequence[int], count: int) -> list[int]:
+    """Return the first ids that are not listed."""
+    barred = set(listed)
+    return [token_id for token_id in ids if token_id not in barred][:count]
+
+
+def _ordinary(run: Run, barred: set[int], settings: AuditSettings) -> list[int]:
+    """Draw random tokens that are not among those that stand out."""
+    ids = [token_id for token_id in run.tokens["token_id"].to_list() if token_id not in barred]
+    order = np.random.default_rng([settings.seed, len(ids), 2]).permutation(len(ids))
+    return sorted(ids[place] for place in order[: settings.tokens].tolist())
+
+
+def _judged(
+    run: Run,
+    encoder: Encoder,
+    texts: Sequence[str],
+    folder: ResultFolder,
+    progress: ProgressCallback,
+    notes: list[str],
+) -> pl.DataFrame | None:
+    """Judge the tokens on the documents, or read the judgement of an earlier session.
+
+    Returns:
+        None if the run or the documents allow no judgement; the notes say why.
+    """
+    if (folder.path / JUDGED_FILE).is_file():
+        try:
+            return folder.read_table(JUDGED_FILE, ("token_id", "lift_sd", "lift_sd_low", "verdict"))
+        except RunError:  # a damaged file is written again
+            pass
+    try:
+        judgement = judge(run, list(texts), encoder=encoder, anchors=_JUDGED_ANCHORS, progress=progress)
+    except (InputError, RunError) as error:
+        notes.append(f"the strongest tokens were not measured on these documents: {error}")
+        return None
+    folder.write_table(JUDGED_FILE, judgement.tokens)
+    return judgement.tokens
+
+
+def _predicted_by_id(
+    run: Run,
+    search: ExactSearch,
+    stuffed: Sequence[int],
+    counted: NDArray[np.bool_],
+    notes: list[str],
+) -> dict[int, float]:
+    """Predict the share of queries for every token of the run; empty if the run allows no prediction."""
+    effects = run.method.token_effects(run) if run.method.judges_corpora else None
+    if effects is None:
+        notes.append(
+            f"the run is of the method {run.record.method}, which measures nothing that a prediction for all "
+            "tokens needs"
+        )
+        return {}
+    if search.similarity is not Similarity.COSINE:
+        notes.append(f"vectors are compared by {search.similarity}, for which nothing can be predicted")
+        return {}
+    shares = predicted_shares(effects, search, stuffed, counted)
+    return dict(zip(effects.ids.tolist(), shares.tolist(), strict=True))
+
+
+def predicted_shares(
+    effects: TokenEffects, search: ExactSearch, stuffed: Sequence[int], counted: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Predict the share of queries that have a document with copies in their top 10, by token.
+
+    With copies, the similarity of a document to a query is (1 - k) times the one without, plus the product of
+    the query and the pull p: see `stickytoken.methods.statistics.Pull`. A document is in the top 10 if this
+    exceeds the similarity of the tenth of the other documents.
+    """
+    before = search.similarities[:, list(stuffed)]
+    largest = -np.partition(-search.similarities, TOP, axis=1)[:, : TOP + 1]
+    largest.sort(axis=1)
+    eleventh = largest[:, :1]
+    tenth = largest[:, 1:2]
+    # A document that is itself among the first ten competes with the eleventh.
+    limit = np.where(before >= tenth, eleventh, tenth)
+    pulls = effects.pull.astype(np.float64) @ search.queries.T
+    shares = np.empty(len(effects.ids))
+    for row, contraction in enumerate(effects.contraction):
+        after = (1 - contraction) * before + pulls[row][:, None]
+        shares[row] = np.mean((after > limit)[counted])
+    return shares

@@ -1,0 +1,250 @@
+"""Settings of an audit, and finished audits opened for reading."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from stickytoken.errors import InputError, RunError
+from stickytoken.insertion import Insertion, Placement
+from stickytoken.measurement import ResultFolder, resume
+from stickytoken.validation import file_path, proportion, set_choices, set_whole_numbers, whole_number
+
+AUDIT = "audit"
+"""The names of audit folders begin with this."""
+AUDIT_FILE = "audit.json"
+AUDIT_SCHEMA_VERSION = 1
+
+# Groups of tokens.
+FLAGGED = "flagged"
+STRONGEST = "strongest"
+ORDINARY = "ordinary"
+
+TABLES = resume.table_schemas(
+    {
+        # One row per token that was measured.
+        "tokens.parquet": "token_id token text group predicted lift_sd severity queries helps copies share "
+        "rise rise_low rise_high",
+        # One row per token and number of copies.
+        "shares.parquet": "token_id token group copies share share_low share_high rise rise_low rise_high "
+        "mean_rank",
+        # One row per document that has copies now.
+        "documents.parquet": "number id causes found suspected_only hits hits_without mean_rank "
+        "mean_rank_without rises",
+    },
+    text="token text group severity id causes found",
+    whole="token_id queries copies number hits hits_without",
+    switches="helps suspected_only rises",
+)
+_FILLED = (
+    "token_id",
+    "token",
+    "text",
+    "group",
+    "helps",
+    "copies",
+    "share",
+    "number",
+    "id",
+    "causes",
+    "found",
+)
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """Settings of an audit.
+
+    Attributes:
+        copies: numbers of copies in a document.
+        placement: where the copies go.
+        insertion: whether copies are inserted as ids or as text.
+        stuffed: number of random documents that get copies, one at a time.
+        tokens: largest number of tokens in each of the groups: flagged, strongest on these documents by
+            prediction, strongest by lift, and ordinary.
+        queries: largest number of queries, drawn at random from more.
+        documents: largest number of documents in the index, drawn at random from more.
+        resamples: number of bootstrap samples of queries and documents.
+        confidence: coverage of the intervals.
+        seed: seed of all randomness.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    copies: tuple[int, ...] = (4, 8, 32)
+    placement: Placement = Placement.SUFFIX
+    insertion: Insertion = Insertion.IDS
+    stuffed: int = 32
+    tokens: int = 8
+    queries: int = 500
+    documents: int = 20_000
+    resamples: int = 1000
+    confidence: float = 0.95
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        least = {"stuffed": 2, "tokens": 1, "queries": 1, "documents": 30, "resamples": 100, "seed": 0}
+        set_whole_numbers(self, least)
+        set_choices(self, {"placement": Placement, "insertion": Insertion})
+        if not self.copies:
+            raise InputError("copies is empty: name at least one number of copies")
+        counts = sorted({whole_number("copies", count, 1) for count in self.copies})
+        object.__setattr__(self, "copies", tuple(counts))
+        object.__setattr__(self, "confidence", proportion("confidence", self.confidence))
+
+
+class IndexRecord(resume.Record):
+    """The index that was searched."""
+
+    name: str
+    read: int  # documents in the collection
+    documents: int  # documents in the index
+    cut: int  # documents of the index that are longer than the model reads, cut where it cuts them
+    blank: int  # documents without text
+    skipped: int  # records that could not be read
+    skipped_first: str | None  # why the first of them could not be read
+    queries: int
+    queries_from: str
+    fingerprint: str
+
+
+class AuditResultRecord(resume.Record):
+    """What an audit found."""
+
+    share_without: float  # of the queries that have a random document without copies in their top 10
+    mean_rank_without: float
+    stuffed_ids: list[str]  # ids of the documents that got copies, one at a time
+    predicted: int  # tokens whose share was predicted from the run; 0 if the run has no effects
+    helping: int  # tokens whose copies help documents into results
+    with_copies: int  # documents of the collection that have copies now
+    suspected: int  # documents in which copies are only suspected
+    causes: dict[str, int]  # documents by cause
+    rising: int  # documents that are in more top 10 because of their copies
+    searched: int  # documents that were searched for copies
+    ranked: int  # documents with copies whose ranks were measured
+    sequences: int
+    seconds: float
+
+
+class AuditRecord(resume.MeasurementRecord):
+    """audit.json."""
+
+    schema_version: int = AUDIT_SCHEMA_VERSION
+    run: str  # the run folder, as it was named
+    run_identity: str
+    model: str
+    device: str
+    settings: dict[str, Any]
+    index: IndexRecord
+    documents: str  # as the user named them, for commands
+    notes: list[str]
+    versions: dict[str, str]
+    hardware: dict[str, str]
+    started: str
+    result: AuditResultRecord | None = None
+
+    def measured_with(self) -> AuditSettings:
+        """Return the settings of the audit."""
+        known = AuditSettings.__dataclass_fields__
+        values = {name: value for name, value in self.settings.items() if name in known}
+        return AuditSettings(**values)
+
+
+class Audit:
+    """A finished audit.
+
+    Args:
+        path: its folder.
+
+    Attributes:
+        path: its folder.
+        record: what was measured, and how.
+        result: what was found, in numbers.
+        tokens: one row per measured token, the one that helps documents most first.
+        shares: one row per token and number of copies: the share of queries that have a document with so
+            many copies in their top 10, its rise over the share without copies, and the mean rank.
+        documents: one row per document that has copies now, with its top-10 hits and mean rank as it is and
+            without the copies.
+
+    Raises:
+        RunError: the folder holds no audit, is damaged or is not finished.
+    """
+
+    def __init__(self, path: Path) -> None:
+        folder = ResultFolder(path)
+        record = AUDITS.read(folder) if folder.exists() else None
+        if record is None:
+            raise RunError(f"there is no audit in {str(path)!r}: it has no {AUDIT_FILE}")
+        if record.result is None:
+            raise RunError(f"the audit in {path} is not finished: run the same command again to continue it")
+        self.path = path
+        self.record = record
+        self.result = record.result
+        self.tokens = folder.read_table("tokens.parquet", TABLES["tokens.parquet"], _FILLED)
+        self.shares = folder.read_table("shares.parquet", TABLES["shares.parquet"], _FILLED)
+        self.documents = folder.read_table("documents.parquet", TABLES["documents.parquet"], _FILLED)
+
+    def __repr__(self) -> str:
+        counts = f"{self.result.helping} of {len(self.tokens)} tokens help documents"
+        return f"<Audit: {self.record.model} on {self.record.index.name}, {counts}, in {self.path}>"
+
+    @property
+    def helping(self) -> pl.DataFrame:
+        """The tokens whose copies help documents into results where they don't belong."""
+        return self.tokens.filter("helps")
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The texts of these tokens, for `scan`, `clean` and `check`."""
+        texts = [text.strip() for text in self.helping["text"].to_list()]
+        return tuple(dict.fromkeys(text for text in texts if text))
+
+    def summary(self) -> dict[str, Any]:
+        """Return the audit as JSON values."""
+        from stickytoken.audits import wording
+
+        return {
+            "audit": str(self.path),
+            "run": self.record.run,
+            "model": self.record.model,
+            "conclusions": wording.conclusions(self),
+            "index": self.record.index.model_dump(),
+            "settings": self.record.settings,
+            **self.result.model_dump(),
+            "tokens": self.tokens.to_dicts(),
+            "shares": self.shares.to_dicts(),
+            "documents_with_copies": self.documents.to_dicts(),
+            "next": [step._asdict() for step in wording.next_steps(self)],
+            "notes": self.record.notes,
+        }
+
+
+def open_audit(path: str | Path) -> Audit:
+    """Open a finished audit.
+
+    Raises:
+        RunError: the folder holds no audit, is damaged or is not finished.
+    """
+    return Audit(file_path("the audit", path))
+
+
+def _is_finished(record: AuditRecord, folder: ResultFolder) -> bool:
+    return record.result is not None and all((folder.path / name).is_file() for name in TABLES)
+
+
+AUDITS = resume.MeasurementKind(
+    AUDIT,
+    AUDIT_FILE,
+    lambda folder: folder.read_record(AUDIT_FILE, AuditRecord, AUDIT_SCHEMA_VERSION),
+    _is_finished,
+)
+
+
+def audits_in(run: Path) -> tuple[tuple[Audit, ...], tuple[str, ...]]:
+    """Open the audits in a run folder, the newest first, and say which cannot be read."""
+    pattern = f"{AUDIT}-*/{AUDIT_FILE}"
+    return resume.measurements_in(run, pattern, open_audit, "An audit", lambda audit: audit.record.started)

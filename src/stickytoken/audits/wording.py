@@ -1,0 +1,216 @@
+"""What an audit found, in sentences and tables. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from shlex import quote
+from typing import Any
+
+import polars as pl
+
+from stickytoken.audits.results import FLAGGED, ORDINARY, Audit
+from stickytoken.cleaning import document_counts
+from stickytoken.detection.run import NextStep
+from stickytoken.impacts.statistics import TOP
+from stickytoken.methods import Column
+from stickytoken.methods.wording import counted, quoted
+
+# Tokens that a sentence names.
+_NAMED = 3
+# Documents that a sentence names.
+_NAMED_DOCUMENTS = 3
+
+DOCUMENT_COLUMNS = (
+    Column("id", "document"),
+    Column("causes", "cause"),
+    Column("found", "found"),
+    Column("hits", f"queries with it in their top {TOP}", 0),
+    Column("hits_without", "without copies", 0),
+    Column("mean_rank", "mean rank", 0),
+    Column("mean_rank_without", "without copies", 0),
+)
+
+
+def share(value: float) -> str:
+    """Write a share of queries as a percentage."""
+    return f"{value:.1%}"
+
+
+def conclusions(audit: Audit) -> list[str]:
+    """Say what the audit found: first of tokens, then of the documents as they are."""
+    return [*token_conclusions(audit), *document_conclusions(audit)]
+
+
+def token_conclusions(audit: Audit) -> list[str]:
+    """Say whether copies of any token get documents into results where they don't belong."""
+    baseline = share(audit.result.share_without)
+    helping = audit.helping
+    compared = f"without copies, {baseline} have a random document there"
+    if helping.is_empty():
+        best = largest_share(audit)
+        return [
+            "No word that was measured gets documents into results where they don't belong. The largest "
+            f"share of queries with a stuffed document in their top {TOP} is {share(best['share'])} "
+            f"({best['copies']} copies of {quoted(best['token'])}, interval {_ends(best)}); {compared}."
+        ]
+    sentences = []
+    for row in helping.head(_NAMED).iter_rows(named=True):
+        best = _share_of(audit, row["token_id"], row["copies"])
+        sentences.append(
+            f"{quoted(row['token'])} gets documents into results where they don't belong: with "
+            f"{best['copies']} copies, {share(best['share'])} of the queries have a random document in their "
+            f"top {TOP} (interval {_ends(best)}); {compared}."
+        )
+    left_out = len(helping) - _NAMED
+    if left_out > 0:
+        sentences.append(f"So do {counted(left_out, 'further token')}.")
+    return sentences
+
+
+def _ends(row: Mapping[str, Any]) -> str:
+    return f"{share(row['share_low'])} to {share(row['share_high'])}"
+
+
+def largest_share(audit: Audit) -> dict[str, Any]:
+    """Return the row of the largest share with copies."""
+    ordered = audit.shares.filter(pl.col("copies") > 0).sort(
+        "share", "token_id", "copies", descending=[True, False, False]
+    )
+    return ordered.row(0, named=True)
+
+
+def _share_of(audit: Audit, token_id: int, copies: int) -> dict[str, Any]:
+    return audit.shares.filter(token_id=token_id, copies=copies).row(0, named=True)
+
+
+def document_conclusions(audit: Audit) -> list[str]:
+    """Say which documents have copies now, and which rank higher because of them."""
+    result = audit.result
+    number, causes = document_counts(result.with_copies, result.searched, result.causes)
+    verb = "has" if result.with_copies <= 1 else "have"
+    sentences = [f"{number[0].upper()}{number[1:]} {verb} copies now{causes}."]
+    if result.with_copies:
+        sentences.append(_rising_sentence(audit))
+    if result.suspected:
+        more = "more document" if result.with_copies else "document"
+        sentences.append(
+            f"In {counted(result.suspected, more)}, copies are only suspected: look at the text."
+        )
+    return sentences
+
+
+def _rising_sentence(audit: Audit) -> str:
+    """Say which documents are in more top 10 because of their copies."""
+    gained = pl.col("hits") - pl.col("hits_without")
+    rising = audit.documents.filter("rises", ~pl.col("suspected_only"))
+    if rising.is_empty():
+        return f"None of them is in more top {TOP} because of its copies."
+    rising = rising.sort(gained, "number", descending=[True, False])
+    named = [
+        f"{row['id']} ({counted_queries(row['hits'])}, without the copies {row['hits_without']:,})"
+        for row in rising.head(_NAMED_DOCUMENTS).iter_rows(named=True)
+    ]
+    listed = ", ".join(named)
+    if len(rising) > len(named):
+        listed += f" and {len(rising) - len(named):,} more"
+    verb = "is" if len(rising) == 1 else "are"
+    return f"{len(rising):,} of them {verb} in more top {TOP} because of the copies: {listed}."
+
+
+def counted_queries(count: int) -> str:
+    """Write a number of queries."""
+    return "1 query" if count == 1 else f"{count:,} queries"
+
+
+def share_columns(audit: Audit) -> tuple[Column, ...]:
+    """Return the columns of the table of tokens."""
+    copies = audit.record.measured_with().copies
+    shares = tuple(
+        Column(f"share_{count}", f"{count} copies" if count else "none", 1, "%") for count in (0, *copies)
+    )
+    return (
+        Column("token", "token"),
+        Column("group", "group"),
+        *shares,
+        Column("largest", "largest, interval"),
+        Column("rank_without", "mean rank", 0),
+        Column("rank_with", "with copies", 0),
+    )
+
+
+def share_rows(audit: Audit) -> pl.DataFrame:
+    """Return one row per token, the one that helps documents most first."""
+    rows = []
+    for token in audit.tokens.iter_rows(named=True):
+        own = audit.shares.filter(token_id=token["token_id"])
+        row: dict[str, Any] = {"token": token["token"], "group": token["group"]}
+        for share_row in own.iter_rows(named=True):
+            row[f"share_{share_row['copies']}"] = share_row["share"]
+        best = _share_of(audit, token["token_id"], token["copies"])
+        row["largest"] = _ends(best)
+        row["rank_without"] = own.filter(copies=0)["mean_rank"].item()
+        row["rank_with"] = best["mean_rank"]
+        rows.append(row)
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def basis(audit: Audit) -> str:
+    """Say how the shares were measured."""
+    index = audit.record.index
+    settings = audit.record.measured_with()
+    cut = f", {index.cut:,} of them cut at the length that the model reads" if index.cut else ""
+    stuffed = len(audit.result.stuffed_ids)
+    predicted = ""
+    if audit.result.predicted:
+        predicted = (
+            f" The strongest were chosen by prediction among all {audit.result.predicted:,} tokens of the "
+            "run and by what they do to these documents."
+        )
+    return (
+        f"Share of {index.queries:,} queries ({index.queries_from}) that have a random document in their top "
+        f"{TOP}: exact search among {index.documents:,} documents{cut}. {stuffed} documents got "
+        f"copies, one at a time; intervals of {settings.confidence:.0%} over queries and documents. Queries "
+        f"that contain the word are left out.{predicted}"
+    )
+
+
+def next_steps(audit: Audit) -> list[NextStep]:
+    """Say what to do, with commands."""
+    run = quote(audit.record.run)
+    folder = quote(str(audit.path))
+    documents = quote(audit.record.documents)
+    steps = []
+    helping = audit.helping
+    if not helping.is_empty():
+        flagged = helping.filter(group=FLAGGED)
+        names = "" if len(flagged) == len(helping) else _token_options(helping)
+        steps.append(
+            NextStep(
+                "repair the model, then encode the documents again with the repaired copy",
+                f"stickytoken repair {run}{names} --out YOUR_FOLDER",
+            )
+        )
+    if audit.result.with_copies:
+        purpose = "take the copies out of the documents that have them, then index these again"
+        steps.append(
+            NextStep(purpose, f"stickytoken clean {run} {documents} --audit {folder} --out YOUR_FILE")
+        )
+    if not helping.is_empty():
+        purpose = "keep copies of these words out of new documents"
+        steps.append(NextStep(purpose, f"stickytoken scan {run} NEW_DOCUMENTS --audit {folder}"))
+    check = f"stickytoken check {run} --documents {documents}"
+    if helping.is_empty():
+        steps.append(NextStep("check the documents again after the next change", check))
+    else:
+        steps.append(NextStep("fail a build as long as this is so", f"{check} --audit {folder}"))
+    return steps
+
+
+def _token_options(helping: pl.DataFrame) -> str:
+    return "".join(f" --tokens {quote(f'#{token_id}')}" for token_id in helping["token_id"].to_list())
+
+
+def group_means(audit: Audit) -> pl.DataFrame:
+    """Return the mean share of ordinary tokens, by number of copies."""
+    ordinary = audit.shares.filter(group=ORDINARY)
+    return ordinary.group_by("copies").agg(pl.col("share", "mean_rank").mean()).sort("copies")

@@ -1,0 +1,80 @@
+"""Bootstrap samples, and percentile intervals of contrasts between scores. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Interval(NamedTuple):
+    """A value and the ends of its interval; None where it is not defined."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+def bootstrap_samples(units: int, count: int, key: Sequence[int]) -> NDArray[np.intp]:
+    """Draw places of units with replacement, shape (count, units); the key seeds the draw."""
+    return np.random.default_rng(list(key)).integers(units, size=(count, units))
+
+
+def resampled(
+    scores: Callable[[NDArray[np.intp] | None], NDArray[np.float64]], samples: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """Compute scores on all units, then on each sample.
+
+    Args:
+        scores: returns the scores of all conditions on the units at some places; None means all units. All
+            conditions are scored on the same units, so that their differences can be resampled.
+        samples: places of units, one row per sample.
+
+    Returns:
+        One row for all units, followed by one row per sample, shape (1 + samples, conditions).
+    """
+    of_samples = [scores(sample) for sample in samples]
+    return np.array([scores(None), *of_samples])
+
+
+def contrast_intervals(
+    scores: NDArray[np.float64], contrasts: NDArray[np.float64], confidence: float
+) -> list[Interval]:
+    """Compute linear contrasts of scores with bootstrap percentile intervals (Efron 1979).
+
+    Args:
+        scores: what `resampled` returned, shape (1 + samples, conditions).
+        contrasts: weights of the conditions, one row per contrast.
+        confidence: coverage of the intervals.
+
+    Returns:
+        One interval per contrast. Samples on which a contrast is undefined are left out; if most are, the
+        contrast has no interval.
+    """
+    points = combine(contrasts, scores[0])
+    drawn = np.array([combine(contrasts, row) for row in scores[1:]]).reshape(-1, len(contrasts))
+    tail = (1 - confidence) / 2
+    intervals = []
+    for point, column in zip(points.tolist(), drawn.T, strict=True):
+        defined = column[~np.isnan(column)]
+        enough = len(defined) > 0 and len(defined) >= len(column) / 2
+        if math.isnan(point) or not enough:
+            intervals.append(Interval(present(point), None, None))
+        else:
+            low, high = np.quantile(defined, [tail, 1 - tail]).tolist()
+            intervals.append(Interval(point, low, high))
+    return intervals
+
+
+def combine(contrasts: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weighted sums of scores; NaN where a score with a weight other than 0 is NaN."""
+    spoiled = ((contrasts != 0) & np.isnan(scores)).any(axis=1)
+    return np.where(spoiled, np.nan, contrasts @ np.nan_to_num(scores))
+
+
+def present(value: float) -> float | None:
+    """Return a finite number as it is, and None for any other."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,150 @@
+"""stickytoken audit: from a model and documents to search results."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from stickytoken.cli import _options as opt, console
+from stickytoken.cli._command import command
+from stickytoken.insertion import Insertion, Placement
+
+if TYPE_CHECKING:
+    from stickytoken.audits import Audit
+
+
+@dataclass(frozen=True)
+class AuditingOptions:
+    """How it is measured; the names are those of `AuditSettings`.
+
+    Attributes:
+        copies: Number of copies in a document. Repeatable. Default: 4, 8 and 32.
+        placement: Where the copies go.
+        insertion: ids: the model sees exactly n copies. text: copies are inserted as words. Default: ids, or
+            text for a model that reads only texts.
+        stuffed: Number of random documents that get copies, one at a time.
+        tokens: Largest number of tokens in each group.
+        most_queries: Largest number of queries; more are drawn from.
+        most_documents: Largest number of documents in the index; more are drawn from.
+        resamples: Number of bootstrap samples.
+    """
+
+    copies: Annotated[list[int] | None, opt.setting()] = None
+    placement: opt.Setting[Placement] = Placement.SUFFIX
+    insertion: opt.Setting[Insertion | None] = None
+    stuffed: Annotated[int, opt.setting(min=2)] = 32
+    tokens: Annotated[int, opt.setting(min=1)] = 8
+    most_queries: Annotated[int, opt.setting(min=1)] = 500
+    most_documents: Annotated[int, opt.setting(min=30)] = 20_000
+    resamples: Annotated[int, opt.setting(min=100)] = 1000
+    confidence: opt.IntervalConfidence = 0.95
+    seed: opt.AnySeed = 42
+
+    def settings(self, reads_ids: bool) -> Any:
+        """Return the settings of the library."""
+        from stickytoken.audits import AuditSettings
+
+        values = asdict(self)
+        values["queries"] = values.pop("most_queries")
+        values["documents"] = values.pop("most_documents")
+        values["copies"] = tuple(self.copies or AuditSettings().copies)
+        values["insertion"] = self.insertion or (Insertion.IDS if reads_ids else Insertion.TEXT)
+        return AuditSettings(**values)
+
+
+@command("prompt", "token_prepending", "contrast", "truncate_dim", "layer", "confidence")
+def audit(
+    source: opt.Source,
+    *,
+    documents: opt.Texts[str],
+    queries: opt.Texts[str | None] = None,
+    column: opt.TextColumn = None,
+    runs: Annotated[Path, opt.setting()] = Path("runs"),
+    model: opt.RunsModel = None,
+    auditing: AuditingOptions,
+    loading: opt.AnyModelOptions,
+    computing: opt.EngineOptions,
+    out: opt.Output[Path | None] = None,
+    limit: opt.ListLimit[int] = 20,
+    output_format: opt.OutputFormat = opt.Format.TABLE,
+) -> None:
+    """Say whether copies of a word get documents into your search results, and which documents have copies.
+
+    Run the same command again to continue an interrupted audit.
+
+    Example: stickytoken audit all-MiniLM-L6-v2 --documents corpus.jsonl --queries queries.jsonl
+
+    Args:
+        documents: The documents of your index, as for scan.
+        queries: Your queries, in a file as documents. Default: those of a BEIR folder, else first sentences
+            of some of the documents.
+        runs: For a model: the folder that holds its runs.
+        out: Output folder. Default: audit-<identity> in the run folder, where report finds it.
+        limit: Maximum number of documents to list in a table.
+    """
+    from stickytoken.audits import audit as measure
+    from stickytoken.data.documents import NamedColumns, open_documents
+    from stickytoken.encoders.protocol import reads_ids
+    from stickytoken.measurement import require_writable
+
+    if out is not None:
+        require_writable(out)
+    run = opt.run_in(source, model)
+    opt.require_found(source, None if run is None else run.record, loading, model)
+    open_documents(documents, NamedColumns(column))  # refused before the model is loaded
+    encoder = opt.load_for(source, None if run is None else run.record, loading, model)
+    measured = partial(
+        measure,
+        documents=documents,
+        queries=queries,
+        column=column,
+        runs=runs,
+        settings=auditing.settings(reads_ids(encoder)),
+    )
+
+    def rehearsed(stand_in: Any, place: Path) -> object:
+        return measured(stand_in if run is None else run, encoder=stand_in, out=place)
+
+    with opt.announced(encoder, loading, rehearsed) as progress:
+        finished = measured(
+            encoder if run is None else run,
+            encoder=encoder,
+            out=out,
+            engine=computing.choice,
+            progress=progress,
+        )
+    show_audit(finished, limit, output_format)
+
+
+def show_audit(audit: Audit, limit: int, output_format: opt.Format) -> None:
+    """Print a finished audit."""
+    if output_format is opt.Format.JSON:
+        console.print_json(audit.summary())
+        return
+    from stickytoken.audits import wording
+
+    index = audit.record.index
+    console.print_line(f"{audit.record.model} on {index.name}")
+    for sentence in wording.token_conclusions(audit):
+        console.print_line(sentence)
+    title = "Queries with a random document in their top 10, by copies in it"
+    console.print_columns(title, wording.share_columns(audit), wording.share_rows(audit))
+    console.print_line(wording.basis(audit))
+    console.print_line("")
+    for sentence in wording.document_conclusions(audit):
+        console.print_line(sentence)
+    worst = audit.documents.head(limit)
+    if not worst.is_empty():
+        title = f"The worst {len(worst)} of {len(audit.documents):,} documents"
+        console.print_columns(title, wording.DOCUMENT_COLUMNS, worst)
+    console.print_line("What to do:")
+    for step in wording.next_steps(audit):
+        console.print_line(f"- {step.purpose}: {step.command}")
+    if index.skipped:
+        records = "1 record was skipped" if index.skipped == 1 else f"{index.skipped:,} records were skipped"
+        console.inform(f"note: {records}, the first of them {index.skipped_first}")
+    console.inform_notes(audit.record.notes)
+    console.inform(f"audit: {audit.path}")
+    console.inform(f"for a report with this: stickytoken report {audit.record.run}")

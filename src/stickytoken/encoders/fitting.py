@@ -1,0 +1,95 @@
+"""Texts cut to what a model reads, with room for copies of a token."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stickytoken.encoders.protocol import WordEncoder, content_limit
+from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion, Probe, TokenizedText
+
+
+@dataclass(frozen=True)
+class FittedText:
+    """A text that the model reads in full.
+
+    Attributes:
+        text: the text, cut only if copies are inserted as text.
+        content: its content ids, cut in either case.
+        cut: whether it was too long.
+    """
+
+    text: str
+    content: TokenizedText
+    cut: bool
+
+    def clean(self, insertion: Insertion) -> Probe:
+        """Return what the encoder reads of the text without copies."""
+        return self.content.ids if insertion is Insertion.IDS else self.text
+
+
+def fit_texts(
+    encoder: WordEncoder, texts: Sequence[str], room: int, insertion: Insertion, name: str
+) -> list[FittedText]:
+    """Cut texts so that the model reads them with copies of so many tokens.
+
+    Args:
+        encoder: the model.
+        texts: the texts.
+        room: number of tokens to leave free for copies.
+        insertion: with ids, a text is cut behind a token, where the model cuts; else behind a word.
+        name: where the texts come from, for the error.
+
+    Raises:
+        InputError: the copies leave no room for a text.
+    """
+    whole = [
+        FittedText(text, content, False) for text, content in zip(texts, encoder.tokenize(texts), strict=True)
+    ]
+    limit = content_limit(encoder)
+    if limit is None:
+        return whole
+    longest = limit - room
+    longest_prompt = max((len(fitted.content.head) for fitted in whole), default=0)
+    if longest <= longest_prompt:
+        raise InputError(
+            f"{name}: copies of {room} tokens leave no room for a text, because {encoder.name} reads {limit} "
+            "tokens: use fewer copies"
+        )
+
+    def cut(fitted: FittedText) -> FittedText:
+        if len(fitted.content.ids) <= longest:
+            return fitted
+        if insertion is Insertion.IDS:
+            return _cut_ids(fitted, longest)
+        return _cut_words(encoder, fitted, longest)
+
+    return [cut(fitted) for fitted in whole]
+
+
+def _cut_ids(fitted: FittedText, longest: int) -> FittedText:
+    """Keep the first ids of a text."""
+    left = longest - len(fitted.content.head)
+    words = []
+    for word in fitted.content.words:
+        if left <= 0:
+            break
+        words.append(word[:left])
+        left -= len(word)
+    return FittedText(fitted.text, TokenizedText(fitted.content.head, tuple(words)), True)
+
+
+def _cut_words(encoder: WordEncoder, fitted: FittedText, longest: int) -> FittedText:
+    """Keep the first words of a text, as many as the model reads."""
+
+    def length_up_to(end: int) -> int:
+        return len(encoder.tokenize([fitted.text[:end]])[0].ids)
+
+    # The number of ids grows with the number of words.
+    ends = [0, *(match.end() for match in re.finditer(r"\S+", fitted.text))]
+    count = bisect_right(ends, longest, lo=1, key=length_up_to) - 1
+    text = fitted.text[: ends[count]]
+    return FittedText(text, encoder.tokenize([text])[0], True)

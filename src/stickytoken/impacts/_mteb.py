@@ -1,0 +1,128 @@
+"""Runs MTEB tasks on edited texts, through MTEB's own evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.data import tasks as task_data
+from stickytoken.data.tasks import MtebTask
+from stickytoken.encoders import protocol
+from stickytoken.encoders.fitting import fit_texts
+from stickytoken.encoders.protocol import Encoder, IdEncoder
+from stickytoken.impacts.editing import Condition, needed_room, with_copies
+from stickytoken.impacts.results import ImpactSettings, TaskRecord
+from stickytoken.impacts.running import UNIT, Group, GroupWork, Runner, shard_stage, task_record
+from stickytoken.insertion import Insertion, Placement, Side
+from stickytoken.machine import digest
+from stickytoken.measurement import ShardCost
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+# Columns beside the score: numbers of texts encoded and truncated.
+_TEXTS = "texts"
+_CUT = "cut"
+# Texts in a batch, where MTEB names no size.
+_BATCH = 32
+
+
+class EditingEncoder:
+    """MTEB's own wrapper of a SentenceTransformer, which gets edited texts."""
+
+    # No condition gets another's vectors or scores: caches know texts as edited, and results their condition.
+
+    def __init__(self, encoder: IdEncoder, condition: Condition, settings: ImpactSettings, room: int) -> None:
+        from mteb.models import SentenceTransformerEncoderWrapper
+
+        self._encoder = encoder
+        self._condition = condition
+        self._settings = replace(settings, insertion=Insertion.TEXT)
+        self._room = room
+        self._inner: Any = SentenceTransformerEncoderWrapper(task_data.require_module(encoder))
+        self.similarity = self._inner.similarity
+        self.similarity_pairwise = self._inner.similarity_pairwise
+        self.encoded = 0
+        self.cut = 0
+        identity = [asdict(encoder.identity), asdict(condition), asdict(self._settings), room]
+        self.mteb_model_meta = self._inner.mteb_model_meta.model_copy(
+            update={"name": f"stickytoken/{condition.kind.value}", "revision": digest(identity)}
+        )
+
+    def encode(self, inputs: DataLoader[Any], *, prompt_type: Any = None, **options: Any) -> Any:
+        """Encode the texts of a data loader, edited if they are on the side that gets copies."""
+        side = self._settings.side
+        # Tasks without sides are always edited.
+        if prompt_type is None or side is Side.BOTH or str(prompt_type.value) == side.value:
+            from datasets import Dataset
+            from torch.utils.data import DataLoader as Loader
+
+            texts = self.edit([text for batch in inputs for text in batch["text"]])
+            inputs = Loader(Dataset.from_dict({"text": texts}), batch_size=inputs.batch_size or _BATCH)
+        self.encoded += len(inputs.dataset)  # type: ignore[arg-type]
+        return self._inner.encode(inputs, prompt_type=prompt_type, **options)
+
+    def edit(self, texts: Sequence[str]) -> list[str]:
+        """Return the texts with the copies of the condition."""
+        if not self._condition.tokens and not self._room:
+            return list(texts)
+        fitted_texts = fit_texts(self._encoder, texts, self._room, Insertion.TEXT, "an MTEB task")
+        self.cut += sum(fitted.cut for fitted in fitted_texts)
+        copies = self._settings.copies
+        return [str(with_copies(self._settings, fitted, self._condition, copies)) for fitted in fitted_texts]
+
+
+@dataclass(frozen=True)
+class _MtebWork(GroupWork):
+    name: str
+    task: MtebTask
+    settings: ImpactSettings
+    room: int
+
+    def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
+        task_data.load_data(self.task)
+        reading = protocol.require_ids(encoder, "impact")
+        row_by_seed: dict[int | None, dict[str, Any]] = {}
+        rows: list[dict[str, Any]] = []
+        for condition in prepared:
+            # Repetitions that edit texts alike are evaluated once.
+            placed_at_random = bool(condition.tokens) and self.settings.placement is Placement.RANDOM
+            is_random = placed_at_random or len(condition.tokens) > 1
+            seed = condition.seed if is_random else None
+            if seed not in row_by_seed:
+                model = EditingEncoder(reading, condition, self.settings, self.room)
+                score = task_data.evaluate(model, self.task)
+                row_by_seed[seed] = {
+                    UNIT: 0,
+                    self.task.columns[0]: score,
+                    _TEXTS: model.encoded,
+                    _CUT: model.cut,
+                }
+            rows.append(row_by_seed[seed])
+        return rows, sum(row[_TEXTS] for row in row_by_seed.values())
+
+
+def run_mteb_task(runner: Runner, task: MtebTask) -> tuple[NDArray[np.float64], TaskRecord]:
+    """Run an MTEB task under all conditions, and return its scores, shape (conditions, units, columns).
+
+    Raises:
+        UnreachableTaskError: its data cannot be loaded.
+        ModelError: the model is not on this machine.
+    """
+    settings = runner.settings
+    reading = protocol.require_ids(runner.encoder, "an MTEB task", "use a task from files")
+    room = needed_room(reading, runner.conditions, settings.copies, Insertion.TEXT)
+    work = _MtebWork(shard_stage(task.name), task, settings, room)
+
+    def make_work() -> tuple[_MtebWork, ShardCost]:
+        return work, ShardCost(0, 0)
+
+    columns = (*task.columns, _TEXTS, _CUT)
+    outcomes = runner.run(work.name, make_work, task.units, columns, runner.conditions, task.name)
+    texts = int(outcomes[-1, -1, -2])
+    cut = int(outcomes[-1, -1, -1])
+    return outcomes[:, :, :-2], task_record(task, texts, texts, cut)

@@ -1,0 +1,132 @@
+"""Conditions of a measurement, and what the model reads of a text under each of them. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+
+import numpy as np
+
+from stickytoken.encoders.fitting import FittedText
+from stickytoken.encoders.protocol import WordEncoder
+from stickytoken.impacts.results import ImpactSettings
+from stickytoken.insertion import (
+    Insertion,
+    Joining,
+    Placement,
+    Probe,
+    Token,
+    place_as_ids,
+    place_as_text,
+)
+
+
+class Kind(StrEnum):
+    """Which tokens are copied into the texts."""
+
+    CLEAN = "clean"
+    STICKY = "sticky"
+    BENIGN = "benign"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One way of editing all texts of a task.
+
+    Attributes:
+        kind: kind of the tokens.
+        tokens: the tokens that are copied: none (clean), one, or the several tokens of a mixture.
+        repetition: number of the random repetition, from 0.
+        seed: seed of the places of the copies.
+    """
+
+    kind: Kind
+    tokens: tuple[Token, ...]
+    repetition: int
+    seed: int
+
+
+def make_conditions(
+    sticky: Sequence[Token], benign: Sequence[Token], seed: int, repetitions: int
+) -> list[Condition]:
+    """Return the clean condition, one for each token, and two mixtures if there are several sticky tokens."""
+    groups: list[tuple[Kind, tuple[Token, ...]]] = [(Kind.CLEAN, ())]
+    groups += [(Kind.STICKY, (token,)) for token in sticky]
+    groups += [(Kind.BENIGN, (token,)) for token in benign]
+    if len(sticky) > 1:
+        groups.append((Kind.STICKY, tuple(sticky)))
+        groups.append((Kind.BENIGN, tuple(benign[: len(sticky)])))
+    # Within a repetition, the copies of every token go to the same places.
+    return [
+        Condition(kind, tokens, repetition, seed + repetition)
+        for kind, tokens in groups
+        for repetition in range(repetitions)
+    ]
+
+
+def by_tokens(conditions: Sequence[Condition]) -> list[tuple[Condition, ...]]:
+    """Group the repetitions of the same tokens."""
+
+    def tokens_of(condition: Condition) -> tuple[Kind, tuple[Token, ...]]:
+        return condition.kind, condition.tokens
+
+    return [tuple(group) for _, group in groupby(conditions, tokens_of)]
+
+
+def gaps(seed: int, text: str, words: int, copies: int) -> tuple[int, ...]:
+    """Draw the gap between words for each copy; every copy adds a word, and so a gap."""
+    generator = _generator(seed, text, "gaps")
+    return tuple(int(generator.integers(words + step + 1)) for step in range(copies))
+
+
+def turns(seed: int, text: str, kinds: int, copies: int) -> tuple[int, ...]:
+    """Draw which token of a mixture each copy is of; all occur equally often, as far as that is possible."""
+    generator = _generator(seed, text, "turns")
+    order = generator.permutation(kinds)
+    steps = generator.permutation(copies) % kinds
+    return tuple(int(order[step]) for step in steps)
+
+
+def _generator(seed: int, text: str, purpose: str) -> np.random.Generator:
+    digest = hashlib.sha256(f"{purpose}\0{text}".encode("utf-8", "surrogatepass")).digest()
+    return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
+
+
+def with_copies(settings: ImpactSettings, fitted: FittedText, condition: Condition, copies: int) -> Probe:
+    """Return what the encoder reads of a text under a condition."""
+    insertion = settings.insertion
+    if not condition.tokens or not copies:
+        return fitted.clean(insertion)
+    as_ids = insertion is Insertion.IDS
+    words = len(fitted.content.words if as_ids else fitted.text.split())
+    path: tuple[int, ...] = ()
+    if settings.placement is Placement.RANDOM:
+        path = gaps(condition.seed, fitted.text, words, copies)
+    order = turns(condition.seed, fitted.text, len(condition.tokens), copies)
+    tokens = [condition.tokens[place] for place in order]
+    if as_ids:
+        return place_as_ids([token.id for token in tokens], fitted.content, settings.placement, path)
+    spelled = [token.text.strip() for token in tokens]
+    return place_as_text(spelled, fitted.text, settings.placement, path, Joining.WORDS)
+
+
+def needed_room(
+    encoder: WordEncoder, conditions: Sequence[Condition], copies: int, insertion: Insertion
+) -> int:
+    """Return the most tokens that copies under any of the conditions take in a text."""
+    if insertion is Insertion.IDS:
+        return copies
+    words = dict.fromkeys(token.text.strip() for condition in conditions for token in condition.tokens)
+    if not words:
+        return copies
+    inside = encoder.tokenize([f"a {word} a" for word in words])
+    around = len(encoder.tokenize(["a a"])[0].ids)
+    return copies * max(len(content.ids) - around for content in inside)
+
+
+def single_tokens(conditions: Sequence[Condition]) -> list[Condition]:
+    """Return the first repetition of each condition with a single token."""
+    return [condition for condition in conditions if len(condition.tokens) == 1 and condition.repetition == 0]

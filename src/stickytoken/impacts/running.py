@@ -1,0 +1,273 @@
+"""Runs tasks under all conditions on an engine, and keeps the vectors of texts without copies."""
+
+from __future__ import annotations
+
+import re
+import time
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+import stickytoken.measurement as store
+from stickytoken.data.metrics import Outcomes, Task
+from stickytoken.data.tasks import AnyTask
+from stickytoken.encoders import protocol
+from stickytoken.encoders.fitting import FittedText, fit_texts
+from stickytoken.encoders.protocol import Encoder, similarity_of
+from stickytoken.impacts.editing import Condition, by_tokens, needed_room, with_copies
+from stickytoken.impacts.results import ImpactSettings, TaskRecord
+from stickytoken.insertion import Probe
+from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
+from stickytoken.unit_vectors import Similarity
+
+T = TypeVar("T")
+
+# Number of inputs without copies that an engine encodes at a time.
+_SHARD_PROBES = 8192
+# Column of the shards with the pair, query, text or document that a row is about.
+UNIT = "unit"
+# The names of files with vectors of a measurement that is not finished begin with this.
+VECTORS = "vectors-"
+
+
+@dataclass(frozen=True)
+class CleanVectors:
+    """Vectors of all distinct inputs without copies, which all conditions share.
+
+    Attributes:
+        probes: the inputs.
+        vectors: their vectors, shape (n, d).
+    """
+
+    probes: tuple[Probe, ...]
+    vectors: NDArray[np.float32]
+
+    @cached_property
+    def places(self) -> dict[Probe, int]:
+        """The row of each input."""
+        return {probe: place for place, probe in enumerate(self.probes)}
+
+    def of(
+        self, probes: Sequence[Probe], encoder: Encoder, edited: dict[Probe, NDArray[np.float32]]
+    ) -> NDArray[np.float32]:
+        """Return the vectors of inputs, shape (len(probes), d).
+
+        Args:
+            probes: inputs with copies or without.
+            encoder: the model.
+            edited: vectors of inputs with copies; those that are missing are encoded and added to it.
+        """
+        clean = self.places
+        missing = [probe for probe in dict.fromkeys(probes) if probe not in clean and probe not in edited]
+        if missing:
+            tokenized = engines.tokenized_probes(encoder, missing)
+            edited.update(zip(missing, engines.encode_probes(encoder, tokenized), strict=True))
+        return np.stack([self.vectors[clean[probe]] if probe in clean else edited[probe] for probe in probes])
+
+
+@dataclass(frozen=True)
+class Shard(Generic[T]):
+    """Items that are computed and committed together."""
+
+    index: int
+    items: tuple[T, ...]
+
+
+@dataclass(frozen=True)
+class _Encoding:
+    """Encodes inputs without copies."""
+
+    name: str
+
+    def prepare(self, shard: Shard[Probe], encoder: Encoder) -> Sequence[Probe]:
+        return engines.tokenized_probes(encoder, shard.items)
+
+    def compute(self, prepared: Sequence[Probe], encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
+        return [{"vectors": engines.encode_probes(encoder, prepared)}], len(prepared)
+
+
+# All repetitions of a token: a session that began between them would form other batches.
+Group: TypeAlias = tuple[Condition, ...]
+
+
+class GroupWork:
+    """Work whose shards are groups of conditions."""
+
+    def prepare(self, shard: Shard[Condition], encoder: Encoder) -> Group:
+        del encoder  # inputs are made when they are encoded, which limits memory
+        return shard.items
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs work under all conditions, and commits its shards to a folder.
+
+    Attributes:
+        encoder: the model.
+        settings: settings of the measurement.
+        conditions: the conditions.
+        engine: computes the shards.
+        folder: folder of the measurement.
+        progress: told of every step.
+        shards: number of shards of what was run, by name.
+    """
+
+    encoder: protocol.WordEncoder
+    settings: ImpactSettings
+    conditions: Sequence[Condition]
+    engine: engines.Engine
+    folder: ResultFolder
+    progress: engines.ProgressCallback
+    shards: dict[str, int] = field(default_factory=dict)
+
+    def clean(self, name: str, probes: Sequence[Probe]) -> tuple[CleanVectors, ShardCost]:
+        """Encode inputs without copies, or read the vectors that an earlier session left in the folder."""
+        distinct = tuple(dict.fromkeys(probes))
+        file = self.folder.path / f"{VECTORS}{name}.npz"
+        stored = _read_vectors(file)
+        if stored is not None:
+            return CleanVectors(distinct, stored.vectors), ShardCost(stored.seconds, len(distinct))
+        started = time.perf_counter()
+        starts = range(0, len(distinct), _SHARD_PROBES)
+        shards = [Shard(index, distinct[start : start + _SHARD_PROBES]) for index, start in enumerate(starts)]
+        computed = sorted(
+            self.engine.compute(_Encoding(file.stem), shards), key=lambda result: result.shard.index
+        )
+        vectors = np.concatenate([result.rows[0]["vectors"] for result in computed])
+        seconds = time.perf_counter() - started
+        store.write_atomically(
+            file, lambda stream: np.savez(stream, vectors=vectors, seconds=np.array(seconds))
+        )
+        return CleanVectors(distinct, vectors), ShardCost(seconds, len(distinct))
+
+    def run(
+        self,
+        name: str,
+        make_work: Callable[[], tuple[engines.Work[Shard[Condition], Any], ShardCost]],
+        units: int,
+        columns: Sequence[str],
+        conditions: Sequence[Condition],
+        title: str,
+    ) -> NDArray[np.float64]:
+        """Run work under some conditions, and return its outcomes, shape (conditions, units, columns).
+
+        Args:
+            name: name of the shards.
+            make_work: makes the work, if a shard is missing, and says what that has cost.
+            units: number of rows per condition.
+            columns: columns to return.
+            conditions: the conditions, with the repetitions of a token together.
+            title: name of the stage for the progress.
+        """
+        groups = [Shard(index, group) for index, group in enumerate(by_tokens(conditions))]
+
+        def units_of(group: Shard[Condition]) -> list[int]:
+            return list(range(units)) * len(group.items)
+
+        rows: engines.Rows[Shard[Condition]] = engines.Rows(units_of, UNIT, lambda _: 1)
+        frames = engines.run_work(
+            name, make_work, groups, rows, self.engine, self.folder, self.progress, title
+        )
+        self.shards[name] = len(groups)  # only of work that could be run
+        values = pl.concat(frames).select(columns).to_numpy().astype(np.float64)
+        return values.reshape(-1, units, len(columns))
+
+
+@dataclass(frozen=True)
+class _StoredVectors:
+    vectors: NDArray[np.float32]
+    seconds: float  # that encoding took
+
+
+def _read_vectors(file: Path) -> _StoredVectors | None:
+    """Read a file with vectors; None if it is missing or damaged."""
+    try:
+        # NumPy leaves a damaged file open if it opened it itself.
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
+            return _StoredVectors(content["vectors"], float(content["seconds"]))
+    except (OSError, EOFError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile):
+        return None
+
+
+@dataclass(frozen=True)
+class TaskWork(GroupWork):
+    """Computes the outcomes of a task on edited texts."""
+
+    name: str
+    task: Task
+    texts: Mapping[str, Sequence[FittedText]]  # by role
+    edited_roles: frozenset[str]
+    settings: ImpactSettings
+    clean: CleanVectors
+    similarity: Similarity
+
+    def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
+        edited: dict[Probe, NDArray[np.float32]] = {}
+        rows = []
+        for condition in prepared:
+            vectors = {}
+            for role, texts in self.texts.items():
+                copies = self.settings.copies if role in self.edited_roles else 0
+                probes = [with_copies(self.settings, fitted, condition, copies) for fitted in texts]
+                vectors[role] = self.clean.of(probes, encoder, edited)
+            outcomes = self.task.outcomes(vectors, condition.seed, self.similarity)
+            rows += as_rows(self.task.columns, outcomes)
+        return rows, len(edited)
+
+
+def as_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:
+    """Return outcomes of shape (units, columns) as rows of a shard."""
+    return [
+        {UNIT: unit, **dict(zip(columns, row, strict=True))} for unit, row in enumerate(outcomes.tolist())
+    ]
+
+
+def run_task(runner: Runner, task: Task) -> tuple[NDArray[np.float64], TaskRecord]:
+    """Run a task under all conditions, and return its outcomes, shape (conditions, units, columns)."""
+    settings = runner.settings
+    conditions = runner.conditions
+    insertion = settings.insertion
+    edited_roles = task.edited(settings.side)
+    name = shard_stage(task.name)
+    room = needed_room(runner.encoder, conditions, settings.copies, insertion)
+    texts = {}
+    for role, own_texts in task.texts.items():
+        room_in_role = room if role in edited_roles else 0
+        texts[role] = fit_texts(runner.encoder, own_texts, room_in_role, insertion, task.name)
+    everything = [fitted for own_texts in texts.values() for fitted in own_texts]
+
+    def make_work() -> tuple[TaskWork, ShardCost]:
+        clean, spent = runner.clean(name, [fitted.clean(insertion) for fitted in everything])
+        similarity = similarity_of(runner.encoder)
+        return TaskWork(name, task, texts, edited_roles, settings, clean, similarity), spent
+
+    outcomes = runner.run(name, make_work, task.units, task.columns, conditions, task.name)
+    edited = sum(len(texts[role]) for role in edited_roles)
+    cut = sum(fitted.cut for fitted in everything)
+    return outcomes, task_record(task, len(everything), edited, cut)
+
+
+def task_record(task: AnyTask, texts: int, edited: int, cut: int) -> TaskRecord:
+    """Return what the results say of a task."""
+    return TaskRecord(
+        name=task.name,
+        layout=task.layout,
+        unit=task.unit,
+        units=task.units,
+        texts=texts,
+        edited=edited,
+        cut=cut,
+        metrics=list(task.metrics),
+    )
+
+
+def shard_stage(name: str) -> str:
+    """Return the name of the shards of a task."""
+    return "task-" + re.sub(r"[^A-Za-z0-9._]+", "-", name)

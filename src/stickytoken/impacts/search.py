@@ -1,0 +1,227 @@
+"""Exact search in an index, and documents with copies that are pushed into its results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.data import bundled_frame, load_sentences, tasks as task_data
+from stickytoken.data.metrics import Values, fingerprint
+from stickytoken.encoders.fitting import FittedText, fit_texts
+from stickytoken.encoders.protocol import Encoder, similarity_of
+from stickytoken.errors import InputError
+from stickytoken.impacts import statistics
+from stickytoken.impacts.editing import needed_room, single_tokens, with_copies
+from stickytoken.impacts.results import ImpactSettings, TokenRecord
+from stickytoken.impacts.running import CleanVectors, Group, GroupWork, Runner, as_rows, shard_stage
+from stickytoken.impacts.statistics import COPIES, TOP, Rows
+from stickytoken.insertion import Probe
+from stickytoken.measurement import ShardCost
+from stickytoken.unit_vectors import Similarity
+
+# A query is one of so many texts, where nobody names queries.
+_QUERIES = 200
+# Documents that get copies, one at a time.
+TARGETS = 50
+
+
+@dataclass(frozen=True)
+class ExactSearch:
+    """An index in which every query is compared with every document.
+
+    Attributes:
+        queries: vectors of the queries, prepared for the similarity, shape (Q, d).
+        documents: vectors of the documents, prepared for the similarity, shape (N, d).
+        similarity: how the model compares vectors.
+    """
+
+    queries: Values
+    documents: Values
+    similarity: Similarity
+
+    @cached_property
+    def similarities(self) -> Values:
+        """Similarity of every query to every document, shape (Q, N)."""
+        return self.similarity.of_all(self.queries, self.documents)
+
+    @cached_property
+    def _ascending(self) -> Values:
+        return np.sort(self.similarities, axis=1)
+
+    def ranks(self, vectors: NDArray[np.floating], places: Sequence[int]) -> NDArray[np.int64]:
+        """Rank vectors among the documents, each in place of one of them; a vector wins ties.
+
+        Args:
+            vectors: n vectors as the model gives them, shape (n, d).
+            places: the document that each replaces; -1 for a vector that is added to the index.
+
+        Returns:
+            Ranks from 1, shape (Q, n).
+        """
+        of_vectors = self.similarity.of_all(self.queries, self.similarity.prepared(vectors))
+        above = np.empty(of_vectors.shape, dtype=np.int64)
+        for query, ascending in enumerate(self._ascending):
+            above[query] = len(ascending) - np.searchsorted(ascending, of_vectors[query], side="right")
+        replaced = np.asarray(places, dtype=np.intp)
+        replaced_above = (self.similarities[:, replaced] > of_vectors) & (replaced >= 0)
+        return 1 + above - replaced_above
+
+    def ranks_of_documents(self, places: Sequence[int]) -> NDArray[np.int64]:
+        """Rank documents of the index among the others, shape (Q, len(places))."""
+        own = self.similarities[:, list(places)]
+        ranks = np.empty(own.shape, dtype=np.int64)
+        for query, ascending in enumerate(self._ascending):
+            ranks[query] = 1 + len(ascending) - np.searchsorted(ascending, own[query], side="right")
+        return ranks
+
+
+class SearchCorpus(NamedTuple):
+    """Queries, and the documents that they search."""
+
+    name: str
+    queries: Sequence[str]
+    documents: Sequence[str]
+    fingerprint: str
+
+
+def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
+    """Read a BEIR folder, or draw queries from the texts of a file or from the bundled sentences.
+
+    Raises:
+        InputError: there are too few documents or queries, or the folder is none of BEIR.
+    """
+    if str(source) == "bundled":
+        name, queries, documents = _bundled_corpus(seed)
+    elif (path := Path(source).expanduser()).is_dir():
+        name, queries, documents = _corpus_of_folder(path)
+    else:
+        name, queries, documents = _corpus_of_file(path, seed)
+    if len(documents) <= 2 * TOP or not queries:
+        raise InputError(
+            f"{name} has {len(documents)} documents and {len(queries)} queries: "
+            f"a top {TOP} needs more than {2 * TOP} documents and at least one query"
+        )
+    return SearchCorpus(name, queries, documents, fingerprint("intrusion", queries, documents, COPIES, TOP))
+
+
+def _bundled_corpus(seed: int) -> tuple[str, list[str], list[str]]:
+    """Take one sentence of some pairs of paraphrases as queries, and all other sentences as documents."""
+    pairs = bundled_frame().group_by("pair_id", maintain_order=True).agg("sentence")["sentence"]
+    chosen = np.random.default_rng(seed).permutation(len(pairs))[:_QUERIES]
+    queries = [pairs[int(place)][0] for place in sorted(chosen)]
+    distinct = set(queries)
+    documents = [sentence for pair in pairs for sentence in pair if sentence not in distinct]
+    return "bundled sentences", queries, documents
+
+
+def _corpus_of_folder(folder: Path) -> tuple[str, list[str], list[str]]:
+    corpus_file = folder / task_data.CORPUS
+    queries_file = folder / task_data.QUERIES
+    if not corpus_file.is_file() or not queries_file.is_file():
+        raise InputError(
+            f"the folder {folder} does not contain {corpus_file.name} and {queries_file.name}: pass a BEIR "
+            "folder or a file"
+        )
+    documents = [text for text in task_data.read_texts(corpus_file, titles=True).values() if text]
+    queries = list(task_data.read_queries(queries_file).values())
+    return folder.resolve().name, queries, documents
+
+
+def _corpus_of_file(path: Path, seed: int) -> tuple[str, list[str], list[str]]:
+    """Draw queries from the texts of a file; the others are the documents."""
+    sentences = load_sentences(path)
+    order = np.random.default_rng(seed).permutation(len(sentences))
+    count = min(_QUERIES, len(sentences) // 3)
+    queries = [sentences.texts[place] for place in sorted(order[:count])]
+    documents = [sentences.texts[place] for place in sorted(order[count:])]
+    return path.resolve().stem, queries, documents
+
+
+# Hits, then median ranks, for each number of copies.
+_COLUMNS = tuple(f"{kind}_{copies}" for kind in ("hits", "rank") for copies in COPIES)
+
+
+@dataclass(frozen=True)
+class _IntrusionWork(GroupWork):
+    """Puts copies into one document at a time, and counts the queries that find it."""
+
+    name: str
+    places: Sequence[int]  # of the targets among the documents
+    targets: Sequence[FittedText]
+    settings: ImpactSettings
+    queries: Sequence[Probe]
+    documents: Sequence[Probe]
+    clean: CleanVectors
+    similarity: Similarity
+
+    def compute(self, prepared: Group, encoder: Encoder) -> tuple[Rows, int]:
+        (condition,) = prepared
+        probes = [
+            with_copies(self.settings, target, condition, copies)
+            for target in self.targets
+            for copies in COPIES
+        ]
+        edited: dict[Probe, NDArray[np.float32]] = {}
+        vectors = self.clean.of(probes, encoder, edited)
+        ranks = self._search.ranks(vectors, np.repeat(self.places, len(COPIES)).tolist())
+        shape = (len(self.targets), len(COPIES))
+        hits = (ranks <= TOP).sum(axis=0).reshape(shape)
+        median_ranks = np.median(ranks, axis=0).reshape(shape)
+        return as_rows(_COLUMNS, np.hstack([hits, median_ranks]).astype(np.float64)), len(edited)
+
+    @cached_property
+    def _search(self) -> ExactSearch:
+        return ExactSearch(self._prepared(self.queries), self._prepared(self.documents), self.similarity)
+
+    def _prepared(self, texts: Sequence[Probe]) -> Values:
+        places = self.clean.places
+        return self.similarity.prepared(self.clean.vectors[[places[text] for text in texts]])
+
+
+def intrusion_title(corpus: SearchCorpus) -> str:
+    """Return the name of the stage in the progress."""
+    return f"intrusion into {corpus.name}"
+
+
+def run_intrusion(runner: Runner, corpus: SearchCorpus, listed: Mapping[int, TokenRecord]) -> dict[str, Rows]:
+    """Measure for each token how many queries find random documents that have copies of it.
+
+    Returns:
+        The rows of the tables about the intrusion.
+    """
+    encoder = runner.encoder
+    settings = runner.settings
+    insertion = settings.insertion
+    name = f"intrusion-{shard_stage(corpus.name)}"
+    conditions = single_tokens(runner.conditions)
+    drawn = np.random.default_rng([settings.seed, len(corpus.documents)]).permutation(len(corpus.documents))
+    places = sorted(drawn[:TARGETS].tolist())
+    room = needed_room(encoder, conditions, COPIES[-1], insertion)
+    chosen = [corpus.documents[place] for place in places]
+    targets = fit_texts(encoder, chosen, room, insertion, corpus.name)
+
+    def clean_probes(texts: Sequence[str]) -> list[Probe]:
+        return [fitted.clean(insertion) for fitted in fit_texts(encoder, texts, 0, insertion, corpus.name)]
+
+    documents = clean_probes(corpus.documents)
+    queries = clean_probes(corpus.queries)
+
+    def make_work() -> tuple[_IntrusionWork, ShardCost]:
+        clean, spent = runner.clean(
+            name, [*queries, *documents, *(target.clean(insertion) for target in targets)]
+        )
+        work = _IntrusionWork(
+            name, places, targets, settings, queries, documents, clean, similarity_of(encoder)
+        )
+        return work, spent
+
+    title = intrusion_title(corpus)
+    outcomes = runner.run(name, make_work, len(targets), _COLUMNS, conditions, title)
+    cut = sum(target.cut for target in targets)
+    return statistics.intrusion_rows(corpus.name, outcomes, conditions, settings, listed, cut)

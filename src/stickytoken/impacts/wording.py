@@ -1,0 +1,216 @@
+"""What a measurement found in sentences, tables and Markdown. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from stickytoken.impacts.results import Impact, ImpactRecord, ImpactSettings, measured_kind
+from stickytoken.impacts.statistics import TOP
+from stickytoken.validation import markdown as escaped, markdown_table
+
+# Columns of tables that people read.
+EFFECTS = (
+    "task", "metric", "units", "clean", "sticky", "benign", "difference", "difference_low",
+    "difference_high", "effect_size", "p_value", "q_value",
+)  # fmt: skip
+CONDITIONS = ("task", "metric", "kind", "token", "score", "drop", "drop_low", "drop_high")
+INTRUSION = ("kind", "token", "copies", "hits", "change", "change_low", "change_high", "median_rank")
+_HEADINGS = {
+    "difference": "sticky - benign",
+    "p_value": "p",
+    "q_value": "q",
+    "hits": f"queries with it in their top {TOP}",
+}
+# The largest p-value, corrected over tasks, at which sticky tokens are said to cost more.
+_SIGNIFICANCE = 0.05
+# Numbers of copies that a table in the terminal shows.
+TABLE_COPIES = (0, 4, 8, 32)
+# Copies whose effect on search results is said in a sentence.
+_TOLD_COPIES = 8
+
+Row = Mapping[str, Any]
+
+
+def headed(
+    columns: Sequence[str], rows: Sequence[Row], measured: str = "sticky"
+) -> tuple[list[str], list[list[Any]]]:
+    """Return the headings and the cells of a table.
+
+    Args:
+        columns: the columns to show.
+        rows: the rows.
+        measured: what the measured tokens are called: sticky, or named if no run says that they are.
+    """
+    headings = []
+    for column in columns:
+        end = column.rpartition("_")[2]
+        heading = end if end in ("low", "high") else _HEADINGS.get(column, column.replace("_", " "))
+        headings.append(heading.replace("sticky", measured))
+    return headings, [[row[column] for column in columns] for row in rows]
+
+
+def cost_sentence(effect: Row, kind: str) -> str:
+    """Say what sticky and benign tokens cost on a task, and what the test says of it."""
+    name = effect["task"]
+    metric = effect["metric"]
+    needed = ("difference", "drop_sticky", "drop_benign", "clean")
+    if any(effect[column] is None for column in needed):
+        return f"{name}: {metric} is not defined."
+    costs = (
+        f"{name}: {kind} tokens lower {metric} by {effect['drop_sticky']:.4f}, benign ones by "
+        f"{effect['drop_benign']:.4f}, from {effect['clean']:.4f}"
+    )
+    return f"{costs}: {conclusion(effect, kind)}." if effect["main"] else f"{costs}."
+
+
+def conclusion(effect: Row, kind: str) -> str:
+    """Say whether sticky tokens cost more than benign ones."""
+    tokens = effect["tokens"]
+    benign = effect["benign_tokens"] // max(1, tokens)
+    missing = benign_needed(tokens) - benign
+    if missing > 0:
+        measured = f"{tokens} {kind} {'token' if tokens == 1 else 'tokens'}"
+        ones = "one" if benign == 1 else "ones"
+        if tokens == 1:
+            lacking = f"{measured} with {benign} benign {ones}; {missing} more would do"
+        else:
+            lacking = f"{measured} with {benign} benign {ones} each; {missing} more for each would do"
+        return f"too few tokens to conclude ({lacking})"
+    p_value = effect["p_value"]
+    q_value = effect["q_value"]
+    if p_value is None:
+        return "too few tokens to conclude (the metric is not defined for all of them)"
+    shown = f"p {_probability(p_value)}"
+    if q_value is not None and q_value != p_value:
+        shown += f", corrected over tasks q {_probability(q_value)}"
+    if effect["difference"] <= 0:
+        return f"{kind} tokens are not shown to cost more ({shown})"
+    decisive = p_value if q_value is None else q_value
+    costs = f"{kind} tokens cost more" if decisive <= _SIGNIFICANCE else "no difference shown"
+    return f"{costs} ({shown})"
+
+
+def _probability(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"= {value:.2g}"
+
+
+def benign_needed(tokens: int) -> int:
+    """Count the benign tokens that make the smallest p-value, (1 / (1 + benign)) ** tokens, 0.05 or less."""
+    return math.ceil(math.pow(1 / _SIGNIFICANCE, 1 / max(1, tokens))) - 1
+
+
+def settings_line(settings: ImpactSettings) -> str:
+    """Say how a measurement was made."""
+    return (
+        f"{settings.copies} copies, placement {settings.placement}, insertion {settings.insertion}, "
+        f"side {settings.side}, repetitions: {settings.seeds}; {settings.confidence:.0%} intervals "
+        "over queries, pairs or texts, for these tokens"
+    )
+
+
+def token_sentences(impact: Impact) -> list[str]:
+    """Conclude for each measured token: what changed, by how much, and compared with its benign matches."""
+    settings = impact.record.measured_with()
+    sentences: list[str] = []
+    for token in impact.record.tokens:
+        if token.kind == "benign":
+            continue
+        matches = [other.token_id for other in impact.record.tokens if other.matched_to == token.token_id]
+        sentences += _task_sentences(impact, token.token_id, matches, settings)
+        sentences += _intrusion_sentences(impact, token.token_id, matches, settings)
+    return sentences
+
+
+def _task_sentences(
+    impact: Impact, token_id: int, matches: Sequence[int], settings: ImpactSettings
+) -> Iterator[str]:
+    """Say what copies of a token do to the main metric of each task."""
+    for effect in impact.effects.filter("main").iter_rows(named=True):
+        of_task = impact.conditions.filter(task=effect["task"], metric=effect["metric"])
+        (row,) = of_task.filter(token_id=token_id).iter_rows(named=True)
+        start = f"{row['token']!r}, {effect['task']}:"
+        if row["drop"] is None or effect["clean"] is None:
+            yield f"{start} {effect['metric']} is not defined."
+            continue
+        said = (
+            f"{start} {settings.copies} copies {_moved(-row['drop'])} {effect['metric']} from "
+            f"{effect['clean']:.4f} to {row['score']:.4f}"
+        )
+        if row["drop_low"] is not None:
+            said += f" ({_interval(-row['drop_high'], -row['drop_low'], settings, 4)})"
+        benign_drops = of_task.filter(of_task["token_id"].is_in(matches))["drop"].drop_nulls()
+        if len(benign_drops):
+            said += f"; copies of {_matches(len(benign_drops))} {_by(-float(benign_drops.mean()), 4)}"  # type: ignore[arg-type]
+        yield f"{said}."
+
+
+def _intrusion_sentences(
+    impact: Impact, token_id: int, matches: Sequence[int], settings: ImpactSettings
+) -> Iterator[str]:
+    """Say how many queries find a random document with copies of a token."""
+    told = impact.intrusion_curves.filter(copies=_TOLD_COPIES)
+    for row in told.filter(token_id=token_id).drop_nulls("change").iter_rows(named=True):
+        of_corpus = told.filter(corpus=row["corpus"])
+        before = row["hits"] - row["change"]
+        interval = _interval(row["change_low"], row["change_high"], settings, 2)
+        said = (
+            f"{row['token']!r}, intrusion into {row['corpus']}: {_TOLD_COPIES} copies "
+            f"{_moved(row['change'])} the number of queries with a random document in their top {TOP} "
+            f"from {before:.2f} to {row['hits']:.2f} ({interval})"
+        )
+        benign_changes = of_corpus.filter(of_corpus["token_id"].is_in(matches))["change"]
+        if len(benign_changes):
+            said += f"; copies of {_matches(len(benign_changes))} {_by(float(benign_changes.mean()), 2)}"  # type: ignore[arg-type]
+        yield f"{said}."
+
+
+def _moved(change: float) -> str:
+    if change == 0:
+        return "leave"
+    return "raise" if change > 0 else "lower"
+
+
+def _by(change: float, digits: int) -> str:
+    return f"change it by {change:+.{digits}f}"
+
+
+def _matches(count: int) -> str:
+    return "its benign match" if count == 1 else f"its {count} benign matches"
+
+
+def _interval(low: float, high: float, settings: ImpactSettings, digits: int) -> str:
+    return f"change {low:+.{digits}f} to {high:+.{digits}f}, {settings.confidence:.0%} interval"
+
+
+_TABLES = {
+    "effects": ("Tasks", EFFECTS),
+    "conditions": ("Tokens", CONDITIONS),
+    "intrusion_curves": ("Intrusion by token", (*INTRUSION, "copies_needed")),
+}
+
+
+def impact_markdown(record: ImpactRecord, rows: Mapping[str, Sequence[Row]]) -> str:
+    """Write the tables of a measurement as Markdown."""
+    kind = measured_kind(record)
+    parts = [f"# What {kind} tokens cost {_cell(record.model)}"]
+    parts.append(f"{settings_line(record.measured_with())}.")
+    main = [effect for effect in rows["effects"] if effect["main"]]
+    if main:
+        parts.append("\n".join(f"- {_cell(cost_sentence(effect, kind))}" for effect in main))
+    for name, (title, columns) in _TABLES.items():
+        if rows[name]:
+            headings, cells = headed(columns, rows[name], kind)
+            parts.append(f"## {title}")
+            parts.append(markdown_table(headings, (map(_cell, row) for row in cells)))
+    parts += [f"- {_cell(note)}" for note in record.notes]
+    failed = record.result.failed if record.result is not None else {}
+    parts += [f"- not run: {_cell(task)}: {_cell(reason)}" for task, reason in failed.items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if isinstance(value, float) else escaped(str(value))

@@ -1,0 +1,256 @@
+"""Audits: shares against a slow plain search, documents with copies now, resuming, and the command."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+import planted
+import profiled
+import scanned
+from planted import command
+from stickytoken import Cleaner, load_encoder, open_run
+from stickytoken.audits import Audit, AuditSettings, audit, audits_in, open_audit, wording
+from stickytoken.errors import InputError, RunError
+
+SMALL = AuditSettings(copies=(4, 8), stuffed=12, tokens=2, resamples=200)
+TOP = 10
+QUERY_WORDS = scanned.OTHER[40:60]
+DOCUMENT_WORDS = [word for word in scanned.OTHER if word not in QUERY_WORDS and word != scanned.STICKY]
+
+
+def save_run(folder, strength):
+    """Save a run of a model whose queries have a direction of their own, as has the sticky word."""
+    model = profiled.planted_model(0)
+    rows = model[0].embedding.weight.data
+    for word in QUERY_WORDS:
+        rows[model.tokenizer.token_to_id(word), 1] += 0.15
+    if strength:
+        rows[model.tokenizer.token_to_id(scanned.STICKY)] = 0
+        rows[model.tokenizer.token_to_id(scanned.STICKY), 1] = strength
+    model.save(str(folder / "model"))
+    encoder = load_encoder(folder / "model", device="cpu")
+    return profiled.detect_profile(encoder, folder / "run").path
+
+
+@pytest.fixture(scope="module")
+def tampered_run(tmp_path_factory):
+    return save_run(tmp_path_factory.mktemp("tampered"), strength=2)
+
+
+@pytest.fixture(scope="module")
+def queries():
+    return profiled.sentences(40, QUERY_WORDS, seed=9)
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """Eighty documents, four of which have copies of the sticky word."""
+    sentences = profiled.sentences(240, DOCUMENT_WORDS, seed=3)
+    texts = [" ".join(sentences[3 * place : 3 * place + 3]) for place in range(80)]
+    for place in range(70, 74):
+        texts[place] += f" {scanned.copies()}"
+    return texts
+
+
+@pytest.fixture(scope="module")
+def finished(tampered_run, texts, queries):
+    return audit(tampered_run, texts, queries=queries, settings=SMALL)
+
+
+def plain_ranks(encoder, texts, queries, replaced, new_text):
+    """Rank a text that replaces one of the documents, by sorting all similarities for each query."""
+    documents = encoder.encode([*texts[:replaced], new_text, *texts[replaced + 1 :]]).astype(np.float64)
+    asked = encoder.encode(queries).astype(np.float64)
+    documents /= np.linalg.norm(documents, axis=1, keepdims=True)
+    asked /= np.linalg.norm(asked, axis=1, keepdims=True)
+    similarities = asked @ documents.T
+    above = similarities > similarities[:, [replaced]]
+    return (1 + above.sum(axis=1)).tolist()
+
+
+def test_the_sticky_word_is_named_first(finished):
+    first = finished.tokens.row(0, named=True)
+    assert (first["token"], first["group"], first["helps"]) == (scanned.STICKY, "flagged", True)
+    assert finished.words == (scanned.STICKY,)
+    sentence = wording.conclusions(finished)[0]
+    assert sentence.startswith(f"{scanned.STICKY!r} gets documents into results")
+    assert f"{first['share']:.1%} of the queries" in sentence
+
+
+@pytest.mark.parametrize("copies", [0, 4, 8])
+def test_shares_and_ranks_are_those_of_a_slow_plain_search(finished, tampered_run, texts, queries, copies):
+    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
+    token = finished.tokens.row(0, named=True)
+    asked = [query for query in queries if scanned.STICKY not in query.lower().split()]
+    clean = [place for place in range(80) if not 70 <= place < 74]
+    order = np.random.default_rng([SMALL.seed, 80, 3]).permutation(len(clean))[: SMALL.stuffed]
+    ranks = []
+    for place in sorted(clean[number] for number in order):
+        stuffed = " ".join([texts[place], *[token["text"]] * copies])
+        ranks += plain_ranks(encoder, texts, asked, place, stuffed)
+    (row,) = finished.shares.filter(token_id=token["token_id"], copies=copies).to_dicts()
+    assert row["share"] == pytest.approx(np.mean(np.array(ranks) <= TOP), abs=1e-6)
+    assert row["mean_rank"] == pytest.approx(np.mean(ranks), abs=1e-6)
+    assert row["share_low"] <= row["share"] <= row["share_high"]
+
+
+def test_ordinary_tokens_do_not_help(finished):
+    ordinary = finished.tokens.filter(group="ordinary")
+    assert len(ordinary) == SMALL.tokens
+    assert not ordinary["helps"].any()
+    without = finished.shares.filter(copies=0)
+    assert (without["rise"] == 0).all()
+
+
+def test_documents_with_copies_now_are_ranked_with_them_and_without(finished, tampered_run, texts, queries):
+    encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
+    assert finished.documents["number"].sort().to_list() == [70, 71, 72, 73]
+    assert finished.result.with_copies == 4
+    assert finished.result.causes == {"flagged": 4}
+    for row in finished.documents.iter_rows(named=True):
+        place = row["number"]
+        as_it_is = plain_ranks(encoder, texts, queries, place, texts[place])
+        cleaned = Cleaner.from_run(tampered_run)(texts[place])
+        without = plain_ranks(encoder, texts, queries, place, cleaned)
+        assert row["mean_rank"] == pytest.approx(np.mean(as_it_is))
+        assert row["hits"] == (np.array(as_it_is) <= TOP).sum()
+        assert row["mean_rank_without"] == pytest.approx(np.mean(without))
+        assert row["rises"] is bool(row["hits"] > row["hits_without"])
+    assert finished.result.rising == finished.documents["rises"].sum() > 0
+
+
+def test_what_to_do_names_the_commands_with_this_audit(finished):
+    commands = [step.command for step in wording.next_steps(finished)]
+    assert commands[0].startswith("stickytoken repair ")
+    assert f"--audit {finished.path}" in commands[1]
+    assert [line.split()[1] for line in commands] == ["repair", "clean", "scan", "check"]
+
+
+def test_a_model_without_a_sticky_word_has_none_that_helps(texts, queries, tmp_path):
+    run = save_run(tmp_path, strength=0)
+    measured = audit(run, texts[:70], queries=queries, settings=SMALL)
+    assert measured.helping.is_empty()
+    best = wording.largest_share(measured)
+    assert best["share"] == measured.shares.filter(pl.col("copies") > 0)["share"].max()
+    sentences = wording.conclusions(measured)
+    assert "No word" in sentences[0]
+    assert f"{best['share']:.1%}" in sentences[0]
+    assert sentences[1] == "None of 70 documents has copies now."
+    assert [step.command.split()[1] for step in wording.next_steps(measured)] == ["check"]
+
+
+def test_first_sentences_are_queries_and_do_not_count_for_their_own_document(tampered_run, texts):
+    measured = audit(tampered_run, texts, settings=SMALL)
+    assert measured.record.index.queries == 40
+    assert "first sentences of 40" in wording.basis(measured)
+    # Each of them finds its own document first, which would be a share of at least 1 in 40.
+    assert measured.result.share_without < TOP / 79
+
+
+def test_queries_with_the_word_are_left_out(tampered_run, texts, queries):
+    asking = [f"what is {scanned.STICKY}", *queries]
+    measured = audit(tampered_run, texts, queries=asking, settings=SMALL)
+    left = dict(measured.tokens.select("token", "queries").iter_rows())
+    assert left[scanned.STICKY] == len(asking) - sum(scanned.STICKY in query.split() for query in asking)
+
+
+def test_a_finished_audit_is_opened_and_found_in_its_run(finished, tampered_run, texts, queries):
+    again = audit(tampered_run, texts, queries=queries, settings=SMALL, progress=pytest.fail)
+    assert again.path == finished.path
+    found, unread = audits_in(tampered_run)
+    assert finished.path in [each.path for each in found]
+    assert unread == ()
+    assert isinstance(open_audit(finished.path), Audit)
+
+
+class InterruptionError(Exception):
+    pass
+
+
+def test_an_interrupted_audit_continues_with_the_same_numbers(
+    finished, tampered_run, texts, queries, tmp_path
+):
+    steps = []
+
+    def interrupt(step):
+        steps.append(step)
+        if step.done > 0.8 * step.total:
+            raise InterruptionError
+
+    with pytest.raises(InterruptionError):
+        audit(
+            tampered_run, texts, queries=queries, settings=SMALL, out=tmp_path / "audit", progress=interrupt
+        )
+    with pytest.raises(RunError, match="not finished"):
+        open_audit(tmp_path / "audit")
+    later = []
+    measured = audit(
+        tampered_run, texts, queries=queries, settings=SMALL, out=tmp_path / "audit", progress=later.append
+    )
+    assert measured.tokens.equals(finished.tokens)
+    assert measured.shares.equals(finished.shares)
+    assert measured.documents.equals(finished.documents)
+    assert {step.stage for step in steps} == {"audit"}
+    first_again = next(step for step in later if step.done)
+    assert first_again.computed == 0
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["a river of stone"] * 5, "a top 10 needs more than 20 documents"),
+        ([""] * 40, "0 documents with text"),
+    ],
+)
+def test_too_few_documents_are_refused(tampered_run, texts, said):
+    with pytest.raises(InputError, match=said):
+        audit(tampered_run, texts, settings=SMALL)
+
+
+@pytest.fixture(scope="module")
+def files(texts, queries, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    rows = [json.dumps({"_id": f"d{place}", "text": text}) for place, text in enumerate(texts)]
+    (folder / "documents.jsonl").write_text("\n".join(rows), "utf-8")
+    (folder / "queries.txt").write_text("\n".join(queries), "utf-8")
+    return folder
+
+
+OPTIONS = "--set stuffed=12 --set tokens=2 --set resamples=200 --set copies=8 --device cpu".split()
+
+
+@pytest.fixture(scope="module")
+def printed(tampered_run, files, tmp_path_factory):
+    """What the command prints, and the folder of the audit."""
+    folder = tmp_path_factory.mktemp("audit") / "audit"
+    documents = files / "documents.jsonl"
+    line = ["audit", tampered_run, "--documents", documents, "--queries", files / "queries.txt", *OPTIONS]
+    result = command(*line, "--out", folder)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout, folder
+
+
+def test_the_command_prints_tokens_documents_and_commands_in_this_order(printed):
+    text, _ = printed
+    parts = [
+        "gets documents into results",
+        "Queries with a random document",
+        "have copies now",
+        "What to do:",
+    ]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+    assert "d70" in text
+
+
+def test_json_has_everything(printed, tampered_run, files):
+    _, folder = printed
+    documents = files / "documents.jsonl"
+    line = ["audit", tampered_run, "--documents", documents, "--queries", files / "queries.txt", *OPTIONS]
+    document = planted.document(command(*line, "--out", folder, "--format", "json"))
+    assert document["tokens"][0]["token"] == scanned.STICKY
+    assert len(document["documents_with_copies"]) == 4
+    assert document["index"]["documents"] == 80
+    assert document["next"][0]["command"].startswith("stickytoken repair")
