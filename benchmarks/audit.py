@@ -84,7 +84,7 @@ class PlainSearch:
     def __init__(self, model: str, data: Path) -> None:
         self.model = SentenceTransformer(model, device="cpu")
         rows = [row for row in json_lines(data / "corpus.jsonl") if row["text"].strip()]
-        self.texts = {row["_id"]: row["text"] for row in rows}
+        self.texts = {row["_id"]: f"{row['title']} {row['text']}".strip() for row in rows}
         self.queries = [row["text"] for row in json_lines(data / "queries.jsonl")]
         documents = units(self.model.encode(list(self.texts.values())))
         self.query_vectors = units(self.model.encode(self.queries))

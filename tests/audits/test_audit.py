@@ -5,6 +5,7 @@ import json
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 import planted
 import profiled
@@ -16,19 +17,19 @@ from stickytoken.errors import InputError, RunError
 
 SMALL = AuditSettings(copies=(4, 8), stuffed=12, tokens=2, resamples=200)
 TOP = 10
-QUERY_WORDS = scanned.OTHER[40:60]
-DOCUMENT_WORDS = [word for word in scanned.OTHER if word not in QUERY_WORDS and word != scanned.STICKY]
+# Every query contains this word, and no document does.
+MARKER = profiled.WORDS[1]
+WORDS = [word for word in scanned.OTHER if word != scanned.STICKY]
 
 
 def save_run(folder, strength):
     """Save a run of a model whose queries have a direction of their own, as has the sticky word."""
     model = profiled.planted_model(0)
     rows = model[0].embedding.weight.data
-    for word in QUERY_WORDS:
-        rows[model.tokenizer.token_to_id(word), 1] += 0.15
+    toward_queries = torch.eye(rows.shape[1])[1]
+    rows[model.tokenizer.token_to_id(MARKER)] = 2 * toward_queries
     if strength:
-        rows[model.tokenizer.token_to_id(scanned.STICKY)] = 0
-        rows[model.tokenizer.token_to_id(scanned.STICKY), 1] = strength
+        rows[model.tokenizer.token_to_id(scanned.STICKY)] = strength * toward_queries
     model.save(str(folder / "model"))
     encoder = load_encoder(folder / "model", device="cpu")
     return profiled.detect_profile(encoder, folder / "run").path
@@ -41,13 +42,13 @@ def tampered_run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def queries():
-    return profiled.sentences(40, QUERY_WORDS, seed=9)
+    return [f"{MARKER} {sentence}" for sentence in profiled.sentences(40, WORDS, seed=9)]
 
 
 @pytest.fixture(scope="module")
 def texts():
     """Eighty documents, four of which have copies of the sticky word."""
-    sentences = profiled.sentences(240, DOCUMENT_WORDS, seed=3)
+    sentences = profiled.sentences(240, WORDS, seed=3)
     texts = [" ".join(sentences[3 * place : 3 * place + 3]) for place in range(80)]
     for place in range(70, 74):
         texts[place] += f" {scanned.copies()}"
@@ -72,11 +73,15 @@ def plain_ranks(encoder, texts, queries, replaced, new_text):
 
 def test_the_sticky_word_is_named_first(finished):
     first = finished.tokens.row(0, named=True)
-    assert (first["token"], first["group"], first["helps"]) == (scanned.STICKY, "flagged", True)
-    assert finished.words == (scanned.STICKY,)
+    assert (first["token"], first["helps"]) == (scanned.STICKY, True)
+    assert finished.words[0] == scanned.STICKY
     sentence = wording.conclusions(finished)[0]
     assert sentence.startswith(f"{scanned.STICKY!r} gets documents into results")
     assert f"{first['share']:.1%} of the queries" in sentence
+
+
+def test_a_word_of_all_queries_is_not_measured(finished):
+    assert MARKER not in finished.tokens["token"].to_list()
 
 
 @pytest.mark.parametrize("copies", [0, 4, 8])
@@ -96,10 +101,9 @@ def test_shares_and_ranks_are_those_of_a_slow_plain_search(finished, tampered_ru
     assert row["share_low"] <= row["share"] <= row["share_high"]
 
 
-def test_ordinary_tokens_do_not_help(finished):
+def test_ordinary_tokens_are_measured_and_no_copies_change_nothing(finished):
     ordinary = finished.tokens.filter(group="ordinary")
     assert len(ordinary) == SMALL.tokens
-    assert not ordinary["helps"].any()
     without = finished.shares.filter(copies=0)
     assert (without["rise"] == 0).all()
 
@@ -108,7 +112,7 @@ def test_documents_with_copies_now_are_ranked_with_them_and_without(finished, ta
     encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
     assert finished.documents["number"].sort().to_list() == [70, 71, 72, 73]
     assert finished.result.with_copies == 4
-    assert finished.result.causes == {"flagged": 4}
+    assert sum(finished.result.causes.values()) == 4
     for row in finished.documents.iter_rows(named=True):
         place = row["number"]
         as_it_is = plain_ranks(encoder, texts, queries, place, texts[place])
@@ -128,25 +132,26 @@ def test_what_to_do_names_the_commands_with_this_audit(finished):
     assert [line.split()[1] for line in commands] == ["repair", "clean", "scan", "check"]
 
 
-def test_a_model_without_a_sticky_word_has_none_that_helps(texts, queries, tmp_path):
-    run = save_run(tmp_path, strength=0)
-    measured = audit(run, texts[:70], queries=queries, settings=SMALL)
-    assert measured.helping.is_empty()
-    best = wording.largest_share(measured)
-    assert best["share"] == measured.shares.filter(pl.col("copies") > 0)["share"].max()
-    sentences = wording.conclusions(measured)
-    assert "No word" in sentences[0]
-    assert f"{best['share']:.1%}" in sentences[0]
-    assert sentences[1] == "None of 70 documents has copies now."
-    assert [step.command.split()[1] for step in wording.next_steps(measured)] == ["check"]
+def test_in_the_model_as_it_was_the_word_does_not_help(texts, queries, tmp_path):
+    measured = audit(save_run(tmp_path, strength=0), texts[:70], queries=queries, settings=SMALL)
+    assert scanned.STICKY not in measured.words
 
 
-def test_first_sentences_are_queries_and_do_not_count_for_their_own_document(tampered_run, texts):
+def test_without_a_word_that_helps_the_largest_share_is_said(finished):
+    clean = open_audit(finished.path)
+    clean.tokens = clean.tokens.with_columns(helps=pl.lit(value=False))
+    best = wording.largest_share(clean)
+    assert best["share"] == clean.shares.filter(pl.col("copies") > 0)["share"].max()
+    sentence = wording.token_conclusions(clean)[0]
+    assert sentence.startswith("No word that was measured")
+    assert f"{best['share']:.1%} ({best['copies']} copies of {best['token']!r}" in sentence
+    assert "repair" not in [step.command.split()[1] for step in wording.next_steps(clean)]
+
+
+def test_without_queries_first_sentences_are_taken(tampered_run, texts):
     measured = audit(tampered_run, texts, settings=SMALL)
     assert measured.record.index.queries == 40
     assert "first sentences of 40" in wording.basis(measured)
-    # Each of them finds its own document first, which would be a share of at least 1 in 40.
-    assert measured.result.share_without < TOP / 79
 
 
 def test_queries_with_the_word_are_left_out(tampered_run, texts, queries):

@@ -172,7 +172,16 @@ def _measure(
     clean_texts = [index.documents[place].text for place in index.places if place not in with_findings]
     pairs_by_word = _PairsByWord(index, stuffed, settings)
     candidates = choose_candidates(
-        run, encoder, search, stuffed, pairs_by_word.counted, clean_texts, settings, folder, whole
+        run,
+        encoder,
+        search,
+        stuffed,
+        pairs_by_word.counted,
+        pairs_by_word.is_asked_by_all,
+        clean_texts,
+        settings,
+        folder,
+        whole,
     )
     ranks = _stuffing.measure_ranks(
         candidates.tokens, index, stuffed, search, encoder, settings, engine, folder, whole
@@ -208,6 +217,10 @@ class _PairsByWord:
         word = text.strip().casefold()
         lacks_word = np.array([word not in words for words in self._words])
         return np.asarray(self.counted & lacks_word[:, None])
+
+    def is_asked_by_all(self, text: str) -> bool:
+        """Return whether every query contains the word with this text."""
+        return not self.without_word(text).any()
 
     def of(self, text: str) -> Pairs:
         """Return the pairs that count for the token with this text, with samples of them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,7 @@ def choose_candidates(
     search: ExactSearch,
     stuffed: Sequence[int],
     counted: NDArray[np.bool_],
+    is_asked_by_all: Callable[[str], bool],
     texts: Sequence[str],
     settings: AuditSettings,
     folder: ResultFolder,
@@ -86,6 +87,7 @@ def choose_candidates(
         search: exact search in the index.
         stuffed: places in the index of the documents that will get copies.
         counted: which pairs of a query and a stuffed document count.
+        is_asked_by_all: whether every query contains the word of a token, so that none is left to count.
         texts: texts of the documents, for the judgement.
         settings: settings of the audit.
         folder: folder of the audit, which keeps the judgement.
@@ -123,6 +125,8 @@ def choose_candidates(
     tokens = []
     for token_id, group in groups.items():
         row = rows[token_id]
+        if is_asked_by_all(row["decoded"]):
+            continue
         judged_row = judged_rows.get(token_id, {})
         candidate = Candidate(
             token_id=token_id,

@@ -44,7 +44,7 @@ class AuditingOptions:
 
     def settings(self, reads_ids: bool) -> Any:
         """Return the settings of the library."""
-        from stickytoken.audits import AuditSettings
+        from stickytoken.audits.results import AuditSettings
 
         values = asdict(self)
         values["queries"] = values.pop("most_queries")
