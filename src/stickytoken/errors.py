@@ -1,14 +1,14 @@
-"""Every error that stickytoken raises on purpose: one base class and a few subclasses.
+"""The errors that stickytoken raises on purpose, all with one base class.
 
 A message says what was passed, what is wrong with it and what to do. The command line prints these errors
-without a traceback. Any other exception is a defect, and its traceback is printed.
+without a traceback. Any other exception is a bug, and its traceback is printed.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-# Start of the note on an error that ended a measurement after some shards were finished.
+# How the note begins that is added to an error which stops a measurement after some shards were finished.
 KEPT_NOTE = "finished shards are kept"
 
 
@@ -17,7 +17,7 @@ class StickyTokenError(Exception):
 
 
 class StickyTokenWarning(UserWarning):
-    """Something that a user should know about results that are still usable."""
+    """A caveat about results that are still usable."""
 
 
 class InputError(StickyTokenError):
@@ -25,7 +25,7 @@ class InputError(StickyTokenError):
 
 
 class RefusedTextError(InputError):
-    """A text that a cleaner was told to refuse."""
+    """A text with a finding that the cleaner was told to refuse."""
 
 
 class ModelError(StickyTokenError):
@@ -33,7 +33,7 @@ class ModelError(StickyTokenError):
 
 
 class EncodingError(StickyTokenError):
-    """A text that the model cannot turn into a usable vector."""
+    """A text for which the model returns no usable vector."""
 
 
 class RunError(StickyTokenError):
@@ -53,7 +53,12 @@ class MissingExtraError(StickyTokenError):
 
 @contextmanager
 def reading(name: object, kind: type[StickyTokenError] = InputError) -> Iterator[None]:
-    """Turn an error of the operating system into one that names the file or folder being read."""
+    """Return a context manager that turns an OSError into an error that names what was being read.
+
+    Args:
+        name: The file or folder, for the message.
+        kind: Class of the error to raise.
+    """
     try:
         yield
     except OSError as error:
@@ -61,6 +66,12 @@ def reading(name: object, kind: type[StickyTokenError] = InputError) -> Iterator
 
 
 def require_package(package: str, purpose: str, extra: str) -> None:
-    """Check that an optional package is installed, without importing it."""
+    """Raise MissingExtraError unless an optional package is installed; the package is not imported.
+
+    Args:
+        package: Name by which the package is imported.
+        purpose: What needs the package, such as ``a report``; the message begins with it.
+        extra: The extra of stickytoken that installs the package.
+    """
     if find_spec(package) is None:
         raise MissingExtraError(purpose, extra)

@@ -1,4 +1,4 @@
-"""What does not depend on models: the cache folder, settings of the process, cores, hashes, precisions."""
+"""Helpers that need no model: the cache folder, process-wide settings, cores, hashes and precisions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ _LOG = logging.getLogger("stickytoken")
 
 
 def cache_folder() -> Path:
-    """Return the folder for facts that are computed once, such as which way of computing is faster."""
+    """Return the folder where stickytoken caches facts, such as whether packed layers are faster on this
+    machine.
+
+    The environment variable STICKYTOKEN_CACHE overrides the default. The folder need not exist.
+    """
     configured = os.environ.get("STICKYTOKEN_CACHE")
     if configured:
         return Path(configured)
@@ -26,7 +30,7 @@ def cache_folder() -> Path:
 
 
 def recalled(name: str) -> dict[str, Any] | None:
-    """Return the values that `keep` wrote under a name; None if there are none."""
+    """Return the values that `keep` cached under a name; None if there are none or they cannot be read."""
     try:
         values = json.loads((cache_folder() / f"{name}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -35,7 +39,7 @@ def recalled(name: str) -> dict[str, Any] | None:
 
 
 def keep(name: str, values: Mapping[str, Any]) -> None:
-    """Write values under a name. A cache that cannot be written costs time, but is not an error."""
+    """Cache JSON values under a name, for `recalled`. If the cache cannot be written, only log that."""
     folder = cache_folder()
     temporary = folder / f".{name}.{secrets.token_hex(8)}.tmp"
     try:
@@ -54,13 +58,14 @@ Value = TypeVar("Value")
 class SharedSetting(Generic[Value]):
     """A setting of the whole process that several threads may change at once.
 
-    The first thread remembers the value that the user had set, and the last one restores it. If every thread
-    restored the value that it found, one of our values could remain whenever threads overlap.
+    The first thread to enter `at` remembers the user's value, and the last thread to leave restores it. If
+    every thread restored the value that it had read, overlapping threads could leave a temporary value
+    behind.
 
     Args:
         read: Returns the current value.
         write: Sets a value.
-        per_thread: Whether each thread has its own value, which it must restore itself.
+        per_thread: Whether each thread has its own copy of the setting and must restore it itself.
     """
 
     def __init__(
@@ -75,13 +80,13 @@ class SharedSetting(Generic[Value]):
 
     @property
     def original(self) -> Value:
-        """The value that the user has set."""
+        """The value that the user has set, even while `at` has replaced it."""
         with self._guard:
             return self._original if self._users and self._original is not None else self._read()
 
     @contextmanager
     def at(self, value: Value) -> Iterator[None]:
-        """Set a value for the duration of a block."""
+        """Return a context manager that sets a value for the duration of its block."""
         with self._guard:
             if not self._users:
                 self._original = self._read()
@@ -98,20 +103,20 @@ class SharedSetting(Generic[Value]):
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use, by affinity and container quota; at least 1."""
+    """Return the number of cores that the CPU affinity and the container quota allow; at least 1."""
     from joblib import cpu_count
 
     return int(cpu_count())
 
 
 def digest(value: Any) -> str:
-    """Return the SHA-256 of a JSON value, whatever the order of its keys."""
+    """Return the SHA-256 of a JSON value in hexadecimal; the order of its keys does not matter."""
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 class Precision(StrEnum):
-    """Precision of matrix products."""
+    """A reduced precision of matrix products."""
 
     TF32 = "tf32"
     BFLOAT16 = "bfloat16"

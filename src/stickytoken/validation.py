@@ -1,4 +1,4 @@
-"""Checks of what users pass (numbers, choices, paths, lists), and text made harmless for display."""
+"""Checks of user input (numbers, choices, paths, lists), and escaping of text for display."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _QUOTED = 80
 
 
 def real_number(name: str, value: Any) -> float:
-    """Return a setting as a float; texts are refused."""
+    """Return a setting as a float; strings are refused."""
     with suppress(TypeError, ValueError, OverflowError):
         if not isinstance(value, (str, bytes)):
             return float(value)
@@ -28,7 +28,7 @@ def real_number(name: str, value: Any) -> float:
 
 
 def whole_number(name: str, value: Any, minimum: int | None = None) -> int:
-    """Return a setting as an int; texts, truth values and fractions are refused."""
+    """Return a setting as an int; strings, booleans, fractions and values below the minimum are refused."""
     quoted = shown(value) if isinstance(value, str) else " ".join(str(value).split())[:_QUOTED]
     with suppress(TypeError, ValueError, OverflowError):
         number = int(value)
@@ -40,7 +40,7 @@ def whole_number(name: str, value: Any, minimum: int | None = None) -> int:
 
 
 def proportion(name: str, value: Any) -> float:
-    """Return a setting as a float between 0 and 1, both excluded."""
+    """Return a setting as a float; it must be greater than 0 and less than 1."""
     number = real_number(name, value)
     if not 0 < number < 1:
         raise InputError(f"{name} is {number}: it must lie between 0 and 1")
@@ -48,13 +48,23 @@ def proportion(name: str, value: Any) -> float:
 
 
 def set_whole_numbers(settings: object, minimums: Mapping[str, int]) -> None:
-    """Normalize integer fields of frozen settings, so that 8, 8.0 and NumPy's 8 are stored the same way."""
+    """Convert integer fields of frozen settings to int in place, so that 8, 8.0 and NumPy's 8 are equal.
+
+    Args:
+        settings: The frozen dataclass to change.
+        minimums: The smallest allowed value of each field to convert, by field name.
+    """
     for name, minimum in minimums.items():
         object.__setattr__(settings, name, whole_number(name, getattr(settings, name), minimum))
 
 
 def set_choices(settings: object, kinds: Mapping[str, type[StrEnum]]) -> None:
-    """Normalize choices of frozen settings, so that a member and its text are stored the same way."""
+    """Convert fields of frozen settings to enum members in place, so that users may pass member or string.
+
+    Args:
+        settings: The frozen dataclass to change.
+        kinds: The enum of each field to convert, by field name.
+    """
     for name, kind in kinds.items():
         value = getattr(settings, name)
         if value not in tuple(kind):
@@ -63,7 +73,7 @@ def set_choices(settings: object, kinds: Mapping[str, type[StrEnum]]) -> None:
 
 
 def require_switch(name: str, value: object) -> None:
-    """Refuse a setting that is not a truth value."""
+    """Raise InputError unless a setting is True or False."""
     if not isinstance(value, bool):
         raise InputError(f"{name} is {shown(value)}: it must be True or False")
 
@@ -84,7 +94,10 @@ def file_path(name: str, value: object) -> Path:
 
 
 def or_default(name: str, value: object, default: Value) -> Value:
-    """Return a settings object that a user passed, or the default instead of None."""
+    """Return the settings object that a user passed, or the default if the user passed None.
+
+    An object of another type than the default is refused.
+    """
     if value is None:
         return default
     if not isinstance(value, type(default)):
@@ -95,19 +108,19 @@ def or_default(name: str, value: object, default: Value) -> Value:
 
 
 def require_callable(name: str, value: object) -> None:
-    """Refuse what is not a function."""
+    """Raise InputError unless a value can be called."""
     if not callable(value):
         raise InputError(f"{name} is {shown(value)}: pass a function")
 
 
 def list_of(items: str, name: str, values: object, *, ordered: bool = True) -> list[Any]:
-    """Return what a user passed as a list: a list, an iterator, an array, or a column of a table.
+    """Return the user's values as a list. Strings, tables, mappings and arrays of several axes are refused.
 
     Args:
-        items: What the list should contain, for errors.
-        name: Name of the argument, for errors.
-        values: What the user passed.
-        ordered: Refuse sets, whose order is not fixed.
+        items: What the list should contain, such as ``texts``; used in errors.
+        name: Name of the argument; used in errors.
+        values: A list, an iterator, a one-dimensional array, or a single column of a table.
+        ordered: Whether order matters, so that sets are refused.
     """
     if isinstance(values, (str, bytes, bytearray, os.PathLike)):
         raise InputError(f"{name} is {shown(values)}: pass a list of {items}")
@@ -133,12 +146,12 @@ def list_of(items: str, name: str, values: object, *, ordered: bool = True) -> l
 
 
 def shown(value: object) -> str:
-    """Return a short representation of a value on one line, for errors."""
+    """Return a value's repr for an error message, on one line and at most 80 characters long."""
     return " ".join(reprlib.repr(value).split())[:_QUOTED]
 
 
 def _columns_of(values: object) -> list[str] | None:
-    """Return the columns of a Polars, pandas, Arrow or `datasets` table; None for anything else."""
+    """Return the column names of a Polars, pandas, Arrow or `datasets` table; None for anything else."""
     if isinstance(values, type):
         return None
     schema = getattr(values, "collect_schema", None)
@@ -151,12 +164,12 @@ def _columns_of(values: object) -> list[str] | None:
     return None
 
 
-# Characters that begin emphasis, code, links, tables, mathematics or mentions, or that make a link of an
-# address.
+# Characters that Markdown treats as markup: emphasis, code, links, tables, mathematics, mentions, and the
+# parts of an address that turn it into a link.
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]#|~$@!^]|(?<=:)/|(?<=www)\.|^[-+=]|(?<=^\d)[.)])", re.IGNORECASE)
 
-# Characters that Python calls printable, but that a terminal shows as nothing or as an empty box: blanks and
-# fillers, and variation selectors without an emoji or letter before them.
+# Characters that Python calls printable although a terminal shows nothing or an empty box: blanks, fillers,
+# and variation selectors that do not follow an emoji or a letter.
 _BLANK = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\uffa0]"
     "|(?<![^\\s'\"#\u2581])[\ufe00-\ufe0f\U000e0100-\U000e01ef](?!\u20e3)"
@@ -164,22 +177,23 @@ _BLANK = re.compile(
 
 
 def visible(text: str) -> str:
-    """Escape every character that a terminal would interpret or hide, including lone surrogates."""
+    """Return a text with an escape, such as ``\\x1b``, for each character that a terminal obeys or hides."""
     escaped = "".join(character if character.isprintable() else _code_point(character) for character in text)
     return escaped if escaped.isascii() else _BLANK.sub(lambda match: _code_point(match[0]), escaped)
 
 
 def _code_point(character: str) -> str:
+    """Return a character as a Python escape, such as ``\\u200b``; lone surrogates included."""
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def markdown(text: str) -> str:
-    """Escape text so that Markdown shows it literally, even in a table."""
+    """Escape a text so that Markdown shows it literally, also in a table cell."""
     escaped = _MARKDOWN.sub(r"\\\1", visible(text))
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a Markdown table; its cells must be escaped already."""
+    """Return a Markdown table. Headings and cells must already be escaped by `markdown`."""
     lines = (columns, ["---"] * len(columns), *rows)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

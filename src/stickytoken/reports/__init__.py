@@ -1,6 +1,6 @@
 """Reports of runs: one HTML file, Markdown, JSON, and figures for a paper."""
 
-# ruff: noqa: E402 (what is imported below needs the packages that are checked for)
+# ruff: noqa: E402 (the imports below need the packages that are checked first)
 from __future__ import annotations
 
 import importlib.util
@@ -45,26 +45,27 @@ def report(
     figures: str | Path | None = None,
     explanations: str | Path | None = None,
 ) -> str:
-    """Report a run, or a comparison made by `stickytoken.compare`. No model is needed.
+    """Report on a run, or on a comparison made by `stickytoken.compare`. No model is needed.
 
     Args:
-        what: a run or its folder, or a comparison; the report of an unfinished run says what is missing.
-        format: ``html``, one self-contained file; ``md``; ``json``. Default: by the ending of ``out``, else
-            ``html``.
-        out: write the report to this file too; its folder must exist.
-        figures: save the figures as PNG and SVG into this folder, with three of the paper that the page does
-            not have: similarities of pairs before and after insertion, mean shift by number of copies, and
-            categories of flagged tokens. Needs the extra ``figures`` and Chrome or Chromium.
-        explanations: a folder that `explain` wrote to. Default: the explanations in the run folder.
+        what: A single run, run folder or comparison. The report of an unfinished run says what is missing.
+        format: ``html`` for one self-contained file, ``md`` or ``json``. Default: the format that the suffix
+            of ``out`` names, or else ``html``.
+        out: File to which the report is also written. Its folder must exist.
+        figures: Folder in which to save the figures as PNG and SVG. Three figures of Chen et al. (2025) that
+            the page does not show are saved, too: similarities of pairs before and after insertion, mean
+            shift by number of copies, and categories of flagged tokens. Needs the extra ``figures`` and
+            Chrome or Chromium.
+        explanations: Folder that `explain` wrote to. Default: the explanations in the run folder.
 
     Returns:
-        The report.
+        The report as text in the chosen format.
 
     Raises:
-        InputError: no run or several, an unknown format, no browser for the figures, a folder without
-            explanations, or explanations of a comparison.
-        MissingExtraError: figures without the extra.
-        RunError: a folder that is no run or is damaged, or a file that cannot be written.
+        InputError: No run or several runs were passed, the format is unknown, no browser can draw the
+            figures, the folder contains no explanations, or explanations were passed with a comparison.
+        MissingExtraError: Figures were asked for, but the extra ``figures`` is not installed.
+        RunError: The folder is not a run or is damaged, or a file cannot be written.
     """
     if format is not None and str(format) not in tuple(Format):
         raise InputError(f"format {shown(format)} is unknown: use one of {', '.join(Format)}")
@@ -90,7 +91,7 @@ def report(
 def _subject(
     run_or_comparison: Run | str | Path | Comparison, explanations: Path | None
 ) -> RunContent | Comparison:
-    """Return what is reported: a comparison, or what is stored in a run folder."""
+    """Return the subject of the report: the comparison that was passed, or the content of the run folder."""
     if isinstance(run_or_comparison, Comparison):
         if explanations is not None:
             raise InputError("explanations belong to one run: leave them out of a comparison")
@@ -101,7 +102,7 @@ def _subject(
 
 
 def _rendered(subject: RunContent | Comparison, report_format: Format) -> str:
-    """Render a report in one of its formats."""
+    """Return the report of a run or a comparison as text in the given format."""
     if report_format is Format.JSON:
         document = subject.summary() if isinstance(subject, Comparison) else run_document(subject)
         return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
@@ -112,7 +113,7 @@ def _rendered(subject: RunContent | Comparison, report_format: Format) -> str:
 
 
 def _figures_of(subject: RunContent | Comparison) -> list[ReportFigure]:
-    """Return the figures to save: all of a report, and the figures of the paper."""
+    """Return the figures to save: those of the report and, for a run, those of Chen et al. (2025)."""
     if isinstance(subject, Comparison):
         return comparison_figures(subject)
     figures = [*report_figures(subject), *paper_figures(subject)]
@@ -122,16 +123,16 @@ def _figures_of(subject: RunContent | Comparison) -> list[ReportFigure]:
 
 
 def format_of(path: Path | None) -> Format:
-    """Return the format that the ending of a file stands for, or HTML."""
+    """Return the format that a file's suffix names; HTML for any other suffix and for None."""
     suffix = "" if path is None else path.suffix.lower().removeprefix(".")
     return Format(suffix) if suffix in tuple(Format) else Format.HTML
 
 
 def write_report(text: str, path: Path) -> None:
-    """Write a report to a file, in a folder that exists.
+    """Write a report to a file. The file's folder must exist.
 
     Raises:
-        RunError: the file cannot be written.
+        RunError: The file cannot be written.
     """
     try:
         is_folder = path.is_dir()
@@ -145,23 +146,23 @@ def write_report(text: str, path: Path) -> None:
     write_atomically(path, text.encode("utf-8", "backslashreplace"))
 
 
-# Width of a saved figure, in pixels of the screen.
+# Width of a saved figure, in CSS pixels.
 _WIDTH = 900
-# Pixels of a PNG for each pixel of the screen: sharp at the width of a printed column.
+# PNG pixels per CSS pixel: enough for sharp print at the width of a column.
 _SCALE = 3
 _FORMATS = ("png", "svg")
 
 
 def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
-    """Draw every figure as PNG and SVG; no file is replaced before all are drawn.
+    """Draw every figure as PNG and SVG. Existing files are replaced only after all figures were drawn.
 
     Returns:
-        The files.
+        The paths of the written files, two per figure.
 
     Raises:
-        InputError: there are no figures, or no browser can be started.
-        MissingExtraError: the extra ``figures`` is not installed.
-        RunError: the folder or a file in it cannot be written.
+        InputError: There are no figures, or no browser can be started.
+        MissingExtraError: The extra ``figures`` is not installed.
+        RunError: The folder or a file in it cannot be written.
     """
     if importlib.util.find_spec("kaleido") is None:
         raise MissingExtraError("saving figures", "figures")
@@ -174,13 +175,13 @@ def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
     with TemporaryDirectory() as temporary:
         paths = _draw(figures, Path(temporary))
         for path in paths:
-            # Copied, not renamed: the folder may be on another disk.
+            # Copied instead of renamed, because the folder may be on another disk.
             write_atomically(folder / path.name, path.read_bytes())
     return [folder / path.name for path in paths]
 
 
 def _draw(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
-    """Draw figures into a folder with a browser, and return the files."""
+    """Let a browser draw figures as PNG and SVG into a folder, and return the paths of the files."""
     from choreographer.browsers.chromium import ChromeNotFoundError
     from choreographer.errors import BrowserClosedError, BrowserFailedError
     from plotly.graph_objects import Figure

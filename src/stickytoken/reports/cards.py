@@ -1,4 +1,4 @@
-"""The card of a token: why it has its verdict, its numbers with their intervals, and example pairs."""
+"""The card of a token: the reason for its verdict, its numbers with intervals, and example pairs."""
 
 from __future__ import annotations
 
@@ -13,48 +13,58 @@ from stickytoken.methods import Column, wording
 from stickytoken.reports.content import RunContent, row_dicts
 
 MOST_CARDS = 12
-"""Sticky tokens with a card; the others are in the table only."""
+"""Maximum number of sticky tokens with a card; the others are in the table only."""
 FIRST_CARDS = 3
-"""Cards on the first screen, before what to do."""
+"""Number of cards on the first screen, above the next steps."""
 
 
 @dataclass(frozen=True)
 class Strip:
-    """A small picture of an interval, on a scale that all cards share; positions in percent of its width."""
+    """A small picture of an interval, on a scale that all cards share.
 
-    low: float
+    All fields are horizontal positions in percent of the picture's width.
+    """
+
+    low: float  # lower end of the interval
     value: float
-    high: float
-    ordinary: float  # position of an ordinary token
+    high: float  # upper end of the interval
+    ordinary: float  # value of an ordinary token
     threshold: float
 
 
 @dataclass(frozen=True)
 class CardMeasure:
-    """A number of a token, as its card shows it."""
+    """A measure of a token, formatted for its card."""
 
     title: str
     value: str
-    interval: str  # empty without one
-    threshold: str  # such as ``sticky from 40%``, or what the number means; empty without one
-    strip: Strip | None  # None without an interval or a threshold
+    interval: str  # empty if the measure has no interval
+    threshold: str  # such as ``sticky from 40%``, or what the value means; empty if there is neither
+    strip: Strip | None  # None if the measure has no interval or no threshold
 
 
 @dataclass(frozen=True)
 class Card:
     """What a report shows of a single token."""
 
-    row: dict[str, Any]  # of the table of tokens
-    reason: str  # why it is flagged, or why it has no verdict; empty without one
-    consequences: list[str]  # what its copies do in a search; empty for a token that is not flagged
-    measures: list[CardMeasure]  # the erased share first
-    # Pairs of texts: which pair (typical or largest), anchor, carrier, copies, similarity before and after.
-    # Empty if the run holds none, or if the token is not flagged for its lift.
+    row: dict[str, Any]  # the token's row in the table of tokens, by column
+    reason: str  # why the token is flagged or has no verdict; empty if there is nothing to say
+    # What copies do in a search, one sentence each; empty if the token is not flagged
+    consequences: list[str]
+    measures: list[CardMeasure]  # in the order of the method's columns
+    # Example pairs of texts, each with the keys which (typical or largest), anchor, carrier, copies, before
+    # and after (similarities). Empty if the run stores no pairs, or if the token is flagged but not for its
+    # lift.
     pairs: list[dict[str, Any]]
 
 
 def cards(content: RunContent, tokens: pl.DataFrame | None = None) -> list[Card]:
-    """Make the cards of some tokens, or of the worst sticky ones."""
+    """Return the cards of some rows of the table of tokens.
+
+    Args:
+        content: The run. An unfinished run has no cards.
+        tokens: Rows of `content.tokens`. Default: the worst sticky tokens, at most `MOST_CARDS`.
+    """
     if content.run is None:
         return []
     rows = row_dicts(content, content.sticky.head(MOST_CARDS) if tokens is None else tokens)
@@ -66,7 +76,14 @@ def cards(content: RunContent, tokens: pl.DataFrame | None = None) -> list[Card]
 def _card(
     content: RunContent, row: dict[str, Any], scales: dict[str, _Scale], pairs: list[dict[str, Any]]
 ) -> Card:
-    """Make the card of a token from its row, the scales of all measures, and its pairs of texts."""
+    """Return the card of a token.
+
+    Args:
+        content: The run.
+        row: The token's row in the table of tokens.
+        scales: The range of each measure over all cards, by column key.
+        pairs: The token's example pairs of texts.
+    """
     thresholds = {} if content.run is None else content.method.thresholds(content.run, row)
     is_graded = row.get("severity") is not None
     measures = []
@@ -76,12 +93,12 @@ def _card(
         if column.key == "vector_deviation":
             measures.append(_vector_measure(row["vector_deviation"], content.settings.number("unusual")))
             continue
-        # The card of a flagged token compares only those numbers with a threshold that reach it.
+        # The card of a token with a severity shows a threshold only for measures that reach it.
         is_compared = not is_graded or wording.reaches(row, column.key, thresholds)
         threshold = thresholds.get(column.key) if is_compared else None
         measures.append(_card_measure(row, column, threshold, scales[column.key]))
     harm = None if content.evidence is None else content.evidence.harm(row["token_id"])
-    # Pairs show a lift. A token that is flagged for what it erases may lift nothing.
+    # Pairs illustrate a lift, and a token that is flagged for its erased share need not have one.
     shows_lift = not is_graded or wording.reaches(row, "lift_sd", thresholds)
     return Card(
         row,
@@ -93,7 +110,11 @@ def _card(
 
 
 def _reason(row: dict[str, Any], thresholds: dict[str, float]) -> str:
-    """Say why a token is flagged by the measures on its card; runs of earlier versions stored other words."""
+    """Return the reason why a token is flagged, worded for the thresholds that its measures reach.
+
+    Runs of earlier versions stored another wording, so the stored reason is used only if no threshold is
+    reached.
+    """
     erases = wording.reaches(row, "erased", thresholds)
     lifts = wording.reaches(row, "lift_sd", thresholds)
     if row.get("severity") is None or not (erases or lifts):
@@ -106,7 +127,7 @@ def _reason(row: dict[str, Any], thresholds: dict[str, float]) -> str:
 
 
 def _pairs_by_token(content: RunContent) -> dict[int, list[dict[str, Any]]]:
-    """Collect the pairs of texts that the run keeps, by token."""
+    """Return the example pairs that a run stores, by token id; see `Card.pairs` for their keys."""
     if content.evidence is None:
         return {}
     pairs: dict[int, list[dict[str, Any]]] = {}
@@ -128,14 +149,14 @@ def _pairs_by_token(content: RunContent) -> dict[int, list[dict[str, Any]]]:
 
 @dataclass(frozen=True)
 class _Scale:
-    """The range of a measure over all cards."""
+    """The range of a measure over all cards, in the unit of the measure."""
 
     start: float
     end: float
 
     @classmethod
     def of(cls, content: RunContent, column: Column, rows: Sequence[dict[str, Any]]) -> _Scale:
-        """Find the range of a measure's intervals; it includes the ordinary token and the threshold."""
+        """Return the smallest range that contains all intervals, the thresholds and 0, the ordinary token."""
         values = [0.0]
         for row in rows:
             ends = (row.get(f"{column.key}_low"), row.get(f"{column.key}_high"))
@@ -147,19 +168,24 @@ class _Scale:
         return cls(min(values), max(values))
 
     def position(self, value: float) -> float:
-        """Return the position of a value in percent, with a margin at both ends."""
+        """Return the position of a value in percent of the width, with a margin of 2% at both ends."""
         span = self.end - self.start or 1.0
         return round(2 + 96 * (value - self.start) / span, 2)
 
 
 def _vector_measure(deviation: float, unusual: float) -> CardMeasure:
-    """Say whether the token's own vector is unusual, and by how much it deviates."""
+    """Return the card's entry that says whether the token's own vector is unusual, and by how much.
+
+    Args:
+        deviation: The token's vector deviation.
+        unusual: Smallest deviation that counts as unusual.
+    """
     verdict = "unusual" if deviation >= unusual else "usual"
     return CardMeasure("vector", verdict, "", wording.vector_in_words(deviation, unusual), None)
 
 
 def _card_measure(row: dict[str, Any], column: Column, threshold: float | None, scale: _Scale) -> CardMeasure:
-    """Write a number of a token with its interval; one with a threshold is also drawn."""
+    """Format a measure of a token with its interval; if a threshold is given, add a strip that shows it."""
     value = row[column.key]
     low = row.get(f"{column.key}_low")
     high = row.get(f"{column.key}_high")

@@ -1,4 +1,4 @@
-"""The report of a comparison: its words, tables and figures, as a page and as Markdown."""
+"""The report of a comparison as an HTML page and as Markdown, with its texts, tables and figures."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from stickytoken.reports.page import render
 from stickytoken.reports.templating import glossary, render_markdown
 from stickytoken.validation import visible
 
-# By the answer to whether measures can be compared, the gravest first.
+# Warnings by the answer to whether measures can be compared, the gravest first.
 _WARNINGS = {
     Answer.NO: "Not all of their numbers can be compared.",
     Answer.CARE: "Compare their numbers with care.",
 }
-# Words that only the report of a run uses.
+# Glossary entries that only the report of a single run needs.
 _IN_REPORTS = ("u", "IsoScore")
 
 
 @dataclass(frozen=True)
 class RunHeadline:
-    """The answer of a compared run."""
+    """The answer of one of the compared runs."""
 
-    name: str  # of the run
+    name: str  # name of the run
     text: str
-    tone: str  # severity of its worst token, or ``clean``
+    tone: str  # severity of the run's worst token, or ``clean``
 
 
 def comparison_parts(comparison: Comparison) -> dict[str, Any]:
-    """Return headlines, notes and tables of a comparison, by the names that the templates use."""
+    """Return the headlines, notes and tables of a comparison, by their names in the templates."""
     answers, reasons = comparison.comparability
     headlines = []
     for compared in comparison.runs:
@@ -76,7 +76,7 @@ def comparison_parts(comparison: Comparison) -> dict[str, Any]:
 
 
 def finding(comparison: Comparison) -> str:
-    """Say which runs found sticky tokens, and whether their numbers can be compared."""
+    """Return the headline of a comparison: which runs found sticky tokens, and a warning if needed."""
     with_sticky = [compared.name for compared in comparison.runs if not compared.run.sticky.is_empty()]
     without = [compared.name for compared in comparison.runs if compared.run.sticky.is_empty()]
     if not with_sticky:
@@ -94,7 +94,7 @@ def finding(comparison: Comparison) -> str:
 
 
 def _glossary(comparison: Comparison) -> dict[str, str]:
-    """Collect the words of the comparison and of the methods of its runs."""
+    """Return the glossary of the comparison and of its runs' methods: meanings by word."""
     words = dict(comparisons.READING)
     for compared in comparison.runs:
         for word, meaning in glossary(compared.run.method).items():
@@ -131,21 +131,21 @@ def comparison_markdown(comparison: Comparison) -> str:
 
 
 def comparison_figures(comparison: Comparison) -> list[ReportFigure]:
-    """Return the worst tokens of each run and, if any run has sticky tokens, these run by run."""
+    """Return the figure of each run's worst tokens and, if any token is sticky, that of all sticky tokens."""
     figures = [worst_by_run(comparison)]
     if comparison.tokens:
         figures.append(tokens_by_run(comparison))
     return figures
 
 
-# Characters of a row's name that a narrow screen has room for.
+# Maximum number of characters of a row's name on a narrow screen.
 _NARROW_CHARACTERS = 18
-# Characters of a run's name in a legend, at its beginning and at its end.
+# Number of characters that a legend shows of a long run name: at the beginning, and at the end.
 _NAME_BEGIN = 12
 _NAME_END = 18
-# Nobody reads a figure with more rows; the table has all tokens.
+# Maximum number of tokens in the figure: nobody reads more rows, and the table has all tokens.
 _MOST_TOKENS = 30
-# One shape for each run; runs beyond the last repeat them.
+# Shapes of the runs' marks, reused from the start if there are more runs.
 _SHAPES = ("diamond", "circle", "square", "triangle-up", "x", "star", "cross", "triangle-down")
 
 
@@ -176,10 +176,10 @@ _WORST_HEADINGS = (
 class _WorstOfRun:
     """A run's token with the largest value of a measure."""
 
-    name: str  # of the run
+    name: str  # name of the run
     worst: WorstToken
-    quantiles: Quantiles
-    threshold: float | None  # from which the run calls a token sticky
+    quantiles: Quantiles  # of the measure over all tokens of the run
+    threshold: float | None  # smallest value at which the run calls a token sticky; None without a threshold
 
 
 def worst_by_run(comparison: Comparison) -> ReportFigure:
@@ -215,11 +215,12 @@ def worst_by_run(comparison: Comparison) -> ReportFigure:
 
 
 def _has_measures(compared: ComparedRun) -> bool:
+    """Return whether a run measured erased shares or lifts."""
     return compared.erases_most is not None or compared.lifts_most is not None
 
 
 def _worst_of_runs(comparison: Comparison, measure: Column) -> list[_WorstOfRun]:
-    """Collect the worst token of each run that has a measure."""
+    """Return each run's worst token by a measure, without the runs that did not measure it."""
     entries = []
     for compared in comparison.runs:
         worst = compared.erases_most if measure is ERASED else compared.lifts_most
@@ -232,7 +233,7 @@ def _worst_of_runs(comparison: Comparison, measure: Column) -> list[_WorstOfRun]
 
 
 def _table_row(measure: Column, entry: _WorstOfRun) -> tuple[str | None, ...]:
-    """Write a row of the figure's table."""
+    """Return a row of the figure's table, with the headings of `_WORST_HEADINGS`."""
     worst = entry.worst
     values = (worst.value, worst.low, worst.high, *entry.quantiles)
     cells = [None if value is None else measure.text(value) for value in values]
@@ -240,7 +241,7 @@ def _table_row(measure: Column, entry: _WorstOfRun) -> tuple[str | None, ...]:
 
 
 def _on_a_narrow_screen(figure: go.Figure, row_names: Sequence[str]) -> dict[str, Any]:
-    """Return the changes of the layout on a narrow screen: panels below each other, shorter row names."""
+    """Return the layout changes for a narrow screen: stacked panels and short row names."""
     changes = fig.stacked(figure, len(MEASURES), 2 * figure.layout.height)
     labels = [fig.label(fig.shortened(visible(name), _NARROW_CHARACTERS)) for name in row_names]
     changes["yaxis.ticktext"] = labels
@@ -249,7 +250,12 @@ def _on_a_narrow_screen(figure: go.Figure, row_names: Sequence[str]) -> dict[str
 
 
 def _draw_worst(names: Sequence[str], worst: Mapping[Column, Sequence[_WorstOfRun]]) -> go.Figure:
-    """Draw a panel per measure: the bulk of the tokens as a bar, the worst token as a mark."""
+    """Draw a panel per measure with a row per run: a bar for most tokens, and a mark for the worst token.
+
+    Args:
+        names: Names of the runs, from top to bottom.
+        worst: The worst token of each run, by measure.
+    """
     titles = [fig.axis_title(measure) for measure in worst]
     figure = fig.new_panels(titles, 150 + 52 * len(names), 0.08, same_scale=True)
     for panel, (measure, entries) in enumerate(worst.items(), start=1):
@@ -293,7 +299,7 @@ def _draw_bulk(figure: go.Figure, entries: Sequence[_WorstOfRun], panel: int) ->
 
 
 def _arm(start: float | None, end: float | None) -> float | None:
-    """Return the length of an error bar; None without an interval."""
+    """Return the length of an error bar; None if either end is unknown."""
     return None if start is None or end is None else round(end - start, 4)
 
 
@@ -301,7 +307,7 @@ def _draw_marks(figure: go.Figure, entries: Sequence[_WorstOfRun], measure: Colu
     """Draw the worst tokens with their intervals and names."""
     largest = max((abs(entry.worst.value) for entry in entries), default=0.0)
     symbols = ["diamond" if entry.worst.verdict == "sticky" else "diamond-open" for entry in entries]
-    # A token is written on the side of its mark that has more room.
+    # A token's name is written on the side of its mark that has more room.
     sides = ["top left" if entry.worst.value > largest / 2 else "top right" for entry in entries]
     marks: dict[str, Any] = {
         "type": "scatter",
@@ -327,7 +333,7 @@ def _draw_marks(figure: go.Figure, entries: Sequence[_WorstOfRun], measure: Colu
 
 
 def tokens_by_run(comparison: Comparison) -> ReportFigure:
-    """Draw both measures of every token that a run calls sticky, with a mark for each run."""
+    """Draw the erased share and the lift of every token that any run calls sticky, one mark per run."""
     tokens = comparison.tokens
     measured = [token for token in tokens if any(_is_measured(in_run) for in_run in token.in_runs)]
     measured = measured[:_MOST_TOKENS]
@@ -349,11 +355,12 @@ def tokens_by_run(comparison: Comparison) -> ReportFigure:
 
 
 def _is_measured(in_run: TokenInRun) -> bool:
+    """Return whether a run measured an erased share or a lift of a token."""
     return in_run.erased is not None or in_run.lift_sd is not None
 
 
 def _table_of_tokens(comparison: Comparison) -> DataTable:
-    """List what every run says of every token that one of them calls sticky."""
+    """Return a table of the tokens that any run calls sticky: each run's erased share, lift and verdict."""
     columns = ["token"]
     for name in comparison.names:
         columns += [f"{name}: erased", f"{name}: lift", f"{name}: verdict"]
@@ -391,15 +398,15 @@ def _draw_tokens(names: Sequence[str], tokens: Sequence[ComparedToken]) -> go.Fi
 def _draw_tokens_of_run(
     figure: go.Figure, tokens: Sequence[ComparedToken], run: int, name: str, panel: int, measure: Column
 ) -> None:
-    """Draw a measure of the tokens that a run measured.
+    """Draw one run's marks in the panel of a measure; tokens without a value get no mark.
 
     Args:
-        figure: gets the marks.
-        tokens: one row each.
-        run: position of the run in the comparison, which decides colour and shape.
-        name: of the run.
-        panel: of the measure, from 1.
-        measure: the erased share or the lift.
+        figure: Figure to draw in.
+        tokens: The tokens of the figure, one per row.
+        run: Position of the run in the comparison, which decides colour and shape.
+        name: Name of the run.
+        panel: Number of the panel, from 1.
+        measure: The erased share or the lift.
     """
     rows = []
     values = []
@@ -434,7 +441,7 @@ def _draw_tokens_of_run(
 
 
 def _without_middle(name: str) -> str:
-    """Shorten the middle of a long name: the end of a run's name holds its identity."""
+    """Replace the middle of a long run name by an ellipsis; the end is kept because it holds the identity."""
     if len(name) <= _NAME_BEGIN + _NAME_END + 1:
         return name
     return f"{name[:_NAME_BEGIN]}…{name[-_NAME_END:]}"

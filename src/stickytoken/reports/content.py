@@ -1,4 +1,4 @@
-"""Everything that a report of a run shows, read from the run folder; what is absent is listed as missing."""
+"""Read everything that the report of a run shows from the run folder, and note what is missing."""
 
 from __future__ import annotations
 
@@ -34,27 +34,28 @@ _WITHOUT_EVIDENCE = (
 
 @dataclass(frozen=True)
 class RunContent:
-    """What is stored in a run folder."""
+    """The content of a run folder."""
 
     path: Path  # the run folder
     record: RunRecord  # run.json
     plan: PlanRecord | None  # plan.json; None if it is not written yet
     vocabulary: pl.DataFrame | None  # the vocabulary with its categories; None if it is not written yet
     run: Run | None = None  # the finished run; None if it is unfinished
-    # tokens.parquet with entry, script, length and position; empty if the run is unfinished
+    # tokens.parquet with the columns of `_with_properties`; without columns if the run is unfinished
     tokens: pl.DataFrame = field(default_factory=pl.DataFrame)
-    evidence: RunEvidence | None = None  # curves and pairs; None if they were not kept
-    # Number of tokens with committed results, by stage; only of an unfinished run
+    evidence: RunEvidence | None = None  # symptom curves and example pairs; None if they were not stored
+    # Number of tokens with committed results, by stage; empty if the run is finished
     measured: dict[str, int] = field(default_factory=dict)
-    explanations: tuple[StoredExplanation, ...] = ()  # of tokens; empty if the run is unfinished
-    impacts: tuple[Impact, ...] = ()  # finished measurements in the run folder, the latest first
-    scans: tuple[Scan, ...] = ()  # finished scans in the run folder, the latest first
-    repairs: tuple[RepairRecord, ...] = ()  # of the model of the run, the latest first
+    # One per explained token; empty if the run is unfinished
+    explanations: tuple[StoredExplanation, ...] = ()
+    impacts: tuple[Impact, ...] = ()  # finished impact measurements in the run folder, latest first
+    scans: tuple[Scan, ...] = ()  # finished scans in the run folder, latest first
+    repairs: tuple[RepairRecord, ...] = ()  # repairs that are recorded in the run folder, latest first
     missing: tuple[str, ...] = ()  # what is absent or cannot be shown, one sentence each
 
     @property
     def flagged(self) -> pl.DataFrame:
-        """The sticky tokens, worst first, and then the topical ones."""
+        """Rows of `tokens`: the sticky tokens, worst first, then the topical ones by the ranking measure."""
         if self.run is None:
             return self.tokens
         topical = self.tokens.filter(is_flagged() & (pl.col("verdict") != "sticky"))
@@ -63,7 +64,7 @@ class RunContent:
 
     @property
     def sticky(self) -> pl.DataFrame:
-        """The sticky tokens, worst first."""
+        """Rows of `tokens`: the sticky tokens, worst first."""
         if self.run is None:
             return self.tokens
         sticky = self.run.sticky.select("token_id").join(self.tokens, on="token_id", maintain_order="left")
@@ -71,15 +72,17 @@ class RunContent:
 
     @property
     def method(self) -> AnyMethod:
+        """The method of the run."""
         return method_named(self.record.method)
 
     @property
     def settings(self) -> StoredSettings:
+        """The settings of the run."""
         return RunFolder(self.path).settings_of(self.record)
 
     @property
     def confidence(self) -> str | None:
-        """Coverage of the intervals in percent; None where the method has none."""
+        """Coverage of the intervals in percent, as text; None if the method has no intervals."""
         scale = None if self.run is None else self.method.scale(self.run)
         return None if scale is None else f"{100 * scale.confidence:.4g}"
 
@@ -88,12 +91,13 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
     """Read a run folder, finished or not.
 
     Args:
-        path: the run folder.
-        explanations: a folder with explanations of tokens; None reads those in the run folder.
+        path: The run folder.
+        explanations: Folder with explanations of tokens. None: the folder with explanations in the run
+            folder.
 
     Raises:
-        InputError: `explanations` contains none.
-        RunError: the folder is no run or is damaged, or `explanations` are of another model.
+        InputError: The folder `explanations` contains no explanation.
+        RunError: The run folder is not a run or is damaged, or the folder `explanations` is of another model.
     """
     folder = RunFolder(Path(path).expanduser())
     if not folder.exists():
@@ -132,7 +136,12 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
 
 
 def _with_properties(tokens: pl.DataFrame, vocabulary: pl.DataFrame) -> pl.DataFrame:
-    """Add what the entries are: kind of entry, script, length, and position in the vocabulary from 0 to 1."""
+    """Add columns that describe each entry.
+
+    Returns:
+        The tokens with `entry` (kind of entry), `script`, `length` (characters without surrounding white
+        space) and `position` (rank of the id in the vocabulary, from 0 to 1).
+    """
     mark = word_mark(vocabulary["token"].drop_nulls())
     kinds = []
     scripts = []
@@ -153,15 +162,15 @@ def _with_properties(tokens: pl.DataFrame, vocabulary: pl.DataFrame) -> pl.DataF
 
 
 def _read_explanations(run: Run, named: Path | None) -> tuple[list[StoredExplanation], list[str]]:
-    """Read explanations of the run's tokens.
+    """Read the explanations of a run's tokens.
 
     Args:
-        run: a finished run.
-        named: the folder with the explanations that a user named; None is the one in the run folder, of
-            which those that cannot be shown are reported instead of refused.
+        run: A finished run.
+        named: Folder that the user named. An explanation in it that cannot be read is an error. None: the
+            folder with explanations in the run folder; those that cannot be read are skipped.
 
     Returns:
-        The explanations, and one sentence for each that cannot be shown.
+        The explanations, and one sentence for each that was skipped.
     """
     folders = files.explanation_folders(run.path / files.EXPLANATIONS_FOLDER if named is None else named)
     if named is not None and not folders:
@@ -185,7 +194,14 @@ def _read_explanations(run: Run, named: Path | None) -> tuple[list[StoredExplana
 def _require_same_model(
     run: Run, explanation: StoredExplanation, token_by_id: dict[int, str], folder: Path
 ) -> None:
-    """Refuse an explanation of another model than that of the run."""
+    """Raise RunError if an explanation belongs to a different model than the run.
+
+    Args:
+        run: A finished run.
+        explanation: The explanation to check.
+        token_by_id: The run's token strings by token id.
+        folder: Folder of the explanation, for errors.
+    """
     encoder = run.record.identity_parts.get("encoder")
     explained_encoder = explanation.record.identity_parts.get("encoder")
     if not isinstance(explained_encoder, dict):
@@ -207,5 +223,5 @@ def _require_same_model(
 
 
 def row_dicts(content: RunContent, tokens: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return rows of the table of tokens; none of an unfinished run."""
+    """Return rows of the table of tokens as dicts; an empty list if the run is unfinished."""
     return [] if content.run is None else tokens.to_dicts()

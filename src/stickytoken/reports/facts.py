@@ -1,6 +1,6 @@
-"""What a report says of a run: its answer, facts, notes, tables and figures.
+"""The content of a run's report: answer, facts, notes, tables and figures.
 
-The pages, the Markdown and the JSON of a report are renderings of what this module returns.
+The HTML page, the Markdown and the JSON all render what this module returns.
 """
 
 from __future__ import annotations
@@ -28,25 +28,27 @@ from stickytoken.reports.templating import number, plain
 from stickytoken.scanning import scan as scanning
 from stickytoken.scanning.scan import Scan
 
-# Tokens below the thresholds that are listed, as in a terminal.
+# Number of tokens below the thresholds that are listed; the command line lists as many.
 _STRONGEST = 8
-# The latest measurements, repairs and scans that are shown.
+# Maximum number of impact measurements, repairs and scans that are shown, latest first.
 MOST_IMPACTS = 3
 MOST_REPAIRS = 2
 MOST_SCANS = 3
-# Explained tokens with figures: the page must open on a phone.
+# Number of explained tokens whose figures are drawn; with more, the page would be too large for a phone.
 _DRAWN_EXPLANATIONS = 4
-# Of a scan: documents with an excerpt, sources in the table, and words named for each document.
+# Limits of a scan's section: documents with an excerpt, sources in the table, and words named per document.
 _MOST_DOCUMENTS = 20
 _MOST_SOURCES = 20
 _MOST_WORDS = 3
+# The state of a repair by `RepairRecord.verified`.
 _STATES = {True: "verified", False: "NOT VERIFIED", None: "not verified: the verification was switched off"}
 
 
 def headline(content: RunContent) -> str:
-    """Return the answer of a run in a sentence, or how far an unfinished run is."""
+    """Return the answer of a run in a sentence, or the progress of an unfinished run."""
     if content.run is None:
-        # Stages overlap, and random tokens are measured besides a selection of tokens.
+        # Stages measure overlapping sets of tokens, and some measure random tokens in addition to the chosen
+        # ones.
         measured = min(max(content.measured.values(), default=0), content.record.tokens)
         return (
             f"{content.record.model.title}: not finished, {measured:,} of {content.record.tokens:,} tokens "
@@ -56,7 +58,7 @@ def headline(content: RunContent) -> str:
 
 
 def tone(content: RunContent) -> str:
-    """Return the severity of the worst token, ``clean`` without sticky tokens, or ``unknown``."""
+    """Return the severity of the worst token, ``clean`` if none is sticky, or ``unknown`` if unfinished."""
     return "unknown" if content.run is None else tone_of(content.sticky)
 
 
@@ -77,15 +79,15 @@ def key_facts(content: RunContent) -> list[Fact]:
 
 
 def rule(content: RunContent) -> list[str]:
-    """Return the rule of the run and remarks on it, one sentence or two each."""
+    """Return the rule that makes a token sticky and remarks on it; an empty list for an unfinished run."""
     return [] if content.run is None else rule_lines(content.run)
 
 
 def rank_in_a_search(content: RunContent) -> str | None:
-    """Say what the largest lift means for the rank of an unrelated document; None if it was not measured."""
+    """Say how the largest lift changes the rank of an unrelated document in a search; None if unknown."""
     if content.run is None or content.evidence is None or "lift_sd" not in content.tokens.columns:
         return None
-    # The token is the one that the key facts and the headline of a comparison name.
+    # The key facts, and the headline of a comparison, name the same token.
     largest = ComparedRun(content.record.model.title, content.run).lifts_most
     if largest is None or largest.value <= 0:
         return None
@@ -95,19 +97,19 @@ def rank_in_a_search(content: RunContent) -> str | None:
 
 @dataclass(frozen=True)
 class ShownTable:
-    """Tokens as a table of text."""
+    """A titled table of tokens."""
 
     title: str
     table: DataTable
 
 
 def strongest_rows(content: RunContent) -> list[dict[str, Any]]:
-    """Return the rows of the tokens that stand out most without being flagged."""
+    """Return the rows of the strongest tokens that are not flagged; none for an unfinished run."""
     return [] if content.run is None else content.run.strongest(_STRONGEST).to_dicts()
 
 
 def strongest(content: RunContent) -> ShownTable | None:
-    """Lay out the tokens that stand out most without being flagged; None if there are none."""
+    """Return a table of the strongest tokens that are not flagged; None if there are none."""
     if content.run is None:
         return None
     rows = content.run.strongest(_STRONGEST)
@@ -117,7 +119,7 @@ def strongest(content: RunContent) -> ShownTable | None:
 
 
 def _strongest_title(content: RunContent, rows: pl.DataFrame) -> str:
-    """Name the thresholds in the title of the strongest tokens, where the method has some."""
+    """Return the title of the table of strongest tokens; it contains the thresholds if the method has any."""
     if "lift_sd" not in rows.columns:
         return "Tokens that come next"
     smallest_erased = wording.percent(content.settings.number("smallest_erased"))
@@ -126,7 +128,12 @@ def _strongest_title(content: RunContent, rows: pl.DataFrame) -> str:
 
 
 def token_table(content: RunContent, rows: pl.DataFrame) -> DataTable:
-    """Lay out rows of tokens as the answer in a terminal does."""
+    """Return a table of tokens with the columns that the command line shows, without empty columns.
+
+    Args:
+        content: The run. An unfinished run gives an empty table.
+        rows: Rows of the table of tokens.
+    """
     if content.run is None:
         return DataTable()
     answer = content.method.answer_table(content.run, rows)
@@ -142,23 +149,24 @@ def token_table(content: RunContent, rows: pl.DataFrame) -> DataTable:
 
 
 def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str]:
+    """Format the values of a row, in the order of the columns."""
     return [column.text(row[column.key]) for column in columns]
 
 
 def _has_values(table: pl.DataFrame, column: Column) -> bool:
-    """Say whether any row has something to show in a column."""
+    """Return whether a column has a value other than null and the empty string."""
     values = table[column.key].drop_nulls()
     is_blank = values.dtype == pl.String and (values == "").all()
     return not values.is_empty() and not is_blank
 
 
 def steps(content: RunContent) -> tuple[NextStep, ...]:
-    """Return the commands that come next; none of an unfinished run."""
+    """Return the recommended next commands; none for an unfinished run."""
     return () if content.run is None else next_steps(content.run, last_verified(content.repairs))
 
 
 def notes(content: RunContent) -> list[str]:
-    """Return what a reader should know before relying on the report, a sentence each."""
+    """Return the caveats of a report, one sentence each."""
     if content.run is None:
         return list(content.missing)
     lines = []
@@ -184,7 +192,7 @@ def notes(content: RunContent) -> list[str]:
 
 
 def _impact_notes(impacts: tuple[Impact, ...]) -> list[str]:
-    """Name what the impact measurements did not measure, and count those that are not shown."""
+    """Say which tasks the impact measurements did not measure, and how many measurements are not shown."""
     lines = []
     for impact in impacts[:MOST_IMPACTS]:
         lines += [f"impact: {name} was not measured: {reason}" for name, reason in impact.failed.items()]
@@ -197,7 +205,7 @@ def _impact_notes(impacts: tuple[Impact, ...]) -> list[str]:
 
 
 def _repair_notes(repairs: tuple[RepairRecord, ...]) -> list[str]:
-    """Name the checks that repairs failed, and count the repairs that are not shown."""
+    """Say which checks the repairs failed, and how many repairs are not shown."""
     lines = []
     for record in repairs[:MOST_REPAIRS]:
         checks = [] if record.verification is None else record.verification.checks
@@ -212,7 +220,7 @@ def _repair_notes(repairs: tuple[RepairRecord, ...]) -> list[str]:
 
 
 def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
-    """Return what was computed, and with what: groups of names and values, by title."""
+    """Return what was computed and how: names and values of each group, by the title of the group."""
     record = content.record
     model = record.model.model_dump()
     loading = model.get("loading")
@@ -273,7 +281,7 @@ def _impact_details(impact: Impact) -> dict[str, Any]:
 
 
 def _repair_checks(record: RepairRecord) -> dict[str, str]:
-    """Return what each check of a repair found, by its name."""
+    """Return the finding of each check of a repair, by the name of the check."""
     checks = [] if record.verification is None else record.verification.checks
     return {check.name: check.finding if check.passed else f"FAILED: {check.finding}" for check in checks}
 
@@ -291,7 +299,7 @@ def columns(content: RunContent) -> tuple[Column, ...]:
 
 
 def report_figures(content: RunContent) -> list[ReportFigure]:
-    """Return all figures of a report but those of explanations; none of an unfinished run."""
+    """Return all figures of a report except those of explanations; none for an unfinished run."""
     if content.run is None:
         return []
     described = content.method.figures(content.run)
@@ -304,7 +312,7 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
     figures += [
         run_figures.scatter(content.tokens, figure) for figure in described if isinstance(figure, Scatter)
     ]
-    # Of fewer tokens, the cards say what they are.
+    # The cards describe a smaller number of tokens well enough.
     if len(content.sticky) > MOST_CARDS:
         figures.append(run_figures.composition(content.tokens))
     for position, impact in enumerate(content.impacts[:MOST_IMPACTS]):
@@ -315,12 +323,12 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
 
 
 def _suffix(position: int) -> str:
-    """Return what distinguishes the figures of a later measurement or repair from those of the first."""
+    """Return the suffix of figure names for the measurement or repair at a position; empty for the first."""
     return f"-{position + 1}" if position else ""
 
 
 def _repair_figures(record: RepairRecord, suffix: str) -> list[ReportFigure]:
-    """Return the figures of a repair: its tokens, and the mean curves if they were measured."""
+    """Return the figures of a repair: its tokens, and its mean symptom curves if they were measured."""
     state = _as_sentence(_STATES[record.verified])
     findings = " ".join(_as_sentence(finding) for finding in _repair_checks(record).values())
     figures = [effects.repaired_tokens(token_rows(record), state, findings, suffix)]
@@ -338,19 +346,20 @@ def _repair_figures(record: RepairRecord, suffix: str) -> list[ReportFigure]:
 
 
 def _as_sentence(text: str) -> str:
+    """Return a phrase with a capital letter and a full stop."""
     return f"{text[0].upper()}{text[1:]}."
 
 
 @dataclass(frozen=True)
 class SymptomCurves:
-    """Curves of the tokens with evidence, and of the ordinary tokens that they are compared with."""
+    """The symptom curves of a run."""
 
-    tokens: list[Curve]
-    ordinary: list[Curve]
+    tokens: list[Curve]  # curves of flagged or strong tokens
+    ordinary: list[Curve]  # curves of the ordinary tokens to compare with
 
 
 def curves_of(content: RunContent) -> SymptomCurves:
-    """Return the symptom curves that a run keeps."""
+    """Return the symptom curves that a run stores; both lists are empty if it stores none."""
     if content.evidence is None:
         return SymptomCurves([], [])
     verdicts = content.tokens.select("token_id", "verdict")
@@ -367,7 +376,7 @@ def curves_of(content: RunContent) -> SymptomCurves:
 
 
 def curve_figures(content: RunContent) -> list[ReportFigure]:
-    """Return the figure of the symptom curves, if the run keeps any."""
+    """Return the figure of the symptom curves in a list; an empty list if the run stores no curves."""
     if content.evidence is None or content.run is None:
         return []
     curves = curves_of(content)
@@ -375,7 +384,7 @@ def curve_figures(content: RunContent) -> list[ReportFigure]:
 
 
 def paper_figures(content: RunContent) -> list[ReportFigure]:
-    """Return the figures of the paper, which the page does not show; none of an unfinished run."""
+    """Return the figures of Chen et al. (2025), which the page does not show; none for an unfinished run."""
     run = content.run
     if run is None:
         return []
@@ -389,7 +398,7 @@ def paper_figures(content: RunContent) -> list[ReportFigure]:
 
 
 def _pair_similarities(content: RunContent, run: Run) -> ReportFigure:
-    """Draw the similarities of pairs for the worst token with evidence."""
+    """Return the figure of pair similarities for the worst token whose similarities the run stores."""
     u = run.plan.mean_similarity
     if content.evidence is None:
         return paper.pair_similarities("", 0, [], None, u)
@@ -409,20 +418,20 @@ def _pair_similarities(content: RunContent, run: Run) -> ReportFigure:
 
 @dataclass(frozen=True)
 class ExplainedToken:
-    """An explanation of a token, as a report shows it."""
+    """The explanation of a token, ready to be shown."""
 
     token_id: int
     token: str
-    run_verdict: str | None  # of the run; None if the run has none
-    verdict: str  # of the explanation, in sentences
-    findings: list[str]  # measures outside the benign interval
-    basis: str  # what was compared
+    run_verdict: str | None  # verdict of the run; None if the run did not judge the token
+    verdict: str  # verdict of the explanation, in sentences
+    findings: list[str]  # measures outside the benign interval, one line each
+    basis: str  # a sentence on what was compared
     notes: list[str]
-    figures: list[ReportFigure]  # only of the first few tokens
+    figures: list[ReportFigure]  # empty except for the first few tokens
 
 
 def explained_tokens(content: RunContent) -> list[ExplainedToken]:
-    """Return the explanations of a run: flagged tokens first, in their order."""
+    """Return the explanations of a run's tokens: flagged tokens first, worst first, then others by id."""
     rank = {}
     if content.run is not None:
         rank = {token_id: position for position, token_id in enumerate(content.flagged["token_id"])}
@@ -451,7 +460,7 @@ def explained_tokens(content: RunContent) -> list[ExplainedToken]:
 
 
 def _finding_in_words(finding: Finding) -> str:
-    """Write a measure of a token beside the mean of its benign tokens."""
+    """Return a line with a token's value of a measure and the mean of its benign tokens."""
     line = f"{finding.called}: {number(finding.value, 3)}, benign {number(finding.benign_mean, 3)}"
     if finding.deviations is not None:
         line += f", {number(finding.deviations, 1)} SD"
@@ -461,7 +470,7 @@ def _finding_in_words(finding: Finding) -> str:
 
 
 def _basis(explanation: StoredExplanation) -> str:
-    """Say what an explanation compared: copies, texts and benign tokens."""
+    """Return a sentence on what an explanation compared: copies, texts and benign tokens."""
     record = explanation.record
     copies = plain(record.settings.get("copies"))
     placement = plain(record.settings.get("placement"))
@@ -474,31 +483,31 @@ def _basis(explanation: StoredExplanation) -> str:
 
 @dataclass(frozen=True)
 class ShownDocument:
-    """A document with findings, as a report shows it."""
+    """A document with findings, ready to be shown."""
 
     id: str
-    place: str | None  # its file, and the line in it; None if it came from no file
-    found: str  # the words with their copies, and their share of the text
-    severity: str | None
-    effect: str  # what the copies do to its rank; empty if that was not measured
-    pieces: list[tuple[str, bool]]  # of the excerpt, in order: text, and whether it was found
+    place: str | None  # file and line of the document; None if it did not come from a file
+    found: str  # the words found, each with its number of copies, and their share of the text
+    severity: str | None  # None if the effect was not measured
+    effect: str  # what the copies do to the document's rank; empty if the effect was not measured
+    pieces: list[tuple[str, bool]]  # the excerpt in order: text, and whether it is a finding
 
 
 @dataclass(frozen=True)
 class ShownScan:
-    """A scan of documents, as a report shows it."""
+    """A scan of documents, ready to be shown."""
 
-    name: str
+    name: str  # the documents as the user named them
     headline: str
-    basis: str | None
-    sources: DataTable
-    documents: list[ShownDocument]  # the worst
-    more: int  # documents with findings that are not shown
-    skipped: int  # records without readable text
+    basis: str | None  # how effects were computed; None if they were not
+    sources: DataTable  # counts by source
+    documents: list[ShownDocument]  # the worst documents, worst first
+    more: int  # number of documents with findings that are not shown
+    skipped: int  # number of records without readable text
 
 
 def shown_scans(content: RunContent) -> list[ShownScan]:
-    """Return the latest scans of a run."""
+    """Return the latest scans of a run, at most `MOST_SCANS`."""
     shown_scans = []
     for scan in content.scans[:MOST_SCANS]:
         worst = scan.worst.head(_MOST_DOCUMENTS)
@@ -517,7 +526,10 @@ def shown_scans(content: RunContent) -> list[ShownScan]:
 
 
 def _source_table(scan: Scan) -> DataTable:
-    """Count documents and findings by source; with effects, also those that matter."""
+    """Return a table of the sources with findings: their documents, and how many have findings.
+
+    If effects were computed, a column counts the documents whose findings matter.
+    """
     columns = ["source", "documents", "with findings"]
     has_effects = scan.result.matter is not None
     if has_effects:
@@ -533,7 +545,7 @@ def _source_table(scan: Scan) -> DataTable:
 
 
 def _shown_document(row: dict[str, Any]) -> ShownDocument:
-    """Write a row of documents.parquet."""
+    """Format a row of documents.parquet."""
     words = [f"{word['text']} \N{MULTIPLICATION SIGN} {word['copies']}" for word in row["words"]]
     if len(words) > _MOST_WORDS:
         words = [*words[:_MOST_WORDS], "\N{HORIZONTAL ELLIPSIS}"]

@@ -1,4 +1,7 @@
-"""Self-contained pages, which load nothing: the report of a run, and why two texts are similar."""
+"""Self-contained HTML pages: the report of a run, and the page that shows why two texts are similar.
+
+A page loads nothing from a server. The Markdown and JSON reports of a run are here, too.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ from stickytoken.reports.cards import FIRST_CARDS, Card, cards
 from stickytoken.reports.content import RunContent, row_dicts
 from stickytoken.reports.figures import DataTable, ReportFigure, template
 
-# More rows would make the page slow to open; tokens.parquet has them all.
+# Maximum number of flagged tokens in the table of a page: more rows would make the page slow to open.
 _MOST_ROWS = 1000
 
 
 def _values(content: RunContent) -> dict[str, Any]:
-    """Return what every form of a report shows, by the names that the templates use."""
+    """Return the values that HTML, Markdown and JSON share, by the names that the templates use."""
     return {
         "content": content,
         "record": content.record,
@@ -67,7 +70,7 @@ def run_page(content: RunContent) -> str:
         figures += token.figures
     values |= {
         "parts": _parts(content, values),
-        # The reader of a clean report wants the answer: all other parts are closed.
+        # A report without sticky tokens is read for its answer only, so its other parts are collapsed.
         "quiet": tone == "clean",
         "tone": tone,
         "title": content.record.model.title,
@@ -81,7 +84,7 @@ def run_page(content: RunContent) -> str:
 
 
 def _parts(content: RunContent, values: dict[str, Any]) -> dict[str, str]:
-    """Return the titles of the page's parts below the first screen, by id."""
+    """Return the titles of the page's parts below the first screen, by HTML id, in the order of the page."""
     parts: dict[str, str] = {}
     if content.run is not None:
         if len(values["cards"]) > FIRST_CARDS:
@@ -107,13 +110,13 @@ def run_markdown(content: RunContent) -> str:
 
 
 def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str | None]:
-    """Write a row of the table of flagged tokens; None is missing."""
+    """Format a token's values for the table of flagged tokens; a missing value stays None."""
     values = [(column, row[column.key]) for column in columns]
     return [None if value is None else column.text(value) for column, value in values]
 
 
 def run_document(content: RunContent) -> dict[str, Any]:
-    """Return the report of a run as JSON values."""
+    """Return the report of a run as a dict that can be written as JSON."""
     values = _values(content)
     curves = facts.curves_of(content)
     explanations = []
@@ -147,11 +150,12 @@ def run_document(content: RunContent) -> dict[str, Any]:
 
 
 def _card_document(card: Card) -> dict[str, Any]:
+    """Return a card as a dict for JSON."""
     return card.row | {"reason": card.reason or None, "consequences": card.consequences, "pairs": card.pairs}
 
 
 def _figure_document(figure: ReportFigure) -> dict[str, Any]:
-    """Return the words and the table of a figure as JSON values."""
+    """Return the texts and the table of a figure as a dict for JSON, without the plot."""
     return {
         "name": figure.name,
         "title": figure.title,
@@ -163,12 +167,12 @@ def _figure_document(figure: ReportFigure) -> dict[str, Any]:
 
 
 def render(name: str, figures: Sequence[ReportFigure], **values: Any) -> str:
-    """Render a template as a page with figures, which the page's own scripts draw.
+    """Render a template as an HTML page whose own scripts draw the figures.
 
     Args:
-        name: of the template.
-        figures: on the page.
-        values: for the template.
+        name: File name of the template.
+        figures: Figures on the page.
+        values: Further variables of the template.
     """
     script = templating.packaged("pieces.js") + templating.packaged("report.js")
     bundle = _plotly_bundle() if figures else None
@@ -192,25 +196,25 @@ def render(name: str, figures: Sequence[ReportFigure], **values: Any) -> str:
 
 @dataclass(frozen=True)
 class _Bundle:
-    """A script that travels compressed within a page."""
+    """A script that is embedded in a page in compressed form."""
 
-    packed: str  # compressed and in base 64
-    digest: str  # of the script itself
+    packed: str  # the script, compressed by gzip and encoded in base64
+    digest: str  # SHA-256 of the uncompressed script in base64
 
 
 @cache
 def _plotly_bundle() -> _Bundle:
-    """Return the script of the installed Plotly; it takes 2 MB instead of 4.8."""
+    """Return the script of the installed Plotly. Compression reduces it from 4.8 MB to 2 MB."""
     from plotly.offline import get_plotlyjs
 
     script = get_plotlyjs()
-    # Without a time stamp, the same page has the same bytes.
+    # mtime=0 omits the time stamp, so that the same report always has the same bytes.
     packed = gzip.compress(script.encode(), compresslevel=9, mtime=0)
     return _Bundle(base64.b64encode(packed).decode(), _digest(script))
 
 
 def _policy(script: str, bundle: _Bundle | None) -> str:
-    """Return a Content-Security-Policy that allows the page's own scripts and no connections."""
+    """Return a Content-Security-Policy that allows only the page's own scripts and no connections."""
     digests = [_digest(script)]
     if bundle is not None:
         digests.append(bundle.digest)
@@ -227,16 +231,16 @@ def _policy(script: str, bundle: _Bundle | None) -> str:
 
 
 def _digest(script: str) -> str:
-    """Return the SHA-256 of a script in base 64, as a Content-Security-Policy names it."""
+    """Return the SHA-256 of a script in base64, as a Content-Security-Policy requires."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def similarity_page(why: Why, top: int = 10) -> str:
-    """Render why two texts are similar as one self-contained HTML page.
+    """Render one self-contained HTML page that shows why two texts are similar.
 
     Args:
-        why: the similarity as a sum over pairs of tokens.
-        top: number of pairs to list.
+        why: The similarity, attributed to pairs of tokens.
+        top: Number of pairs to list.
     """
     grouped = why.grouped()
     return render(
@@ -252,29 +256,29 @@ def similarity_page(why: Why, top: int = 10) -> str:
 
 @dataclass(frozen=True)
 class ShadedCell:
-    """A contribution to a similarity, with the colour of its cell."""
+    """A cell of the matrix of contributions."""
 
-    value: float
-    color: str  # in CSS
+    value: float  # contribution to the cosine similarity
+    color: str  # CSS colour of the cell's background
 
 
 @dataclass(frozen=True)
 class ShadedRow:
-    """The contributions of a part of the first text, with those of the second text as columns."""
+    """A row of the matrix of contributions."""
 
-    part: TextPart
-    cells: list[ShadedCell]
+    part: TextPart  # a part of the first text
+    cells: list[ShadedCell]  # one for each part of the second text
 
 
-# Red raises the similarity, blue lowers it; as red, green and blue from 0 to 255.
+# RGB colours, 0 to 255: red cells raise the similarity, blue cells lower it.
 _RAISES = (214, 69, 65)
 _LOWERS = (52, 101, 202)
-# Opacity of the strongest cell: numbers stay legible on it, on light and on dark ground.
+# Opacity of the cell with the largest value: numbers stay legible in the light and in the dark theme.
 _DEEPEST_SHADE = 0.55
 
 
 def shaded_rows(why: Why) -> list[ShadedRow]:
-    """Return the matrix of contributions by row; the larger a value, the deeper its colour."""
+    """Return the rows of the matrix of contributions; larger absolute values have deeper colours."""
     largest = float(np.abs(why.matrix).max()) or 1.0
     rows = []
     for part, values in zip(why.first.parts, why.matrix, strict=True):
@@ -284,19 +288,20 @@ def shaded_rows(why: Why) -> list[ShadedRow]:
 
 
 def _shade(value: float, largest: float) -> str:
+    """Return the CSS colour of a contribution; `largest` is the largest absolute value in the matrix."""
     red, green, blue = _RAISES if value >= 0 else _LOWERS
     opacity = _DEEPEST_SHADE * abs(value / largest)
     return f"rgba({red},{green},{blue},{opacity:.3f})"
 
 
 def write_similarity_page(why: Why, path: Path, top: int = 10) -> None:
-    """Write the page of `similarity_page` to a file, in a folder that exists."""
+    """Write the page of `similarity_page` to a file. The file's folder must exist."""
     require_place(path)
     write_atomically(path, similarity_page(why, top).encode("utf-8", "backslashreplace"))
 
 
 def require_place(path: Path) -> None:
-    """Refuse a path at which no file can be written."""
+    """Raise InputError if the path is a folder, or if the folder that should contain the file is absent."""
     if path.is_dir():
         raise InputError(f"{path} is a folder: pass the name of a file to write")
     if not path.parent.is_dir():

@@ -1,4 +1,4 @@
-"""Templates of pages and Markdown, the number formats that they use, and the words that they explain."""
+"""Templates of HTML pages and Markdown, their number formats, and the glossary of a report."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from stickytoken.validation import markdown, visible
 _MISSING = "\N{EN DASH}"
 _LINE_BREAKS = re.compile(r"[ \t]*[\r\n]+[ \t]*")
 _BLANK_LINES = re.compile(r"\n{3,}")
-# What could end a script, or begin a comment in it.
+# Characters that could end a <script> element or begin an HTML comment in it, with their JSON escapes.
 _ESCAPED_IN_SCRIPTS = {"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"}
-# Fields that are names of measures.
+# Field names whose spelling `spaced` could not restore.
 _PROPER_NAMES = {"isoscore": "IsoScore"}
-# Whole numbers from this on have separators of thousands; smaller ones are easily read without.
+# Whole numbers from here on get thousands separators; smaller ones are easy to read without.
 _FIRST_WITH_SEPARATORS = 10_000
 
 
 def json_for_html(value: Any) -> Markup:
-    """Return JSON in which no HTML parser finds the end of a script; ASCII, lone surrogates escaped."""
+    """Return a value as ASCII JSON that is safe inside a <script> element."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character, code in _ESCAPED_IN_SCRIPTS.items():
         text = text.replace(character, code)
@@ -35,23 +35,24 @@ def json_for_html(value: Any) -> Markup:
 
 
 def spaced(name: str) -> str:
-    """Return the name of a field as words; a category in capital letters stays as it is."""
+    """Return a field name with spaces in place of underscores; names in capital letters are unchanged."""
     if name in _PROPER_NAMES:
         return _PROPER_NAMES[name]
     return name if name.isupper() else name.replace("_", " ")
 
 
 def minus(text: str) -> str:
-    """Replace hyphens of negative numbers by minus signs."""
+    """Replace every hyphen in a text by a minus sign. The text should contain hyphens in numbers only."""
     return text.replace("-", wording.MINUS)
 
 
 def number(value: Any, digits: int | None = None) -> str:
-    """Write a value for people: missing ones as a dash, booleans as words, numbers rounded.
+    """Format a value for readers: None as a dash, booleans as yes or no, numbers rounded.
 
     Args:
-        value: of any kind.
-        digits: behind the point of a float; None is 4 below 10, and 1 above.
+        value: A value of any type.
+        digits: Digits after the decimal point of a float. None: 4 digits if the absolute value is below 10,
+            or else 1.
     """
     if value is None:
         return _MISSING
@@ -71,14 +72,14 @@ def number(value: Any, digits: int | None = None) -> str:
 
 
 def cosine(value: float | None, digits: int = 2) -> str:
-    """Write a cosine similarity or a change of one; a change near zero has no sign."""
+    """Format a cosine similarity or a change of one; None is a dash, and zero after rounding has no sign."""
     if value is None:
         return _MISSING
     return minus(f"{round(value, digits) + 0.0:.{digits}f}")
 
 
 def plain(value: Any) -> str:
-    """Write a value of a setting or a record, with lists and groups in one line."""
+    """Format the value of a setting or record on one line; lists and dicts are joined by commas."""
     if value == "":
         return "(empty)"
     if isinstance(value, float):
@@ -91,12 +92,12 @@ def plain(value: Any) -> str:
 
 
 def flowing(text: str) -> str:
-    """Return a text as one paragraph: line breaks, which would be shown as escapes, become spaces."""
+    """Replace line breaks by spaces, because `visible` would show them as escapes."""
     return _LINE_BREAKS.sub(" ", text)
 
 
 def commands(text: str) -> Markup:
-    """Return a text as HTML, with what stands between backticks as code."""
+    """Return a text as HTML, with <code> around each part between backticks."""
     pieces = visible(text).split("`")
     has_unpaired_backtick = len(pieces) % 2 == 0
     if has_unpaired_backtick:
@@ -114,7 +115,7 @@ _OPTIONS: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "
 
 @cache
 def environment(package: str = _OWN_PACKAGE) -> Environment:
-    """Return the HTML templates of a package, which can use those of the reports as well."""
+    """Return the Jinja environment of a package's HTML templates; they can import those of the reports."""
     packages = list(dict.fromkeys((package, _OWN_PACKAGE)))
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(name) for name in packages]),
@@ -128,7 +129,7 @@ def environment(package: str = _OWN_PACKAGE) -> Environment:
 
 
 def _finalized(value: Any) -> Any:
-    """Return what a page shows of an expression: missing values as a dash, text with visible characters."""
+    """Return the value of a template expression as pages show it: None as a dash, strings after `visible`."""
     if value is None:
         return _MISSING
     if isinstance(value, str) and not isinstance(value, Markup):
@@ -138,7 +139,7 @@ def _finalized(value: Any) -> Any:
 
 @cache
 def _markdown_environment() -> Environment:
-    """Return the Markdown templates; every expression is escaped unless it is marked as Markdown."""
+    """Return the Jinja environment of the Markdown templates; every value except Markup is escaped."""
     environment = Environment(
         loader=PackageLoader(_OWN_PACKAGE),
         finalize=lambda value: value if isinstance(value, Markup) else markdown(str(value)),
@@ -154,18 +155,18 @@ def _markdown_environment() -> Environment:
 
 
 def render_markdown(name: str, **values: Any) -> str:
-    """Render a Markdown template, with single blank lines between its blocks."""
+    """Render a Markdown template with at most one blank line between its blocks."""
     text = _markdown_environment().get_template(name).render(**values)
     return _BLANK_LINES.sub("\n\n", text).strip() + "\n"
 
 
 @cache
 def packaged(name: str, package: str = _OWN_PACKAGE) -> str:
-    """Return a file of a package's folder ``templates``, such as a script."""
+    """Return the text of a file in a package's folder ``templates``, such as a script."""
     return (files(package) / "templates" / name).read_text("utf-8")
 
 
-# Words of every report; those of its method come before them.
+# Glossary entries of every report. A method's own entry for the same word replaces the one here.
 _SHARED_WORDS = {
     "sticky token": "A vocabulary entry whose copies take a text's meaning away, or draw unrelated texts "
     "together, whatever the texts are about.",
@@ -179,7 +180,7 @@ _SHARED_WORDS = {
     "IsoScore": "How evenly the vectors of the vocabulary use their space: 0 if they vary along one "
     "direction only, 1 if they vary alike along all. A low value alone is no defect.",
 }
-# Words of columns that only some methods have.
+# Glossary entries of columns that only some methods have.
 _COLUMN_WORDS = {
     "validation rate": "The share of unrelated pairs whose similarity rises. A rate means little by itself: "
     "compare it with those of other tokens."
@@ -187,7 +188,7 @@ _COLUMN_WORDS = {
 
 
 def glossary(method: AnyMethod) -> dict[str, str]:
-    """Return the words of a method's reports with their meanings."""
+    """Return the glossary of a method's reports: meanings by word, in the order in which they are shown."""
     words = {"sticky token": _SHARED_WORDS["sticky token"], **method.glossary}
     titles = {column.title for column in method.reported}
     words |= {title: meaning for title, meaning in _COLUMN_WORDS.items() if title in titles}

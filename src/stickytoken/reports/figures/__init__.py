@@ -1,7 +1,7 @@
 """Figures of a report: each is a Plotly figure with a description in words and a table of its numbers.
 
-The modules of this folder compute figures from tables alone. What all of them share is here: colours, axes,
-labels, and the layout on a narrow screen.
+The modules of this folder draw figures from tables; none of them needs a model. This module contains what
+they share: colours, axes, labels, and the layout on a narrow screen.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from stickytoken.validation import markdown, markdown_table, visible
 
 @dataclass(frozen=True)
 class DataTable:
-    """A table of numbers and text, as a report shows it."""
+    """A table of numbers and text, ready to be shown."""
 
     columns: Sequence[str] = ()  # headings
-    rows: Sequence[Sequence[Any]] = ()  # one value per column; None is missing
+    rows: Sequence[Sequence[Any]] = ()  # one value per column; None for a missing value
 
     @classmethod
     def of(cls, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> DataTable:
-        """Make a table of rows that are mappings; `columns` maps their keys to headings."""
+        """Make a table from mappings. `columns` maps the keys to show to their headings, in order."""
         return cls(tuple(columns.values()), [tuple(row[key] for key in columns) for row in rows])
 
     def markdown(self, missing: str | None = None) -> str:
-        """Return the table as Markdown, or an empty text if it has no rows.
+        """Return the table as Markdown, or an empty string if it has no rows.
 
         Args:
-            missing: replaces missing values; None writes a dash.
+            missing: Text for missing values. None: a dash.
         """
         if not self.rows:
             return ""
@@ -46,46 +46,48 @@ class DataTable:
 
 
 def _markdown_cells(row: Sequence[Any], missing: str | None) -> list[str]:
+    """Format and escape the values of a row."""
     values = [missing if value is None else value for value in row]
     return [markdown(number(value)) for value in values]
 
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """A figure with everything that a reader needs who cannot see it."""
+    """A figure with its description and numbers, so that readers who cannot see it miss nothing."""
 
-    name: str  # of its file, and its id in the page
+    name: str  # name of the image file without suffix, and HTML id of the figure
     title: str
     plot: go.Figure
     alt: str  # what the figure shows, in words and numbers
     reading: str  # how to read the figure
     table: DataTable = DataTable()  # the numbers in the figure
-    # Changes of the layout on a narrow screen, by path, such as ``xaxis.title.text``
+    # Layout properties to change on a narrow screen: new values by path, such as ``xaxis.title.text``
     narrow: dict[str, Any] = field(default_factory=dict)
     in_markdown: bool = False  # whether a Markdown report includes the table
 
 
-# Colours of Okabe and Ito (2008) that have a contrast of at least 3 to 1 with the grounds of both themes.
+# Colours of Okabe and Ito (2008) with a contrast of at least 3 to 1 against the backgrounds of both themes.
 STICKY = "#D55E00"
 TOPICAL = "#0072B2"
 CONTROL = "#009E73"
 ORDINARY = "#808080"
 CONTROL_BAND = "rgba(0,158,115,0.15)"
-# The middle is light in both themes, so that dark text on it stays readable.
+# Colour scale of heat maps. Its middle is light in both themes, so that dark text on it stays readable.
 _DIVERGING = [[0, TOPICAL], [0.5, "#f7f7f7"], [1, STICKY]]
 COLORS = {"sticky": STICKY, "topical": TOPICAL, "benign": ORDINARY}
-# Shapes repeat what colours say, for readers who cannot tell the colours apart.
+# Each verdict also has its own shape, for readers who cannot tell the colours apart.
 SYMBOLS = {"sticky": "diamond", "topical": "square-open", "benign": "circle-open"}
-# No colour is green, because green stands for ordinary tokens.
+# Colours of tokens or runs in one figure. None is green, because green stands for ordinary tokens.
 SERIES = ("#D55E00", "#0072B2", "#7B5EA7", "#CC79A7", "#8A7A00", "#56789A", "#A0522D", "#C8446A")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px", "1px,3px")
 
 THIN_LINE = {"width": 1, "color": ORDINARY}
 DOTTED_LINE = {"color": ORDINARY, "width": 1.5, "dash": "dot"}
 
-# Characters that fit in a line on a narrow screen.
+# Maximum number of characters of a line on a narrow screen.
 _NARROW_CHARACTERS = 44
-# Characters of a token in a legend: a longer one would push the legend over the figure on a phone.
+# Maximum number of characters of a token in a legend: longer ones would push the legend over the figure on a
+# phone.
 _LEGEND_CHARACTERS = 20
 
 Theme = Literal["light", "dark"]
@@ -98,7 +100,7 @@ class _Inks:
 
     text: str
     grid: str
-    ground: str
+    ground: str  # background
 
 
 _INKS = {
@@ -140,7 +142,7 @@ def template(theme: Theme) -> dict[str, Any]:
 
 
 def new_figure(height: int = 380) -> go.Figure:
-    """Return an empty figure of a height in pixels, in the light theme."""
+    """Return an empty figure in the light theme; `height` is in pixels."""
     figure = go.Figure()
     figure.update_layout(template=go.layout.Template(template("light")), height=height, dragmode=False)
     return figure
@@ -150,10 +152,10 @@ def new_panels(titles: Sequence[str], height: int, spacing: float, *, same_scale
     """Return an empty figure with panels side by side.
 
     Args:
-        titles: of the panels, from left to right.
-        height: of the figure, in pixels.
-        spacing: between two panels, as a share of the width.
-        same_scale: whether the panels share the vertical axis.
+        titles: Titles of the panels, from left to right.
+        height: Height of the figure in pixels.
+        spacing: Gap between two panels, as a share of the figure's width.
+        same_scale: Whether the panels share the vertical axis.
     """
     return make_subplots(
         rows=1,
@@ -166,7 +168,12 @@ def new_panels(titles: Sequence[str], height: int, spacing: float, *, same_scale
 
 
 def diverging(strongest: float, title: str) -> dict[str, Any]:
-    """Return the options of a heat map whose colours diverge from 0 up to `strongest` on both sides."""
+    """Return Plotly options of a heat map with a diverging colour scale centred on 0.
+
+    Args:
+        strongest: Absolute value at which the colours are deepest.
+        title: Title of the colour bar.
+    """
     return {
         "colorscale": _DIVERGING,
         "zmid": 0,
@@ -179,50 +186,50 @@ def diverging(strongest: float, title: str) -> dict[str, Any]:
 
 
 def axis_title(column: Column) -> str:
-    """Return the title of the axis of a measure, with its unit; a percentage has its unit at its ticks."""
+    """Return the axis title of a measure, with its unit unless that is %, which the ticks show."""
     return f"{column.title} ({column.unit})" if column.unit not in ("", "%") else column.title
 
 
 def tick_format(column: Column) -> str | None:
-    """Return Plotly's format of the ticks of a measure; None leaves the format to Plotly."""
+    """Return Plotly's tick format for a measure; None leaves the choice to Plotly."""
     return ".0%" if column.unit == "%" else None
 
 
 def number_format(column: Column) -> str:
-    """Return Plotly's format of single values of a measure."""
+    """Return Plotly's number format for a measure in hover texts, with one digit more than in tables."""
     if column.digits is None or not column.unit:
         return ".4f"
     return f".{column.digits + 1}{'%' if column.unit == '%' else 'f'}"
 
 
 def label(text: str) -> str:
-    """Escape token text for Plotly, which reads HTML; isolate it, or right-to-left letters move others."""
+    """Escape token text for Plotly, which interprets HTML, and isolate its text direction."""
     escaped = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return f"\u2068{escaped}\u2069"
 
 
 def legend_label(text: str) -> str:
-    """Escape token text as `label` does, shortened to what a legend has room for."""
+    """Shorten token text to what a legend has room for, and escape it as `label` does."""
     return label(shortened(visible(text), _LEGEND_CHARACTERS))
 
 
 def shortened(text: str, characters: int) -> str:
-    """Cut a text to a number of characters; the last one is then an ellipsis."""
+    """Return a text of at most this many characters; if it was cut, the last one is an ellipsis."""
     return text if len(text) <= characters else f"{text[: characters - 1]}…"
 
 
 def spread_out(copies: Sequence[int]) -> list[float]:
-    """Return the positions of numbers of copies on an axis on which doublings are equal steps."""
+    """Return the axis position log2(n + 1) of each number of copies n, which leaves room for 0."""
     return [float(position) for position in np.log2(np.array(copies) + 1.0)]
 
 
 def copies_axis(copies: Sequence[int]) -> dict[str, Any]:
-    """Return the ticks of an axis of numbers of copies."""
+    """Return Plotly's tick options for an axis whose positions come from `spread_out`."""
     return {"tickvals": spread_out(copies), "ticktext": [str(count) for count in copies]}
 
 
 def empty_figure(message: str) -> go.Figure:
-    """Return a figure that shows nothing but a message."""
+    """Return a figure that shows only a message."""
     figure = new_figure(height=120)
     figure.update_layout(xaxis={"visible": False}, yaxis={"visible": False})
     lines = "<br>".join(label(line) for line in textwrap.wrap(message, _NARROW_CHARACTERS))
@@ -236,12 +243,12 @@ def figure_of_nothing(
     """Return a report figure that says why there is nothing to draw.
 
     Args:
-        name: of the figure.
-        title: of the figure.
-        reading: how to read the figure if there were something.
-        message: the reason, without a capital letter and a full stop.
-        columns: headings of the table, which has no rows.
-        options: further fields of `ReportFigure`.
+        name: Name of the figure.
+        title: Title of the figure.
+        reading: How to read the figure when it has data.
+        message: The reason, in lower case and without a full stop.
+        columns: Headings of the table, which has no rows.
+        options: Further fields of `ReportFigure`.
     """
     sentence = f"{message[0].upper()}{message[1:]}."
     return ReportFigure(name, title, empty_figure(message), sentence, reading, DataTable(columns), **options)
@@ -249,7 +256,7 @@ def figure_of_nothing(
 
 @dataclass(frozen=True)
 class Band:
-    """A mean line with a range around it."""
+    """A mean line with a range around it; one value per point of the line."""
 
     low: Sequence[float]
     mean: Sequence[float]
@@ -257,7 +264,7 @@ class Band:
 
     @classmethod
     def of(cls, lines: NDArray[np.float64]) -> Band:
-        """Compute minimum, mean and maximum of several lines, point by point."""
+        """Return the minimum, mean and maximum over lines at each point; `lines` has one row per line."""
         return cls(
             lines.min(axis=0).round(5).tolist(),
             lines.mean(axis=0).round(5).tolist(),
@@ -275,11 +282,11 @@ def draw_ordinary(
     """Draw the band of ordinary tokens: their range as an area, their mean as a dashed line.
 
     Args:
-        figure: gets the band.
-        positions: of the points on the horizontal axis.
-        band: of ordinary tokens.
-        column: of the panel, from 1; None for a figure without panels.
-        options: of the mean line, such as its name in the legend.
+        figure: Figure to draw in.
+        positions: Horizontal positions of the band's points.
+        band: Range and mean of the ordinary tokens.
+        column: Number of the panel, from 1. None: the figure has no panels.
+        options: Plotly options of the mean line, such as its name in the legend.
     """
     row = None if column is None else 1
     area: dict[str, Any] = {
@@ -306,12 +313,12 @@ def draw_ordinary(
 
 
 def stacked(figure: go.Figure, panels: int, height: int) -> dict[str, Any]:
-    """Return the changes of the layout that put the panels of a figure below each other.
+    """Return the layout changes that stack a figure's panels on a narrow screen; see `ReportFigure.narrow`.
 
     Args:
-        figure: with panels side by side.
-        panels: number of panels.
-        height: of the figure on a narrow screen, in pixels.
+        figure: A figure with panels side by side. It is not changed.
+        panels: Number of panels.
+        height: Height of the stacked figure in pixels.
     """
     gap = 0.4 / panels
     panel_height = (1 - gap * (panels - 1)) / panels

@@ -1,4 +1,4 @@
-"""Figures of what copies cost on tasks and in searches, and of what a repair changed."""
+"""Figures of what copies cost on tasks and in searches, and of what repairs changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.templating import minus
 
-# Nobody reads a panel with more tokens; the table has all of them.
+# Maximum number of tokens in a panel: nobody reads more, and the table has all of them.
 _MOST_TOKENS = 30
 
 
@@ -27,25 +27,26 @@ class _Look:
     color: str
     symbol: str
     dash: str
-    offset: float  # of its marks from the middle of a row, so that the intervals of both groups are seen
+    offset: float  # shift of the marks from the middle of a row, in rows, so that intervals do not overlap
 
 
 _LOOKS: Mapping[str, _Look] = {
     "sticky": _Look(fig.STICKY, "diamond", "solid", -0.12),
     "benign": _Look(fig.CONTROL, "circle-open", "dash", 0.12),
 }
-# Kinds of the tokens whose cost is measured; tokens that a user named need not be sticky.
+# Kinds of the tokens whose cost is measured: sticky tokens of a run, and tokens that a user named, which need
+# not be sticky.
 _MEASURED = ("sticky", "named")
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def impact_figures(impact: Impact, suffix: str = "") -> list[ReportFigure]:
-    """Return the figures of an impact measurement: its tasks, its tokens, and its intrusion curves.
+    """Return the figures of an impact measurement: costs by task, costs by token, and intrusion.
 
     Args:
-        impact: a finished measurement.
-        suffix: of the names of the figures, which distinguishes several measurements.
+        impact: A finished measurement.
+        suffix: Appended to the figures' names, to distinguish several measurements.
     """
     figures = []
     kind = measured_kind(impact.record)
@@ -64,18 +65,23 @@ def impact_figures(impact: Impact, suffix: str = "") -> list[ReportFigure]:
 
 
 def _name_of(kind: str, measured: str) -> str:
-    """Return what a figure calls a group of tokens: ``named`` tokens are drawn like sticky ones."""
+    """Return a group's name in a figure.
+
+    Args:
+        kind: ``sticky`` for the measured tokens, or ``benign``.
+        measured: What the measured tokens are called, ``sticky`` or ``named``.
+    """
     return measured if kind == "sticky" else kind
 
 
 def costs(effects: Rows, measured: str = "sticky", suffix: str = "", settings: str = "") -> ReportFigure:
-    """Draw the mean loss of score of every task, for the measured and the benign tokens.
+    """Draw how much score copies cost in each task, on average over the measured and over the benign tokens.
 
     Args:
-        effects: rows of effects.parquet.
-        measured: what the measured tokens are called, ``sticky`` or ``named``.
-        suffix: of the name of the figure.
-        settings: a sentence on the settings of the measurement, with a space behind it.
+        effects: Rows of effects.parquet, one for each metric of a task.
+        measured: What the measured tokens are called, ``sticky`` or ``named``.
+        suffix: Appended to the figure's name.
+        settings: A sentence on the settings of the measurement, followed by a space.
     """
     figure = fig.new_figure(height=150 + 54 * len(effects))
     tasks = [f"{fig.label(row['task'])}<br>{fig.label(row['metric'])}" for row in effects]
@@ -117,7 +123,12 @@ def costs(effects: Rows, measured: str = "sticky", suffix: str = "", settings: s
 
 
 def _arms(rows: Rows, column: str) -> dict[str, Any]:
-    """Return the error bars of a column, from its value to the ends of its interval."""
+    """Return Plotly's error bars for a column, from its value to both ends of its interval.
+
+    Args:
+        rows: Rows with the column and its interval, which has the suffixes ``_low`` and ``_high``.
+        column: Name of the column.
+    """
     above: list[float | None] = []
     below: list[float | None] = []
     for row in rows:
@@ -129,19 +140,19 @@ def _arms(rows: Rows, column: str) -> dict[str, Any]:
 
 
 def _finish(figure: go.Figure) -> None:
-    """Add the line at zero, and put the legend below the axis."""
+    """Add a line at zero, and move the legend below the axis."""
     figure.add_vline(x=0, line=fig.THIN_LINE)
     legend = {"y": -70 / (figure.layout.height - 110), "yanchor": "top"}
     figure.update_layout(hovermode="closest", legend=legend)
 
 
 def token_costs(conditions: Rows, measured: str = "sticky", suffix: str = "") -> ReportFigure:
-    """Draw the loss of score that every token causes, in a panel for each task.
+    """Draw how much score copies of each token cost, in a panel for each task.
 
     Args:
-        conditions: rows of conditions.parquet for the main metric of each task, without the clean one.
-        measured: what the measured tokens are called, ``sticky`` or ``named``.
-        suffix: of the name of the figure.
+        conditions: Rows of conditions.parquet for the main metric of each task, without the clean condition.
+        measured: What the measured tokens are called, ``sticky`` or ``named``.
+        suffix: Appended to the figure's name.
     """
     panels = list(dict.fromkeys((row["task"], row["metric"]) for row in conditions))
     sentences = [_token_cost_sentence(conditions, task, metric, measured) for task, metric in panels]
@@ -171,7 +182,14 @@ def token_costs(conditions: Rows, measured: str = "sticky", suffix: str = "") ->
 def _draw_token_costs(
     rows: Rows, panels: Sequence[tuple[str, str]], names: Sequence[str], measured: str
 ) -> go.Figure:
-    """Draw a panel for each task and metric, with a row for each token."""
+    """Draw a panel for each task and metric, with a row for each token.
+
+    Args:
+        rows: Conditions with a defined loss of score.
+        panels: Task and metric of each panel, from left to right.
+        names: Labels of the rows, from top to bottom.
+        measured: What the measured tokens are called, ``sticky`` or ``named``.
+    """
     titles = [fig.label(f"{task}, {metric}") for task, metric in panels]
     plot = fig.new_panels(titles, 170 + 22 * len(names), 0.03, same_scale=True)
     for column, panel in enumerate(panels, start=1):
@@ -198,7 +216,7 @@ def _draw_token_costs(
 
 
 def _token_cost_sentence(conditions: Rows, task: str, metric: str, measured: str) -> str:
-    """Name the token that costs most on a task, and the range of the benign tokens."""
+    """Say which measured token costs most on a task, and what the benign tokens cost."""
     sticky_rows = []
     benign_drops = []
     for row in conditions:
@@ -219,24 +237,24 @@ def _token_cost_sentence(conditions: Rows, task: str, metric: str, measured: str
 
 
 def _condition_name(row: Mapping[str, Any]) -> str:
-    """Return the label of a condition: its token, or the kind of a mixture."""
+    """Return the label of a condition: its token and kind, or only the kind if it is a mixture of tokens."""
     return fig.label(row["kind"] if row["token_id"] is None else f"{row['token']} ({row['kind']})")
 
 
 def _look_of(row: Mapping[str, Any]) -> str:
-    """Return whether a condition is drawn like ``sticky`` or like ``benign`` tokens."""
+    """Return a condition's key in `_LOOKS`: ``sticky`` for sticky and named tokens, else ``benign``."""
     kind: str = row["kind"].split()[0]
     return "sticky" if kind in _MEASURED else kind
 
 
 def intrusion(summary: Rows, curves: Rows, measured: str = "sticky", suffix: str = "") -> ReportFigure:
-    """Draw how many queries have a document with copies among their first results, by number of copies.
+    """Draw how many queries have a document with copies in their top 10, by number of copies.
 
     Args:
-        summary: rows of intrusion.parquet, without copies first.
-        curves: rows of intrusion_curves.parquet, one for each token and number of copies.
-        measured: what the measured tokens are called, ``sticky`` or ``named``.
-        suffix: of the name of the figure.
+        summary: Rows of intrusion.parquet, by number of copies; the first row is without copies.
+        curves: Rows of intrusion_curves.parquet, one for each token and number of copies.
+        measured: What the measured tokens are called, ``sticky`` or ``named``.
+        suffix: Appended to the figure's name.
     """
     figure = fig.new_figure(height=400)
     _draw_tokens_hits(figure, curves, measured)
@@ -300,7 +318,7 @@ def _draw_mean_hits(figure: go.Figure, summary: Rows, measured: str) -> None:
 
 
 def _intrusion_in_words(summary: Rows, measured: str) -> str:
-    """Say how many queries find the document without copies, with the best and with the largest number."""
+    """Say how many queries find a document: without copies, with the most effective number, with the most."""
     without = summary[0]
     last = summary[-1]
     sentences = [
@@ -320,6 +338,7 @@ def _intrusion_in_words(summary: Rows, measured: str) -> str:
 
 
 def _counted_copies(count: int) -> str:
+    """Return a number of copies in words, such as ``1 copy``."""
     return "1 copy" if count == 1 else f"{count} copies"
 
 
@@ -345,13 +364,13 @@ _REPAIRED = (
 
 
 def repaired_tokens(rows: Rows, state: str, findings: str, suffix: str = "") -> ReportFigure:
-    """Draw both measures of every repaired token before and after the repair.
+    """Draw the erased share and the lift of every repaired token before and after the repair.
 
     Args:
-        rows: of the repaired tokens, from `stickytoken.repairs.result.token_rows`.
-        state: a sentence that says whether the repair was verified.
-        findings: sentences on the checks of the repair.
-        suffix: of the name of the figure.
+        rows: Rows of `stickytoken.repairs.result.token_rows`, one for each repaired token.
+        state: A sentence that says whether the repair was verified.
+        findings: Sentences on the checks of the repair.
+        suffix: Appended to the figure's name.
     """
     measured = [row for row in rows if row["lift_sd_after"] is not None]
     narrow: dict[str, Any] = {}
@@ -376,7 +395,7 @@ def repaired_tokens(rows: Rows, state: str, findings: str, suffix: str = "") -> 
 
 
 def _repaired_in_words(measured: Rows) -> str:
-    """Say what the largest erased share and the largest lift were before and after a repair."""
+    """Return a sentence with the largest erased share and the largest lift before and after a repair."""
     sentences = []
     for measure, name in zip(wording.MEASURES, ("erased share", "lift"), strict=True):
         largest = []
@@ -391,7 +410,7 @@ def _repaired_in_words(measured: Rows) -> str:
 
 
 def _draw_repaired_tokens(rows: Rows) -> go.Figure:
-    """Draw a panel per measure, with a row for each token, the first one on top."""
+    """Draw a panel per measure, with a row for each token; the first token is on top."""
     from_below = list(reversed(rows))
     titles = [fig.axis_title(measure) for measure in wording.MEASURES]
     plot = fig.new_panels(titles, 150 + 26 * len(rows), 0.06, same_scale=True)
@@ -406,7 +425,7 @@ def _draw_repaired_tokens(rows: Rows) -> go.Figure:
 
 
 def _draw_before_and_after(plot: go.Figure, rows: Rows, measure: Column, panel: int) -> None:
-    """Draw a measure of repaired tokens: a line from before to after, and a mark at both ends."""
+    """Draw each token's change of a measure as a line from before to after, with a mark at both ends."""
     cell = {"row": 1, "col": panel}
     for position, row in enumerate(rows):
         line: dict[str, Any] = {
@@ -438,12 +457,12 @@ def _draw_before_and_after(plot: go.Figure, rows: Rows, measure: Column, panel: 
 
 @dataclass(frozen=True)
 class CurveWords:
-    """The words of a figure of repair curves."""
+    """The texts of a figure of repair curves."""
 
-    name: str  # of the figure
+    name: str  # name of the figure
     title: str
-    reading: str
-    measure: str = "Mean similarity of unrelated texts"  # what the curves show, as a sentence begins
+    reading: str  # how to read the figure
+    measure: str = "Mean similarity of unrelated texts"  # what the curves show; begins a sentence
     axis: str = "mean cosine similarity"  # title of the vertical axis
 
 
@@ -453,9 +472,9 @@ def repair_curves(
     """Draw similarities by number of copies: before a repair, after it, and for ordinary tokens.
 
     Args:
-        words: of the figure.
-        copies: numbers of copies, 0 first.
-        lines: similarities by name, in the order of the legend.
+        words: Texts of the figure.
+        copies: Numbers of copies in ascending order, from 0.
+        lines: Similarities for these numbers of copies, by the name of the line, in the order of the legend.
     """
     figure = fig.new_figure(height=340)
     positions = list(range(len(copies)))

@@ -1,4 +1,4 @@
-"""Figures of an explanation: attention, hidden states, pooling, attribution and the embedding of a token."""
+"""Figures of a token's explanation: attention, hidden states, pooling, attribution and embedding row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stickytoken.reports.templating import number
 
 Row = Mapping[str, Any]
 
-# Measures that a figure shows, with what they are called.
+# The measures that each figure shows, with their titles.
 _ATTENTION = {"attention_received": "from all positions", "attention_from_others": "from all but the copies"}
 _DRIFT = {
     "carrier_cosine_drift": "carrier's tokens: drift",
@@ -61,7 +61,7 @@ _READ_ATTRIBUTION = (
 
 
 def explanation_figures(explanation: StoredExplanation) -> list[ReportFigure]:
-    """Return all figures of an explanation; one that has nothing to show says why."""
+    """Return the six figures of an explanation, always in the same order. A figure without data says why."""
     prefix = f"explain-{explanation.token.token_id}"
     token = explanation.token.token
     measures = explanation.tables["measures"]
@@ -88,7 +88,12 @@ def explanation_figures(explanation: StoredExplanation) -> list[ReportFigure]:
 
 
 def _rows_by_panel(measures: pl.DataFrame, titles: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of measures that have a value for every layer, by the title of their panel."""
+    """Return the rows of layer-wise measures, ordered by layer, by the title of their panel.
+
+    Args:
+        measures: Rows of measures.parquet.
+        titles: Titles by measure. A measure without layers or values gets no panel.
+    """
     rows_by_panel = {}
     for measure, title in titles.items():
         rows = measures.filter(measure=measure).drop_nulls(["layer", "value"]).sort("layer").to_dicts()
@@ -103,11 +108,11 @@ def _by_layer(
     """Draw measures layer by layer, with the interval of the benign tokens.
 
     Args:
-        name: of the figure.
-        title: of the figure.
-        rows_by_panel: rows of measures.parquet by the title of their panel, ordered by layer.
-        token: that is explained.
-        reading: how to read the figure.
+        name: Name of the figure.
+        title: Title of the figure.
+        rows_by_panel: Rows of measures.parquet by the title of their panel, ordered by layer.
+        token: The explained token.
+        reading: How to read the figure.
     """
     columns = ("layer", "value", "low", "high", *_BENIGN, "outside")
     headings = ("measure", *(column.replace("_", " ") for column in columns))
@@ -130,6 +135,7 @@ def _by_layer(
 
 
 def _values(row: Row, columns: Sequence[str]) -> list[Any]:
+    """Return the values of some columns of a row, in the order of the columns."""
     return [row[column] for column in columns]
 
 
@@ -170,7 +176,7 @@ def _draw_layers(figure: go.Figure, rows: Sequence[Row], token: str, panel: int)
         showlegend=panel == 1,
         hovertemplate="benign tokens<br>layer %{x}: %{y:.4f}<extra></extra>",
     )
-    # Without several texts, the token has no intervals.
+    # A single text gives no intervals.
     has_intervals = all(row["low"] is not None and row["high"] is not None for row in rows)
     error_bars = None
     if has_intervals:
@@ -194,7 +200,7 @@ def _draw_layers(figure: go.Figure, rows: Sequence[Row], token: str, panel: int)
 
 
 def _symbols(rows: Sequence[Row]) -> list[str]:
-    """Return filled marks for values outside the benign interval, and open ones for the others."""
+    """Return a Plotly symbol for each row: filled if its value is outside the benign interval, else open."""
     return ["diamond" if row["outside"] else "circle-open" for row in rows]
 
 
@@ -208,8 +214,8 @@ _HEAD_COLUMNS = (
     "kl",
     "kl_benign",
 )
-# Beyond this deviation from the benign tokens, in standard deviations, colours do not deepen: a single head
-# would leave all others pale.
+# Deviation from the benign tokens, in standard deviations, at which colours are deepest. Without a limit, a
+# single extreme head would leave all others pale.
 _DEEPEST_DEVIATION = 10.0
 
 
@@ -232,7 +238,7 @@ def _by_head(name: str, heads: pl.DataFrame) -> ReportFigure:
 
 
 def _heads_in_words(single_heads: pl.DataFrame) -> str:
-    """Count the heads outside the benign interval, and describe the furthest."""
+    """Say how many heads lie outside the benign interval, and which is furthest from the benign mean."""
     outside = single_heads.filter("outside").to_dicts()
     text = (
         f"The copies' share of the attention is outside the benign interval in {len(outside)} of "
@@ -248,7 +254,13 @@ def _heads_in_words(single_heads: pl.DataFrame) -> str:
 
 
 def _head_rows(heads: pl.DataFrame, single_heads: pl.DataFrame) -> list[tuple[Any, ...]]:
-    """Return table rows: the mean over each layer's heads, and the heads that differ most from benign."""
+    """Return table rows: each layer's mean over heads, then the five heads that differ most from benign
+    tokens.
+
+    Args:
+        heads: Rows of heads.parquet; `head` is null in the mean over a layer's heads.
+        single_heads: The same without the means.
+    """
     layer_means = heads.filter(pl.col("head").is_null()).sort("layer")
     most_different = single_heads.sort("wasserstein", descending=True, nulls_last=True).head(5)
     rows = []
@@ -259,7 +271,7 @@ def _head_rows(heads: pl.DataFrame, single_heads: pl.DataFrame) -> list[tuple[An
 
 
 def _draw_heads(single_heads: pl.DataFrame) -> go.Figure:
-    """Draw the deviation of each head from the benign tokens; heads that are missing stay blank."""
+    """Draw a heat map of each head's deviation from the benign tokens; missing heads stay blank."""
     layers = single_heads["layer"].unique().sort().to_list()
     head_count = max(single_heads["head"].to_list()) + 1
     row_by_cell = {(row["layer"], row["head"]): row for row in single_heads.to_dicts()}
@@ -292,13 +304,13 @@ def _draw_heads(single_heads: pl.DataFrame) -> go.Figure:
 
 
 def _head_details(cell: Row | None) -> list[Any]:
-    """Return the numbers of a head that are shown beside the pointer."""
+    """Return the numbers in a head's hover text; None for each if the head is missing."""
     columns = ("value", "benign_mean", "wasserstein")
     return [None if cell is None else cell[column] for column in columns]
 
 
 def _pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -> ReportFigure:
-    """Draw what the copies contribute to the text's vector, beside the intervals of the benign tokens."""
+    """Return the figure of what the copies contribute to the text's vector, with the benign intervals."""
     title = "What the copies contribute to the sentence vector"
     reading = (
         f"Pooling of this model: {pooling}. With mean pooling every position contributes a share; with "
@@ -318,7 +330,7 @@ def _pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -> Rep
 
 
 def _draw_pooling(rows: Sequence[Row], token: str) -> go.Figure:
-    """Draw a row for each measure: the benign interval as a bar, the benign mean and the token as marks."""
+    """Draw a row per measure: a bar for the benign interval, marks for the benign mean and the token."""
     figure = fig.new_figure(height=150 + 56 * len(rows))
     titles = [row["measure"] for row in rows]
     intervals: dict[str, Any] = {
@@ -362,7 +374,13 @@ def _draw_pooling(rows: Sequence[Row], token: str) -> go.Figure:
 def _measured(
     measures: pl.DataFrame, titles: Mapping[str, str], needed: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the rows of measures that have all needed values, each with its title in place of its name."""
+    """Return the rows of some measures, each with its title in place of its name.
+
+    Args:
+        measures: Rows of measures.parquet.
+        titles: Titles by measure, in the order of the result.
+        needed: Columns that must not be null. A measure without one of them is left out.
+    """
     row_by_measure = {row["measure"]: row for row in measures.drop_nulls(needed).to_dicts()}
     return [
         row_by_measure[measure] | {"measure": title}
@@ -372,11 +390,12 @@ def _measured(
 
 
 def _table(rows: Sequence[Row], columns: Sequence[str]) -> DataTable:
+    """Return a table of measures with some of their columns."""
     return DataTable.of({column: column.replace("_", " ") for column in ("measure", *columns)}, rows)
 
 
 def _embedding(name: str, explanation: StoredExplanation) -> ReportFigure:
-    """Draw where the row of the embedding matrix stands among those of all tokens."""
+    """Return the figure that ranks the token's row of the embedding matrix among the rows of all tokens."""
     title = "The row of the embedding matrix"
     token = explanation.token.token
     reading = _reading_of_embedding(explanation.record.vocabulary)
@@ -399,7 +418,7 @@ def _embedding(name: str, explanation: StoredExplanation) -> ReportFigure:
 
 
 def _reading_of_embedding(vocabulary: Mapping[str, Any]) -> str:
-    """Say how to read the figure, with what was measured over the whole vocabulary."""
+    """Say how to read the figure, and add statistics of the whole vocabulary if they were measured."""
     reading = (
         "Rows close to those of unused entries were hardly trained (Land and Bartolo 2024). An unusual row "
         "need not be sticky, and a sticky token need not have an unusual row."
@@ -454,7 +473,7 @@ def _draw_embedding(rows: Sequence[Row], token: str) -> go.Figure:
     return figure
 
 
-# Pairs of tokens in the table: those that add or subtract most.
+# Number of token pairs in the table: those that add or subtract most.
 _LISTED_PAIRS = 10
 
 
@@ -462,16 +481,16 @@ def _attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportF
     """Draw the similarity of one pair of texts as a sum over pairs of their tokens.
 
     Args:
-        name: of the figure.
-        cells: of attribution.parquet, one for each pair of tokens.
-        pairs: of pairs.parquet; the first one is drawn.
+        name: Name of the figure.
+        cells: Rows of attribution.parquet, one for each pair of tokens.
+        pairs: Rows of pairs.parquet. The figure shows the first pair.
     """
     title = "One pair's similarity, token by token"
     if pairs.is_empty():
         return fig.figure_of_nothing(name, title, _READ_ATTRIBUTION, "no similarity was attributed")
     pair = pairs.sort("pair").row(0, named=True)
     cells = cells.filter(pair=pair["pair"])
-    # The last row and the last column are those of the reference.
+    # The last row and the last column belong to the reference text.
     between_tokens = cells.filter(
         pl.col("row") < pl.col("row").max(), pl.col("column") < pl.col("column").max()
     )
@@ -488,7 +507,7 @@ def _attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportF
 
 
 def _attribution_in_words(pair: Row, between_tokens: pl.DataFrame) -> str:
-    """Say what copies, carrier and reference contribute to the similarity of a pair."""
+    """Say what the copies, the carrier and the reference contribute to the similarity of a pair."""
     from_copies = between_tokens.filter(row_part="copies")["value"].sum()
     from_carrier = between_tokens.filter(row_part="carrier")["value"].sum()
     return (
@@ -502,7 +521,7 @@ def _attribution_in_words(pair: Row, between_tokens: pl.DataFrame) -> str:
 
 
 def _attribution_rows(cells: pl.DataFrame, between_tokens: pl.DataFrame) -> list[tuple[Any, ...]]:
-    """Return table rows: the sum of each row of the matrix, and the pairs that add or subtract most."""
+    """Return table rows: the sum of each matrix row, then the pairs that add or subtract most."""
     sums = (
         cells.group_by("row", maintain_order=True)
         .agg(pl.col("row_token", "row_part").first(), pl.lit("all").alias("anchor"), pl.col("value").sum())
@@ -515,18 +534,19 @@ def _attribution_rows(cells: pl.DataFrame, between_tokens: pl.DataFrame) -> list
 
 
 def _paired(name: str, columns: Sequence[str]) -> list[list[str]]:
+    """Pair a row's name with every column's name, for hover texts."""
     return [[name, column] for column in columns]
 
 
 def _draw_attribution(cells: pl.DataFrame) -> go.Figure:
-    """Draw the matrix of a pair, with the sum of every row in its last column."""
+    """Draw the attribution matrix of a pair; the last column is the sum of each row."""
     ordered = cells.sort("row", "column")
     matrix_rows = ordered.unique("row").sort("row")
     matrix_columns = ordered.unique("column").sort("column")
     names = [fig.label(token) for token in matrix_rows["row_token"]]
     columns = [fig.label(token) for token in matrix_columns["column_token"]]
     values = ordered["value"].to_numpy().reshape(len(names), len(columns))
-    # The cell of both references is near 1 and tells nothing: colours are those of the tokens.
+    # The cell of both references is always near 1, so only the tokens' cells set the colour scale.
     strongest = float(np.abs(values[:-1, :-1]).max(initial=0)) or 1.0
     values = np.hstack([values, values.sum(axis=1, keepdims=True)])
     columns.append("(sum of the row)")
@@ -556,7 +576,7 @@ def _draw_attribution(cells: pl.DataFrame) -> go.Figure:
         zeroline=False,
     )
     figure.add_vline(x=len(columns) - 1.5, line=fig.DOTTED_LINE)
-    # A line between the rows where copies begin or end.
+    # Lines separate the copies from the carrier's own tokens.
     is_copy = (matrix_rows["row_part"] == "copies").to_list()
     for position, (above, below) in enumerate(pairwise(is_copy)):
         if above != below:

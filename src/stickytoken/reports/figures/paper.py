@@ -1,6 +1,6 @@
-"""The figures of Chen et al. (2025), drawn from a run of either method.
+"""The figures of Chen et al. (2025), drawn from a run of any method.
 
-They are saved by `report --figures` and are no part of the page.
+`stickytoken report --figures` saves them; the page does not show them.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def pair_similarities(
     """Draw the similarities of pairs of texts before and after the insertion of a token.
 
     Args:
-        token: whose copies are inserted.
-        copies: their number.
-        before: number of pairs in each interval of `SIMILARITY_EDGES`, without copies; empty if unknown.
-        after: the same with copies; None if unknown.
-        u: the model's mean similarity.
+        token: Token whose copies are inserted.
+        copies: Number of copies.
+        before: Number of pairs in each interval of `SIMILARITY_EDGES`, without copies; empty if unknown.
+        after: The same with copies; None if unknown.
+        u: The model's mean similarity.
     """
     name = "pair-similarities"
     title = "Similarities of pairs before and after insertion"
@@ -74,13 +74,13 @@ def pair_similarities(
 
 
 def _occupied(before: Sequence[int], after: Sequence[int]) -> tuple[int, int]:
-    """Return the first interval with a pair, and the one behind the last."""
+    """Return the index of the first interval with a pair, and the index after the last one."""
     occupied = np.flatnonzero(np.array(before) + np.array(after))
     return int(occupied[0]), int(occupied[-1]) + 1
 
 
 def _mean_of_counts(counts: Sequence[int]) -> float:
-    """Return the mean similarity, with every pair in the middle of its interval."""
+    """Return the mean similarity of binned pairs; each pair counts as the midpoint of its interval."""
     middles = (np.array(SIMILARITY_EDGES[1:]) + np.array(SIMILARITY_EDGES[:-1])) / 2
     return float(np.average(middles, weights=counts))
 
@@ -88,7 +88,7 @@ def _mean_of_counts(counts: Sequence[int]) -> float:
 def _draw_counts(
     figure: go.Figure, edges: Sequence[float], counts: Sequence[int], name: str, color: str
 ) -> None:
-    """Draw a histogram that others can lie over."""
+    """Draw a translucent histogram, so that a second one can be laid over it."""
     middles = [round((start + end) / 2, 4) for start, end in pairwise(edges)]
     figure.add_bar(
         x=middles,
@@ -103,9 +103,9 @@ def mean_shift(curves: list[Curve], controls: list[Curve], who: str) -> ReportFi
     """Draw by how much copies change the similarity of pairs, on average over tokens.
 
     Args:
-        curves: of the tokens.
-        controls: of ordinary tokens.
-        who: the tokens, such as ``sticky tokens``.
+        curves: Symptom curves of the tokens.
+        controls: Symptom curves of ordinary tokens.
+        who: What the tokens are called, such as ``sticky tokens``.
     """
     name = "mean-shift"
     title = "Mean shift by number of copies"
@@ -153,7 +153,11 @@ def mean_shift(curves: list[Curve], controls: list[Curve], who: str) -> ReportFi
 
 
 def _shifts(curves: list[Curve]) -> dict[str, list[float | None]]:
-    """Return the mean change of similarity by number of copies, by side; None where no curve has a value."""
+    """Return the mean change of similarity, by side of u.
+
+    Returns:
+        One value per number of copies; None where no curve has a value. A side without pairs is absent.
+    """
     shifts: dict[str, list[float | None]] = {}
     for side in SIDES:
         lines = [curve[side] for curve in curves if curve[side]]
@@ -163,13 +167,13 @@ def _shifts(curves: list[Curve]) -> dict[str, list[float | None]]:
 
 
 def _against_first(line: Sequence[float | None]) -> list[float | None]:
-    """Return the differences from the first value, which has no copies."""
+    """Return the differences from the first value, which is without copies; None for a missing value."""
     start = line[0]
     return [None if value is None or start is None else value - start for value in line]
 
 
 def _shift_in_words(group: str, side: str, copies: Sequence[int], shifts: Sequence[float | None]) -> str:
-    """Say what the largest number of copies that was measured does."""
+    """Say by how much the largest measured number of copies changes the pairs on one side of u."""
     measured = [position for position, shift in enumerate(shifts) if shift is not None]
     last = measured[-1]
     text = f"{copies[last]} copies of {group} change pairs {side} u by {shifts[last]:+.3f} on average."
@@ -177,10 +181,10 @@ def _shift_in_words(group: str, side: str, copies: Sequence[int], shifts: Sequen
 
 
 def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
-    """Draw the share of categories and kinds of entries among flagged tokens, beside all examined ones.
+    """Draw how sticky tokens and all examined tokens divide among categories and kinds of entries.
 
     Args:
-        tokens: of the run, with their verdict, category and kind of entry.
+        tokens: The run's tokens with the columns verdict, category and entry.
     """
     name = "flagged-categories"
     title = "Categories of flagged tokens"
@@ -209,7 +213,7 @@ def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
 
 
 def _share_rows(part: Breakdown) -> list[tuple[Any, ...]]:
-    """Return a row for each group: its tokens, the sticky ones, and their share of all sticky tokens."""
+    """Return a row for each group: property, group, tokens, sticky tokens, and share of all sticky tokens."""
     total = sum(part.sticky)
     return [
         (part.title, group, examined, sticky, f"{sticky / total:.1%}")
@@ -218,7 +222,7 @@ def _share_rows(part: Breakdown) -> list[tuple[Any, ...]]:
 
 
 def _shares_in_words(parts: Sequence[Breakdown]) -> str:
-    """Say how the sticky tokens are divided among the groups that have any."""
+    """Say which share of the sticky tokens each group has, without the groups that have none."""
     sentences = []
     for part in parts:
         total = sum(part.sticky)

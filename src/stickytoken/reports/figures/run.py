@@ -1,4 +1,4 @@
-"""Figures of a run: how its tokens are distributed, which of them stick, and what their copies do."""
+"""Figures of a run: distributions of its measures, symptom curves, and the composition of sticky tokens."""
 
 from __future__ import annotations
 
@@ -20,15 +20,21 @@ from stickytoken.reports.figures import Band, DataTable, ReportFigure
 from stickytoken.reports.templating import minus
 from stickytoken.vocabulary import Kind
 
-# Bins of a histogram: fewer hide its shape, more are thinner than a dot of a phone's screen.
+# Limits of the number of bins: fewer hide the shape of a distribution, more are thinner than a pixel of a
+# phone.
 _FEWEST_BINS = 5
 _MOST_BINS = 120
-# Values that differ by less are equal but for rounding.
+# Values whose range is smaller differ only by rounding errors.
 _NO_SPAN = 1e-9
 
 
 def distribution(tokens: pl.DataFrame, described: Distribution) -> ReportFigure:
-    """Draw how a measure is distributed over the tokens, with the flagged ones marked."""
+    """Draw the distribution of a measure over a run's tokens, and mark the flagged tokens.
+
+    Args:
+        tokens: Rows of tokens.parquet.
+        described: The measure, and the texts of the figure.
+    """
     column = described.column
     measured = tokens.filter(pl.col(column.key).is_not_null())
     if measured.is_empty():
@@ -45,7 +51,7 @@ def distribution(tokens: pl.DataFrame, described: Distribution) -> ReportFigure:
 
 
 def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Figure:
-    """Draw a histogram with a logarithmic axis of counts, and marks for the flagged tokens."""
+    """Draw a histogram with a logarithmic count axis, and marks for the flagged tokens."""
     column = described.column
     counts, edges = bins(measured[column.key].to_numpy())
     ends = [[_exact(column, start), _exact(column, end)] for start, end in pairwise(edges.tolist())]
@@ -97,12 +103,12 @@ def _distribution_in_words(measured: pl.DataFrame, column: Column) -> str:
     return text
 
 
-# Intervals in the table of a distribution.
+# Number of intervals in the table of a distribution.
 _TABLE_BINS = 12
 
 
 def _distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
-    """Count all tokens and the sticky ones in a dozen equal intervals."""
+    """Count all tokens and the sticky tokens in a dozen equal intervals; empty intervals are left out."""
     values = measured[column.key].to_numpy()
     edges = bins(values)[1]
     if np.ptp(values) >= _NO_SPAN:
@@ -120,14 +126,14 @@ def _distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
 
 
 def _exact(column: Column, value: float) -> str:
-    """Write a value of a column with one digit more than in tables; four digits if it has no unit."""
+    """Format a value with one digit more than in tables, or with four digits if the column has no unit."""
     if column.digits is None or not column.unit:
         return minus(f"{value:.4f}")
     return column._replace(digits=column.digits + 1).text(value)
 
 
 def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return counts and edges of a histogram, with the bin width of Freedman and Diaconis (1981)."""
+    """Return the counts and bin edges of a histogram; the bin width follows Freedman and Diaconis (1981)."""
     low = float(values.min())
     high = float(values.max())
     if high - low < _NO_SPAN:
@@ -138,7 +144,7 @@ def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.flo
     return np.histogram(values, bins=int(np.clip(np.ceil(bin_count), _FEWEST_BINS, _MOST_BINS)))
 
 
-# Flagged tokens whose names are written beside their marks; more names would cover each other.
+# Maximum number of sticky tokens whose names are written beside their marks; more names would overlap.
 _MOST_NAMED = 5
 
 
@@ -153,12 +159,12 @@ def _mark(
     """Mark flagged tokens in a figure.
 
     Args:
-        figure: gets the marks.
-        flagged: tokens with the same verdict.
-        verdict: of these tokens.
-        x: their horizontal positions.
-        y: their vertical positions.
-        values: Plotly's template of the values that are shown beside the pointer.
+        figure: Figure to draw in.
+        flagged: Tokens with the same verdict. If there are none, nothing is drawn.
+        verdict: The verdict of these tokens.
+        x: Horizontal position of each token.
+        y: Vertical position of each token.
+        values: The part of Plotly's hover template that follows the token.
     """
     if flagged.is_empty():
         return
@@ -180,14 +186,20 @@ def _mark(
     figure.add_trace(marks)
 
 
-# Other tokens in a cloud: enough to show its shape, few enough for a phone.
+# Maximum number of unflagged tokens that are drawn: enough to show the shape of the cloud, few enough for a
+# phone.
 _DRAWN_POINTS = 2500
-# Keeps the random choice of these tokens apart from other random choices.
+# Second part of the seed that samples these tokens.
 _SCATTER_KEY = 5
 
 
 def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
-    """Draw two measures of the tokens against each other, with the flagged ones marked."""
+    """Draw two measures of a run's tokens against each other, and mark the flagged tokens.
+
+    Args:
+        tokens: Rows of tokens.parquet.
+        described: The measures, and the texts of the figure.
+    """
     measured = tokens.drop_nulls([described.x.key, described.y.key])
     if measured.is_empty():
         message = f"no token has a {described.x.title} and a {described.y.title}"
@@ -203,7 +215,7 @@ def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
 
 
 def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
-    """Draw a random choice of the tokens as a cloud, and all flagged ones as marks."""
+    """Draw a random sample of the unflagged tokens as dots, and all flagged tokens as marks."""
     x = described.x.key
     y = described.y.key
     others = measured.filter(~is_flagged())
@@ -234,7 +246,7 @@ def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
 
 
 def _scatter_in_words(measured: pl.DataFrame, described: Scatter) -> str:
-    """Describe a cloud of tokens by the medians of the sticky ones and of all."""
+    """Describe a scatter figure by the medians of the sticky tokens and of all tokens."""
     text = (
         f"{described.x.title.capitalize()} against {described.y.title} of "
         f"{wording.counted(len(measured), 'token')}."
@@ -249,7 +261,7 @@ def _scatter_in_words(measured: pl.DataFrame, described: Scatter) -> str:
 
 
 def _quantiles(rows: pl.DataFrame, described: Scatter, level: float) -> list[str]:
-    """Return a quantile of both measures as text."""
+    """Return the quantile of both measures at a level from 0 to 1, as text."""
     quantiles = []
     for column in (described.x, described.y):
         value = np.quantile(rows[column.key].to_numpy(), level)
@@ -257,12 +269,12 @@ def _quantiles(rows: pl.DataFrame, described: Scatter, level: float) -> list[str
     return quantiles
 
 
-# Flagged tokens in the table of a scatter figure.
+# Maximum number of flagged tokens in the table of a scatter figure.
 _LISTED_TOKENS = 20
 
 
 def _scatter_table(measured: pl.DataFrame, described: Scatter) -> DataTable:
-    """List the flagged tokens and the quartiles of all."""
+    """Return a table of the flagged tokens, followed by the quartiles of all tokens."""
     flagged = measured.filter(is_flagged()).sort(described.y.key, descending=True).head(_LISTED_TOKENS)
     rows: list[tuple[Any, ...]] = []
     for row in flagged.iter_rows(named=True):
@@ -274,7 +286,7 @@ def _scatter_table(measured: pl.DataFrame, described: Scatter) -> DataTable:
     return DataTable(("token", "verdict", described.x.title, described.y.title), rows)
 
 
-# Tokens with a line of their own; more lines cannot be told apart.
+# Maximum number of tokens whose curves are drawn; more lines could not be told apart.
 _DRAWN_CURVES = 6
 _READ_CURVES = (
     "Copies of a token are appended to a text. Unrelated pairs lie below the model's mean similarity u "
@@ -282,19 +294,23 @@ _READ_CURVES = (
     "range). Related pairs lie above u: a few copies may raise these as well; many copies of any token lower "
     "them, because less and less of the text is left in the vector."
 )
-# Pairs below and above the mean similarity.
+# The two groups of pairs: below and above the model's mean similarity u.
 SIDES = ("below", "above")
 Curve = dict[str, Any]
-"""A token, its verdict, the numbers of copies from 0 on, and the mean similarities of pairs by side."""
+"""A token's symptom curve.
+
+Its keys are token, verdict, copies (numbers of copies from 0), and below and above (for each number of
+copies, the mean similarity of the pairs on that side of u, or None; empty if no pair is on that side).
+"""
 
 
 def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> ReportFigure:
     """Draw the mean similarity of pairs by number of copies.
 
     Args:
-        curves: of the tokens to show.
-        controls: of ordinary tokens.
-        u: the model's mean similarity.
+        curves: Curves of the tokens to show.
+        controls: Curves of ordinary tokens.
+        u: The model's mean similarity.
     """
     ordinary = _lines_by_side(controls)
     table = DataTable()
@@ -321,7 +337,7 @@ def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> Repo
 
 
 def _lines_by_side(curves: list[Curve]) -> dict[str, list[list[float]]]:
-    """Collect the lines of curves by side, without sides on which no pair lies."""
+    """Return the lines of all curves, by side; a side without pairs is absent."""
     lines_by_side = {}
     for side in SIDES:
         lines = [curve[side] for curve in curves if curve[side]]
@@ -331,7 +347,7 @@ def _lines_by_side(curves: list[Curve]) -> dict[str, list[list[float]]]:
 
 
 def _curve_rows(curves: list[Curve], ordinary: Mapping[str, list[list[float]]]) -> list[tuple[Any, ...]]:
-    """Return table rows: every curve, and the mean of the ordinary tokens."""
+    """Return table rows: one for each curve and side, then the mean of the ordinary tokens on each side."""
     rows: list[tuple[Any, ...]] = []
     for curve in curves:
         rows += [(curve["token"], side, *curve[side]) for side in SIDES if curve[side]]
@@ -341,7 +357,7 @@ def _curve_rows(curves: list[Curve], ordinary: Mapping[str, list[list[float]]]) 
 
 
 def mean_line(lines: Sequence[Sequence[float | None]]) -> list[float | None]:
-    """Average lines point by point; a point without values stays missing."""
+    """Return the mean of lines at each point; None where no line has a value."""
     means: list[float | None] = []
     for values in zip(*lines, strict=True):
         measured = [value for value in values if value is not None]
@@ -350,12 +366,12 @@ def mean_line(lines: Sequence[Sequence[float | None]]) -> list[float | None]:
 
 
 def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float]]], u: float) -> str:
-    """Say from where to where copies of each drawn token, and of ordinary ones, move pairs."""
+    """Say by how much copies of each drawn token, and of ordinary tokens, move the similarity of pairs."""
     if not curves:
         return "There are no symptom curves."
     sentences = [f"Mean similarity of pairs by number of copies; the mean similarity u is {u:.3f}."]
     for curve in curves[:_DRAWN_CURVES]:
-        # Numbers of copies that the tokenizer reads as an unknown word have no value.
+        # A curve has no value at a number of copies that the tokenizer reads as an unknown word.
         positions = [position for position in range(len(curve["copies"])) if _has_values(curve, position)]
         if not positions:
             continue
@@ -375,18 +391,19 @@ def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float
 
 
 def _has_values(curve: Curve, position: int) -> bool:
-    """Say whether a curve has values for the number of copies at a position."""
+    """Return whether a curve has a value at a position on every side that has pairs."""
     return all(curve[side][position] is not None for side in SIDES if curve[side])
 
 
 def _move(side: str, start: float, end: float) -> str:
+    """Return a phrase such as ``below u from 0.102 to 0.340``."""
     return f"{side} u from {start:.3f} to {end:.3f}"
 
 
 def _draw_curves(
     curves: list[Curve], ordinary: Mapping[str, list[list[float]]], copies: list[int], u: float
 ) -> go.Figure:
-    """Draw a panel for the pairs below the mean similarity, and one for those above."""
+    """Draw a panel for the pairs below the mean similarity u, and one for the pairs above it."""
     titles = ("unrelated pairs (below u)", "related pairs (above u)")
     figure = fig.new_panels(titles, 430, 0.04, same_scale=True)
     for panel, side in enumerate(SIDES, start=1):
@@ -416,7 +433,15 @@ def _draw_curves(
 
 
 def _draw_curve(figure: go.Figure, curve: Curve, side: str, position: int, panel: int) -> None:
-    """Draw the curve of a token on one side of the mean similarity, with gaps where it has no value."""
+    """Draw a token's curve on one side of u, with gaps at missing values.
+
+    Args:
+        figure: Figure to draw in.
+        curve: The curve.
+        side: ``below`` or ``above``.
+        position: Position of the token among the drawn ones, which decides colour and dash.
+        panel: Number of the panel, from 1.
+    """
     name = fig.label(curve["token"])
     is_sticky = curve["verdict"] in (None, "sticky")
     line: dict[str, Any] = {
@@ -435,9 +460,9 @@ def _draw_curve(figure: go.Figure, curve: Curve, side: str, position: int, panel
     figure.add_trace(line, row=1, col=panel)
 
 
-# Scripts that have a bar of their own; the rarer ones share one.
+# Number of the most frequent scripts with a bar of their own; all others share one bar.
 _MOST_SCRIPTS = 7
-# Tokens with this many characters or more share a bar.
+# Length in characters from which tokens share one bar.
 _LONGEST = 10
 _DECILES = 10
 
@@ -453,14 +478,21 @@ _READ_COMPOSITION = (
 class Breakdown:
     """How many tokens of each group were examined, and how many of these are sticky."""
 
-    title: str  # of the property that divides the tokens
+    title: str  # the property that divides the tokens into groups
     groups: list[str]
-    examined: list[int]  # one count for each group
-    sticky: list[int]
+    examined: list[int]  # number of examined tokens in each group
+    sticky: list[int]  # number of sticky tokens in each group
 
 
 def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
-    """Count tokens by kind of entry, script, length and position in the vocabulary."""
+    """Count a run's tokens by kind of entry, by script, by length and by position in the vocabulary.
+
+    Args:
+        tokens: The table of `RunContent.tokens`.
+
+    Returns:
+        Four breakdowns, in this order.
+    """
     counts = tokens["script"].value_counts().sort("count", "script", descending=[True, False])
     all_scripts = counts["script"].to_list()
     scripts = all_scripts[:_MOST_SCRIPTS]
@@ -487,7 +519,14 @@ def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
 
 
 def breakdown_by(tokens: pl.DataFrame, column: str, title: str, groups: list[str]) -> Breakdown:
-    """Count all tokens and the sticky ones by the groups in a column."""
+    """Count all tokens and the sticky tokens by group.
+
+    Args:
+        tokens: The examined tokens.
+        column: Column that contains each token's group.
+        title: Title of the breakdown.
+        groups: The groups to count, in order; other values are ignored.
+    """
     examined = _count_by_group(tokens, column)
     sticky = _count_by_group(tokens.filter(verdict="sticky"), column)
     return Breakdown(
@@ -499,11 +538,12 @@ def breakdown_by(tokens: pl.DataFrame, column: str, title: str, groups: list[str
 
 
 def _count_by_group(tokens: pl.DataFrame, column: str) -> dict[str, int]:
+    """Return the number of tokens by value of a column, without nulls."""
     return dict(tokens[column].drop_nulls().value_counts().iter_rows())
 
 
 def composition(tokens: pl.DataFrame) -> ReportFigure:
-    """Draw what kinds of entries sticky tokens are, beside all tokens that the run examined."""
+    """Draw how sticky tokens and all examined tokens divide by kind, script, length and position."""
     parts = breakdowns(tokens)
     total = sum(parts[0].examined)
     sticky = sum(parts[0].sticky)
@@ -539,7 +579,7 @@ def _largest_groups(part: Breakdown) -> str:
 
 
 def draw_breakdowns(parts: list[Breakdown]) -> go.Figure:
-    """Draw a panel for each property, two in a row, with bars for all tokens and for the sticky ones."""
+    """Draw a panel for each breakdown, two in a row, with bars for all tokens and for the sticky ones."""
     panel_rows = (len(parts) + 1) // 2
     plot = make_subplots(
         rows=panel_rows,
@@ -565,6 +605,7 @@ def draw_breakdowns(parts: list[Breakdown]) -> go.Figure:
 
 
 def _pattern(shape: str) -> dict[str, Any]:
+    """Return Plotly's fill pattern of a bar: ``/`` is hatched, an empty shape is plain."""
     return {"shape": shape, "size": 5, "solidity": 0.25}
 
 
@@ -577,7 +618,17 @@ def _draw_shares(
     in_legend: bool,
     cell: dict[str, int],
 ) -> None:
-    """Draw the shares of groups in percent of their sum; nothing if there are no tokens."""
+    """Draw each group's share of all counted tokens in percent; nothing if there are no tokens.
+
+    Args:
+        plot: Figure to draw in.
+        groups: Names of the groups.
+        counts: Number of tokens in each group.
+        name: Name of the bars in the legend.
+        marker: Plotly's look of the bars.
+        in_legend: Whether the legend lists the bars.
+        cell: Row and column of the panel.
+    """
     total = sum(counts)
     if total == 0:
         return
