@@ -1,4 +1,4 @@
-"""The gate for CI: decide whether a model and a set of documents can ship."""
+"""The gate for CI: decide whether a model, and optionally a set of documents, may ship."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from stickytoken.detection.run_folder import FLAGGED, RunFolder, RunRecord
 from stickytoken.encoders.endpoint import EndpointOptions, names_endpoint
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
 from stickytoken.encoders.loading import AnyModel, load_encoder
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.errors import InputError, RunError, reading
 from stickytoken.findings import Finding, Level, Rule, place_of
 from stickytoken.machine import digest
@@ -36,7 +37,7 @@ _DEFAULT_FOLDER = Path("runs")
 
 
 class Outcome(StrEnum):
-    """What a gate decides."""
+    """The outcome of a check."""
 
     PASSED = "passed"
     CLOSED = "closed"
@@ -44,7 +45,7 @@ class Outcome(StrEnum):
 
 
 class FailOn(StrEnum):
-    """The lowest grade of sticky token that counts."""
+    """The mildest grade of sticky token that counts against a model."""
 
     STICKY = "sticky"
     MILD = "mild"
@@ -53,14 +54,14 @@ class FailOn(StrEnum):
 
 
 class CheckedDocuments(NamedTuple):
-    """The documents that were searched, and how many have findings."""
+    """Numbers of documents: searched, with findings, and failing the check."""
 
-    collection: str
+    collection: str  # name of the collection of documents
     searched: int
     counted: int  # documents that close the gate
-    causes: Mapping[str, int]  # documents that close the gate, by kind of finding
+    causes: Mapping[str, int]  # number of documents that close the gate, by kind of finding
     found: int  # documents with findings of any kind
-    kinds: Mapping[str, int]  # documents with findings, by kind of finding
+    kinds: Mapping[str, int]  # number of documents with findings, by kind of finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +69,23 @@ class Check:
     """The result of a check.
 
     Attributes:
-        model: the model as the run names it.
-        run: the run folder that the check rests on.
-        fail_on: the lowest grade of sticky token that counts.
-        max_tokens: number of counted tokens to tolerate.
-        counted: number of tokens that count.
+        model: name of the model in the run.
+        run: folder of the run that was checked.
+        fail_on: mildest grade of sticky token that counts.
+        max_tokens: largest number of counted tokens that is tolerated.
+        counted: number of sticky tokens that count: of the grade `fail_on` or worse, and not already known
+            from the baseline.
         sticky: number of all sticky tokens of the run.
-        baseline: the run folder that the run was compared with; None without one.
+        baseline: folder of the run that this run was compared with; None without a baseline.
         rules: the rules that were checked.
-        findings: the findings, the worst first. One of level error closes the gate.
-        incomplete: reasons why the check cannot pass although nothing closes the gate.
+        findings: the findings, the worst first. A finding of level error closes the gate.
+        incomplete: what could not be checked, one sentence each. Unless this is empty, the check cannot
+            pass.
         notes: remarks for the reader.
-        documents: the documents that were searched; None without any.
+        documents: result of the search of documents; None if no documents were passed.
         examined: number of tokens that the run examined.
-        available: number of tokens that it could examine.
-        is_of_older_rule: whether the verdicts of the run are of an earlier version's rule. Then no token
+        available: number of tokens that the run could have examined.
+        is_of_older_rule: whether an earlier version's rule gave the verdicts of the run. If so, no finding
             closes the gate.
     """
 
@@ -104,32 +107,32 @@ class Check:
 
     @property
     def outcome(self) -> Outcome:
-        """Closed if too much counts, inconclusive if something could not be checked, else passed."""
+        """Closed if a finding is an error, inconclusive if something could not be checked, else passed."""
         if any(finding.level is Level.ERROR for finding in self.findings):
             return Outcome.CLOSED
         return Outcome.INCONCLUSIVE if self.incomplete else Outcome.PASSED
 
     @property
     def passed(self) -> bool:
-        """Whether everything was checked and nothing counts too much."""
+        """Whether everything was checked and no finding closes the gate."""
         return self.outcome is Outcome.PASSED
 
     def __repr__(self) -> str:
         return f"<Check: {self.model}, {self.outcome.value}, {self.counted:,} counted, run in {self.run}>"
 
     def headline(self) -> str:
-        """Say in one sentence how the check ended."""
+        """Return one sentence with the outcome and the numbers of tokens and documents behind it."""
         conditions = []
         if self.fail_on is not FailOn.STICKY:
             grades = list(FailOn)
             conditions.append(" or ".join(grades[grades.index(self.fail_on) :]))
         if self.baseline is not None:
             conditions.append("new or worse than in the baseline")
-        which = f" ({', '.join(conditions)})" if conditions else ""
+        condition_text = f" ({', '.join(conditions)})" if conditions else ""
         number = f"{self.counted:,}" if self.counted else "no"
         noun = "token" if self.counted == 1 else "tokens"
         tolerated = f"; {self.max_tokens:,} tolerated" if self.max_tokens else ""
-        headline = f"{self._beginning()}{self.model} has {number} sticky {noun}{which}{tolerated}"
+        headline = f"{self._beginning()}{self.model} has {number} sticky {noun}{condition_text}{tolerated}"
         if self.documents is None:
             return headline
         documents = self.documents
@@ -138,7 +141,7 @@ class Check:
         return f"{headline}; {counts} {verb}{causes}"
 
     def _beginning(self) -> str:
-        """Begin the headline with the outcome and, if that is inconclusive, with the reason."""
+        """Return the beginning of the headline: the outcome, and the reason if it is inconclusive."""
         if self.outcome is not Outcome.INCONCLUSIVE:
             return f"{self.outcome.value}: "
         if self.examined < self.available:
@@ -148,7 +151,7 @@ class Check:
         return "inconclusive: not everything could be checked; so far, "
 
     def summary(self) -> dict[str, Any]:
-        """The check in JSON values."""
+        """Return the check as JSON values."""
         return {
             "outcome": self.outcome.value,
             "model": self.model,
@@ -197,29 +200,30 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
     Args:
         source: a run, or a model: anything that `load_encoder` takes. For a model, the check uses the newest
-            run over its whole vocabulary that is proven to be of this very model. Without one, it runs a
-            detection.
-        fail_on: the lowest grade that counts: ``sticky`` (every sticky token), ``mild``, ``serious`` or
+            run that covers the whole vocabulary of exactly this model. If there is none, it detects first.
+        fail_on: mildest grade that counts: ``sticky`` (every sticky token), ``mild``, ``serious`` or
             ``severe``.
-        max_tokens: number of counted tokens to tolerate.
-        baseline: a run of an earlier state of the model, or of another one. Only tokens that are new or
-            worse count, and only if the intervals of the two runs do not overlap.
-        documents: anything that `stickytoken.scan` takes. A document with a cause of ``fail_on_documents``
-            closes the gate, and one that cannot be read makes the check inconclusive.
-        column: the column with the text of the documents.
-        fail_on_documents: causes that close the gate: ``flagged``, ``special``, ``repetition`` and
-            ``suspected``. Copies of a flagged token always close it.
-        words: further words that documents must not repeat, such as those of an audit.
+        max_tokens: largest number of counted tokens that is tolerated.
+        baseline: a run of an earlier version of the model, or of another model. With a baseline, a sticky
+            token counts only if it is new, or if its interval lies above its interval in the baseline.
+        documents: anything that `stickytoken.scan` takes. A document with a finding of a kind in
+            ``fail_on_documents`` closes the gate. A document that cannot be read makes the check
+            inconclusive.
+        column: name of the column with the text of the documents.
+        fail_on_documents: kinds of findings in documents that close the gate: ``flagged``, ``special``,
+            ``repetition`` and ``suspected``. Copies of a flagged token always close it.
+        words: further words that documents must not repeat, such as the words of an audit.
         folder: for a model: the folder that holds its runs, or a run folder.
-        revision: for a name of a model on the hub: branch, tag or commit.
-        place: file in the repository and line where findings are shown; None is the run's table of tokens.
-        progress: told of every step of a detection.
+        revision: for the name of a model on the hub: branch, tag or commit.
+        place: file in the repository and line at which token findings are reported. None reports them at
+            the run's table of tokens.
+        progress: called after every step of a detection.
 
     Returns:
-        The result. Only `Check.passed` means that everything was checked and is well.
+        The result. The model may ship only if `Check.passed` is true.
 
     Raises:
-        InputError: an option cannot be used, or the baseline cannot be compared.
+        InputError: an option cannot be used, or the run and the baseline cannot be compared.
         ModelError: the model cannot be found or used.
         RunError: a run is damaged or not finished.
     """
@@ -233,7 +237,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     if isinstance(documents, (str, Path)):
         from stickytoken.data.documents import NamedColumns, open_documents
 
-        open_documents(documents, NamedColumns(column))  # refused before a run is made
+        open_documents(documents, NamedColumns(column))  # fail early, before a detection
     baseline_run = None if baseline is None else open_run(baseline)
     folder = file_path("folder", folder)
     notes: list[str] = []
@@ -289,7 +293,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 
 def _closing_causes(fail_on_documents: Sequence[SpanKind | str]) -> set[str]:
-    """Return the causes that close the gate: those of the caller, and flagged tokens."""
+    """Return the kinds of findings that close the gate: ``flagged``, and those that the caller named."""
     causes = {SpanKind.FLAGGED.value}
     for cause in list_of("causes", "fail_on_documents", fail_on_documents):
         if cause not in list(SpanKind):
@@ -299,20 +303,20 @@ def _closing_causes(fail_on_documents: Sequence[SpanKind | str]) -> set[str]:
 
 
 def _without_closing(finding: Finding) -> Finding:
-    """Make an error a warning, because it rests on verdicts of an older rule."""
+    """Return the finding as a warning if it is an error; other findings are returned as they are."""
     return replace(finding, level=Level.WARNING) if finding.level is Level.ERROR else finding
 
 
 def run_of(source: AnyModel | Run, folder: Path, progress: ProgressCallback = ignore_progress) -> Run:
-    """Return a run, or the newest run of a model over its whole vocabulary; without one, detect.
+    """Return the run to check: the one passed in, or the newest whole run of a model, or a new one.
 
     Args:
         source: a run or its folder, or a model: anything that `load_encoder` takes.
         folder: for a model: the folder that holds its runs.
-        progress: told of every step of a detection.
+        progress: called after every step of a detection.
 
     Raises:
-        InputError: a model behind an endpoint has no run yet.
+        InputError: the model is behind an endpoint and has no run yet.
         ModelError: the model cannot be found or used.
         RunError: the run is damaged or not finished.
     """
@@ -327,41 +331,74 @@ def run_of(source: AnyModel | Run, folder: Path, progress: ProgressCallback = ig
 def _run_of_model(
     model: AnyModel, runs: Path, revision: str | None, progress: ProgressCallback
 ) -> tuple[Run, list[str]]:
-    """Find or make the run that a model is checked by.
+    """Return the run of this model in ``runs``; if there is none, detect and return the new run.
 
     Args:
         model: anything that `load_encoder` takes.
-        runs: the folder of its runs, or a run folder.
-        revision: for a name of a model on the hub: branch, tag or commit.
-        progress: told of every step of a detection.
+        runs: the folder that holds the model's runs, or a run folder.
+        revision: for the name of a model on the hub: branch, tag or commit.
+        progress: called after every step of a detection.
 
     Returns:
-        The run, and notes on runs that were skipped.
+        The run, and one note for each run that cannot be read.
 
     Raises:
-        InputError: the model is behind an endpoint, and has no run.
+        InputError: the model is behind an endpoint and has no run.
         RunError: ``runs`` is a run folder of another model.
     """
     candidates, notes = _candidates(runs)
     if isinstance(model, str) and names_endpoint(model):
         return _run_of_endpoint(model, runs, candidates), notes
     files = runs_of.look_at_model(str(model), revision) if isinstance(model, (str, Path)) else None
-    fingerprint = None
+    run = None
     if candidates and files is not None:
-        fingerprint = files.fingerprint()
-    if fingerprint is not None:
-        for candidate in candidates:
-            if runs_of.is_model_of(candidate.path, candidate.record, fingerprint):
-                return open_run(candidate.path), notes
+        run = _run_with_fingerprint(candidates, files.fingerprint())
+    if run is not None:
+        return run, notes
     progress(Progress("load", 0, 1))
-    # A loaded model has no revision: load_encoder refuses it.
+    # Without a revision, no option is passed, because load_encoder refuses one for a loaded model.
     options: dict[str, Any] = {} if revision is None else {"revision": revision}
     encoder = load_encoder(model, **options)
     progress(Progress("load", 1, 1))
+    run = _run_with_identity(candidates, encoder.identity)
+    if run is None:
+        run = _new_run(encoder, runs, progress)
+    runs_of.record_model(run.path, run.record, files)
+    return run, notes
+
+
+def _run_with_fingerprint(candidates: Sequence[_Candidate], fingerprint: str | None) -> Run | None:
+    """Return the first run of a model whose files have this fingerprint, without loading the model.
+
+    Args:
+        candidates: the runs to choose from.
+        fingerprint: hash of the model's files; None if they have none.
+
+    Returns:
+        The run; None if the fingerprint is missing or belongs to no run.
+    """
+    if fingerprint is None:
+        return None
     for candidate in candidates:
-        if runs_of.model_difference(candidate.record, encoder.identity) == []:
-            runs_of.record_model(candidate.path, candidate.record, files)
-            return open_run(candidate.path), notes
+        if runs_of.is_model_of(candidate.path, candidate.record, fingerprint):
+            return open_run(candidate.path)
+    return None
+
+
+def _run_with_identity(candidates: Sequence[_Candidate], identity: EncoderIdentity) -> Run | None:
+    """Return the first run of the loaded model that has this identity; None if there is no such run."""
+    for candidate in candidates:
+        if runs_of.model_difference(candidate.record, identity) == []:
+            return open_run(candidate.path)
+    return None
+
+
+def _new_run(encoder: Encoder, runs: Path, progress: ProgressCallback) -> Run:
+    """Detect the sticky tokens of a model, in a new folder inside ``runs``, and return the run.
+
+    Raises:
+        RunError: ``runs`` is itself a run folder, so it cannot hold another run.
+    """
     if RunFolder(runs).holds_run():
         raise RunError(
             f"the run in {runs} is of a different model than {encoder.name!r}, or not a whole run of the "
@@ -371,13 +408,21 @@ def _run_of_model(
     if runs != _DEFAULT_FOLDER:
         identity = digest([asdict(encoder.identity), resume.package_versions()["stickytoken"]])
         out = runs / store.default_folder(encoder.name, "check", identity).name
-    run = detect(encoder, out=out, progress=progress)
-    runs_of.record_model(run.path, run.record, files)
-    return run, notes
+    return detect(encoder, out=out, progress=progress)
 
 
 def _run_of_endpoint(model: str, runs: Path, candidates: Sequence[_Candidate]) -> Run:
-    """Return the newest run of a model behind an endpoint, if the same model still answers there."""
+    """Return the newest run of a model behind an endpoint.
+
+    Args:
+        model: name of the model, with its endpoint.
+        runs: the folder that was searched, for the message.
+        candidates: the runs to choose from, the newest first.
+
+    Raises:
+        InputError: no run is of this model.
+        ModelError: the endpoint now serves a different model.
+    """
     for candidate in candidates:
         if candidate.record.model.name != model:
             continue
@@ -388,7 +433,8 @@ def _run_of_endpoint(model: str, runs: Path, candidates: Sequence[_Candidate]) -
             encoder.require_same_model()
             return open_run(candidate.path)
     raise InputError(
-        f"{runs} has no run of {model} over its whole vocabulary: detect it first, which shows what it costs"
+        f"{runs} has no run of {model} over its whole vocabulary: run `stickytoken detect` first, which "
+        "shows the cost of the requests"
     )
 
 
@@ -400,13 +446,14 @@ class _Candidate(NamedTuple):
 
 
 def _candidates(runs: Path) -> tuple[list[_Candidate], list[str]]:
-    """List the runs that may be of a model: those of today's rule first, then the newest.
+    """List the finished runs of the default method over a whole vocabulary, of any model.
 
     Args:
         runs: a folder of runs, or a run folder.
 
     Returns:
-        The candidates, and notes on runs that cannot be read.
+        The runs, those judged by today's rule first and then by date, the newest first; and one note for
+        each run that cannot be read.
     """
     method = registry.choose_method(None, None, pairs_given=False)
     with reading(f"the folder of runs {runs}", RunError):
@@ -433,16 +480,20 @@ def _candidates(runs: Path) -> tuple[list[_Candidate], list[str]]:
     return sorted(candidates, key=preference, reverse=True), notes
 
 
-# Smallest share of copies that the tokenizer must read as the entry. Below it, the entry has no verdict.
+# A token is expected to have a verdict if the tokenizer reads at least this share of its written copies as
+# the token itself.
 _SEEN_COPIES = 0.5
 
 
 def _gaps(run: Run, which: str) -> list[str]:
-    """List reasons why a run cannot show that a model is well.
+    """List the reasons why a run does not show that its model has no other sticky tokens.
 
     Args:
-        run: the run or the baseline.
-        which: what it is, for the messages.
+        run: the run to check, or the baseline.
+        which: ``the run`` or ``the baseline``, for the messages.
+
+    Returns:
+        One sentence per reason; empty if the run is complete and consistent.
     """
     tokens = run.tokens
     record = run.record
@@ -484,18 +535,22 @@ def _gaps(run: Run, which: str) -> list[str]:
     if unknown_share > LARGEST_UNKNOWN:
         gaps.append(
             f"the model cannot read {unknown_share:.0%} of {record.corpus.source}: detect with sentences in "
-            "a language that it reads"
+            "a language that the model knows"
         )
     return gaps
 
 
 def _tokens_without_verdict(run: Run) -> int:
-    """Count the tokens that lack a verdict or a lift, if the method of the run judges every token."""
+    """Count the tokens that should have a verdict and lack it, or lack the lift that it rests on.
+
+    Returns:
+        The number of tokens; 0 if the method of the run does not judge every token.
+    """
     if not run.method.judges_every_token:
         return 0
     tokens = run.tokens
     if "copies_seen" in tokens.columns:
-        # Entries that the tokenizer does not read from text have no verdict on purpose.
+        # Text does not produce the other tokens, so the method gives them no verdict.
         is_read = pl.col("copies_seen") >= _SEEN_COPIES
         tokens = tokens.filter(pl.col("verdict").is_not_null() | is_read)
     required = ["verdict", "lift"] if run.method.measures_lift else ["verdict"]
@@ -503,7 +558,7 @@ def _tokens_without_verdict(run: Run) -> int:
 
 
 def _remarks(run: Run) -> list[str]:
-    """Return the notes of the method, and which settings of the run are not the defaults."""
+    """Return the method's notes on the run, and a note that lists its non-default settings."""
     remarks = list(run.method.notes(run))
     loading = run.record.model.loading
     is_behind_endpoint = loading is not None and loading.endpoint is not None
@@ -528,12 +583,13 @@ class _Effect(NamedTuple):
     high: float
 
 
-# The measures of a token, by their column in tokens.parquet.
+# Columns of tokens.parquet with a measure that has an interval: the share of a text that is erased, and the
+# lift in standard deviations.
 _MEASURES = ("erased", "lift_sd")
 
 
 def _effects_of(row: Mapping[str, Any]) -> dict[str, _Effect]:
-    """Read the measures of a token that have an interval."""
+    """Return the measures in a row of tokens.parquet, by column; those without an interval are left out."""
     effects = {}
     for name in _MEASURES:
         value = row.get(name)
@@ -545,7 +601,7 @@ def _effects_of(row: Mapping[str, Any]) -> dict[str, _Effect]:
 
 
 def _require_comparable(run: Run, baseline: Run) -> None:
-    """Refuse a baseline of another method, without intervals, on other texts, or with other settings."""
+    """Raise an error if the baseline has another method, other texts or settings, or no intervals."""
     if run.record.method != baseline.record.method:
         raise InputError(
             f"the baseline {baseline.path} used the method {baseline.record.method}, the run in {run.path} "
@@ -558,17 +614,17 @@ def _require_comparable(run: Run, baseline: Run) -> None:
         )
     if run.record.identity_parts.get("corpus") != baseline.record.identity_parts.get("corpus"):
         raise InputError(
-            f"the baseline {baseline.path} was measured on {baseline.record.corpus.source}, the run in "
+            f"the baseline {baseline.path} was measured on {baseline.record.corpus.source}, but the run in "
             f"{run.path} on other texts, {run.record.corpus.source}: detect both on the same sentences"
         )
-    # The seed and the settings of the effort change only the noise.
+    # The seed and the effort settings only change the noise.
     names = {*run.record.settings, *baseline.record.settings} - {"seed", *run.method.effort}
-    # A setting that a run lacks, because it was added later, has its default.
+    # A run from before a setting existed counts as having its default.
     different = sorted(name for name in names if run.settings.text(name) != baseline.settings.text(name))
     if different:
         raise InputError(
-            f"the baseline {baseline.path} was measured with other settings than {run.path} "
-            f"({', '.join(different)}): detect both with the same ones"
+            f"the baseline {baseline.path} and the run {run.path} have different settings "
+            f"({', '.join(different)}): detect both with the same settings"
         )
 
 
@@ -576,10 +632,11 @@ _STICKY_TOKEN = Rule(
     "sticky-token",
     "No token of the model is sticky",
     "Copies of a sticky token erase the meaning of a text, or move it closer to unrelated texts, so that a "
-    "document is no longer found or turns up in searches for other things. Explain the token with "
+    "document is no longer found, or turns up in unrelated searches. Explain the token with "
     "`stickytoken explain`, repair the model, or use a baseline to accept the known tokens of a model.",
     Level.ERROR,
 )
+# The grades that count, by the mildest of them; None: every sticky token counts.
 _COUNTED_GRADES = {
     FailOn.STICKY: None,
     FailOn.MILD: {"mild", "serious", "severe"},
@@ -591,11 +648,11 @@ _COUNTED_GRADES = {
 class _JudgedToken(NamedTuple):
     """A sticky token, compared with the baseline."""
 
-    row: Mapping[str, Any]  # of tokens.parquet
-    effects: dict[str, _Effect]
-    baseline_effects: dict[str, _Effect]
+    row: Mapping[str, Any]  # the token's row in tokens.parquet
+    effects: dict[str, _Effect]  # by column
+    baseline_effects: dict[str, _Effect]  # by column; empty without the token in a baseline
     change: str | None  # new, worse or known; None without a baseline
-    counts: bool
+    counts: bool  # whether the token counts against the model
 
 
 def _judge_tokens(
@@ -603,18 +660,67 @@ def _judge_tokens(
 ) -> tuple[list[Finding], int]:
     """Turn the sticky tokens of a run into findings.
 
-    A token that counts is an error if more tokens count than are tolerated, and otherwise a warning. A milder
-    token is a warning. A token that the baseline has too is a note.
-
     Args:
         run: the run.
-        fail_on: the lowest grade that counts.
-        max_tokens: number of counted tokens to tolerate.
-        baseline: the run to compare with; None without one.
-        place: file in the repository and line where findings are shown; None is the table of tokens.
+        fail_on: mildest grade that counts.
+        max_tokens: largest number of counted tokens that is tolerated.
+        baseline: the run to compare with; None without a baseline.
+        place: file in the repository and line at which findings are reported; None reports them at the
+            table of tokens.
 
     Returns:
-        The findings, those that count first, and the number of tokens that count.
+        One finding per sticky token, those of counted tokens first; and the number of counted tokens.
+
+    Raises:
+        InputError: the method of the run does not grade tokens.
+    """
+    judged = _compared_tokens(run, fail_on, baseline)
+    counted = sum(token.counts for token in judged)
+    path: str | None
+    outside: str | None
+    if place is None:
+        path, outside = place_of(run.path / store.TOKENS_FILE)
+        line = 1
+    else:
+        path, line = place
+        outside = None
+    findings = []
+    for token in judged:
+        finding = Finding(
+            rule=_STICKY_TOKEN.id,
+            level=_level(token, is_over_limit=counted > max_tokens),
+            message=_message(token),
+            path=path,
+            line=line,
+            identity=(Path(run.model_name).name, token.row["token"]),
+            properties=_properties(token),
+            outside=outside,
+        )
+        findings.append(finding)
+    return findings, counted
+
+
+def _level(token: _JudgedToken, *, is_over_limit: bool) -> Level:
+    """Return the level of a finding.
+
+    Args:
+        token: the sticky token.
+        is_over_limit: whether more tokens count than are tolerated.
+
+    Returns:
+        A note for a token known from the baseline; an error for a counted token if the limit is exceeded;
+        otherwise a warning.
+    """
+    if token.change == "known":
+        return Level.NOTE
+    return Level.ERROR if token.counts and is_over_limit else Level.WARNING
+
+
+def _compared_tokens(run: Run, fail_on: FailOn, baseline: Run | None) -> list[_JudgedToken]:
+    """Compare each sticky token of a run with the baseline, and decide whether it counts.
+
+    Returns:
+        The sticky tokens, those that count first.
 
     Raises:
         InputError: the method of the run does not grade tokens.
@@ -637,35 +743,7 @@ def _judge_tokens(
         counts = change != "known" and (grades is None or row["severity"] in grades)
         judged.append(_JudgedToken(row, effects, baseline_effects, change, counts))
     judged.sort(key=lambda token: not token.counts)
-    counted = sum(token.counts for token in judged)
-    path: str | None
-    outside: str | None
-    if place is None:
-        path, outside = place_of(run.path / store.TOKENS_FILE)
-        line = 1
-    else:
-        path, line = place
-        outside = None
-    findings = []
-    for token in judged:
-        if token.change == "known":
-            level = Level.NOTE
-        elif token.counts and counted > max_tokens:
-            level = Level.ERROR
-        else:
-            level = Level.WARNING
-        finding = Finding(
-            rule=_STICKY_TOKEN.id,
-            level=level,
-            message=_message(token),
-            path=path,
-            line=line,
-            identity=(Path(run.model_name).name, token.row["token"]),
-            properties=_properties(token),
-            outside=outside,
-        )
-        findings.append(finding)
-    return findings, counted
+    return judged
 
 
 def _change(
@@ -676,13 +754,14 @@ def _change(
     """Compare a sticky token with the baseline.
 
     Args:
-        baseline_row: the token in the baseline; None if it is not there.
-        effects: its measures in the run.
-        baseline_effects: its measures in the baseline.
+        baseline_row: the token's row in the baseline; None if the baseline lacks the token.
+        effects: the token's measures in the run, by column.
+        baseline_effects: the token's measures in the baseline, by column.
 
     Returns:
-        ``known`` if no interval lies above that of the baseline, else ``worse`` if the baseline flags the
-        token, else ``new``. A token without a measure in common is new.
+        ``known`` if no interval lies above the interval of the same measure in the baseline. Otherwise
+        ``worse`` if the baseline flags the token, and ``new`` if not. A token is also ``new`` if the two
+        runs have no measure of it in common.
     """
     shared = effects.keys() & baseline_effects.keys()
     if baseline_row is None or not shared:
@@ -693,7 +772,7 @@ def _change(
 
 
 def _properties(token: _JudgedToken) -> dict[str, Any]:
-    """Return the properties of a sticky token for JSON and SARIF."""
+    """Return the numbers of a sticky token for JSON and SARIF; None stands for a missing number."""
     row = token.row
     properties = {name: row.get(name) for name in ("token_id", "token", "severity")}
     for name in _MEASURES:
@@ -709,7 +788,7 @@ def _properties(token: _JudgedToken) -> dict[str, Any]:
 
 
 def _message(token: _JudgedToken) -> str:
-    """Describe a sticky token in a sentence."""
+    """Return a sentence on a sticky token: its grade, the reason, and the change since the baseline."""
     row = token.row
     grade = f" ({row['severity']})" if row.get("severity") else ""
     message = f"the token {wording.quoted(row['token'])} is sticky{grade}"
@@ -723,7 +802,7 @@ def _message(token: _JudgedToken) -> str:
 
 
 def _in_words(effects: dict[str, _Effect]) -> str:
-    """Write the measures of a token."""
+    """Return the measures of a token as text, such as ``60% erased, lift 0.7 SD``."""
     phrases = []
     if "erased" in effects:
         phrases.append(f"{wording.percent(effects['erased'].value)} erased")

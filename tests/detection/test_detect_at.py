@@ -67,7 +67,7 @@ def test_the_identity_of_an_ordinary_run_says_nothing_of_it(plain, read):
 
 
 def test_a_model_that_was_cut_is_not_repaired(read):
-    with pytest.raises(RepairError, match="was read after layer 1, and a repair measures"):
+    with pytest.raises(RepairError, match="was read after layer 1, but a repair measures"):
         repairable(encoder_for(None, read, "a test"))
 
 

@@ -187,7 +187,7 @@ def test_a_row_that_overflows_its_type_is_refused(model, tmp_path):
 
 def test_a_full_disk_is_said_in_few_words(model, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "copytree", Mock(side_effect=OSError(28, "No space left on device")))
-    with pytest.raises(RepairError, match="no space is left; free some"):
+    with pytest.raises(RepairError, match="the disk is full; free some space"):
         write_model(model, tmp_path / "out", ModelEdit(rows=ROWS))
 
 

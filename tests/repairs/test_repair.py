@@ -212,7 +212,7 @@ def test_a_token_that_nothing_else_repairs_gets_the_row_of_the_nearest_ordinary_
     ordinary = run.tokens.filter(*low, verdict="benign", category="OK")["token_id"]
     nearest = max({*ordinary} - {changed}, key=lambda row: units[row] @ units[changed])
     assert np.array_equal(after[changed], before[nearest])
-    assert f"(that of {run.token(nearest)['token'].item()!r})" in repair_found.record.tokens[0].reason
+    assert f"({run.token(nearest)['token'].item()!r})" in repair_found.record.tokens[0].reason
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Repair a model: choose a repair for each token, build the model, verify it, and move it to its folder."""
+"""Repair a model: choose a repair for each token, build the repaired model, and verify it."""
 
 from __future__ import annotations
 
@@ -67,10 +67,11 @@ if TYPE_CHECKING:
 __all__ = ["Repair", "open_repair", "repair"]
 
 
-# To be raised when the same inputs give another model or other numbers than before.
+# Part of a repair's identity. Raise it when the same inputs give a different model or different numbers.
 _VERSION = 6
 
-# Fewest benign tokens of a run from which medians are taken. With fewer, 128 random tokens are measured.
+# Smallest number of benign tokens in a run for taking medians from the run. With fewer, the recheck measures
+# 128 random tokens instead.
 _ENOUGH_BENIGN = 128
 
 
@@ -79,10 +80,12 @@ class RepairSettings:
     """Settings of a repair; all of them are part of its identity.
 
     Attributes:
-        strategy: what to do about the tokens.
-        verify: whether the repaired model is measured.
-        neighbours: number of nearest rows of the embedding matrix to measure again, per repaired token.
-        seed: of new rows, and of the texts and placements of the verification. It differs from that of a run.
+        strategy: how the tokens are repaired.
+        verify: whether the repaired model is verified.
+        neighbours: number of tokens to verify per repaired token: those with the nearest rows of the
+            embedding matrix.
+        seed: seed for new rows, and for the texts and placements of the verification. The default differs
+            from that of a run.
 
     Raises:
         InputError: a value is out of range.
@@ -114,27 +117,32 @@ def repair(
 ) -> Repair:
     """Write a copy of a run's model with its sticky tokens repaired, and verify it.
 
-    The model of the run stays as it is. The same call opens a finished repair.
+    The original model does not change. If ``out`` already holds the finished repair, it is opened instead.
 
     Args:
         run: a finished run, or its folder.
-        tokens: ids or texts of tokens to repair, or a file of them; None takes all sticky ones of the run.
-        out: folder of the repaired model, a SentenceTransformer that loads without this package.
-        strategy: what to do about the tokens, a `Strategy`: ``auto`` makes special tokens plain text, and
-            gives other tokens a new row, or makes them unreachable if no row is ordinary; or
-            ``unreachable``, ``plain-specials``, ``relatives``, ``keep-meaning`` or ``nearest``.
-        encoder: the run's model, loaded by name or from a folder; None loads the one that the run names.
-        sentences: corpus to verify on; None takes that of the run, without the texts that it used.
+        tokens: ids or texts of tokens to repair, or a file that lists them; None repairs all sticky tokens
+            of the run.
+        out: folder for the repaired model, a SentenceTransformer that loads without this package.
+        strategy: how to repair the tokens, a `Strategy`. ``auto`` turns special tokens into plain text. It
+            gives other tokens a new row, or makes them unreachable if every new row still has a clear
+            effect. The others are ``unreachable``, ``plain-specials``, ``relatives``, ``keep-meaning`` and
+            ``nearest``.
+        encoder: the run's model, loaded by name or from a folder; None loads the model that the run names.
+        sentences: corpus to verify on; None takes the run's corpus, without the texts that the run used.
         task: task to score before and after: a task file, a BEIR folder or the name of an MTEB task; None
-            takes the packaged one.
-        verify: measure the repaired model. The folder says so if it was not verified.
-        seed: seed of new rows, and of the texts and placements of the verification.
+            takes the packaged task.
+        verify: whether to verify the repaired model. If not, its documents say that it is not verified.
+        seed: seed for new rows, and for the texts and placements of the verification.
         progress: called after every step.
+
+    Returns:
+        The repaired model with its measurements.
 
     Raises:
         InputError: tokens, sentences or the task cannot be used.
         ModelError: the model cannot be found or used.
-        RepairError: the model or a token cannot be repaired in this way.
+        RepairError: the model or a token cannot be repaired with this strategy.
         RunError: the run is of another model, or ``out`` holds something else or cannot be written.
     """
     settings = RepairSettings(cast("Strategy", strategy), verify, seed=seed)
@@ -166,7 +174,7 @@ def repair(
     if finished is not None:
         _require_same_repair(finished, identity_parts, folder)
         model_folder.clear_workshop(folder)
-        if finished not in result.repairs_in(opened.path)[0]:  # killed between the last two steps
+        if finished not in result.repairs_in(opened.path)[0]:  # the process was killed before this step
             result.keep_copy(opened.path, finished)
         return Repair(folder)
     with model_folder.workshop(folder) as build_folder:
@@ -189,7 +197,11 @@ def repair(
 
 
 def _ids_to_repair(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) -> list[int]:
-    """Return the ids of the named tokens, or those of the run's sticky tokens."""
+    """Return the ids of the named tokens, or of the run's sticky tokens if ``tokens`` is None.
+
+    Raises:
+        InputError: there is no token to repair, or the model has no such token.
+    """
     if tokens is None:
         ids: list[int] = run.sticky["token_id"].to_list()
     else:
@@ -205,12 +217,12 @@ def _verification_corpus(run: Run, sentences: SentenceSource | None, notes: list
     """Choose the texts to verify on.
 
     Args:
-        run: the run.
-        sentences: what the user passed.
-        notes: gets a note if the texts of the run cannot be read again.
+        run: the run that flagged the tokens.
+        sentences: the user's corpus; None if the user passed none.
+        notes: a note is appended if the run's corpus cannot be read again.
 
     Returns:
-        The user's texts, or else those of the run, or else the bundled corpus.
+        The user's corpus; without one, the run's corpus; if that cannot be read, the bundled corpus.
     """
     corpus = load_sentences(sentences)
     run_corpus = run.record.corpus
@@ -228,7 +240,7 @@ def _verification_corpus(run: Run, sentences: SentenceSource | None, notes: list
 def _require_same_repair(
     finished: result.RepairRecord, identity_parts: Mapping[str, Any], folder: Path
 ) -> None:
-    """Refuse a folder with a repair of another identity."""
+    """Raise a RunError if the finished repair in the folder is not the one that was asked for."""
     if finished.identity == digest(identity_parts):
         return
     different = ", ".join(resume.differences(identity_parts, finished.identity_parts)) or "its identity"
@@ -242,15 +254,15 @@ class RepairJob:
     Attributes:
         run: the run that flagged the tokens.
         encoder: the model before the repair.
-        source: the folder of that model.
-        build_folder: where the repaired model is built.
-        vocabulary: of the model.
-        settings: of the repair.
+        source: folder of the model before the repair.
+        build_folder: folder in which the repaired model is built.
+        vocabulary: vocabulary of the model before the repair.
+        settings: settings of the repair.
         corpus: texts to verify on.
-        task: task to verify on.
-        ids: the tokens to repair.
-        notes: for the record.
-        progress: told of every step.
+        task: task to score before and after the repair.
+        ids: ids of the tokens to repair.
+        notes: remarks that go into the record.
+        progress: called after every step.
     """
 
     run: Run
@@ -266,7 +278,15 @@ class RepairJob:
     progress: ProgressCallback
 
     def build(self, identity_parts: dict[str, object], out: Path) -> result.RepairRecord:
-        """Build, verify and describe the repaired model, and move it to its folder as the last step."""
+        """Build and verify the repaired model, write its documents, and finally move it to ``out``.
+
+        Args:
+            identity_parts: what identifies the repair.
+            out: final folder of the model.
+
+        Returns:
+            The record of the repair, as stored in repair.json.
+        """
         began = time.perf_counter()
         started = resume.now()
         plans = self._plans()
@@ -298,7 +318,7 @@ class RepairJob:
         return record
 
     def _plans(self) -> dict[int, RepairPlan]:
-        """Decide which repairs to try for each token."""
+        """Return, by token id, the repairs to try in their order."""
         strategy = self.settings.strategy
         special_ids = self._special_ids()
         template_ids = {*self.encoder.template.before, *self.encoder.template.after}
@@ -324,8 +344,8 @@ class RepairJob:
         return plans
 
     def _special_ids(self) -> set[int]:
-        """Return the entries that the tokenizer matches in text before its vocabulary."""
-        # Of the package transformers, or of the package tokenizers.
+        """Return the ids of special and added tokens, which the tokenizer matches before other entries."""
+        # A tokenizer either of the package transformers or of the package tokenizers.
         tokenizer: Any = self.encoder.user_tokenizer
         added = getattr(tokenizer, "added_tokens_decoder", None)
         if added is None:
@@ -333,7 +353,10 @@ class RepairJob:
         return {*added, *getattr(tokenizer, "all_special_ids", ())}
 
     def _choices(self, plans: Mapping[int, RepairPlan]) -> dict[int, Choice]:
-        """Choose a repair for each token. If several are possible, measure them."""
+        """Return the repair chosen for each token, by token id.
+
+        If a token has several possible repairs, each is built and measured, unless verification is off.
+        """
         choices = {}
         strategies_with_rows = {}
         for token_id, plan in plans.items():
@@ -346,23 +369,23 @@ class RepairJob:
             return choices
         if self.settings.strategy in ROWS:
             return choices | self._chosen_rows(list(strategies_with_rows))
-        trial = self._try if self.settings.verify else None
+        trial = self._measured_candidates if self.settings.verify else None
         return choices | choose_candidates(strategies_with_rows, self._rows, trial)
 
     def _chosen_rows(self, ids: list[int]) -> dict[int, Choice]:
-        """Make new rows with the strategy that the user asked for.
+        """Return new rows made with the strategy that the user asked for, as choices by token id.
 
         Raises:
-            RepairError: it makes no row for a token.
+            RepairError: the strategy makes no row for a token.
         """
         strategy = self.settings.strategy
         rows = self._rows(strategy, ids)
         for token_id in set(ids) - rows.keys():
-            self._rows(strategy, [token_id])  # raises an error with the reason
+            self._rows(strategy, [token_id])  # for one token alone, this raises the error with the reason
         return {token_id: Choice(Candidate(strategy, row)) for token_id, row in rows.items()}
 
     def _rows(self, strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
-        """Make new rows with a strategy."""
+        """Return new rows by token id, each of shape (D,); some tokens may have none."""
         if strategy is Strategy.NEAREST:
             matrix = self._matrix()
             return {token_id: matrix[nearest].copy() for token_id, nearest in self._nearest(ids).items()}
@@ -371,8 +394,8 @@ class RepairJob:
         texts = used_texts(self.run)
         return new_rows(strategy, ids, model, texts, self.settings.seed, self.progress, avoided)
 
-    def _try(self, candidates: Mapping[int, Candidate]) -> Mapping[int, RecheckedToken]:
-        """Build the model with these candidates, and measure the effect of copies of the tokens."""
+    def _measured_candidates(self, candidates: Mapping[int, Candidate]) -> Mapping[int, RecheckedToken]:
+        """Build the model with these candidate repairs; return the effect of each token by id."""
         self._write(_edit(candidates))
         as_ids: list[Token] = []
         to_write: list[Token] = []
@@ -390,7 +413,7 @@ class RepairJob:
     def _token_records(
         self, plans: Mapping[int, RepairPlan], choices: Mapping[int, Choice]
     ) -> list[RepairedTokenRecord]:
-        """Describe the repair of each token, and why it was chosen."""
+        """Return one record per token: its repair, the reason for it, and the repairs that were tried."""
         tokenizer = load_tokenizer(self.build_folder)
         replaced_ids = [
             token_id for token_id, choice in choices.items() if choice.taken.strategy is Strategy.NEAREST
@@ -405,7 +428,7 @@ class RepairJob:
                 (pieces,) = tokenizer.encode_many([text.strip()])
             reason = plans[token_id].reason_for(strategy)
             if token_id in nearest:
-                reason += f" (that of {wording.quoted(self._name(nearest[token_id]))})"
+                reason += f" ({wording.quoted(self._name(nearest[token_id]))})"
             tried = []
             rejected = []
             for tried_strategy, effect in choice.tried.items():
@@ -431,7 +454,7 @@ class RepairJob:
         return records
 
     def _verified(self, tokens: list[RepairedTokenRecord]) -> Verified:
-        """Verify the model that was built."""
+        """Verify the model in the build folder, and return the record and the measured tokens."""
         repaired, vocabulary = self._load()
         verification = Verification(
             original=self.encoder,
@@ -452,16 +475,23 @@ class RepairJob:
         model_folder.write_model(self.source, self.build_folder, edit)
 
     def _load(self) -> tuple[SentenceTransformerEncoder, Vocabulary]:
-        """Load the model that was written last."""
+        """Load the model in the build folder, and return it with its vocabulary."""
         encoder = model_folder.repairable(loaded_like(self.encoder, self.build_folder)).encoder
         return encoder, categorize(encoder.tokenizer)
 
     def _nearest(self, ids: Sequence[int]) -> dict[int, int]:
-        """Return for each id the nearest entry that lifts and erases no more than the median token."""
+        """Return the entry whose row is to be copied, by the id of the token to repair.
+
+        It is the entry with the most similar row among those that lift and erase no more than the median
+        token. Similarity is the cosine after the mean row is subtracted.
+
+        Raises:
+            RepairError: no such entry is known.
+        """
         matrix = self._matrix()
         typical_ids = [token_id for token_id in self._typical_tokens if token_id < len(matrix)]
         if not typical_ids:
-            raise RepairError("no ordinary token was measured whose row could be copied: use unreachable")
+            raise RepairError("there is no ordinary token whose row can be copied: use unreachable")
         centred = unit_vectors(matrix - matrix.mean(axis=0))
         nearest = {}
         for token_id in ids:
@@ -471,7 +501,10 @@ class RepairJob:
 
     @cached_property
     def _typical_tokens(self) -> list[int]:
-        """Tokens whose lift and erased share are at most the median: of the run, if it has enough tokens."""
+        """Ids of tokens whose lift and erased share are at most the median.
+
+        They come from the run if it has enough benign tokens, otherwise from the recheck.
+        """
         columns = ["lift_sd", "erased"]
         tokens = self.run.tokens
         if set(columns) <= set(tokens.columns):
@@ -489,12 +522,12 @@ class RepairJob:
     def _matrix(self) -> NDArray[np.float32]:
         matrix = _embedding_matrix(self.encoder)
         if matrix is None:
-            raise RepairError("the model has no matrix of rows to take one from: use unreachable")
+            raise RepairError("the model has no embedding matrix to copy a row from: use unreachable")
         return matrix
 
     @cached_property
     def _neighbours(self) -> list[Neighbour]:
-        """The tokens whose rows are nearest to those of the repaired tokens."""
+        """The tokens whose rows are nearest to those of the repaired tokens; empty without verification."""
         matrix = _embedding_matrix(self.encoder)
         if matrix is None or not self.settings.verify:
             return []
@@ -504,7 +537,7 @@ class RepairJob:
 
     @cached_property
     def _recheck(self) -> Recheck:
-        """The model before the repair, in texts that the run has not used."""
+        """Measures the model before the repair in texts that the run has not used."""
         neighbour_ids = [neighbour.token.id for neighbour in self._neighbours]
         return make_recheck(
             self.run,
@@ -534,7 +567,7 @@ def _embedding_matrix(encoder: SentenceTransformerEncoder) -> NDArray[np.float32
 
 
 def _edit(candidates: Mapping[int, Candidate]) -> ModelEdit:
-    """Collect the changes of candidates."""
+    """Combine the repairs of several tokens, by token id, into one edit of the model."""
     rows = {
         token_id: candidate.row for token_id, candidate in candidates.items() if candidate.row is not None
     }
@@ -547,7 +580,7 @@ def _edit(candidates: Mapping[int, Candidate]) -> ModelEdit:
 
 
 def _described(strategy: Strategy, effect: RecheckedToken) -> str:
-    """Name a strategy that was tried, and the effect of copies after it."""
+    """Return a strategy with the effect that copies still had, such as ``relatives (lifts by 0.4 SD)``."""
     lift = f"lifts by {wording.in_sd(effect.lift_sd)}"
     if effect.erased is None:
         return f"{strategy} ({lift})"

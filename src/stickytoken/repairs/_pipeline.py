@@ -1,4 +1,4 @@
-"""Edits of the pipeline in a tokenizer.json, as pure functions of its JSON document."""
+"""Edits of a tokenizer.json, as functions that return a new JSON document."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _SPACE_REMOVING = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "ByteLev
 # Normalizers that add no space.
 _SPACE_NEUTRAL = {"Prepend", "Lowercase", "Strip", "StripAccents"}
 
-# How entries that begin a word are marked: by byte-level tokenizers, and by SentencePiece.
+# Marks at the front of entries that begin a word, in byte-level tokenizers and in SentencePiece.
 _WORD_MARKS = ("Ġ", "▁")
-# Most entries that may be found by whole-word lookup instead of by merges. Each of them must be split off the
-# words that begin with it, so with more of them the tokenization of too many longer words would change.
+# Largest number of entries that may be looked up as whole words instead of being merged. Each is split off
+# the words that begin with it, so a larger number would change the tokenization of too many longer words.
 _MOST_LOOKED_UP = 40
-# Entries that a reason names.
+# Number of entries that a reason names.
 _NAMED_ENTRIES = 3
 
 _NO_SAFE_NAME = "spaces reach the vocabulary, so a text could contain any new name of the entry"
 
 
 class EditedPipeline(NamedTuple):
-    """The document of a tokenizer.json after an edit."""
+    """A tokenizer.json after an edit."""
 
     document: dict[str, Any]
-    new_names: dict[int, str]  # of the entries that were renamed, by token id
+    new_names: dict[int, str]  # new strings of the renamed entries, by token id
 
 
 def entries_of(document: Mapping[str, Any]) -> dict[int, str]:
-    """Return the entries of the vocabulary, added tokens included, by token id."""
+    """Return the strings of the vocabulary and of the added tokens, by token id."""
     vocabulary = document["model"]["vocab"]
     if isinstance(vocabulary, dict):
         entries = {token_id: entry for entry, token_id in vocabulary.items()}
@@ -54,12 +54,17 @@ def entries_of(document: Mapping[str, Any]) -> dict[int, str]:
 
 
 def named_entry(entry: str, token_id: int) -> str:
-    """Name an entry for a message."""
+    """Return id and string of an entry for a message, such as ``token 7 ('river')``."""
     return f"token {token_id} ({visible(entry)!r})"
 
 
 def _steps(step: dict[str, Any] | None, members_key: str) -> list[dict[str, Any]]:
-    """Flatten a normalizer or pre-tokenizer that may be a sequence of others."""
+    """Return the single steps of a normalizer or pre-tokenizer, with nested sequences flattened.
+
+    Args:
+        step: the normalizer or pre-tokenizer; None without one.
+        members_key: key under which a sequence stores its steps.
+    """
     if step is None:
         return []
     if step["type"] != "Sequence":
@@ -68,7 +73,10 @@ def _steps(step: dict[str, Any] | None, members_key: str) -> list[dict[str, Any]
 
 
 def _excludes_spaces(document: Mapping[str, Any]) -> bool:
-    """Check that no space reaches the vocabulary, so that no text matches an entry that contains one."""
+    """Return whether all spaces are removed or replaced before the vocabulary is looked up.
+
+    If so, no text can match an entry that contains a space.
+    """
     pre_tokenizers = {step["type"] for step in _steps(document.get("pre_tokenizer"), "pretokenizers")}
     if not _SPACE_REMOVING.isdisjoint(pre_tokenizers):
         return True
@@ -84,7 +92,7 @@ def _excludes_spaces(document: Mapping[str, Any]) -> bool:
 
 
 def _tokenizer_of_steps(steps: Mapping[str, Any]) -> Tokenizer:
-    """Make a tokenizer that has these steps and an empty vocabulary."""
+    """Return a tokenizer with these normalizer and pre-tokenizer steps and an empty vocabulary."""
     from tokenizers import Tokenizer
 
     model = {"type": "WordLevel", "vocab": {"": 0}, "unk_token": ""}
@@ -92,18 +100,18 @@ def _tokenizer_of_steps(steps: Mapping[str, Any]) -> Tokenizer:
 
 
 class _RemainingMerges(NamedTuple):
-    """The merges of a byte pair encoding without some entries."""
+    """The merges of a byte pair encoding after some entries were removed."""
 
-    ranks: dict[Pair, int]  # the lowest rank is merged first
-    unmerged: tuple[str, ...]  # other entries that were made by merges, and are no longer
+    ranks: dict[Pair, int]  # rank of each merge; the lowest is applied first
+    unmerged: tuple[str, ...]  # entries that were not removed, but that the merges no longer produce
 
 
 class EditableVocabulary:
-    """The vocabulary of a tokenizer.json, whose entries can be put out of the reach of text.
+    """The vocabulary of a tokenizer.json, in which entries can be made unreachable from text.
 
     Args:
         document: the content of tokenizer.json.
-        can_change_steps: whether whoever loads the tokenizer uses the steps of the file.
+        can_change_steps: returns whether transformers uses the normalizer and pre-tokenizer of the file.
     """
 
     def __init__(self, document: dict[str, Any], can_change_steps: Callable[[], bool]) -> None:
@@ -113,26 +121,26 @@ class EditableVocabulary:
         self._can_change_steps = can_change_steps
         self._model: dict[str, Any] = document["model"]
         self._kind: str | None = self._model.get("type")
-        if self._kind is None:  # old files do not name it; the library recognises it
+        if self._kind is None:  # old files do not state the kind, but the library recognises it
             self._kind = json.loads(Tokenizer.from_str(json.dumps(document)).to_str())["model"]["type"]
         self._entries = entries_of({"model": self._model})
         self._has_safe_names = _excludes_spaces(document)
         self._ranks = {pair: rank for rank, pair in enumerate(merge_pairs(self._model) or ())}
-        # The merges that an entry takes part in, as one of the pair or as its result.
+        # By entry, the merges in which it is a part or the result.
         self._merges_with: dict[str, list[Pair]] = {}
         for pair in self._ranks:
             for entry in {*pair, "".join(pair)}:
                 self._merges_with.setdefault(entry, []).append(pair)
-        # Caches: entries that contain a string, and merges without a set of entries.
+        # Caches: the entries that contain a string, and the merges that remain after entries are removed.
         self._containing: dict[str, list[str]] = {}
         self._remaining: dict[frozenset[str], _RemainingMerges] = {}
 
     def reason_against(self, token_id: int, accepted: Sequence[int]) -> str | None:
-        """Say why an entry cannot be made unreachable.
+        """Return why an entry cannot be made unreachable.
 
         Args:
-            token_id: the entry.
-            accepted: entries that become unreachable together with it.
+            token_id: id of the entry.
+            accepted: ids of entries that become unreachable at the same time.
 
         Returns:
             The reason, or None if the entry can be made unreachable.
@@ -148,13 +156,13 @@ class EditableVocabulary:
         return self._reason_of_pieces(entry, is_byte, removed)
 
     def _reason_of_pieces(self, entry: str, is_byte: bool, removed: frozenset[str]) -> str | None:
-        """Say why an entry of a WordPiece or Unigram vocabulary cannot be removed; None if it can."""
+        """Return why an entry of a WordPiece or Unigram vocabulary cannot be removed; None if it can."""
         if self._kind not in ("WordPiece", "Unigram"):
             return f"a vocabulary of the kind {self._kind} has no smaller entries to fall back on"
         if not self._has_safe_names:
             return _NO_SAFE_NAME
         if is_byte:
-            return "it is a byte, and has no pieces"
+            return "it stands for a single byte, and has no pieces"
         remaining = set(self._entries.values()) - removed
         if self._kind == "WordPiece":
             prefix = self._model.get("continuing_subword_prefix", "##")
@@ -164,7 +172,7 @@ class EditableVocabulary:
         return None if can_be_cut else "without it, its text would be unknown"
 
     def _reason_of_merges(self, entry: str, is_byte: bool, removed: frozenset[str]) -> str | None:
-        """Say why an entry of a byte pair encoding cannot be removed; None if it can."""
+        """Return why an entry of a byte pair encoding cannot be removed; None if it can."""
         if self._model.get("end_of_word_suffix") or self._model.get("continuing_subword_prefix"):
             return "its byte pair encoding marks word ends in the entries"
         if len(entry) == 1 or is_byte:
@@ -182,12 +190,12 @@ class EditableVocabulary:
         return f"{len(unmerged)} other entries are built from it, such as {named}"
 
     def _begins_words(self, entry: str, removed: frozenset[str]) -> bool:
-        """Say whether an entry occurs at the beginning of words only."""
+        """Return whether an entry occurs only at the beginning of words."""
         if entry.startswith(_WORD_MARKS):
             return True
         if not entry.startswith(tuple(removed)):
             return False
-        # At the beginning of a text, a word has no mark.
+        # The first word of a text has no mark, so an entry without one may begin a word too.
         marked_forms = {mark + entry for mark in _WORD_MARKS}
         containing = [other for other in self._model["vocab"] if entry in other]
         words = [other.lstrip("".join(_WORD_MARKS)) for other in containing]
@@ -195,7 +203,7 @@ class EditableVocabulary:
         return occurs_marked and all(word.startswith(entry) for word in words)
 
     def without(self, ids: Sequence[int]) -> EditedPipeline:
-        """Return the pipeline after which no text reaches some entries; their ids stay."""
+        """Return the tokenizer.json in which no text becomes these entries. Token ids do not change."""
         new_names = _unreachable_names(ids)
         if self._kind != "BPE":
             return EditedPipeline(
@@ -212,8 +220,8 @@ class EditableVocabulary:
         new_names |= _unreachable_names(self._never_merged)
         model = renamed_model(model | {"ignore_merges": True}, new_names)
         document = self._document | {"model": model}
-        # An entry is looked up as a whole word. So a step before splits it off longer words, the longest
-        # entry first.
+        # Only a whole word is looked up. So a pre-tokenizer splits these entries off longer words, and
+        # prefers the longest entry.
         split_off = tuple(entry for entry in remaining.unmerged if entry.startswith(tuple(removed)))
         beginnings = []
         if split_off:
@@ -228,7 +236,10 @@ class EditableVocabulary:
         return EditedPipeline(document, new_names)
 
     def _merges_without(self, removed: frozenset[str]) -> _RemainingMerges:
-        """Remove the merges that need or make some entries, and merge what can be merged otherwise."""
+        """Return the merges without those that use or produce the removed entries.
+
+        Where two other pieces can still form an entry, a merge of these pieces replaces the removed one.
+        """
         if removed in self._remaining:
             return self._remaining[removed]
         ranks = dict(self._ranks)
@@ -259,7 +270,7 @@ class EditableVocabulary:
 
     @cached_property
     def _can_look_up_words(self) -> bool:
-        """Whether looking up whole words can replace their merges, for whoever loads the tokenizer."""
+        """Whether entries can be looked up as whole words instead of being merged."""
         if not self._has_safe_names or self._document.get("pre_tokenizer") is None:
             return False
         steps = {key: self._document.get(key) for key in ("normalizer", "pre_tokenizer")}
@@ -270,7 +281,7 @@ class EditableVocabulary:
 
     @cached_property
     def _never_merged(self) -> dict[int, str]:
-        """The entries that no merges make, which a lookup of whole words would begin to match."""
+        """Entries by id that no merges produce. Looking up whole words would make text match them."""
         from tokenizers.models import BPE
 
         if self._model.get("ignore_merges"):
@@ -287,8 +298,8 @@ class EditableVocabulary:
 
 
 def _is_concatenation(text: str, entries: Collection[str]) -> bool:
-    """Say whether a text can be cut into entries."""
-    reachable = [True]  # whether pieces end at each character
+    """Return whether a text can be cut into entries without a rest."""
+    reachable = [True]  # by length of the beginning: whether it can be cut into entries
     for end in range(1, len(text) + 1):
         reachable.append(any(reachable[start] and text[start:end] in entries for start in range(end)))
     return reachable[-1]
@@ -303,7 +314,12 @@ def merge_pairs(model: Mapping[str, Any]) -> list[Pair] | None:
 
 
 def renamed_model(model: dict[str, Any], new_names: Mapping[int, str]) -> dict[str, Any]:
-    """Return the model of a pipeline with new names for some entries, by token id."""
+    """Return the ``model`` part of a tokenizer.json with some entries renamed.
+
+    Args:
+        model: the part with the vocabulary.
+        new_names: new strings of the entries, by token id.
+    """
     vocabulary = model["vocab"]
     renamed: Any
     if isinstance(vocabulary, dict):
@@ -316,20 +332,23 @@ def renamed_model(model: dict[str, Any], new_names: Mapping[int, str]) -> dict[s
 
 
 def _unreachable_names(ids: Iterable[int]) -> dict[int, str]:
-    """Name entries by strings with a space, which no text produces if spaces do not reach the vocabulary."""
+    """Return new strings by token id, each with a space.
+
+    No text matches them if all spaces are removed or replaced before the vocabulary is looked up.
+    """
     return {token_id: f"[unreachable {token_id}]" for token_id in ids}
 
 
 def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: int | None) -> EditedPipeline:
-    """Return the pipeline that reads the text of some special tokens as plain text.
+    """Return the tokenizer.json in which the text of some special tokens is plain text.
 
     Args:
         document: the content of tokenizer.json.
-        ids: the special or added tokens.
-        pad_id: the padding token; None without one.
+        ids: ids of the special or added tokens.
+        pad_id: id of the padding token; None without one.
 
     Raises:
-        RepairError: a token would get another id, or text would still reach it.
+        RepairError: a token would get a different id, or text would still become it.
     """
     added_by_id = {added["id"]: added for added in document.get("added_tokens", ())}
     model = document["model"]
@@ -338,7 +357,7 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
         token_id: str(added_by_id[token_id]["content"]) for token_id in sorted(added_by_id.keys() - entries)
     }
     if not not_in_model.keys().isdisjoint(ids):
-        # Without the added token, nothing would have its id. So all of them become entries of the model.
+        # A token that is only an added token would lose its id. So all such tokens become vocabulary entries.
         model = _with_entries(model, not_in_model, ids)
         entries |= not_in_model
     edited = document | {"model": model}
@@ -350,14 +369,15 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
         token_id = next(iter(new_names))
         raise RepairError(
             f"{named_entry(entries[token_id], token_id)} cannot become plain text: its vocabulary would "
-            "still match it, and spaces reach the vocabulary, so that no other name is safe"
+            "still match its text, and spaces reach the vocabulary, so no new name is safe"
         )
     for token_id, name in new_names.items():
         if model.get("unk_token") == entries[token_id]:
             model = model | {"unk_token": name}
     remaining = [added for token_id, added in added_by_id.items() if token_id not in ids]
     if pad_id in ids:
-        # With split_special_tokens, no token that is marked as special is matched in text.
+        # The configuration sets split_special_tokens, which stops matching tokens marked as special. The
+        # remaining added tokens must still match, so their mark is removed.
         remaining = [added | {"special": False} for added in remaining]
     changed = document | {"model": renamed_model(model, new_names), "added_tokens": remaining}
     padding = changed.get("padding")
@@ -369,15 +389,15 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
 def _with_entries(
     model: dict[str, Any], new_entries: Mapping[int, str], ids: Sequence[int]
 ) -> dict[str, Any]:
-    """Add entries to the vocabulary of a model under their ids.
+    """Return the ``model`` part of a tokenizer.json with more entries in its vocabulary.
 
     Args:
-        model: the model of a pipeline.
-        new_entries: by token id, in ascending order.
-        ids: the tokens that are edited, for the message.
+        model: the part with the vocabulary.
+        new_entries: strings of the new entries by token id, in ascending order of ids.
+        ids: ids of the tokens that are edited, for the message.
 
     Raises:
-        RepairError: the ids do not follow on the vocabulary.
+        RepairError: the new ids do not directly follow those of the vocabulary.
     """
     vocabulary = model["vocab"]
     if isinstance(vocabulary, dict):
@@ -387,14 +407,14 @@ def _with_entries(
         token_id = next(edited_id for edited_id in ids if edited_id in new_entries)
         raise RepairError(
             f"{named_entry(new_entries[token_id], token_id)} cannot become plain text: the ids of the added "
-            "tokens have gaps, so that other tokens would change theirs"
+            "tokens have gaps, so the ids of other tokens would change"
         )
     lowest_score = min(score for _entry, score in vocabulary)
     return model | {"vocab": [*vocabulary, *([entry, lowest_score] for entry in new_entries.values())]}
 
 
 def _is_in_reach(document: Mapping[str, Any], entry: str) -> bool:
-    """Say whether text may reach an entry of the vocabulary that is not an added token."""
+    """Return whether text may still become an entry of the vocabulary that is not an added token."""
     model = document["model"]
     if "merges" in model:
         return bool(model.get("ignore_merges"))
@@ -406,12 +426,12 @@ def _is_in_reach(document: Mapping[str, Any], entry: str) -> bool:
 
 
 def word_pieces(entry: str, entries: Collection[str], prefix: str) -> list[str] | None:
-    """Cut the text of an entry as WordPiece does, longest piece first.
+    """Cut the text of an entry as WordPiece does: from the left, always the longest piece.
 
     Args:
         entry: the entry, with the prefix if it continues a word.
-        entries: the vocabulary to cut into.
-        prefix: of entries that continue a word, such as ``##``.
+        entries: the entries that may be pieces.
+        prefix: prefix of entries that continue a word, such as ``##``.
 
     Returns:
         The pieces; None if a part of the text is not in the vocabulary.
@@ -432,7 +452,7 @@ def word_pieces(entry: str, entries: Collection[str], prefix: str) -> list[str] 
 
 
 def _merged(text: str, ranks: Mapping[Pair, int]) -> list[str]:
-    """Merge the characters of a word: the pair of the lowest rank first, the leftmost of equal ones."""
+    """Return the pieces of a word after all merges: the lowest rank first, and from the left."""
     pieces = list(text)
     while len(pieces) > 1:
         pair_ranks = [ranks.get(pair, math.inf) for pair in pairwise(pieces)]

@@ -14,13 +14,13 @@ from stickytoken.repairs.result import ROWS, TOKENIZER, Strategy
 from stickytoken.repairs.rows import Row
 from stickytoken.repairs.tokenizer_edit import WITHOUT_EDITING
 
-# A candidate counts as ordinary if its lift and its erased share are at most this share of the thresholds
-# that apply to it: by default 0.25 SD and 20%. In other texts, the effect may be larger.
+# A candidate counts as ordinary if its lift and its erased share are at most this fraction of their
+# thresholds: by default 0.25 SD and 20%. The margin allows for larger effects in other texts.
 ORDINARY_REACH = 0.5
 
 # The order in which the strategies of a token are tried.
 _ORDER = (Strategy.RELATIVES, Strategy.UNREACHABLE, Strategy.KEEP_MEANING, Strategy.NEAREST)
-# The strategies that neither change the tokenizer nor need the pieces of a token.
+# The order for a tokenizer that cannot be edited and whose pieces of a token are unknown.
 _WITHOUT_EDITING_ORDER = (Strategy.KEEP_MEANING, Strategy.NEAREST)
 
 _IN_EVERY_TEXT = "the model itself puts it into every text, so a new row would change every vector"
@@ -28,7 +28,7 @@ _REASONS = {
     Strategy.RELATIVES: "a new row from entries with similar spelling",
     Strategy.NEAREST: "the row of the nearest ordinary entry",
     Strategy.UNREACHABLE: "text falls into its pieces, and nothing else changes",
-    Strategy.PLAIN_SPECIALS: "a special token: as text it becomes plain text, and the model's own stays",
+    Strategy.PLAIN_SPECIALS: "a special token: plain text when a user writes it; the model still adds it",
 }
 _SECOND_CHOICES = {
     Strategy.UNREACHABLE: "text falls into its pieces, because no row from similar spelling is ordinary",
@@ -42,8 +42,8 @@ class TokenFacts:
     """Properties of a token that decide which repairs are possible."""
 
     name: str  # for messages, such as: token 'river' (id 7)
-    special: bool = False  # the tokenizer matches it in text before its vocabulary
-    templated: bool = False  # the model puts it around every text
+    special: bool = False  # whether it is a special or added token, matched before other entries
+    templated: bool = False  # whether the model adds it before or after every text
     unsplittable: str | None = None  # why its text cannot be split into pieces; None if it can
 
 
@@ -51,21 +51,21 @@ class TokenFacts:
 class RepairPlan:
     """The repairs to try for a token."""
 
-    strategies: tuple[Strategy, ...]  # the preferred one first
-    reason: str  # why the first one is preferred
+    strategies: tuple[Strategy, ...]  # in the order in which they are tried
+    reason: str  # why the first strategy is preferred
 
     def reason_for(self, chosen: Strategy) -> str:
-        """Say why a strategy was chosen."""
+        """Return why this strategy was chosen among those of the plan."""
         is_second_choice = chosen is not self.strategies[0] and Strategy.UNREACHABLE in self.strategies
         return _SECOND_CHOICES[chosen] if is_second_choice else self.reason
 
 
 def plan_token(requested: Strategy, token: TokenFacts, rows_writable: bool) -> RepairPlan:
-    """Decide which repairs to try for a token.
+    """Return the repairs to try for a token.
 
     Args:
         requested: the strategy that the user asked for.
-        token: the token.
+        token: what is known about the token.
         rows_writable: whether new rows can be written into the weights of the model.
 
     Raises:
@@ -87,11 +87,11 @@ def plan_token(requested: Strategy, token: TokenFacts, rows_writable: bool) -> R
 
 
 def plan_without_editing(requested: Strategy, token: TokenFacts, tokenizer_kind: str) -> RepairPlan:
-    """Decide as `plan_token` does, for a tokenizer that is written in Python and cannot be edited.
+    """Return the repairs to try for a token of a tokenizer that is written in Python and cannot be edited.
 
     Args:
         requested: the strategy that the user asked for.
-        token: the token.
+        token: what is known about the token.
         tokenizer_kind: name of the tokenizer's class.
 
     Raises:
@@ -106,7 +106,7 @@ def plan_without_editing(requested: Strategy, token: TokenFacts, tokenizer_kind:
     elif requested in TOKENIZER:
         why = f"{reason} and cannot be edited"
     elif requested is Strategy.RELATIVES:
-        why = f"{reason}, so that its pieces are unknown"
+        why = f"{reason}, so its pieces are unknown"
     if why is not None:
         by = "" if requested is Strategy.AUTO else f" by {requested}"
         raise RepairError(f"{token.name} cannot be repaired{by}: {why}; {advice}")
@@ -116,7 +116,7 @@ def plan_without_editing(requested: Strategy, token: TokenFacts, tokenizer_kind:
 
 
 def _require_suitable(requested: Strategy, token: TokenFacts) -> None:
-    """Refuse a strategy that the properties of the token rule out."""
+    """Raise a RepairError if the requested strategy is impossible for this token."""
     by = f" by {requested}"
     advice = "use auto, or leave the token out"
     if requested in ROWS and token.templated:
@@ -148,17 +148,20 @@ class Candidate:
     """One possible repair of a token."""
 
     strategy: Strategy
-    row: Row | None  # shape (D,); None if the tokenizer changes instead
-    effect: RecheckedToken | None = None  # of copies after the repair; None if it was not tried
+    row: Row | None  # new row, shape (D,); None if the tokenizer changes instead
+    effect: RecheckedToken | None = None  # effect of copies after the repair; None if not measured
 
     @property
     def is_ordinary(self) -> bool:
-        """Whether copies have no larger effect than ordinary tokens; true if the repair was not tried."""
+        """Whether lift and erased share are at most `ORDINARY_REACH`; true if they were not measured."""
         return self.effect is None or self.effect.reach <= ORDINARY_REACH
 
     @property
     def badness(self) -> float:
-        """How close lift or erased share comes to its threshold. An undefined number is the worst."""
+        """The larger of lift and erased share, each as a fraction of its threshold.
+
+        Infinity stands for an undefined number, and minus infinity for a repair that was not measured.
+        """
         if self.effect is None:
             return -math.inf
         return math.inf if math.isnan(self.effect.reach) else self.effect.reach
@@ -169,24 +172,28 @@ class Choice:
     """The repair that was chosen for a token."""
 
     taken: Candidate
-    tried: Mapping[Strategy, RecheckedToken] = field(default_factory=dict)  # effects of all that were tried
+    tried: Mapping[Strategy, RecheckedToken] = field(default_factory=dict)  # effects by measured strategy
 
 
 ComputeRows: TypeAlias = Callable[[Strategy, list[int]], Mapping[int, Row]]
-"""Makes new rows for tokens with a strategy. It leaves out tokens without a row, or raises a RepairError."""
+"""Makes new rows by token id with a strategy. Tokens without a row are left out; if none has one, it may
+raise a RepairError."""
 Trial: TypeAlias = Callable[[Mapping[int, Candidate]], Mapping[int, RecheckedToken]]
-"""Builds the model with these candidates, all of one strategy, and measures the effect of copies."""
+"""Builds the model with these candidates, all of one strategy; returns the effect of copies by token id."""
 
 
 def choose_candidates(
     strategies: Mapping[int, Sequence[Strategy]], compute_rows: ComputeRows, trial: Trial | None
 ) -> dict[int, Choice]:
-    """Choose a repair for each token: the first one after which it is ordinary, or else the best one.
+    """Choose for each token the first repair that makes it ordinary, or else the one with the least effect.
 
     Args:
-        strategies: the repairs to try, by token id.
-        compute_rows: makes the rows of a strategy.
-        trial: measures candidates; None takes the first one that can be made.
+        strategies: the repairs to try in their order, by token id.
+        compute_rows: makes new rows with a strategy.
+        trial: measures candidates; None chooses the first candidate that can be made.
+
+    Returns:
+        The choices by token id.
 
     Raises:
         RepairError: no candidate can be made for a token.
@@ -208,7 +215,7 @@ def choose_candidates(
     choices = {}
     for token_id, candidates_of_token in candidates.items():
         if not candidates_of_token:
-            compute_rows(strategies[token_id][-1], [token_id])  # raises an error with the reason
+            compute_rows(strategies[token_id][-1], [token_id])  # for one token alone, this raises the error
         tried = {
             candidate.strategy: candidate.effect
             for candidate in candidates_of_token
@@ -224,7 +231,7 @@ def _has_ordinary(candidates: Sequence[Candidate]) -> bool:
 
 
 def _candidates(strategy: Strategy, ids: list[int], compute_rows: ComputeRows) -> dict[int, Candidate]:
-    """Make the candidates of one strategy by token id; a token without a row has none."""
+    """Return the candidates of one strategy by token id; a token without a row is left out."""
     if not ids:
         return {}
     if strategy is Strategy.UNREACHABLE:

@@ -1,4 +1,4 @@
-"""Train rows that keep the effect of one copy of an entry, and give many copies that of an ordinary entry."""
+"""Train new rows: one copy of an entry keeps its effect, and many copies act like an ordinary entry."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-# Number of copies whose effect is trained to be ordinary.
+# The "many copies" whose effect is trained to be ordinary.
 MANY = 8
-# Texts from which the mean direction of all texts is estimated.
+# Number of texts from which the mean direction of all texts is estimated.
 _TEXTS = 256
-# Ordinary entries whose median effect is the target of the rows.
+# Number of ordinary entries whose median effect the new rows are trained towards.
 _ORDINARY_ENTRIES = 24
-# Keys beside the seed, so that the draws are independent of each other.
+# Combined with the seed, so that the choices of entries and of texts are independent.
 _ENTRIES_KEY = 1
 _TEXTS_KEY = 2
 
 # Lengths of the training texts, in tokens. A row has the largest effect in short texts, and they cost least.
 _SHORTEST = 4
 _LONGEST = 9
-# Training texts of each length, and number of lengths. Texts of equal length form a batch.
+# Number of training texts of each length, and number of different lengths. A batch has texts of one length.
 _TEXTS_PER_LENGTH = 4
 _LENGTHS = 4
-# Texts among which the training texts are looked for.
+# Largest number of random texts from which the training texts are chosen.
 _DRAWN_TEXTS = 4000
 
-# Passes over the contexts.
+# Number of passes over the training texts.
 _EPOCHS = 5
 # Learning rate of Adam, as a share of the standard deviation of the embedding matrix.
 _STEP = 0.15
@@ -58,15 +58,15 @@ def kept_rows(
     seed: int,
     progress: ProgressCallback,
 ) -> NDArray[np.float32]:
-    """Train the rows of entries.
+    """Train new rows for entries, all of them at once.
 
     Args:
-        network: a copy of the model.
-        present: the rows to start from, shape (T, D).
-        entry_ids: the entries, T ids.
-        texts: texts to train in.
-        seed: of all random draws.
-        progress: told of every training step.
+        network: a frozen copy of the model.
+        present: the current rows, from which training starts, shape (T, D).
+        entry_ids: ids of the T entries.
+        texts: texts to train on.
+        seed: seed for all random choices.
+        progress: called after every training step.
 
     Returns:
         The trained rows, shape (T, D).
@@ -93,15 +93,15 @@ def kept_rows(
 def _common_direction(
     encoder: SentenceTransformerEncoder, texts: Sequence[str], contexts: Sequence[Context], seed: int
 ) -> Vector:
-    """Return the mean direction of texts, a unit vector of shape (d,)."""
-    # The contexts alone are too few to estimate it.
+    """Return the direction of the mean vector of texts, a unit vector of shape (d,)."""
+    # There are too few training texts to estimate the direction, so others are added.
     distinct = list(dict.fromkeys(texts))
     order = np.random.default_rng([seed, _TEXTS_KEY]).permutation(len(distinct))
     tokenized = encoder.content_ids([distinct[place] for place in order[: 2 * _TEXTS]])
     fitting = [tuple(ids) for ids in tokenized if ids and encoder.fits(ids)]
     shortest = sorted(fitting, key=len)[:_TEXTS]
-    of_contexts = [context.text.ids for context in contexts[::2]]
-    mean = unit_vectors(encoder.encode_ids([*shortest, *of_contexts])).mean(axis=0, dtype=np.float64)
+    training_texts = [context.text.ids for context in contexts[::2]]
+    mean = unit_vectors(encoder.encode_ids([*shortest, *training_texts])).mean(axis=0, dtype=np.float64)
     direction: Vector = mean / np.linalg.norm(mean)
     return direction
 
@@ -109,13 +109,14 @@ def _common_direction(
 class _Measured(NamedTuple):
     """The effect of copies of T entries in n texts."""
 
-    without_copies: NDArray[np.float32]  # vectors of the texts, shape (n, d)
-    one_copy: NDArray[np.float32]  # with one copy of each entry, shape (n, T, d)
-    many_copies: Pull  # fitted to the vectors with many copies
+    without_copies: NDArray[np.float32]  # unit vectors of the texts alone, shape (n, d)
+    one_copy: NDArray[np.float32]  # unit vectors of the texts with one copy of an entry, shape (n, T, d)
+    many_copies: Pull  # pull and contraction of each entry, fitted to the vectors with many copies
 
 
 def _measure(network: Network, contexts: Sequence[Context], ids: Sequence[int]) -> _Measured:
-    """Measure the effect of copies of entries in the texts of the contexts."""
+    """Encode the texts of the contexts alone and with copies of each entry, and return the effect."""
+    # Contexts come in pairs of one text: with one copy, and with many.
     encoder = network.encoder
     before = unit_vectors(encoder.encode_ids([context.text.ids for context in contexts[::2]]))
     filled = [context.filled((token_id,)) for context in contexts for token_id in ids]
@@ -124,15 +125,15 @@ def _measure(network: Network, contexts: Sequence[Context], ids: Sequence[int]) 
 
 
 def _target_pull(present: Pull, ordinary: Pull, common: Vector) -> Pull:
-    """Return the pull that many copies should have.
+    """Return the pull that many copies of each entry should have after training.
 
-    The contraction is that of ordinary entries, and so is the pull along the mean direction of texts. In all
-    other directions the pull stays.
+    The contraction becomes the median of ordinary entries. So does the pull along the mean direction of
+    texts. In all other directions the pull does not change.
 
     Args:
-        present: pull of the entries now.
-        ordinary: pull of ordinary entries, of which the median counts.
-        common: the mean direction of texts, shape (d,).
+        present: current pull of the entries.
+        ordinary: pull of ordinary entries.
+        common: the mean direction of texts, a unit vector of shape (d,).
     """
     contraction = np.full(len(present.contraction), np.median(ordinary.contraction))
     ordinary_share = float(np.median(ordinary.pull @ common))
@@ -151,27 +152,27 @@ def _train(
     """Minimize the squared distances between vectors and targets with Adam.
 
     Args:
-        network: a copy of the model.
-        start: the first rows, shape (T, D).
-        contexts: the texts with places for copies.
-        targets: the vectors to reach, shape (number of contexts, T, d).
-        seed: of the order of the batches.
-        progress: told of every step.
+        network: a frozen copy of the model.
+        start: the rows to start from, shape (T, D).
+        contexts: the training texts, with the place and number of copies in each.
+        targets: unit vectors that the texts with copies should have, shape (number of contexts, T, d).
+        seed: seed for the order of the batches.
+        progress: called after every step.
 
     Returns:
         The trained rows, shape (T, D).
     """
     generator = np.random.default_rng([seed])
     batches: dict[tuple[int, int], list[int]] = {}
-    for number, context in enumerate(contexts):  # a batch has one length and one number of copies
+    for number, context in enumerate(contexts):  # all texts of a batch have one length and number of copies
         length = len(context.filled((0,)))
         batches.setdefault((context.copies, length), []).append(number)
     groups = list(batches.values())
     order: list[int] = []
     for _ in range(_EPOCHS):
         order += generator.permutation(len(groups)).tolist()
-    # A batch with many copies comes first. Before the rows move, single copies have no loss, and Adam would
-    # scale rounding errors to full steps.
+    # A batch with many copies comes first. At the start, the loss of single copies is zero up to rounding
+    # errors, which Adam would scale up to full steps.
     first = next(group for group in order if contexts[groups[group][0]].copies == MANY)
     order.remove(first)
     order.insert(0, first)
@@ -195,7 +196,15 @@ def _train(
 
 
 def _row_positions(batch: Sequence[Context], rows: int) -> torch.Tensor:
-    """Mark which row stands at each position of each text; -1 where a token of the text stands."""
+    """Return which row replaces the embedding at each position of each text.
+
+    Args:
+        batch: contexts of equal length.
+        rows: number of rows. Each context is repeated once for each row.
+
+    Returns:
+        Row numbers, shape (contexts times rows, length); -1 at the text's own tokens.
+    """
     positions = []
     for context in batch:
         is_copy = np.array(context.filled((-1,))) < 0
@@ -205,14 +214,14 @@ def _row_positions(batch: Sequence[Context], rows: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Context:
-    """A text, the gap between its words into which copies go, and the number of copies."""
+    """A training text, and where and how often a token is inserted into it."""
 
     text: TokenizedText
-    gap: int
-    copies: int
+    gap: int  # number of words before the copies
+    copies: int  # number of copies
 
     def filled(self, ids: Sequence[int]) -> tuple[int, ...]:
-        """Return the ids of the text with copies of some ids in it."""
+        """Return the token ids of the text with `copies` repetitions of ``ids`` in the gap."""
         words = self.text.words
         copies = tuple(ids) * self.copies
         return replace(self.text, words=(*words[: self.gap], copies, *words[self.gap :])).ids
@@ -221,16 +230,16 @@ class Context:
 def contexts_among(
     encoder: SentenceTransformerEncoder, texts: Sequence[str], avoided: Sequence[int], seed: int
 ) -> list[Context]:
-    """Choose short texts to train in.
+    """Choose short texts to train on.
 
     Args:
         encoder: the model.
         texts: the texts to choose from.
-        avoided: entries that the chosen texts do not contain.
-        seed: of all random draws.
+        avoided: ids of entries that the chosen texts must not contain.
+        seed: seed for the choice of texts and gaps.
 
     Returns:
-        Two contexts per text: one copy at a random gap, and many copies at the end.
+        Two contexts per text, one after the other: one copy in a random gap, and many copies at the end.
 
     Raises:
         RepairError: no text fits the model with the copies.
@@ -245,10 +254,10 @@ def contexts_among(
             by_length.setdefault(len(text.ids) - len(text.head), []).append(text)
     if not by_length:
         raise RepairError(
-            f"none of the {len(distinct)} texts to train rows in fits the model with {MANY} copies: pass "
+            f"none of the {len(distinct)} texts to train rows on fits the model with {MANY} copies: pass "
             "short sentences"
         )
-    # The lengths that most texts have; without short texts, the shortest of the others.
+    # Prefer the most frequent short lengths. If no text is short, take the shortest ones.
     lengths = [length for length in by_length if _SHORTEST <= length <= _LONGEST]
     if not lengths:
         lengths = sorted(by_length)[:_LENGTHS]
@@ -267,12 +276,12 @@ _ROUNDING = 1e-3
 
 
 class Network:
-    """A frozen copy of a model in single precision, whose token embeddings can be replaced by other rows.
+    """A frozen copy of a model in single precision that can encode texts with other rows for some tokens.
 
-    Weights in single precision are shared with the model, not copied.
+    Weights that already are in single precision are shared with the model, not copied.
 
     Raises:
-        RepairError: the model is static, or transforms its token embeddings by more than a factor.
+        RepairError: the model is static, or its token embeddings are not its rows times a constant.
     """
 
     def __init__(self, model: SentenceTransformer) -> None:
@@ -281,18 +290,21 @@ class Network:
                 id(parameter): torch.nn.Parameter(parameter.detach().float(), requires_grad=False)
                 for parameter in model.parameters()
             }
-            # The tokenizer does not change, and some classes cannot be copied.
+            # The tokenizer is shared, because it does not change and some classes cannot be copied.
             shared[id(model.tokenizer)] = model.tokenizer
             self._model = copy.deepcopy(model, shared).float().eval()
         self.encoder = SentenceTransformerEncoder(self._model, "the model", packed_layers=False)
         if self.encoder.template.flat:
-            raise RepairError("a static embedding model has no contexts to train a row in: use relatives")
+            raise RepairError(
+                "a static embedding model looks each token up alone, so no row can be trained on texts: use "
+                "relatives"
+            )
         embedding: Any = input_embeddings(self._model)
         self._embeddings = sharing_weights(self._model, embedding)
         self.table: torch.Tensor = embedding.weight.detach()
-        sample = torch.arange(min(64, len(self.table)), device=self.table.device)
-        rows = self.table[sample]
-        output = embedding(sample[None])[0].detach()
+        first_ids = torch.arange(min(64, len(self.table)), device=self.table.device)
+        rows = self.table[first_ids]
+        output = embedding(first_ids[None])[0].detach()
         self._scale = float((rows * output).sum() / (rows * rows).sum())
         if float((output - self._scale * rows).norm()) > _ROUNDING * float(output.norm()):
             raise RepairError(
@@ -302,12 +314,12 @@ class Network:
     def vectors(
         self, contents: Sequence[tuple[int, ...]], rows: torch.Tensor, positions: torch.Tensor
     ) -> torch.Tensor:
-        """Encode texts with rows in place of the embeddings of some tokens. Gradients flow to the rows.
+        """Encode texts with ``rows`` in place of the embeddings of some tokens. Gradients flow to the rows.
 
         Args:
-            contents: ids of the texts, with any token where a row goes.
-            rows: shape (T, D).
-            positions: row at each position of each text; -1 where the text's own token stays.
+            contents: token ids of the texts, with a placeholder wherever a row is used.
+            rows: the rows, shape (T, D).
+            positions: number of the row at each position of each text; -1 at the text's own tokens.
 
         Returns:
             Unit vectors, shape (number of texts, d).
@@ -317,19 +329,19 @@ class Network:
         row_numbers = torch.nn.functional.pad(positions.to(self.table.device), around, value=-1)
         is_replaced = (row_numbers >= 0)[..., None]
         embedded = (rows * self._scale)[row_numbers.clamp(min=0)]
-        called: list[Any] = []
+        called_modules: list[Any] = []
 
-        def put_in(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-            called.append(module)
+        def with_rows(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+            called_modules.append(module)
             return torch.where(is_replaced, embedded.to(output.dtype), output)
 
-        handles = [module.register_forward_hook(put_in) for module in self._embeddings]
+        handles = [module.register_forward_hook(with_rows) for module in self._embeddings]
         try:
             vectors: torch.Tensor = self._model(self.encoder.features(contents))["sentence_embedding"]
         finally:
             for handle in handles:
                 handle.remove()
-        if not called:
+        if not called_modules:
             raise RepairError(
                 "the model does not use the token embeddings that it declares: no row can be trained"
             )

@@ -35,26 +35,29 @@ if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
 
-# Largest increase at which a neighbour counts as unchanged: a fifth of the default thresholds of the rule.
-# Its row is the same as before, so its numbers change only through texts that contain a repaired token.
+# A neighbour whose lift or erased share rises by more than this counts as changed. The limits are a fifth of
+# the default thresholds of the rule. The neighbour's own row is unchanged, so its numbers can only change
+# through texts that contain a repaired token.
 _SAME_LIFT = 0.1  # SD
 _SAME_ERASED = 0.08  # share of a text
 
-# Largest tolerated loss of a score, and largest loss if chance alone may explain it, as shares of 1.
+# Largest loss of a score that passes the check, and largest loss that passes if the interval of the change
+# contains zero. Scores range from 0 to 1.
 _TOLERATED_LOSS = 0.005
 _EXCUSED_LOSS = 0.02
-# Bootstrap samples behind the interval of a change. With 400, its ends vary by about a tenth of its width.
+# Number of bootstrap samples for the interval of a change. With 400, its ends vary by about a tenth of its
+# width.
 _SAMPLES = 400
 _COVERAGE = 0.95
 
-# Texts whose vectors are compared, and texts whose ids are compared in a fresh process.
+# Number of texts whose vectors are compared, and of texts whose token ids the fresh process compares.
 _COMPARED_TEXTS = 256
-# Texts that the fresh process encodes. A few are enough, because a wrong weight changes every vector.
+# Number of texts that the fresh process encodes. A few suffice, because a wrong weight changes every vector.
 _ENCODED_TEXTS = 24
-# Smallest cosine at which two vectors of a text, from here and from the fresh process, count as the same.
+# The vectors of a text from this process and from the fresh one count as equal from this cosine on.
 _SAME_COSINE = 0.999
 
-# Characters of an error and of a text, and number of tokens, that a finding shows.
+# Largest number of characters of an error, characters of a text, and tokens that a finding shows.
 _SHOWN_ERROR = 300
 _SHOWN_TEXT = 60
 _SHOWN_TOKENS = 5
@@ -65,7 +68,7 @@ class Neighbour(NamedTuple):
 
     token: Token
     near: str  # vocabulary string of the repaired token
-    in_run: str | None  # verdict of the neighbour in the run
+    in_run: str | None  # verdict of the neighbour in the run; None without a verdict
 
 
 def nearest_neighbours(
@@ -79,13 +82,13 @@ def nearest_neighbours(
 
     Args:
         matrix: the token embeddings, shape (V, D).
-        vocabulary: of the model.
-        ids: the repaired tokens. They are not neighbours of each other.
+        vocabulary: vocabulary of the model.
+        ids: ids of the repaired tokens. A repaired token is never returned as a neighbour.
         count: number of neighbours per repaired token.
-        verdicts: of the run, by token id.
+        verdicts: verdicts of the run, by token id.
 
     Returns:
-        The neighbours. A token near several repaired ones is listed once, with the first of them.
+        The neighbours. A token near several repaired tokens is listed once, with the first of these.
     """
     others = [token for token in vocabulary.available if token.id not in ids and token.id < len(matrix)]
     rows = np.array([token.id for token in others], dtype=np.intp)
@@ -102,7 +105,7 @@ def nearest_neighbours(
 
 
 class Verified(NamedTuple):
-    """The record of a verification, and the repaired tokens with their measurements."""
+    """The record of a verification, and the repaired tokens with their measurements added."""
 
     record: result.VerificationRecord
     tokens: list[RepairedTokenRecord]
@@ -110,21 +113,29 @@ class Verified(NamedTuple):
 
 @dataclass(frozen=True)
 class Verification:
-    """A model before and after its repair, and the texts and task on which both are compared."""
+    """Compares a model before and after its repair, on texts and on a task."""
 
     original: SentenceTransformerEncoder
     repaired: SentenceTransformerEncoder
     source: Path  # folder of the original model
-    folder: Path  # of the repaired model
-    before: Recheck  # the original in texts that the run has not used
-    after: Recheck  # the repaired model in the same texts
+    folder: Path  # folder of the repaired model
+    before: Recheck  # measures the original model in texts that the run has not used
+    after: Recheck  # measures the repaired model in the same texts
     corpus: Sentences
     task: tasks.AnyTask
-    seed: int
+    seed: int  # seed for the outcomes of the task and for the bootstrap
     progress: ProgressCallback
 
     def run(self, tokens: Sequence[RepairedTokenRecord], neighbours: Sequence[Neighbour]) -> Verified:
-        """Measure the repaired tokens and their neighbours in both models, and make all checks."""
+        """Measure the repaired tokens and their neighbours in both models, and run all checks.
+
+        Args:
+            tokens: records of the repaired tokens, without measurements.
+            neighbours: other tokens with similar rows.
+
+        Returns:
+            The record of the verification, and the tokens with their measurements.
+        """
         copies = self._copies(tokens)
         neighbour_tokens = [neighbour.token for neighbour in neighbours]
         with_neighbours = copies._replace(as_ids=[*copies.as_ids, *neighbour_tokens])
@@ -165,7 +176,7 @@ class Verification:
         return Verified(record, measured_tokens)
 
     def _copies(self, tokens: Sequence[RepairedTokenRecord]) -> Copies:
-        """Choose how copies are inserted: as text where the tokenizer changes, else as ids."""
+        """Divide tokens by how copies are inserted: as text if their repair edits the tokenizer, else as ids."""
         as_ids = []
         to_write = []
         for repaired_token in tokens:
@@ -183,7 +194,14 @@ class Verification:
         before: Mapping[int, RecheckedToken],
         after: Mapping[int, RecheckedToken],
     ) -> list[RepairedTokenRecord]:
-        """Add to each token its measurements before and after, and its curve beside the ordinary one."""
+        """Return the tokens with their measurements before and after the repair, and with curves.
+
+        Args:
+            tokens: the repaired tokens.
+            copies: the same tokens, by how their copies are inserted.
+            before: effect of each token in the original model, by token id.
+            after: effect of each token in the repaired model, by token id.
+        """
         curves_before = self.before.curves(copies)
         curves_after = self.after.curves(copies)
         ordinary_curve = self.after.ordinary_curve()
@@ -209,7 +227,7 @@ class Verification:
         before: Mapping[int, RecheckedToken],
         after: Mapping[int, RecheckedToken],
     ) -> NeighbourRecord:
-        """Describe a neighbour with its measurements before and after."""
+        """Return the record of a neighbour with its measurements before and after the repair."""
         token_id = neighbour.token.id
         vocabulary = self.after.job.vocabulary
         return NeighbourRecord(
@@ -222,7 +240,7 @@ class Verification:
         )
 
     def _check_other_texts(self, tokens: Sequence[RepairedTokenRecord], texts: Sequence[str]) -> CheckRecord:
-        """Check that texts without a repaired token have the same vectors, bit for bit."""
+        """Check that texts without a repaired token have exactly the same vectors in both models."""
         repaired_ids = {token.token_id for token in tokens}
         old_ids = self.original.content_ids(texts)
         new_ids = self.repaired.content_ids(texts)
@@ -234,19 +252,23 @@ class Verification:
         compared = unaffected[:_COMPARED_TEXTS]
         before = self.original.encode(compared)
         after = self.repaired.encode(compared)
-        same = bool(np.array_equal(before, after))
+        is_identical = bool(np.array_equal(before, after))
         finding = f"the vectors of {len(compared)} texts without a repaired token are "
-        if same:
+        if is_identical:
             finding += "identical"
         else:
             largest = float(np.abs(before.astype(np.float64) - after).max(initial=0.0))
             finding += f"not identical: they differ by up to {largest:.2g}"
-        return CheckRecord(name="other texts", passed=same and bool(compared), finding=finding)
+        return CheckRecord(name="other texts", passed=is_identical and bool(compared), finding=finding)
 
     def _check_unreachable(
         self, tokens: Sequence[RepairedTokenRecord], texts: Sequence[str]
     ) -> list[CheckRecord]:
-        """Check that no text produces an entry that was made unreachable; no check without such an entry."""
+        """Check that no text produces an entry that the tokenizer should no longer produce.
+
+        Returns:
+            A list with the check; empty if the repair did not change the tokenizer.
+        """
         names = {token.token_id: token.token for token in tokens if token.strategy in result.TOKENIZER}
         if not names:
             return []
@@ -260,17 +282,17 @@ class Verification:
                 finding = f"{visible(text[:_SHOWN_TEXT])!r} still becomes {visible(reached[0])!r}"
                 return [CheckRecord(name="unreachable", passed=False, finding=finding)]
         entries = "the entry" if len(names) == 1 else f"any of the {len(names)} entries"
-        finding = f"none of {len(every_text):,} texts, spellings of the tokens among them, produces {entries}"
+        finding = f"none of {len(every_text):,} texts, including spellings of the tokens, produces {entries}"
         return [CheckRecord(name="unreachable", passed=True, finding=finding)]
 
     def _check_fresh_process(
         self, tokens: Sequence[RepairedTokenRecord], texts: Sequence[str]
     ) -> list[CheckRecord]:
-        """Load the folder in a process without stickytoken, and compare its vectors and token ids.
+        """Load the folder in a new process without stickytoken, and compare vectors and token ids.
 
         Returns:
-            The check that the folder loads and gives the same vectors; and, if it loads, the check that all
-            loaders tokenize texts in the same way.
+            One check that the folder loads and gives the same vectors. If it loads, also a check that all
+            ways to load the tokenizer give the same token ids.
         """
         spellings = [spelling for token in tokens for spelling in _spellings(token.text)]
         tokenized = [*spellings, *texts[:_COMPARED_TEXTS]]
@@ -305,14 +327,14 @@ class Verification:
         least_cosine = _least_cosine(self.repaired.encode(encoded), np.array(answer["vectors"]))
         finding = (
             "a process without stickytoken loads the folder with sentence-transformers "
-            f"{answer['version']} and computes the same vectors (least cosine {least_cosine:.6f} of "
-            f"{len(encoded)} texts)"
+            f"{answer['version']} and computes vectors with a cosine of at least {least_cosine:.6f} to those "
+            f"computed here, on {len(encoded)} texts"
         )
         same_vectors = CheckRecord(name="fresh process", passed=least_cosine >= _SAME_COSINE, finding=finding)
         return [same_vectors, _check_loaders(answer, len(tokenized))]
 
     def _scores(self) -> tuple[list[result.ScoreRecord], CheckRecord]:
-        """Score both models on the task; return all scores, and the check of the main one."""
+        """Score both models on the task; return all scores, and the check of the first, the main score."""
         self.progress(Progress("score", 0, 2))
         before, old_outcomes = _scored(self.original, self.task, self.seed)
         self.progress(Progress("score", 1, 2))
@@ -335,31 +357,37 @@ def _measured_record(token: RecheckedToken) -> MeasuredRecord:
 
 
 def _check_loaders(answer: Mapping[str, Any], count: int) -> CheckRecord:
-    """Check that all loaders of the folder tokenize texts in the same way.
+    """Check that all ways to load the tokenizer give the same token ids.
+
+    Differences that the model already had before the repair do not fail the check.
 
     Args:
-        answer: of the fresh process.
-        count: number of texts.
+        answer: the answer of the fresh process.
+        count: number of texts that were tokenized.
     """
     loaders = ", ".join(answer["loaders"])
     unequal = answer["unequal"]
     if unequal:
         loader, text = next(iter(unequal.items()))
         shown_text = visible(text[:_SHOWN_TEXT])
-        finding = f"{loader} tokenizes {shown_text!r} differently than sentence-transformers"
+        finding = f"{loader} tokenizes {shown_text!r} differently from sentence-transformers"
         return CheckRecord(name="tokenizers", passed=False, finding=finding)
     finding = f"{loaders} give equal ids for {count:,} texts"
     if answer["as_before"]:
         differing = max(answer["as_before"].values())
         finding = (
-            f"{loaders} read {count:,} texts as they did before the repair: {differing:,} of them "
-            "differently than sentence-transformers, which the model's settings change"
+            f"{loaders} read {count:,} texts as they did before the repair; on {differing:,} of them they "
+            "differ from sentence-transformers, because of the model's settings"
         )
     return CheckRecord(name="tokenizers", passed=True, finding=finding)
 
 
 def check_repaired(measured: Mapping[str, RecheckedToken]) -> CheckRecord:
-    """Check that none of the repaired tokens is sticky; they are passed by name."""
+    """Check that no repaired token is still sticky.
+
+    Args:
+        measured: effect of each repaired token in the repaired model, by vocabulary string.
+    """
     name = "repaired tokens"
     sticky = {token: after for token, after in measured.items() if after.verdict is Verdict.STICKY}
     if sticky:
@@ -392,14 +420,12 @@ def check_neighbours(neighbours: Sequence[NeighbourRecord]) -> CheckRecord:
         return CheckRecord(name="neighbours", passed=False, finding=finding)
     finding = f"none of the {counted} of repaired tokens became sticky"
     if sticky:
-        finding += (
-            f"; {len(sticky)} were sticky before, and are worth a repair of their own: {_names(sticky)}"
-        )
+        finding += f"; {len(sticky)} were already sticky before and should be repaired too: {_names(sticky)}"
     return CheckRecord(name="neighbours", passed=True, finding=finding)
 
 
 def _has_changed(neighbour: NeighbourRecord) -> bool:
-    """Say whether copies of a neighbour lift or erase clearly more than before the repair."""
+    """Return whether copies of a neighbour lift or erase clearly more than before the repair."""
     before, after = neighbour.before, neighbour.after
     lifts_more = after.lift_sd > before.lift_sd + _SAME_LIFT
     erases_more = (after.erased or 0.0) > (before.erased or 0.0) + _SAME_ERASED
@@ -411,7 +437,7 @@ def _names(neighbours: Sequence[NeighbourRecord]) -> str:
 
 
 def _spellings(text: str) -> list[str]:
-    """Write a token in several cases and contexts."""
+    """Return texts that contain a token, in several letter cases and surroundings."""
     bare = text.strip()
     forms = dict.fromkeys((text, bare, bare.lower(), bare.upper(), bare.capitalize()))
     frames = ("{}", "river {} stone", "{} {} {}", "river{}stone", "({}).", "\n{}\t{}")
@@ -419,7 +445,7 @@ def _spellings(text: str) -> list[str]:
 
 
 def _least_cosine(ours: NDArray[np.float32], theirs: NDArray[np.float64]) -> float:
-    """Return the smallest cosine of two vectors of the same text, row by row."""
+    """Return the smallest cosine between corresponding rows, each the vector of one text."""
     our_rows = ours.astype(np.float64)
     norms = np.linalg.norm(our_rows, axis=1) * np.linalg.norm(theirs, axis=1)
     return float(((our_rows * theirs).sum(axis=1) / norms).min())
@@ -503,7 +529,10 @@ print(json.dumps(answer))
 def _scored(
     encoder: SentenceTransformerEncoder, task: tasks.AnyTask, seed: int
 ) -> tuple[dict[str, float], Outcomes | None]:
-    """Score a model on a task, by metric; outcomes per text are None for an MTEB task, which has none."""
+    """Return the scores of a model on a task by metric, and the outcomes per text.
+
+    The outcomes are None for an MTEB task, which does not give them.
+    """
     if isinstance(task, tasks.MtebTask):
         tasks.load_data(task)
         return {"main_score": tasks.evaluate(encoder.model, task)}, None
@@ -522,11 +551,11 @@ def check_score(
     """Check that a score has not fallen by more than the tolerated loss.
 
     Args:
-        main: the score of both models.
-        task: the task.
-        before: outcomes per text of the original model; None if there are none.
-        after: those of the repaired model.
-        seed: of the bootstrap.
+        main: the score of both models, from 0 to 1.
+        task: the task that was scored.
+        before: outcomes per text of the original model; None if the task gives none.
+        after: outcomes per text of the repaired model; None if the task gives none.
+        seed: seed for the bootstrap samples.
     """
     change = main.after - main.before
     finding = f"{task.name}, {main.metric}: {100 * main.before:.2f} before, {100 * main.after:.2f} after"

@@ -1,4 +1,4 @@
-"""Find the stored rows of a model's token embeddings, write new ones, and check that nothing else changed."""
+"""Find the stored token embeddings of a model, write new rows, and check that nothing else changed."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from stickytoken.encoders.loading.stored_rows import (
 )
 from stickytoken.errors import RepairError
 
-# Tensors that an error names, and characters of an error of transformers that it shows.
+# Number of tensors that an error message names, and number of characters it quotes from transformers.
 _NAMED_TENSORS = 5
 _SHOWN_ERROR = 200
 
 
 def token_rows(folder: Path) -> list[TokenRows]:
-    """Find the token embeddings in a model's folder.
+    """Return the stored table of token embeddings in a model's folder.
 
     Returns:
-        The table of rows; several if the weights store it several times.
+        A list with one table, or with several if the weight files store it more than once.
 
     Raises:
         RepairError: there is no table, or no row can be written into it.
@@ -40,22 +40,20 @@ def token_rows(folder: Path) -> list[TokenRows]:
     for adapter in (folder / "adapter_config.json", *folder.glob("*/adapter_config.json")):
         if adapter.is_file():
             raise RepairError(
-                f"{adapter.parent} holds an adapter, not whole weights: merge it into its base model "
-                "(merge_and_unload of peft), save that, and repair it"
+                f"{adapter.parent} holds an adapter, not complete weights: merge it into its base model "
+                "(merge_and_unload of peft), save the merged model, and repair that"
             )
     module, kind = _token_module(folder)
     tensors = _tensors(module)
     if not tensors:
         raise RepairError(
-            f"the weights in {module} are pickled: save them as safetensors first, by loading the model "
-            "and saving it with sentence-transformers, and repair that"
+            f"the weights in {module} are not stored as safetensors: load the model and save it with "
+            "sentence-transformers, and repair the saved model"
         )
     if kind == "StaticEmbedding":
         static = static_rows(tensors)
         if static is None:
-            raise RepairError(
-                f"the weights in {module} have no tensor that a static model reads its rows from"
-            )
+            raise RepairError(f"the weights in {module} have no tensor with the rows of a static model")
         tables = [static]
     else:
         tables = [TokenRows(matrix) for matrix in _stored_inputs(module, tensors)]
@@ -69,36 +67,44 @@ def token_rows(folder: Path) -> list[TokenRows]:
 
 
 def _stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
-    """Find the tensors that transformers reads the input embeddings from."""
+    """Return the stored tensors that transformers loads as input embeddings.
+
+    Args:
+        module: folder with the weights and the configuration.
+        tensors: all tensors that are stored there.
+
+    Raises:
+        RepairError: no tensor has the right name, and not exactly one has the right shape.
+    """
     embeddings = _input_embeddings(module)
     fitting = [tensor for tensor in tensors if tensor.shape == embeddings.shape]
 
-    def has_its_name(tensor: StoredTensor) -> bool:
-        # Either name may have the name of a larger model before it.
+    def has_matching_name(tensor: StoredTensor) -> bool:
+        # Either name may have a prefix, which is the name of an enclosing model.
         return any(
             f".{tensor.name}".endswith(f".{name}") or name.endswith(f".{tensor.name}")
             for name in embeddings.names
         )
 
-    matrices = [tensor for tensor in fitting if has_its_name(tensor)]
+    matrices = [tensor for tensor in fitting if has_matching_name(tensor)]
     if not matrices and len(fitting) != 1:
         listed = ", ".join(tensor.name for tensor in fitting[:_NAMED_TENSORS]) or "none"
         raise RepairError(
-            f"the input embeddings of {module} were not found: of the shape that its configuration "
-            f"gives, it stores {listed}"
+            f"the input embeddings in {module} were not found: the stored tensors with the shape "
+            f"{embeddings.shape} of its configuration are {listed}"
         )
     return matrices or fitting
 
 
 class _InputEmbeddings(NamedTuple):
-    """The input embeddings of a model as transformers builds it."""
+    """The input embeddings of a model that transformers has built."""
 
-    names: list[str]  # all parameters that share them
+    names: list[str]  # names of all parameters that share these weights
     shape: tuple[int, ...]
 
 
 def _input_embeddings(module: Path) -> _InputEmbeddings:
-    """Build a model without weights, and look up its input embeddings."""
+    """Build a model without loading its weights, and return the names and shape of its input embeddings."""
     from transformers import AutoConfig, AutoModel
 
     try:
@@ -114,14 +120,18 @@ def _input_embeddings(module: Path) -> _InputEmbeddings:
 
 
 class _TokenModule(NamedTuple):
-    """The module of a SentenceTransformer that has the token embeddings."""
+    """The module of a SentenceTransformer that contains the token embeddings."""
 
     folder: Path
     kind: str  # name of its class; empty for a model of transformers
 
 
 def _token_module(folder: Path) -> _TokenModule:
-    """Find the first module with token embeddings."""
+    """Return the first module with token embeddings in a model's folder.
+
+    Raises:
+        RepairError: no module has token embeddings.
+    """
     path = folder / "modules.json"
     if not path.is_file():
         return _TokenModule(folder, "")
@@ -136,7 +146,11 @@ def _token_module(folder: Path) -> _TokenModule:
 
 
 def _tensors(module: Path) -> list[StoredTensor]:
-    """List the tensors in the weight files of a module; none if its weights are in another format."""
+    """Return all tensors in the safetensors files of a module; empty if it has no such file.
+
+    Raises:
+        RepairError: a file that the index lists is missing.
+    """
     weights = module / "model.safetensors"
     index = module / "model.safetensors.index.json"
     if weights.is_file():
@@ -153,7 +167,7 @@ def _tensors(module: Path) -> list[StoredTensor]:
     return tensors
 
 
-# A weight file has this ending until it has been compared with the original.
+# A written weight file has this ending until it has been compared with the original.
 _UNCHECKED = ".unchecked"
 
 
@@ -162,13 +176,13 @@ def write_rows(
 ) -> None:
     """Write a copy of a weight file with new rows.
 
-    The copy gets its name only after a check that nothing else has changed in it.
+    The copy gets its final name only after a check that nothing else has changed.
 
     Args:
-        source: the weight file.
+        source: the original weight file.
         target: path of the copy.
         tables: the tables of token embeddings in the file.
-        rows: the new rows by token id.
+        rows: the new rows by token id, each of shape (D,).
 
     Raises:
         RepairError: a row does not fit its table, or something else would change.
@@ -194,13 +208,17 @@ def write_rows(
 
 
 def _in_type(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> dict[int, torch.Tensor]:
-    """Return the rows in the type that they are stored in."""
+    """Convert rows, by token id, to the number type of their table.
+
+    Raises:
+        RepairError: a row has the wrong length, or is not finite in that type.
+    """
     kind = FLOATING_TYPES[table.dtype]
     stored = {}
     for token_id, row in rows.items():
         if row.shape != (table.width,):
             raise RepairError(
-                f"the row of token {token_id} has the shape {row.shape}, and those of {table.matrix.name} "
+                f"the row of token {token_id} has the shape {row.shape}, but the rows of {table.matrix.name} "
                 f"have {table.width} numbers"
             )
         stored[token_id] = torch.from_numpy(row.copy()).to(getattr(torch, kind))
@@ -210,11 +228,11 @@ def _in_type(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> dict[
 
 
 def _write_unfolded(target: Path, table: TokenRows, rows: Mapping[int, torch.Tensor]) -> None:
-    """Write the weights of a static model with one row per token, where tokens shared rows before.
+    """Write the weights of a static model with a separate, unweighted row for every token.
 
     Args:
         target: path of the new weight file.
-        table: the table that maps tokens to shared or weighted rows.
+        table: the original table, in which tokens share rows or have weights.
         rows: the new rows by token id.
     """
     source = table.matrix.file
@@ -235,9 +253,17 @@ def _write_unfolded(target: Path, table: TokenRows, rows: Mapping[int, torch.Ten
 def _require_only_rows(
     tables: Sequence[TokenRows], written: Path, rows: Mapping[str, Mapping[int, torch.Tensor]]
 ) -> None:
-    """Compare a written weight file with the original, and refuse any other change than that of the rows.
+    """Raise an error if a written weight file differs from the original in anything but the new rows.
 
-    The tables are compared row by row, as the model looks rows up, and all other tensors byte by byte.
+    The tables are compared row by row, all other tensors byte by byte.
+
+    Args:
+        tables: the original tables of token embeddings.
+        written: path of the written file.
+        rows: the new rows by token id, for each table by its name.
+
+    Raises:
+        RepairError: something else has changed.
     """
     source = tables[0].matrix.file
     before = {tensor.name: tensor for tensor in stored_tensors(source)}
@@ -255,8 +281,8 @@ def _require_only_rows(
             wrong_id = _first_wrong_row(tables_by_name[name], TokenRows(after[name]), rows[name])
             if wrong_id is not None:
                 raise RepairError(
-                    f"the repair would have given token {wrong_id} in {name} another row than it should: "
-                    "nothing was written; this is a fault of stickytoken"
+                    f"the repair would have written a wrong row for token {wrong_id} in {name}: nothing was "
+                    "written; this is a fault of stickytoken"
                 )
         elif name not in folded_names and not _same_bytes(tensor, after[name]):
             raise RepairError(
@@ -266,12 +292,15 @@ def _require_only_rows(
 
 
 def _first_wrong_row(before: TokenRows, after: TokenRows, rows: Mapping[int, torch.Tensor]) -> int | None:
-    """Return the first token whose row is neither the old one nor its new one; None if all are right.
+    """Return the id of the first token whose row is not as expected.
 
     Args:
         before: the original table.
         after: the written table.
-        rows: the new rows by token id.
+        rows: the new rows by token id; all other tokens must keep their row.
+
+    Returns:
+        The token id; 0 if the tables differ in length or type; None if every row is right.
     """
     if len(after) != len(before) or after.dtype != before.dtype:
         return 0
@@ -289,12 +318,12 @@ def _first_wrong_row(before: TokenRows, after: TokenRows, rows: Mapping[int, tor
     return None
 
 
-# Bytes that are compared at a time.
+# Number of bytes that are compared at a time.
 _COMPARED_BYTES = 2**24
 
 
 def _same_bytes(before: StoredTensor, after: StoredTensor) -> bool:
-    """Say whether two stored tensors have the same type, shape and content."""
+    """Return whether two stored tensors have the same type, shape and content."""
     if (before.dtype, before.shape, before.size) != (after.dtype, after.shape, after.size):
         return False
     with before.file.open("rb") as old, after.file.open("rb") as new:

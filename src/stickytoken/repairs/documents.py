@@ -29,7 +29,7 @@ _MEANINGS = {
 
 
 def write_documents(folder: Path, record: RepairRecord) -> None:
-    """Write all documents into the folder of the model, and repair.json, the record, last."""
+    """Write REPAIR.md, the block in the model card and, last, repair.json into the folder of a model."""
     files = ResultFolder(folder)
     files.write_text(DOCUMENT_FILE, repair_document(record))
     card = folder / "README.md"
@@ -40,12 +40,12 @@ def write_documents(folder: Path, record: RepairRecord) -> None:
     files.write_text(result.REPAIR_FILE, record.model_dump_json(indent=2) + "\n")
 
 
-# Tokens that the block of the model card names.
+# Number of tokens that the block of the model card names.
 _NAMED_TOKENS = 20
 
 
 def repair_block(record: RepairRecord) -> str:
-    """Write the block of the model card."""
+    """Return the block of the model card, in Markdown."""
     listed = ", ".join(markdown(token.token) for token in record.tokens[:_NAMED_TOKENS])
     unnamed = len(record.tokens) - _NAMED_TOKENS
     if unnamed > 0:
@@ -60,7 +60,7 @@ def repair_block(record: RepairRecord) -> str:
 
 
 def repair_document(record: RepairRecord) -> str:
-    """Write REPAIR.md."""
+    """Return the content of REPAIR.md."""
     verification = record.verification
     sections = [
         f"# Repair of {markdown(record.model)}",
@@ -93,7 +93,7 @@ def _headline(record: RepairRecord) -> str:
 
 
 def _changes(record: RepairRecord) -> str:
-    """List the strategies that were used, with the number of tokens."""
+    """Return a Markdown list of the strategies that were used, with the number of tokens of each."""
     counts = Counter(token.strategy for token in record.tokens)
     return "\n".join(
         f"- {wording.counted(counts[strategy], 'token')} ({strategy}): {meaning}"
@@ -117,15 +117,15 @@ def _checks(verification: VerificationRecord) -> list[str]:
         for check in verification.checks
     ]
     basis = (
-        f"Measured on {verification.carriers} texts with copies in them against {verification.anchors} "
-        f"others, from {markdown(verification.source)} and the bundled kinds of text. The detection used "
-        "none of them."
+        f"Measured by inserting copies into {verification.carriers} texts and comparing these with "
+        f"{verification.anchors} unrelated texts, from {markdown(verification.source)} and the bundled kinds "
+        "of text. The detection used none of these texts."
     )
     return ["## Checks", markdown_table(["check", "", "finding"], rows), basis]
 
 
 def _tokens(record: RepairRecord) -> str:
-    """Make the table of the tokens, in the units of the rule."""
+    """Return the Markdown table of the tokens, with their erased share and lift before and after."""
     headings = ["token", "strategy", "why", "erased before", "erased after", "lift before", "lift after"]
     shows_pieces = any(token.pieces for token in record.tokens)
     if shows_pieces:
@@ -156,12 +156,12 @@ def _lift(measured: MeasuredRecord | None) -> str:
 
 
 def _meaning_of_columns(verification: VerificationRecord) -> str:
-    """Explain the columns of the table and the rule that was applied."""
+    """Return a paragraph that explains the columns of the table and the rule for sticky tokens."""
     sentences = [
         "Erased: the share that copies erase of what copies of an ordinary token leave of a text. An "
         f"ordinary token erases {wording.percent(verification.ordinary_contraction)} of a text. The share is "
-        "missing for a token that is now read as several pieces: more tokens in a text erase more, whatever "
-        "they are.",
+        "missing for a token that is now read as several pieces, because a longer text loses more whatever "
+        "tokens are added.",
         "Lift: how much closer copies move unrelated texts than copies of an ordinary token do, in standard "
         "deviations (SD) of the model's similarities.",
     ]
@@ -173,7 +173,7 @@ def _meaning_of_columns(verification: VerificationRecord) -> str:
 
 
 def _curves(curves: MeanCurves) -> list[str]:
-    """Write the section with the curves as a table."""
+    """Return the paragraphs of the section with the curves."""
     rows = []
     for name, values in curves.lines.items():
         rows.append([name, *(_number(value, 3) for value in values)])
@@ -200,12 +200,12 @@ def _number(value: float, digits: int) -> str:
 class MeanCurves(NamedTuple):
     """Curves averaged over the repaired tokens."""
 
-    copies: Sequence[int]  # 0 first
+    copies: Sequence[int]  # numbers of copies, from 0 on
     lines: dict[str, list[float]]  # mean similarities of unrelated texts, by name of the curve
 
 
 def mean_curves(record: RepairRecord) -> MeanCurves | None:
-    """Average the curves of the repaired tokens; None if none was measured."""
+    """Return the average of the repaired tokens' curves; None if no curve was measured."""
     curves = [token.curve for token in record.tokens if token.curve is not None]
     usable = [curve for curve in curves if curve.before and curve.after and curve.ordinary]
     if not usable:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
 
-# The same weights in formats that are not edited.
+# Files with the same weights in other formats. A repair with new rows leaves them out, as they are outdated.
 _OTHER_WEIGHTS = (
     "pytorch_model*.bin",
     "pytorch_model.bin.index.json",
@@ -36,18 +36,20 @@ _OTHER_WEIGHTS = (
     "openvino*",
 )
 _OTHER_WEIGHT_FOLDERS = ("onnx", "openvino")
-# Modules with several chains of modules, which texts take by their task.
+# Modules that choose among several chains of modules by the task of a text.
 _ROUTERS = {"Router", "Asym"}
-# Folders of version control and of the hub's client, at the top of a model's folder.
+# Folders of version control and of the hub's client, which are not copied.
 _NOT_OF_THE_MODEL = {".git", ".cache"}
 
 
 def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
-    """Write a copy of a model's folder with the edit in it.
+    """Write a copy of a model's folder with the edit applied.
+
+    A changed weight file is kept only after a comparison with the original.
 
     Raises:
-        RepairError: the model cannot be edited so, the folder cannot be written, or other rows than those of
-            the edit would change. No weight file is left that was not compared with the original.
+        RepairError: the model cannot be edited in this way, the folder cannot be written, or something
+            outside the edit would change.
     """
     from stickytoken.repairs._weights import write_rows
 
@@ -58,15 +60,15 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
         ignored = set()
         for name in names:
             path = Path(folder, name)
-            is_written_below = path in tables_by_file
+            is_written_separately = path in tables_by_file
             is_outdated = bool(edit.rows) and _is_other_weights(path)
-            if is_written_below or is_outdated:
+            if is_written_separately or is_outdated:
                 ignored.add(name)
         return ignored | _NOT_OF_THE_MODEL if Path(folder) == source else ignored
 
     try:
-        shutil.copytree(source, target, ignore=ignored_names)  # links, as in the hub's cache, become files
-        # The copy of a read-only folder must be writable.
+        shutil.copytree(source, target, ignore=ignored_names)  # copies the files behind links
+        # The original may be read-only, but the copy must be writable.
         subfolders = [path for path in target.rglob("*") if path.is_dir()]
         for folder in [target, *subfolders]:
             folder.chmod(folder.stat().st_mode | stat.S_IRWXU)
@@ -79,7 +81,10 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
 
 
 def _tables_by_file(source: Path, edit: ModelEdit) -> dict[Path, list[TokenRows]]:
-    """Find the tables of token embeddings that an edit changes, by weight file.
+    """Return the tables of token embeddings that an edit changes, by weight file.
+
+    Returns:
+        The tables; empty if the edit has no new rows.
 
     Raises:
         RepairError: a table has no row for one of the tokens, or no row can be written into it.
@@ -93,22 +98,22 @@ def _tables_by_file(source: Path, edit: ModelEdit) -> dict[Path, list[TokenRows]
         for token_id in edit.rows:
             if not 0 <= token_id < len(table):
                 raise RepairError(
-                    f"{table.matrix.name} in {table.matrix.file} has rows for {len(table)} tokens, and none "
-                    f"for token {token_id}: leave it out"
+                    f"{table.matrix.name} in {table.matrix.file} has rows for {len(table)} tokens, but none "
+                    f"for token {token_id}: leave this token out"
                 )
         tables_by_file.setdefault(table.matrix.file, []).append(table)
     return tables_by_file
 
 
 def _is_other_weights(path: Path) -> bool:
-    """Say whether a file or folder contains the weights in a format that is not edited."""
+    """Return whether a file or folder contains the weights in a format that is not edited."""
     if path.is_dir():
         return path.name in _OTHER_WEIGHT_FOLDERS
     return any(path.match(pattern) for pattern in _OTHER_WEIGHTS)
 
 
 def _reason(error: OSError) -> str:
-    """Say why the folder cannot be written."""
+    """Return why the folder cannot be written, for a message."""
     code = error.errno
     reason = error.strerror or str(error)
     if isinstance(error, shutil.Error):
@@ -121,12 +126,12 @@ def _reason(error: OSError) -> str:
             code = int(message[1])
             reason = message[2]
     if code in (errno.ENOSPC, errno.EDQUOT):
-        return "no space is left; free some and run the same command again"
+        return "the disk is full; free some space and run the same command again"
     return reason
 
 
 def _replace_content(file: Path, content: bytes) -> None:
-    """Write a file, also over a read-only one; its permissions stay."""
+    """Replace the content of a file, even if it is read-only, and keep its permissions."""
     mode = file.stat().st_mode if file.is_file() else None
     if mode is not None:
         file.chmod(mode | stat.S_IWUSR)
@@ -136,7 +141,7 @@ def _replace_content(file: Path, content: bytes) -> None:
 
 
 def rows_writable(folder: Path) -> bool:
-    """Say whether new rows can be written into the weights of a model."""
+    """Return whether new rows can be written into the weights of a model."""
     from stickytoken.repairs._weights import token_rows
 
     try:
@@ -147,18 +152,18 @@ def rows_writable(folder: Path) -> bool:
 
 
 class RepairableModel(NamedTuple):
-    """A model that can be repaired, and where its files are."""
+    """A model that can be repaired, and the folder of its files."""
 
     encoder: SentenceTransformerEncoder
     folder: Path
 
 
 def repairable(encoder: IdEncoder) -> RepairableModel:
-    """Return a model that can be repaired, with its folder.
+    """Return the model with its folder, if it can be repaired.
 
     Raises:
-        RepairError: the model is of another kind, has several routes, is read differently than it is saved,
-            or has no files here.
+        RepairError: the model is not a SentenceTransformer, has several routes, is read after an inner
+            layer, or has no files on this machine.
     """
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
@@ -169,13 +174,13 @@ def repairable(encoder: IdEncoder) -> RepairableModel:
         )
     if encoder.spec is None:
         raise RepairError(
-            f"{encoder.name} was passed as an object, and a repair starts from files: pass the name or the "
+            f"{encoder.name} was passed as an object, but a repair needs its files: pass the name or the "
             "folder of the model"
         )
     if encoder.layer is not None:
         raise RepairError(
-            f"{encoder.name} was read after layer {encoder.layer}, and a repair measures the model as it is "
-            "saved: repair from a run without a layer"
+            f"{encoder.name} was read after layer {encoder.layer}, but a repair measures the output of the "
+            "whole model: repair from a run without a layer"
         )
     folder = Path(resolve_model(encoder.spec.model, encoder.spec.revision).location)
     if not folder.is_dir():
@@ -186,24 +191,24 @@ def repairable(encoder: IdEncoder) -> RepairableModel:
     router = min(_ROUTERS & kinds, default=None)
     if router is not None:
         raise RepairError(
-            f"{encoder.name} has a {router}, whose routes may have embeddings of their own, and a repair "
-            "edits one matrix: save the modules of one route as a model, detect it, and repair that"
+            f"{encoder.name} has a {router}, whose routes may have different embeddings, but a repair edits "
+            "one matrix: save the modules of one route as a model, detect it, and repair that model"
         )
     return RepairableModel(encoder, folder)
 
 
 @contextmanager
 def workshop(out: Path) -> Iterator[Path]:
-    """Lock a hidden folder beside ``out``, in which a model is built, and remove it at the end.
+    """Lock a hidden folder beside ``out`` for building a model, and remove it at the end.
 
     Yields:
-        The path for the model. Errors name ``out`` in its place.
+        Path at which the model is to be built. Error messages show ``out`` in place of this path.
     """
     hidden = _hidden_folder(out)
     model = hidden / "model"
     try:
         with ResultFolder(hidden).locked():
-            shutil.rmtree(model, ignore_errors=True)  # of a process that was killed
+            shutil.rmtree(model, ignore_errors=True)  # left behind by a process that was killed
             try:
                 yield model
             finally:
@@ -216,7 +221,7 @@ def workshop(out: Path) -> Iterator[Path]:
 
 
 def clear_workshop(out: Path) -> None:
-    """Remove the hidden folder beside ``out``."""
+    """Remove the hidden folder beside ``out``, if it exists."""
     shutil.rmtree(_hidden_folder(out), ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""Measure tokens of a model in texts that its run has not used, and judge them by the same rule."""
+"""Measure tokens in texts that the run has not used, and judge them by the rule of the run."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from stickytoken.methods.profile.texts import anchor_panel
 from stickytoken.methods.profile.verdict import Measures, Thresholds, apply_rule, threshold_shares
 from stickytoken.vocabulary import Vocabulary
 
-# Carriers: half of what a run confirms with. A repair must only tell sticky tokens from ordinary ones, not
-# rank a vocabulary.
+# Number of carriers: half as many as a run uses to confirm tokens. A repair only has to tell sticky tokens
+# from ordinary ones, not to rank a vocabulary.
 CARRIERS = 24
-# Largest number of anchors. A run uses 440 of the bundled texts, and fewer than these are left.
+# Largest number of anchors. A run uses 440 of the bundled texts; fewer are left for the recheck.
 ANCHORS = 330
 # Numbers of copies in the curves of a token before and after its repair.
 CURVE_COPIES = (1, 2, 4, 8, 16)
-# Ordinary tokens that the ordinary curve is averaged from.
+# Number of ordinary tokens whose curves are averaged.
 _CURVES_OF_ORDINARY_TOKENS = 8
-# Text and number of copies that show how a tokenizer reads the copies.
+# Text and number of copies used to find out how a tokenizer reads copies of a token.
 _SAMPLE_TEXT = "the river"
 _SAMPLE_COPIES = 4
 
 
 class Copies(NamedTuple):
-    """Tokens to measure, by how their copies go into a text."""
+    """Tokens to measure, divided by how their copies are inserted into a text."""
 
-    as_ids: list[Token]  # among the token ids: the model sees exactly this many copies
-    as_text: list[Token]  # tokenized with the text; each token says how copies are joined to it
+    as_ids: list[Token]  # inserted as token ids, so the model sees exactly the given number of copies
+    as_text: list[Token]  # written into the text, which is then tokenized; `Token.joining` says how
 
     @property
     def ids(self) -> list[int]:
@@ -54,24 +54,25 @@ class Copies(NamedTuple):
 
 
 def written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token]:
-    """Choose how the copies of each token are written, so that most of them are read as its entry.
+    """Choose how copies of each token are written, so that the tokenizer reads most of them as the token.
 
     Returns:
-        The tokens with the joining that fits: words, or glued copies if more of those are read as the entry.
+        The tokens, each with its joining: separate words, or glued copies if more of these are read as the
+        token.
     """
     written = []
     for token in tokens:
         as_word = Token(token.id, token.text.strip(), Joining.WORDS)
         glued = replace(token, joining=Joining.GLUED)
-        if _times_read(encoder, glued) > _times_read(encoder, as_word):
+        if _copies_read(encoder, glued) > _copies_read(encoder, as_word):
             written.append(glued)
         else:
             written.append(as_word)
     return written
 
 
-def _times_read(encoder: Encoder, token: Token) -> int:
-    """Count how often the tokenizer reads copies of a token in a text as its entry."""
+def _copies_read(encoder: Encoder, token: Token) -> int:
+    """Return how many of the written copies the tokenizer reads as the token, out of `_SAMPLE_COPIES`."""
     text = copies_as_text(token, _SAMPLE_TEXT, Placement.SUFFIX, _SAMPLE_COPIES)
     (ids,) = encoder.tokenizer.encode_many([text])
     return list(ids).count(token.id)
@@ -82,10 +83,10 @@ class RecheckedToken:
     """The effect of copies of a token in texts that the run has not used."""
 
     lift_sd: float  # beyond the ordinary token, in standard deviations of the model's similarities
-    # Share erased of what the ordinary token leaves of a text. None if the copies are read as other entries.
+    # Share erased of what the ordinary token leaves of a text; None if the copies are read as other tokens.
     erased: float | None
     verdict: Verdict
-    # The larger of lift and erased share, each divided by the threshold that applies to the token.
+    # The larger of lift and erased share, each as a fraction of the token's threshold; 1 reaches a threshold.
     reach: float
 
 
@@ -93,11 +94,11 @@ class Ordinary(NamedTuple):
     """The effect of the ordinary token in the texts of a recheck."""
 
     lift: float  # as a difference of cosines
-    contraction: float  # share of a text that 8 or 4 copies erase
+    contraction: float  # share of a text that copies erase, from 0 to 1
 
 
 class Judged(NamedTuple):
-    """Tokens by id, and the ordinary token that they were compared with."""
+    """The effects of tokens by id, and of the ordinary token that they were compared with."""
 
     tokens: dict[int, RecheckedToken]
     ordinary: Ordinary
@@ -105,16 +106,16 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class Recheck:
-    """One model, measured in texts that a run has not used.
+    """Measures tokens of one model in texts that a run has not used.
 
     Attributes:
         job: the model, its vocabulary, and the settings with the thresholds of the rule.
-        plan: carriers and anchors. All models of a repair are measured in the same.
-        ordinary_tokens: random tokens that are neither flagged nor repaired. Their median is the ordinary
-            token.
-        progress: told of the texts that are encoded.
-        name: of the model in the progress, such as ``before``.
-        ordinary_of: the recheck whose measurements of the ordinary tokens are used; None measures them.
+        plan: carriers and anchors. They are the same for all models of a repair.
+        ordinary_tokens: random tokens that are neither flagged nor repaired. The median of their effects is
+            called the effect of the ordinary token.
+        progress: called as texts are encoded.
+        name: label of the model in the progress display, such as ``before``.
+        ordinary_of: recheck whose measurements of the ordinary tokens are reused; None measures them.
     """
 
     job: Job[ProfileSettings]
@@ -127,14 +128,14 @@ class Recheck:
     def of_model(
         self, encoder: Encoder, vocabulary: Vocabulary, name: str, *, same_ordinary: bool = False
     ) -> Recheck:
-        """Return the same measurements for another model.
+        """Return a recheck of another model, with the same texts and ordinary tokens.
 
         Args:
             encoder: the other model.
-            vocabulary: its vocabulary.
-            name: of the model in the progress.
-            same_ordinary: reuse the measurements of ordinary tokens. An edit of other tokens hardly changes
-                them, and measuring them again would take most of the time of a trial.
+            vocabulary: vocabulary of the other model.
+            name: label of the other model in the progress display.
+            same_ordinary: whether to reuse this recheck's measurements of ordinary tokens. An edit of other
+                tokens hardly changes them, and measuring them again would take most of the time.
         """
         job = replace(self.job, encoder=encoder, vocabulary=vocabulary)
         return replace(self, job=job, name=name, ordinary_of=self if same_ordinary else None)
@@ -145,11 +146,18 @@ class Recheck:
 
     @property
     def compares_vectors(self) -> bool:
-        """Whether the model has enough token vectors to call one unusual."""
+        """Whether the model has token vectors from which to tell unusual ones."""
         return self._vector_deviations is not None
 
     def judged(self, copies: Copies) -> Judged:
-        """Measure tokens and judge them against the ordinary tokens."""
+        """Measure tokens and judge them against the ordinary tokens.
+
+        Args:
+            copies: the tokens to measure.
+
+        Returns:
+            The effect and verdict of each token by id, and the effect of the ordinary token.
+        """
         measured_all = joined(self._ordinary, self._measure(copies))
         ordinary_ids = [token.id for token in self.ordinary_tokens]
         measured = Measured(
@@ -163,10 +171,10 @@ class Recheck:
         )
         numbers = estimate(measured)
         measures = numbers.measures
-        split_ids = [token.id for token in copies.as_text if _times_read(self.job.encoder, token) == 0]
+        split_ids = [token.id for token in copies.as_text if _copies_read(self.job.encoder, token) == 0]
         is_split = np.isin(measures.ids, split_ids)
-        # A token that is now read as several pieces puts more tokens into a text than an ordinary token does,
-        # and so erases more, whatever the pieces are. Only its lift is judged.
+        # Copies of a token that is now read as several pieces make a text longer than copies of an ordinary
+        # token, and therefore erase more, whatever the pieces are. So only the lift of such a token counts.
         erased = measures.erased._replace(
             value=np.where(is_split, -np.inf, measures.erased.value),
             low=np.where(is_split, -np.inf, measures.erased.low),
@@ -187,7 +195,7 @@ class Recheck:
         return Judged(tokens, Ordinary(numbers.ordinary_lift, numbers.ordinary_contraction))
 
     def typical_tokens(self) -> list[int]:
-        """Return the ordinary tokens that neither lift nor erase more than the median of them."""
+        """Return the ids of the ordinary tokens that neither lift nor erase more than their median."""
         lifts = self._ordinary.lifts.mean(axis=1)
         contractions = self._ordinary.effects.contraction
         is_typical = (lifts <= np.median(lifts)) & (contractions <= np.median(contractions))
@@ -195,17 +203,20 @@ class Recheck:
         return typical
 
     def contractions(self, tokens: Sequence[Token]) -> dict[int, float]:
-        """Measure the share of a text that copies of each token erase, inserted as ids."""
+        """Return by token id the share of a text that copies erase, from 0 to 1; copies go in as ids."""
         measured = self._measure(Copies(list(tokens), []))
         return dict(zip(measured.ids.tolist(), measured.effects.contraction.tolist(), strict=True))
 
     @cached_property
     def curve_copies(self) -> tuple[int, ...]:
-        """The numbers of copies of a curve that fit into the texts, without 0."""
+        """The numbers of copies in `CURVE_COPIES` that fit into the texts; 0 is not among them."""
         return fitting_copies(self.job.encoder, Insertion.TEXT, self.plan.carriers, CURVE_COPIES)
 
     def curves(self, copies: Copies) -> dict[int, list[float]]:
-        """Measure the mean similarity of unrelated pairs by number of copies, 0 first, for each token."""
+        """Return the curve of each token by id: the mean cosine of unrelated pairs of texts.
+
+        The first number of a curve is for 0 copies, the others are for `curve_copies`.
+        """
         count = min(SYMPTOM_CARRIERS, len(self.plan.carriers))
         panel = self._stage.panel.chosen(range(count))
         as_ids = SymptomStage(self._stage.carriers[:count], self.curve_copies, panel, f"{self.name}: curves")
@@ -220,7 +231,7 @@ class Recheck:
         return curves
 
     def ordinary_curve(self) -> list[float]:
-        """Average the curves of a few ordinary tokens."""
+        """Return the mean curve of a few ordinary tokens, as `curves` does for one token."""
         few = list(self.ordinary_tokens[:_CURVES_OF_ORDINARY_TOKENS])
         curves = self.curves(Copies(few, []))
         mean: list[float] = np.mean(list(curves.values()), axis=0).tolist()
@@ -250,7 +261,7 @@ class Recheck:
         return token_vector_deviations(self.job.encoder, self.job.vocabulary)
 
     def _measure(self, copies: Copies) -> Measurements:
-        """Measure tokens in all carriers."""
+        """Return the measurements of tokens in all carriers."""
         run = MemoryRunner(self.job.encoder, self.progress)
         as_text = replace(self._stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
         tables = [
@@ -262,7 +273,10 @@ class Recheck:
 
 
 def _reaches(measures: Measures, thresholds: Thresholds) -> NDArray[np.float64]:
-    """Divide lift and erased share by the thresholds that apply to each token; return the larger ratio."""
+    """Return for each token the larger of lift and erased share, as fractions of its thresholds.
+
+    The result has the shape (number of tokens,). A value of 1 reaches a threshold.
+    """
     needed_share = threshold_shares(measures.vector_deviation, thresholds)
     lift = measures.lift.value / (needed_share * thresholds.lift)
     erased = measures.erased.value / (needed_share * thresholds.erased)
