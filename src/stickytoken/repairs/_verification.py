@@ -176,7 +176,7 @@ class Verification:
         return Verified(record, measured_tokens)
 
     def _copies(self, tokens: Sequence[RepairedTokenRecord]) -> Copies:
-        """Divide tokens by how copies are inserted: as text if their repair edits the tokenizer, else as ids."""
+        """Divide tokens by how copies are inserted: as text if the tokenizer was edited, else as ids."""
         as_ids = []
         to_write = []
         for repaired_token in tokens:
