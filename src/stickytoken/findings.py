@@ -46,16 +46,17 @@ class Rule:
 class Finding:
     """A violation of a rule, such as a sticky token.
 
-    Text may be hostile: every format escapes it.
+    Texts may contain control characters or markup, so every output format escapes them.
 
     Attributes:
         rule: id of the rule.
         level: severity.
         message: one sentence for people.
-        path: file in the repository, relative to its root, with slashes; None if it is in no file there.
-        line: line in the file, from 1.
-        outside: file outside the repository, as an absolute path, or another source such as ``stdin``; None
-            if it is in no file at all.
+        path: file in the repository, relative to its root, with slashes; None if the finding is not in a
+            file of the repository.
+        line: line in the file, counted from 1; None if unknown.
+        outside: absolute path of a file outside the repository, or another source such as ``stdin``; None
+            if the finding is in neither.
         identity: values by which a later run recognises the finding, such as model and token.
         properties: further values for JSON and SARIF.
     """
@@ -71,7 +72,7 @@ class Finding:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the identity."""
+        """Hash of rule and identity, by which build servers recognise the finding."""
         return digest([self.rule, *(self.identity or (self.message, self.path or ""))])
 
 
@@ -171,7 +172,7 @@ def _case(rule: str, name: str) -> ET.Element:
 
 @cache
 def _root(folder: Path) -> Path:
-    """Return the root of the git repository that a folder is in; the folder itself without one."""
+    """Return the root of the git repository around a folder; the folder itself if there is none."""
     for candidate in (folder, *folder.parents):
         if (candidate / ".git").exists():
             return candidate.resolve()
@@ -188,7 +189,7 @@ def repository_path(path: Path) -> str | None:
 
 
 def place_of(path: Path) -> tuple[str | None, str | None]:
-    """Return the values of `Finding.path` and `Finding.outside` for a file; one of them is None."""
+    """Return the values of `Finding.path` and `Finding.outside` for a file; exactly one of them is None."""
     inside = repository_path(path)
     if inside is not None:
         return inside, None
@@ -199,7 +200,7 @@ def place_of(path: Path) -> tuple[str | None, str | None]:
 
 
 STDIN_NAME = "stdin"
-# The file of findings that have none: GitHub refuses results without a file.
+# File at which findings without a file are reported, because GitHub refuses results without a file.
 _PROJECT_FILE = "pyproject.toml"
 _IN_REPOSITORY = "SRCROOT"
 _OUTSIDE = "FILESYSTEM"

@@ -1,4 +1,4 @@
-"""What a run found as a block of a model card and as evaluation results, written or sent to the hub."""
+"""Write the result of a run into a model card and as evaluation results, in files or on the hub."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def card_block(run: Run) -> str:
     return "\n\n".join(paragraphs)
 
 
-# Sticky tokens in a card.
+# Largest number of sticky tokens that a card lists.
 _LISTED = 10
 
 
 def _list_of_tokens(run: Run) -> list[str]:
-    """Return the paragraphs on the worst sticky tokens; none without a sticky token.
+    """Return the paragraphs on the worst sticky tokens; empty if no token is sticky.
 
-    A sentence that holds for several tokens stands once, behind the list.
+    A sentence that does not name its token appears once, after the list.
     """
     worst = run.sticky.head(_LISTED)
     if worst.is_empty():
@@ -83,7 +83,7 @@ def _list_of_tokens(run: Run) -> list[str]:
 
 
 def _facts(row: Mapping[str, Any]) -> str:
-    """Write the measures of a token with their intervals, in the units of the rule."""
+    """Return the measures of a token as text, with their intervals and units."""
     facts = []
     for measure in wording.MEASURES:
         value = row.get(measure.key)
@@ -134,7 +134,7 @@ def _line_of(marker: str) -> re.Pattern[bytes]:
 
 _BEGIN_LINE = _line_of(BEGIN)
 _END_LINE = _line_of(END)
-# Anything that looks like a marker, also a damaged one.
+# The beginning of a marker, even if the rest of it is damaged.
 _ANY_MARKER = re.compile(rb"<!--[ \t]*stickytoken:", re.IGNORECASE)
 
 
@@ -144,7 +144,7 @@ def with_block(card: bytes, block: str, name: str) -> bytes:
     Args:
         card: the content of the card.
         block: from `card_block`.
-        name: of the card, for messages.
+        name: name of the card, for messages.
 
     Returns:
         The new content. Every byte outside the block stays.
@@ -167,7 +167,7 @@ def with_block(card: bytes, block: str, name: str) -> bytes:
             raise InputError(
                 f"the markers of stickytoken in {name} are damaged: it has {len(begins)} whole lines {BEGIN} "
                 f"and {len(ends)} whole lines {END}, and needs one of each, in this order, and no other; "
-                "mend them, or delete them all with the old block, and a new one goes to the end"
+                "mend them, or delete the markers and the old block, and the new block is added at the end"
             )
         return card[: begins[0].start()] + content + card[ends[0].start() + len(END) :]
     if not card:
@@ -182,7 +182,7 @@ def with_block(card: bytes, block: str, name: str) -> bytes:
 
 
 def write_block(block: str, card: str | Path) -> bool:
-    """Put the block into a file, whole or not at all; a file that has it already is not written.
+    """Put the block into a model card, unless the card already has it. A failed write changes nothing.
 
     Args:
         block: from `card_block`.
@@ -218,7 +218,7 @@ SHARE_TASK = "sticky_tokens_per_10000"
 
 
 def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
-    """Return the evaluation results that stand for the model of a run.
+    """Return the largest erased share, the largest lift and the share of sticky tokens as hub results.
 
     Args:
         run: the run.
@@ -254,7 +254,7 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
 
 
 def require_id(what: str, name: str) -> None:
-    """Refuse a name that is not an id of the hub; ``what`` names it in the message."""
+    """Raise an InputError unless the name is an id of the hub; ``what`` describes it in the message."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
@@ -265,7 +265,7 @@ def require_id(what: str, name: str) -> None:
 
 
 def eval_results_yaml(entries: list[EvalResultEntry]) -> str:
-    """Write evaluation results in the YAML of the hub."""
+    """Return evaluation results as YAML, in the format of the hub."""
     import yaml
     from huggingface_hub import eval_result_entries_to_yaml
 
@@ -274,12 +274,12 @@ def eval_results_yaml(entries: list[EvalResultEntry]) -> str:
 
 
 def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
-    """Write the entries of a run to a file of their own, whole or not at all.
+    """Write the evaluation results of a run to a separate file. A failed write changes nothing.
 
     Args:
         run: the run.
         dataset: id of the benchmark data set on the hub.
-        path: a YAML file, by custom in the folder `.eval_results`, which is created.
+        path: a YAML file, by convention in the folder `.eval_results`, which is created if needed.
 
     Returns:
         Whether the file changed.
@@ -301,7 +301,7 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
         tasks = {entry.task_id for entry in parse_eval_result_entries(yaml.safe_load(before or b"") or [])}
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{target} is no file of evaluation results: choose another file for those of stickytoken"
+            f"{target} is not a file of evaluation results: choose another file for those of stickytoken"
         ) from error
     other_tasks = sorted(tasks - {ERASED_TASK, LIFT_TASK, SHARE_TASK})
     if other_tasks:
@@ -316,7 +316,7 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
 
 _CARD = "README.md"
 _EVAL_FILE = ".eval_results/stickytoken.yaml"
-# Characters of an error of the hub that a message shows.
+# Number of characters of a hub error that a message shows.
 _SHOWN_ERROR = 200
 
 
@@ -325,16 +325,16 @@ def push_card(
 ) -> str | None:
     """Put the block into the card of a repository on the hub, in one commit.
 
-    The card is read at one commit, and the hub refuses the change if the repository has another one by then.
+    The hub refuses the change if the repository received another commit after the card was read.
 
     Args:
         run: the run.
         repository: a model repository, owner/name.
         dataset: id of a benchmark data set; with it, the evaluation results are sent too.
-        endpoint: address of the hub; the usual one without it.
+        endpoint: address of the hub; None uses the default hub.
 
     Returns:
-        Address of the commit; None if the repository has all of it already.
+        Address of the new commit; None if nothing had to change.
 
     Raises:
         InputError: the repository or data set is no id, the network is switched off, or the markers in the

@@ -163,7 +163,7 @@ def test_methods_are_not_compared(clean, planted_run):
     ("parts", "answer", "said"),
     [
         ({"corpus__source": "elsewhere"}, NO, "different texts (test: "),
-        ({"identity_parts__corpus": "another"}, NO, "the sentences from test were not the same"),
+        ({"identity_parts__corpus": "another"}, NO, "the sentences from test differ"),
         ({"settings__smallest_lift": 0.2}, NO, "the settings differ (smallest lift: 0.5: "),
         ({"settings__budget": 9.0}, CARE, "different effort (budget: 3.4: "),
         ({"settings__seed": 1}, CARE, "different random choices (seed: 42: "),

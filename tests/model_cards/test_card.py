@@ -199,7 +199,7 @@ def test_damaged_markers_are_refused_and_nothing_is_written(tmp_path):
         f"{BLOCK}\n<!-- StickyToken:beg",
     ):
         path.write_bytes(card.encode())
-        with pytest.raises(InputError, match=r"README\.md are damaged: .* mend them, or delete them all"):
+        with pytest.raises(InputError, match=r"README\.md are damaged: .* mend them, or delete"):
             cards.write_block(BLOCK, path)
         assert path.read_bytes() == card.encode()
 
@@ -250,8 +250,8 @@ def test_results_of_others_are_not_overwritten(run, tmp_path):
     path = tmp_path / "other.yaml"
     for text, phrase in (
         ("- dataset: {id: cais/hle, task_id: default}\n  value: 1\n", "holds other results \\('default'\\)"),
-        ("[", "is no file of evaluation results"),
-        ("- 3\n", "is no file of evaluation results"),
+        ("[", "is not a file of evaluation results"),
+        ("- 3\n", "is not a file of evaluation results"),
     ):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(InputError, match=phrase):

@@ -43,7 +43,7 @@ class WorstToken(NamedTuple):
     verdict: str | None  # of the run
     severity: str | None  # None if it is not flagged
     value: float
-    low: float | None  # ends of its interval; None where the run has none
+    low: float | None  # lower end of the value's interval; None where the run has no interval
     high: float | None
 
 
@@ -66,7 +66,7 @@ class ComparedRun:
     """A run with its name in a comparison, and the numbers that stand for it.
 
     Args:
-        name: distinct among the compared runs.
+        name: name of the run, different from those of the other compared runs.
         run: a finished run.
     """
 
@@ -81,7 +81,7 @@ class ComparedRun:
 
     @cached_property
     def counts(self) -> str:
-        """How many of the available tokens the run examined."""
+        """The number of examined and of available tokens, in words."""
         return f"{len(self.run.tokens):,} of {self.run.available:,} available tokens"
 
     @cached_property
@@ -107,13 +107,16 @@ class ComparedRun:
         return self._largest(LIFT)
 
     def _largest(self, measure: Column) -> WorstToken | None:
-        """Find the largest value of a measure among the tokens that were measured closely."""
+        """Return the token with the largest value of a measure, among confirmed tokens if there are any.
+
+        None if the run does not have the measure.
+        """
         tokens = self.run.tokens
         if measure.key not in tokens.columns:
             return None
         measured = tokens.drop_nulls(measure.key)
         if "confirmed" in measured.columns and measured["confirmed"].any():
-            # Runs of an older rule also flagged tokens that they had measured less closely.
+            # An older rule also flagged tokens without confirming them.
             measured = measured.filter(pl.col("confirmed") | is_flagged())
         if measured.is_empty():
             return None
@@ -144,7 +147,7 @@ class ComparedRun:
 
     @cached_property
     def repair(self) -> str:
-        """Whether the model is itself repaired, or else the state of the newest repair in the run folder."""
+        """``is itself repaired``, or the state of the newest repair in the run folder, or ``no``."""
         try:
             record = finished_repair(Path(self.run.model_name))
         except (RunError, OSError, ValueError):  # the record is damaged, or the name is not a path
@@ -166,7 +169,7 @@ class ComparedRun:
 
 
 def tone_of(sticky: pl.DataFrame) -> str:
-    """Return the severity of the worst of some sticky tokens, or ``clean`` without any."""
+    """Return the worst severity among sticky tokens; ``clean`` if the table is empty."""
     if sticky.is_empty():
         return "clean"
     if "severity" not in sticky.columns:
@@ -184,27 +187,27 @@ def short_headline(run: Run) -> str:
 
 
 def rule_lines(run: Run) -> list[str]:
-    """Return the rule of a run and remarks on it, without what its headline says."""
+    """Return the lines that state the rule of a run, without those already in its headline."""
     headline = run.method.headline(run)
     return [line for line in run.method.lines(run) if line not in headline]
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far two runs agree about the tokens that both examined."""
+    """How well two runs agree on the tokens that both examined."""
 
     first: str  # name of a run
     second: str  # name of the other run
     shared: int  # tokens that both examined, by vocabulary string
     sticky_in_both: int
-    jaccard: float | None  # tokens sticky in both, divided by those sticky in either; None without any
+    jaccard: float | None  # tokens sticky in both runs divided by tokens sticky in either; None if 0 by 0
     # Rank correlations of erased shares and of lifts; None if too few tokens have the measure in both runs.
     spearman_erased: float | None
     spearman_lift: float | None
 
 
 class TokenInRun(NamedTuple):
-    """The numbers and the verdict of a token in a run; None for what the run lacks."""
+    """The measures and the verdict of a token in a run; None stands for a missing one."""
 
     erased: float | None
     lift_sd: float | None
@@ -216,11 +219,11 @@ class ComparedToken:
     """A token with its numbers in every run."""
 
     token: str  # vocabulary string
-    in_runs: Sequence[TokenInRun]  # one for each run
+    in_runs: Sequence[TokenInRun]  # one per run, in the order of the runs
 
 
 def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
-    """Collect every token that a run calls sticky; those that most runs flag come first."""
+    """Return all tokens that at least one run calls sticky; those that most runs flag come first."""
     tokens_of_runs = [_in_run(compared) for compared in runs]
     names: set[str] = set()
     for compared in runs:
@@ -241,7 +244,7 @@ def _in_run(compared: ComparedRun) -> dict[str, TokenInRun]:
 
 
 def with_measures(tokens: pl.DataFrame) -> pl.DataFrame:
-    """Add the measures of the rule with their intervals, null where the method does not have them."""
+    """Return the table with a column for each measure of the rule and its interval; missing ones are null."""
     missing = []
     for measure in MEASURES:
         for end in ("", "_low", "_high"):
@@ -252,7 +255,10 @@ def with_measures(tokens: pl.DataFrame) -> pl.DataFrame:
 
 
 def _rank(token: ComparedToken) -> tuple[int, float, float]:
-    """Order tokens by the number of runs that flag them, then by their largest erased share and lift."""
+    """Return the sort key of a token: number of runs that flag it, largest erased share, largest lift.
+
+    All three are negative, so that the largest comes first.
+    """
     flagged = sum(in_run.verdict == "sticky" for in_run in token.in_runs)
     erased = [in_run.erased for in_run in token.in_runs if in_run.erased is not None]
     lifts = [in_run.lift_sd for in_run in token.in_runs if in_run.lift_sd is not None]
@@ -285,7 +291,7 @@ def agreement(first: ComparedRun, second: ComparedRun) -> Agreement:
 
 
 def _spearman(columns: pl.DataFrame) -> float | None:
-    """Compute the rank correlation of two columns; None if it is undefined or rests on few rows."""
+    """Return the rank correlation of two columns; None if it is undefined or there are too few rows."""
     from scipy.stats import spearmanr
 
     complete = columns.drop_nulls()
@@ -295,7 +301,7 @@ def _spearman(columns: pl.DataFrame) -> float | None:
     return float(spearmanr(*complete).statistic)
 
 
-# Smallest share of anchors in common at which two runs count as measured on the same texts.
+# Two runs count as measured on the same texts if they share at least this part of their anchors.
 _SAME_TEXTS = 0.9
 
 
@@ -320,7 +326,7 @@ class Reason(NamedTuple):
 
     answer: Answer
     sentence: str  # without a full stop
-    measures: tuple[Measure, ...] = tuple(Measure)  # those that it concerns
+    measures: tuple[Measure, ...] = tuple(Measure)  # the measures that are affected
 
 
 class Comparability(NamedTuple):
@@ -331,7 +337,7 @@ class Comparability(NamedTuple):
 
 
 def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    """Yield every reason against comparing the runs as if they were equal."""
+    """Yield every reason why measures of the runs cannot be compared directly."""
     largest_values = (Measure.ERASED, Measure.LIFT)
     methods = _differing(runs, lambda compared: compared.run.record.method)
     if methods:
@@ -383,7 +389,7 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 
 
 def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    """Yield reasons that lie in the texts of the runs."""
+    """Yield the reasons that come from different texts."""
     sources = _differing(runs, lambda compared: compared.run.record.corpus.source)
     if sources:
         yield Reason(
@@ -397,7 +403,7 @@ def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
         source = runs[0].run.record.corpus.source
         yield Reason(
             Answer.NO,
-            f"the sentences from {source} were not the same, and both measures depend on them",
+            f"the sentences from {source} differ between the runs, and both measures depend on them",
         )
         return
     anchors = [set(compared.run.method.texts(compared.run.plan).anchors) for compared in runs]
@@ -428,7 +434,7 @@ def _names_by_anchors(runs: Sequence[ComparedRun], anchors: Sequence[set[str]]) 
 
 
 def _setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    """Yield reasons that lie in the settings of the method, if all runs have the same method."""
+    """Yield the reasons that come from different settings; none if the runs have different methods."""
     methods = {compared.run.record.method for compared in runs}
     if len(methods) > 1:
         return
@@ -452,7 +458,7 @@ def _setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
             yield Reason(Answer.NO, f"the settings differ {described}: detect with the same settings")
 
 
-# Parts of the identity of an encoder in which models with the same weights can differ, in words.
+# Ways to use the same weights differently: keys in the identity of an encoder, with their name in a message.
 _USES = {
     "dimension": "length of the vectors",
     "modules": "pooling or other modules",
@@ -461,7 +467,7 @@ _USES = {
 
 
 def _use_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    """Yield reasons that lie in how the models were loaded."""
+    """Yield the reasons that come from how the models were loaded."""
     prompts = _differing(runs, _prompt)
     if prompts:
         yield Reason(
@@ -490,17 +496,17 @@ def _use_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 
 
 def _different_uses(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Say in what two encoders with the same weights differ; nothing if the weights differ."""
+    """Return the ways in which two models use the same weights differently; empty if the weights differ."""
     if not first or first.get("weights") != second.get("weights"):
         return []
     different_names = [name for name in _USES if first.get(name) != second.get(name)]
     if "dimension" in different_names and "modules" in different_names:
-        different_names.remove("modules")  # they include where vectors are truncated
+        different_names.remove("modules")  # the modules differ anyway, because they include the truncation
     return [_USES[name] for name in different_names]
 
 
 def _prompt(compared: ComparedRun) -> str:
-    """Describe the prompt that the model of a run was loaded with."""
+    """Return the prompt that the model of a run was loaded with, for a message; ``none`` without one."""
     loading: LoadingRecord | None = compared.run.record.model.loading
     if loading is not None and loading.prompt:
         description = loading.prompt
@@ -516,7 +522,7 @@ def _prompt(compared: ComparedRun) -> str:
 
 
 def _differing(runs: Sequence[ComparedRun], value: Callable[[ComparedRun], str]) -> str:
-    """List the values of the runs with their names; empty if all runs have the same value."""
+    """Return each value with the names of its runs, as text; empty if all runs have the same value."""
     names_by_value: dict[str, list[str]] = {}
     for compared in runs:
         names_by_value.setdefault(value(compared), []).append(compared.name)
@@ -526,23 +532,24 @@ def _differing(runs: Sequence[ComparedRun], value: Callable[[ComparedRun], str])
 
 
 def listed(names: Sequence[str]) -> str:
-    """List names in a sentence."""
+    """Join names for a sentence, such as ``a, b and c``."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-# Sticky tokens are counted per so many available tokens.
+# Shares of sticky tokens are given per this number of available tokens.
 PER = 10_000
 
 # What the columns of the table mean.
 READING = {
     "erases most": "The token whose copies erase the largest share of what an ordinary token leaves of a "
-    "text. Its interval is that of this one token over texts; that it is the largest of many is not in it.",
+    "text. The interval describes how this one token varies over texts. It does not account for the token "
+    "being the largest of many.",
     "lifts most": "The token whose copies move unrelated texts closest together, beyond an ordinary token, "
     "in standard deviations of the model's own similarities. Its interval is of the same kind.",
     "sticky tokens per 10,000": "Of the available tokens. The interval is exact (Clopper and Pearson 1934). "
-    "It treats the examined tokens as draws: a sample from its vocabulary, a whole vocabulary from others "
-    "that could have been built. Wrong verdicts are not in it.",
-    "repaired copy": "Whether the run folder records a repaired copy of the model, and whether that was "
+    "It treats the examined tokens as a random sample: of the vocabulary, or, if all were examined, of the "
+    "vocabularies that could have been built. It does not account for wrong verdicts.",
+    "repaired copy": "Whether the run folder records a repaired copy of the model, and whether the copy was "
     "verified.",
 }
 # Columns of the table of a comparison that may be null, in the order of `WorstToken`.
@@ -630,7 +637,7 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader should know before relying on single runs."""
+        """Remarks on single runs, each with the name of its run."""
         notes = []
         for compared in self.runs:
             version = compared.run.record.identity_parts.get("version")
@@ -645,7 +652,7 @@ class Comparison:
 
     @property
     def basis(self) -> str:
-        """Say what the intervals are."""
+        """A sentence that says what the intervals are."""
         levels = sorted({compared.confidence for compared in self.runs})
         percentages = " and ".join(f"{100 * level:.4g}%" for level in levels)
         return (
@@ -677,7 +684,7 @@ def _token_values(token: ComparedToken) -> dict[str, Any]:
 
 
 def shown_reason(reason: Reason) -> str:
-    """Write a reason, with the measures that it concerns if these are not all."""
+    """Return a reason as text; the affected measures are named unless all are affected."""
     if len(reason.measures) == len(Measure):
         return reason.sentence
     measures = ", ".join(measure.value for measure in reason.measures)
@@ -685,14 +692,14 @@ def shown_reason(reason: Reason) -> str:
 
 
 def shown_token(worst: WorstToken | None) -> str:
-    """Write a token with its severity, or its verdict if it has none."""
+    """Return a token as text with its severity, or else its verdict; ``-`` without a token."""
     if worst is None:
         return "-"
     return f"{wording.quoted(worst.token)} ({worst.severity or worst.verdict or 'not judged'})"
 
 
 def shown_value(measure: Column, worst: WorstToken | None) -> str:
-    """Write the value of a measure with its interval."""
+    """Return a token's value of a measure as text, with its interval; ``-`` without a token."""
     if worst is None:
         return "-"
     value = measure.text(worst.value)
@@ -702,7 +709,7 @@ def shown_value(measure: Column, worst: WorstToken | None) -> str:
 
 
 def shown_interval(measure: Column, low: float, high: float) -> str:
-    """Write the interval of a measure, with the unit at its end."""
+    """Return the interval of a measure as text, such as ``0.5 to 0.7 SD``."""
     start = measure.text(low)
     if measure.unit != "%":
         start = start.removesuffix(measure.unit).rstrip()
@@ -710,7 +717,7 @@ def shown_interval(measure: Column, low: float, high: float) -> str:
 
 
 def shown_share(compared: ComparedRun) -> str:
-    """Write the share of sticky tokens per 10,000 with its interval."""
+    """Return the share of sticky tokens per 10,000 as text, with its interval; ``-`` without a share."""
     share = compared.share
     if share is None:
         return "-"
@@ -732,7 +739,7 @@ HEADINGS = tuple(_SHOWN)
 
 
 def shown_rows(comparison: Comparison) -> list[Sequence[str]]:
-    """Write the table of a comparison, one row per run."""
+    """Return the cells of the table of a comparison as text, one row per run."""
 
     def shown_row(compared: ComparedRun) -> tuple[str, ...]:
         return tuple(show(compared) for show in _SHOWN.values())
@@ -776,7 +783,7 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """Choose the shortest names that tell the runs apart."""
+    """Return the shortest names that are different for all runs."""
     titles = [run.record.model.title for run in runs]
     long_titles = [run.model_title for run in runs]
     with_methods = [f"{title} ({run.record.method})" for title, run in zip(titles, runs, strict=True)]

@@ -1,4 +1,4 @@
-"""The published results of forty models, looked up and put beside a run.
+"""Look up the published results of forty models, and compare them with a run.
 
 Source: Kexin Chen et al., "Sticking to the Mean: Detecting Sticky Tokens in Text Embedding Models", ACL 2025.
 The tables hold numbers and vocabulary entries only.
@@ -48,11 +48,11 @@ class BesideRun:
             lift less. For a run of the paper's method instead its score or the bound of it, its rate, whether
             the token was a candidate, and a row for each token that only the run calls sticky. Null for a
             token that the run did not examine.
-        unknown: number of published tokens that the vocabulary of the run does not have at their id.
-        unexamined: number of published tokens that the run did not examine.
-        sticky: number of the other published tokens that the run calls sticky too.
-        chance: p-value of a Kolmogorov-Smirnov test of their percentiles against random tokens; None if the
-            run examined a part of the vocabulary only, or its method measures no lift.
+        unknown: number of published tokens that have a different id, or none, in the run's vocabulary.
+        unexamined: number of further published tokens that the run did not examine.
+        sticky: number of published tokens that the run examined and calls sticky too.
+        chance: p-value of a Kolmogorov-Smirnov test of the published tokens' percentiles against random
+            tokens; None if the run examined only a part of the vocabulary, or its method measures no lift.
         others: number of tokens that the run calls sticky and the paper does not.
     """
 
@@ -64,7 +64,7 @@ class BesideRun:
     others: int = 0
 
     def in_words(self) -> list[str]:
-        """Describe the comparison in sentences."""
+        """Return the comparison as a list of sentences."""
         examined = len(self.tokens) - self.others - self.unknown - self.unexamined
         sentences = [
             f"the run calls {self.sticky} of the {examined} published tokens that it examined sticky"
@@ -87,7 +87,7 @@ class BesideRun:
         return sentences
 
 
-# Tokens that a row of the table of models names.
+# Number of tokens that are named as examples in the table of models.
 _EXAMPLES = 5
 
 
@@ -213,7 +213,7 @@ def beside_run(run: Run, name: str) -> BesideRun:
 
     Args:
         run: a run of either method.
-        name: of the published model.
+        name: name of the published model.
 
     Raises:
         InputError: the run is of another model.

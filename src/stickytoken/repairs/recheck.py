@@ -293,16 +293,16 @@ def make_recheck(
     excluded: Collection[int],
     progress: ProgressCallback,
 ) -> Recheck:
-    """Choose texts that a run has not used, and ordinary tokens, to measure the run's model again.
+    """Return a recheck of the run's model, with texts that the run has not used.
 
     Args:
-        run: its texts are avoided, and its thresholds are kept if it is of the method profile.
+        run: the run. Its texts are avoided, and its thresholds apply if its method is profile.
         encoder: the model of the run.
-        vocabulary: of the model.
-        corpus: the texts to draw from, in addition to the bundled kinds of text.
-        seed: of all random sampling; it differs from that of the run.
-        excluded: tokens that do not count as ordinary, such as flagged and repaired ones.
-        progress: told of the texts that are encoded.
+        vocabulary: vocabulary of the model.
+        corpus: texts to choose from, in addition to the bundled kinds of text.
+        seed: seed for all random choices; it differs from that of the run.
+        excluded: ids of tokens that do not count as ordinary, such as flagged and repaired tokens.
+        progress: called as texts are encoded.
 
     Raises:
         InputError: too few texts are left.
@@ -333,7 +333,7 @@ def make_recheck(
 
 
 def used_texts(run: Run) -> list[str]:
-    """List the carriers and anchors of a run, each once."""
+    """Return the carriers and anchors of a run, without duplicates."""
     plan = run.plan
     if isinstance(plan, ProfilePlanRecord):
         texts = [*plan.carriers, *(anchor.text for anchor in plan.anchors)]

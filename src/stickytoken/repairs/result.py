@@ -38,7 +38,7 @@ DOCUMENT_FILE = "REPAIR.md"
 
 
 class Strategy(StrEnum):
-    """What is done about a token."""
+    """How a token is repaired."""
 
     AUTO = "auto"  # chosen for each token
     UNREACHABLE = "unreachable"  # text is split into pieces and no longer produces the entry
@@ -233,13 +233,13 @@ _BATCH = 1000
 class Affected:
     """The documents whose vectors a repair changes."""
 
-    file: str  # Parquet, one row per affected document
-    documents: int  # that were checked
-    count: int  # of affected documents
+    file: str  # path of a Parquet file with one row per affected document
+    documents: int  # number of documents that were checked
+    count: int  # number of affected documents
 
 
 def require_documents(path: Path | None, column: str | None) -> None:
-    """Refuse a file of documents that cannot be read; None is no file."""
+    """Raise an InputError if the file of documents, or the column without a file, cannot be used."""
     if path is None:
         if column is not None:
             raise InputError(f"--column {column!r} is given without --affected: pass --affected too")
@@ -431,7 +431,7 @@ def open_repair(path: str | Path) -> Repair:
 
 
 def require_place(out: Path) -> None:
-    """Refuse a folder for a repaired model that cannot be written, or contains something else."""
+    """Raise a RunError if the folder cannot be written, or contains something other than a repaired model."""
     store.require_writable(out)
     with reading(out, RunError):
         taken = out.is_dir() and any(out.iterdir()) and not (out / REPAIR_FILE).is_file()
@@ -452,7 +452,7 @@ def keep_copy(run: Path, record: RepairRecord) -> None:
 
 
 def last_verified(records: Sequence[RepairRecord]) -> str | None:
-    """Return the date of the newest repair if it was verified; the newest record comes first."""
+    """Return the date of the first record, the newest repair; None if it is not verified or missing."""
     return records[0].started[:10] if records and records[0].verified else None
 
 

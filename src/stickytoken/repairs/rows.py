@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 Row = NDArray[np.float32]
 Rows = NDArray[np.float32]
 
-# Rows that are trained together, which bounds the memory of a batch.
+# Number of rows that are trained together. It limits the memory of a batch.
 _TRAINED_TOGETHER = 32
-# Entries whose spelling is compared with the vocabulary at a time. Each needs a row of V similarities.
+# Number of entries whose spelling is compared with the vocabulary at a time. Each needs V similarities.
 _COMPARED_TOGETHER = 64
-# Entries that show how well relatives and pieces predict a row.
+# Number of entries on which the weights of relatives and pieces are fitted.
 _SAMPLE_SIZE = 400
-# Entries of the most similar spelling that a row is averaged from.
+# Number of entries with the most similar spelling from which a row is averaged.
 _RELATIVES = 10
 
 
@@ -42,19 +42,19 @@ def new_rows(
     progress: ProgressCallback,
     avoided: Collection[int] = (),
 ) -> dict[int, Row]:
-    """Make a new row for each entry, as if it were the only one.
+    """Make a new row for each entry, independently of the other entries' new rows.
 
     Args:
         strategy: ``relatives`` or ``keep-meaning``.
         ids: the entries.
-        model: stays as it is.
-        texts: for ``keep-meaning``, texts to train the rows in.
-        seed: of all random draws.
-        progress: told of every training step.
-        avoided: entries that may be sticky, and that no row is made from.
+        model: the model. It is not changed.
+        texts: texts to train the rows on, for ``keep-meaning``.
+        seed: seed for all random choices.
+        progress: called after every training step.
+        avoided: entries that may be sticky. No new row is made from their rows.
 
     Returns:
-        Rows by token id, each of shape (D,). An entry without relatives and pieces has none.
+        Rows by token id, each of shape (D,). An entry that has neither relatives nor pieces is left out.
 
     Raises:
         RepairError: no row can be made.
@@ -77,8 +77,8 @@ def new_rows(
         backend = tokenizer if is_backend else getattr(tokenizer, "backend_tokenizer", None)
         if not isinstance(backend, Tokenizer):
             raise RepairError(
-                f"a {type(tokenizer).__name__} is written in Python, so that the pieces of a token are "
-                "unknown: use keep-meaning or nearest"
+                f"the tokenizer, a {type(tokenizer).__name__}, is written in Python, so the pieces of a "
+                "token are unknown: use keep-meaning or nearest"
             )
         return related_rows(matrix, backend, ids, frozenset((*ids, *avoided)), seed)
     network = Network(model)
@@ -93,7 +93,7 @@ def new_rows(
 def related_rows(
     matrix: Rows, backend: Tokenizer, ids: Sequence[int], avoided: Collection[int], seed: int
 ) -> dict[int, Row]:
-    """Predict rows from those of entries with similar spelling and of pieces.
+    """Predict the row of an entry from the rows of its pieces and of entries with similar spelling.
 
     The deviation of a row from the mean row is predicted as a weighted sum of the mean deviations of its
     relatives and of its pieces. The two weights are fitted on a random sample of entries.
@@ -102,11 +102,11 @@ def related_rows(
         matrix: the token embeddings, shape (V, D).
         backend: the tokenizer of the model.
         ids: the entries that need a row.
-        avoided: entries that no row is made from; the ids are among them.
-        seed: of the sample.
+        avoided: entries whose rows are not used; all of ``ids`` are among them.
+        seed: seed for the choice of the sample.
 
     Returns:
-        Rows by token id. An entry without relatives and pieces has none.
+        Rows by token id, each of shape (D,). An entry that has neither relatives nor pieces is left out.
 
     Raises:
         RepairError: no entry has a relative or a piece.
@@ -170,7 +170,7 @@ class _KnownRows(NamedTuple):
 
 
 class _RowSources(NamedTuple):
-    """What rows are predicted from, as deviations from the mean row, shape (T, D); zero if there is none."""
+    """Predictors of T rows, as deviations from the mean row, shape (T, D); zero where there is none."""
 
     relatives: Rows  # weighted mean of the entries with the most similar spelling
     pieces: Rows  # mean of the pieces
@@ -182,7 +182,7 @@ class _SourceWeights(NamedTuple):
 
 
 def _row_sources(known: _KnownRows, ids: Sequence[int], pieces: Mapping[int, Sequence[int]]) -> _RowSources:
-    """Collect what the rows of entries are predicted from, one row per entry."""
+    """Return the predictors of the rows of entries, in the order of ``ids``."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectorizer = TfidfVectorizer(analyzer="char", ngram_range=(2, 5), lowercase=False, dtype=np.float32)
@@ -232,15 +232,15 @@ def _fitted_weights(sources: _RowSources, deviations: Rows) -> _SourceWeights:
     return _SourceWeights(*weights.tolist())
 
 
-# Begins the name of a removed entry. No other entry contains it.
+# Beginning of the new name of a removed entry. No other entry contains it.
 _REMOVED = "\U0010fffd\U0010fffd"
 
 
 def pieces_of(backend: Tokenizer, ids: Iterable[int]) -> dict[int, tuple[int, ...]]:
-    """Cut the strings of some entries into other entries, as the tokenizer would if it lacked all of them.
+    """Cut entries into pieces, as the tokenizer would if its vocabulary did not contain these entries.
 
     Returns:
-        The ids of the pieces by token id; none for an added token, and for an entry that cannot be cut.
+        Ids of the pieces by token id; an empty tuple for an added token and for an entry that cannot be cut.
     """
     names = {}
     for token_id in ids:
@@ -273,7 +273,7 @@ def pieces_of(backend: Tokenizer, ids: Iterable[int]) -> dict[int, tuple[int, ..
 
 
 def _model_without(model: dict[str, Any], names: Mapping[int, str]) -> dict[str, Any]:
-    """Put entries out of reach in the model of a pipeline: rename them, and remove their merges."""
+    """Return the ``model`` part of a tokenizer.json in which entries are renamed and their merges removed."""
     changed = renamed_model(model, {token_id: f"{_REMOVED}{token_id}" for token_id in names})
     pairs = merge_pairs(changed)
     if pairs is not None:
@@ -283,7 +283,7 @@ def _model_without(model: dict[str, Any], names: Mapping[int, str]) -> dict[str,
 
 
 def _tokenizer_of_model(model: Mapping[str, Any], version: str) -> Tokenizer:
-    """Make a tokenizer without steps around its model, which reads the strings of entries as they are."""
+    """Return a tokenizer of only this model, without normalizer, pre-tokenizer or other steps."""
     from tokenizers import Tokenizer
 
     steps = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")

@@ -1,4 +1,4 @@
-"""Change what text reaches in a tokenizer, without changing any token id."""
+"""Change which tokens text can become, without changing any token id."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _SHOWN_ERROR = 200
 
 # Advice for tokenizers that cannot be edited.
 WITHOUT_EDITING = (
-    "give other tokens than the model's own special ones a new row (keep-meaning or nearest), and remove the "
-    "others from documents with stickytoken clean"
+    "give tokens a new row (keep-meaning or nearest), except the model's own special tokens, which "
+    "stickytoken clean can remove from documents"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEdit:
-    """What changes in a model.
+    """The changes to a model.
 
     Attributes:
         rows: new rows of the token embeddings by token id, each of shape (D,).
@@ -153,14 +153,16 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def splittable(folder: Path, ids: Sequence[int]) -> dict[int, str | None]:
-    """Find out which entries can become unreachable, together with the ones before that can.
+    """Find out which entries can become unreachable, all at the same time.
+
+    Entries are accepted one after the other. Each must work together with those accepted before it.
 
     Args:
-        folder: of the model.
-        ids: entries of its vocabulary.
+        folder: folder of the model.
+        ids: ids of the entries.
 
     Returns:
-        By token id, why the entry cannot become unreachable; None if it can.
+        By token id, the reason why the entry cannot become unreachable; None if it can.
     """
     if not ids:
         return {}
@@ -188,8 +190,8 @@ def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
     """Edit the tokenizer of a model.
 
     Args:
-        folder: of the model. It stays as it is.
-        edit: rows are ignored.
+        folder: folder of the model. It is not changed.
+        edit: the edit. Its new rows are ignored here.
 
     Returns:
         The contents of the files that change, by path inside the folder.
@@ -219,7 +221,7 @@ def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
 
 
 def _edited_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
-    """Put entries out of reach in the document of a tokenizer.
+    """Return the tokenizer.json after the edit, and whether it was rebuilt from the loaded tokenizer.
 
     The stored document is edited where its vocabulary alone changes. Otherwise the pipeline is rebuilt from
     the loaded tokenizer, because transformers may have changed what the file says.
@@ -274,7 +276,7 @@ def _require_out_of_reach(
     document: Mapping[str, Any],
     texts: Mapping[int, Sequence[str]],
 ) -> None:
-    """Refuse an edit after which some text still reaches an entry; unknown text may reach the unknown one."""
+    """Raise a RepairError if a text still becomes an edited entry. The unknown token is not checked."""
     model = document["model"]
     unknown_ids = {model.get("unk_id"), after.token_to_id(str(model.get("unk_token")))}
     for token_id in entries.keys() - unknown_ids:
@@ -285,7 +287,7 @@ def _require_out_of_reach(
 
 
 def _require_same_size(folder: Path, before: Tokenizer, after: Tokenizer) -> None:
-    """Refuse an edit that changes the number of entries."""
+    """Raise a RepairError if the edit changed the number of entries."""
     size_before = before.get_vocab_size()
     size_after = after.get_vocab_size()
     if size_before != size_after:
@@ -298,7 +300,7 @@ def _require_same_size(folder: Path, before: Tokenizer, after: Tokenizer) -> Non
 def _require_same_in_transformers(
     pipeline: Pipeline, expected: Tokenizer, files: Mapping[str, bytes], texts: Sequence[str]
 ) -> None:
-    """Refuse an edit that transformers reads differently than tokenizer.json says."""
+    """Raise a RepairError if transformers tokenizes texts differently from tokenizer.json alone."""
     tokenizer = _loaded_by_transformers(files, pipeline.folder)
     loaded = _without_limits(tokenizer.backend_tokenizer)
     for text in ("one one one one two", *texts):

@@ -1,4 +1,4 @@
-"""Scan documents for copies of sticky tokens, and measure what the copies do to them.
+"""Scan documents for copies of sticky tokens, and measure the effect of the copies.
 
-Nothing is imported here: the processes that search documents load this package without NumPy or Polars.
+This file imports nothing, so that worker processes can load the package without NumPy or Polars.
 """

@@ -29,13 +29,14 @@ from stickytoken.methods.statistics import TokenEffects
 from stickytoken.scanning._workers import KEPT_TEXT, examined
 from stickytoken.unit_vectors import unit_vectors
 
-# Names of shards and of their column.
+# Name of the shards with findings, and the column that holds their batch number.
 _TOKENS = "tokens"
 _BATCH = "batch"
-# Largest batch, in documents and in characters. It bounds the memory, and the work that an interrupt loses.
+# Largest batch, in documents and in characters. The limits bound the memory, and the work that is lost when a
+# scan is interrupted.
 _DOCUMENTS = 1024
 _CHARACTERS = 4_000_000
-# Unreadable records that the result names.
+# Number of unreadable records that the result names.
 _NAMED_RECORDS = 100
 # Largest number of sources that are counted. With more, the column is probably not a source.
 _MOST_SOURCES = 10_000
@@ -45,8 +46,8 @@ class Keeper:
     """Stores the findings of each batch: in the folder of a scan, or in memory without one.
 
     Args:
-        folder: of the scan.
-        begin: called before the first batch is written.
+        folder: folder of the scan; None keeps the findings in memory.
+        begin: called once, before the first batch is written.
     """
 
     def __init__(self, folder: ResultFolder | None = None, begin: Callable[[], None] | None = None) -> None:
@@ -55,6 +56,7 @@ class Keeper:
         self._kept: dict[tuple[str, int, str], dict[str, Any]] = {}
 
     def load(self, name: str, index: int, digest: str) -> dict[str, Any] | None:
+        """Return the stored values of a batch; None if there are none for this digest."""
         if self._folder is None:
             return self._kept.get((name, index, digest))
         shard = self._folder.read_shard(name, index, [index], _BATCH)
@@ -72,19 +74,19 @@ class Keeper:
         self._folder.write_shard(name, index, [row], ShardCost(0.0, encoded))
 
     def findings(self, index: int, digest: str) -> list[dict[str, Any]]:
-        """Return one row per document with findings in a batch."""
+        """Return one row for each document of a batch that has findings; empty if none are stored."""
         values = self.load(_TOKENS, index, digest)
         return [] if values is None else list(values["found"])
 
 
 class Batch(NamedTuple):
-    """Documents that are searched together. The digest covers their texts and places."""
+    """Documents that are searched together."""
 
-    number: int
+    number: int  # place of the batch in the collection, from 0
     documents: tuple[Document, ...]
-    skipped: tuple[Skipped, ...]
-    keys: tuple[bytes, ...]  # a hash of each document's text, to sample by
-    digest: str
+    skipped: tuple[Skipped, ...]  # records that could not be read
+    keys: tuple[bytes, ...]  # SHA-256 of each document's text; the sample is chosen by these
+    digest: str  # hash of the texts and places of all records
 
 
 def batched(records: Iterable[Record]) -> Iterator[Batch]:
@@ -122,17 +124,18 @@ def _batch(index: int, records: list[Record]) -> Batch:
 class Tally:
     """The totals of a scan, and a sample of documents without findings."""
 
-    sampled: int  # number of clean documents to draw
-    digests: list[str] = field(default_factory=list)
-    documents: int = 0
+    sampled: int  # number of clean documents in the sample
+    digests: list[str] = field(default_factory=list)  # digests of the batches, in order
+    documents: int = 0  # documents that were searched
     found: int = 0  # documents with findings that are more than suspected
     suspected: int = 0  # documents with suspected copies and no other finding
     skipped: int = 0
     skipped_first: list[Skipped] = field(default_factory=list)
-    kinds: Counter[str] = field(default_factory=Counter)  # of documents
-    sources: Counter[str | None] | None = field(default_factory=Counter)  # None where there are too many
-    # The distinct clean documents with the smallest hashes, by hash. So the sample is random, and does not
-    # depend on the order of the documents.
+    kinds: Counter[str] = field(default_factory=Counter)  # number of documents by kind of finding
+    # Number of documents by source; None if there are too many sources to count.
+    sources: Counter[str | None] | None = field(default_factory=Counter)
+    # Texts of the distinct clean documents with the smallest hashes, by hash. So the sample is random and
+    # independent of the order of the documents.
     sample: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -141,7 +144,7 @@ class Tally:
         return self.found + self.suspected
 
     def add(self, batch: Batch, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Count a batch.
+        """Add the numbers of a batch to the totals, and its clean documents to the sample.
 
         Args:
             batch: the next batch in the order of the collection.
@@ -177,18 +180,18 @@ def search(
     sampled: int,
     progress: ProgressCallback,
 ) -> Tally:
-    """Search all documents, except batches that the keeper has from before.
+    """Search all documents. Batches whose findings are already stored are not searched again.
 
     Args:
         collection: the documents.
         rules: what to look for.
         keeper: stores the findings of each batch.
         workers: number of processes.
-        sampled: number of documents without findings to draw.
-        progress: told of every batch.
+        sampled: number of documents without findings in the sample.
+        progress: called after every batch.
 
     Returns:
-        The totals, with the sample.
+        The totals over all documents, with the sample.
     """
     meter = Meter()
     tally = Tally(sampled)
@@ -196,13 +199,14 @@ def search(
     computed = 0
 
     def add(batch: Batch, rows: Sequence[Mapping[str, Any]]) -> None:
-        # Batches are counted in order, and a batch from the keeper may come before an earlier one.
+        # Stored batches arrive at once, while earlier batches are still being searched. The totals need the
+        # batches in order, so a batch waits here for those before it.
         finished[batch.number] = batch, rows
         while len(tally.digests) in finished:
             tally.add(*finished.pop(len(tally.digests)))
             share = meter.share
             done = tally.documents
-            # The reader is ahead of the search, so this estimate of the total improves with time.
+            # The reader is ahead of the search, so the total is underestimated at first.
             total = max(done + 1, round(done / share)) if share else done + 1
             progress(Progress("scan", done, total, computed))
 
@@ -214,7 +218,7 @@ def search(
             else:
                 add(batch, values["found"])
 
-    # Closed here, because an interrupt that meets a generator during garbage collection is only printed.
+    # Close the generator explicitly: an interrupt during its garbage collection would only be printed.
     with closing(examined(new_batches(), rules, workers)) as stream:
         for batch, findings in stream:
             rows = []
@@ -229,7 +233,7 @@ def search(
 
 
 def _row(document: Document, finding: dict[str, Any]) -> dict[str, Any]:
-    """Return the findings of a document together with its place."""
+    """Return the findings of a document together with its number, id, source, path and line."""
     line = document.line
     if document.is_whole_file and line is not None:
         line += finding["line"]
@@ -237,18 +241,19 @@ def _row(document: Document, finding: dict[str, Any]) -> dict[str, Any]:
     return place | finding | {"line": line}
 
 
-# Clean documents whose first words serve as queries, and clean documents that others are compared with.
+# Largest number of clean documents whose first words serve as queries, and of clean documents that documents
+# with findings are compared with.
 QUERIES = 100
 REFERENCE = 200
-# The smallest number of either.
+# Smallest number of each.
 _FEWEST = 10
-# Words of a document that serve as a query.
+# Number of words of a document that form a query.
 _QUERY_WORDS = 30
-# Share of the clean documents that a document must pass to move up for a query.
+# A document "moves up" for a query if the copies let it pass at least this share of the clean documents.
 _MOVES_UP = 0.1
-# Smallest standard deviation of the similarities of clean documents. Below it, effects are rounding errors.
+# Smallest standard deviation of the similarities of clean documents. Below this, effects are rounding errors.
 _SMALLEST_SPREAD = 1e-6
-# Largest contraction of a token in a prediction, which divides by one minus the contraction.
+# Contractions are limited to this in a prediction, which divides by one minus the contraction.
 _LARGEST_CONTRACTION = 0.9
 
 Vectors = NDArray[np.float32]
@@ -259,7 +264,7 @@ class Effect(StrEnum):
     """How the effect of copies on a document is determined."""
 
     MEASURED = "measured"  # the document is encoded with the copies and without
-    PREDICTED = "predicted"  # it is encoded as it is; pull and contraction of its tokens give the rest
+    PREDICTED = "predicted"  # only the unchanged document is encoded; the rest is computed from the run
 
 
 COLUMNS = ("shift", "rise", "moves_up", "predicted")
@@ -276,13 +281,13 @@ class PanelTexts(NamedTuple):
 def panel_texts(
     sample: Sequence[str], queries: Sequence[str] | None, queries_from: str, name: str
 ) -> PanelTexts:
-    """Choose the texts that documents with findings are compared with.
+    """Choose the queries and the clean documents that documents with findings are compared with.
 
     Args:
-        sample: clean documents, drawn at random.
-        queries: the user's queries; None takes the first words of some of the sample.
-        queries_from: source of the user's queries.
-        name: of the collection, for messages.
+        sample: clean documents in random order.
+        queries: the user's queries; None uses the first words of some clean documents.
+        queries_from: source of the user's queries, for the report.
+        name: name of the collection, for messages.
 
     Raises:
         InputError: there are too few clean documents.
@@ -290,8 +295,8 @@ def panel_texts(
     needed = _FEWEST if queries is not None else 2 * _FEWEST
     if len(sample) < needed:
         raise InputError(
-            f"{name} has {len(sample)} documents without findings, and {needed} are needed to compare the "
-            "others with: pass more documents, or leave effects out"
+            f"{name} has {len(sample)} documents without findings, but measuring effects needs {needed}: "
+            "pass more documents, or leave effects out"
         )
     if queries is not None:
         return PanelTexts(queries, sample[:REFERENCE], queries_from)
@@ -316,14 +321,14 @@ class EffectPass:
 
     kind: Effect
     encoder: IdReader
-    effects: TokenEffects | None  # None if the run's method does not measure them
+    effects: TokenEffects | None  # pull and contraction of tokens; None if the run's method lacks them
     texts: PanelTexts
-    identity: str  # of the run
+    identity: str  # identity of the run
     keeper: Keeper
 
     @cached_property
     def panel(self) -> Panel:
-        """The vectors of the queries and of the clean documents."""
+        """The vectors of queries and clean documents, and the similarities between them."""
         queries = unit_vectors(self.encoder.encode_ids(self._tokenized(self.texts.queries)))
         reference = unit_vectors(self.encoder.encode_ids(self._tokenized(self.texts.reference)))
         similarities = reference @ queries.T
@@ -340,7 +345,7 @@ class EffectPass:
         return [text.ids[:limit] for text in self.encoder.tokenize(texts)]
 
     def run(self, tally: Tally, progress: ProgressCallback) -> None:
-        """Determine the effects in all batches that the keeper does not have."""
+        """Determine and store the effects in all batches that have none stored."""
         done = 0
         computed = 0
         encoded = 0
@@ -357,7 +362,7 @@ class EffectPass:
             progress(Progress("effects", done, tally.rows, computed, encoded))
 
     def columns(self, index: int, batch: str) -> dict[str, Any] | None:
-        """Return the effects in a batch by column; None if they were not determined."""
+        """Return the effects in a batch by column, one list entry per document; None if none are stored."""
         return self.keeper.load(self.kind.value, index, self._key(batch))
 
     def _key(self, batch: str) -> str:
@@ -365,13 +370,14 @@ class EffectPass:
         return digest([batch, texts, self.identity])
 
     def _columns(self, found_rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], int]:
-        """Determine the effect of copies on documents.
+        """Determine the effect of copies on the documents of a batch.
 
         Returns:
-            One list per column, with None where nothing can be measured, and the number of encoded texts.
-            ``shift`` is the mean change of the similarity to the queries, ``rise`` the mean share of clean
-            documents that it passes, and ``moves_up`` the share of queries for which it passes a tenth of
-            them.
+            One list per column with one entry per document, None where nothing can be measured; and the
+            number of texts that were encoded. ``shift`` is the mean change of a document's cosine to the
+            queries. ``rise`` is the mean share of clean documents that it passes. ``moves_up`` is the share
+            of queries for which it passes at least a tenth of the clean documents. ``predicted`` is the
+            shift as predicted from the run.
         """
         panel = self.panel
         with_copies = self._tokenized([row["text"] for row in found_rows])
@@ -401,7 +407,10 @@ class EffectPass:
         return lists, len(rows) * encodings
 
     def _vectors(self, ids: Sequence[tuple[int, ...]]) -> tuple[Vectors, NDArray[np.bool_]]:
-        """Return unit vectors, and a mask of the texts that have one; the others have a zero vector."""
+        """Return a unit vector per text, and a mask that is false where the model gave a zero vector.
+
+        The vector of such a text is meaningless.
+        """
         vectors = self.encoder.encode_ids(ids, allow_zero=True)
         usable = np.linalg.norm(vectors, axis=1) > 0
         vectors[~usable] = 1.0
@@ -409,7 +418,15 @@ class EffectPass:
 
 
 def _ranks(similarities: Vectors, panel: Panel) -> NDArray[np.int64]:
-    """Count the clean documents that are less similar to each query, shape (documents, q)."""
+    """Return how many clean documents are less similar to a query than each document.
+
+    Args:
+        similarities: cosines of documents and queries, shape (number of documents, q).
+        panel: the clean documents and the queries.
+
+    Returns:
+        Numbers of clean documents, shape (number of documents, q).
+    """
     counts = [
         np.searchsorted(ranked, values) for ranked, values in zip(panel.ranked.T, similarities.T, strict=True)
     ]
@@ -423,20 +440,21 @@ def _null_for_nan(values: Vector) -> list[float | None]:
 def predicted_shifts(
     vectors: Vectors, removed: Sequence[Counter[int]], effects: TokenEffects, panel: Panel
 ) -> Vector:
-    """Predict the mean change of the similarity to the queries that copies cause.
+    """Predict how much copies change the mean similarity of documents to the queries.
 
-    A token moves every text toward one point, its pull divided by its contraction. The run measured that
-    point on short texts, which do not show how far the copies move a long document. The vector of the
-    document shows it: as the share of the way from the mean of the clean documents to the point.
+    Copies of a token move every text toward one point, which is the token's pull divided by its contraction.
+    The run measured this point on short texts, but not how far copies move a long document. That distance is
+    estimated from the document's vector: how far it lies on the way from the mean of the clean documents to
+    the point.
 
     Args:
         vectors: unit vectors of the documents with their copies, shape (n, d).
-        removed: number of copies of each token in each document, by token id.
+        removed: for each document, the number of copies by token id.
         effects: pull and contraction of the tokens.
-        panel: queries and clean documents.
+        panel: vectors of queries and clean documents.
 
     Returns:
-        One change per document; NaN if none of its tokens has an effect.
+        Changes of the cosine, shape (n,); NaN for a document none of whose tokens has a measured effect.
     """
     center = panel.reference.mean(axis=0, dtype=np.float64)
     queries = panel.queries.mean(axis=0, dtype=np.float64)

@@ -1,8 +1,8 @@
-"""Examine texts for copies, special tokens and repetitions, in this process or in several others, in order.
+"""Examine texts for copies, special tokens and repetitions, in this process or in worker processes.
 
 A worker is this module, started as a program. It reads one JSON line with texts at a time and writes one JSON
-line with the findings, until its standard input ends. So a script that scans needs no
-``if __name__ == "__main__"``, and the worker loads neither NumPy nor Polars.
+line with the findings, until its standard input ends. Unlike with multiprocessing, a script that scans
+needs no ``if __name__ == "__main__"``, and a worker loads neither NumPy nor Polars.
 """
 
 from __future__ import annotations
@@ -29,20 +29,28 @@ from stickytoken.errors import RunError
 TextFindings: TypeAlias = dict[str, Any] | None
 Batch = TypeVar("Batch")
 
-# Characters of a document with findings that are kept. Models read fewer.
+# Number of characters that are kept of a document with findings. Models read fewer.
 KEPT_TEXT = 40_000
-# Characters that are cleaned to get the rest without copies, of which `KEPT_TEXT` are kept.
+# Number of characters that are cleaned of copies. Of the cleaned text, `KEPT_TEXT` characters are kept.
 _CLEANED = 1_000_000
-# Words and special tokens that are named per document.
+# Largest number of words and special tokens that are listed per document.
 _NAMED_WORDS = 5
-# Characters of an excerpt, and characters of it before the first finding.
+# Length of an excerpt in characters, and how many of these precede the first finding.
 _EXCERPT = 320
 _EXCERPT_BEFORE = 60
 _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
 def examine(text: str, rules: CleaningRules) -> TextFindings:
-    """Examine one text."""
+    """Return what was found in a text: kinds, words, counts, an excerpt, and the text without the copies.
+
+    Args:
+        text: the text.
+        rules: what to look for.
+
+    Returns:
+        The findings as JSON values; None if there are none.
+    """
     spans = find_spans(text, rules)
     if not spans:
         return None
@@ -65,7 +73,7 @@ def examine(text: str, rules: CleaningRules) -> TextFindings:
 
 
 def _excerpt(text: str, spans: Sequence[Span]) -> list[list[Any]]:
-    """Return the text around the first spans, in pieces with a mark that says whether each is a finding."""
+    """Return the text around the first findings as pairs of a piece and whether this piece is a finding."""
     start = max(0, spans[0].start - _EXCERPT_BEFORE)
     end = min(len(text), start + _EXCERPT)
     excerpt: list[list[Any]] = [[_ELLIPSIS, False]] if start else []
@@ -86,16 +94,22 @@ def _excerpt(text: str, spans: Sequence[Span]) -> list[list[Any]]:
 
 @lru_cache(maxsize=1)
 def _cleaner_of(rules: CleaningRules) -> Cleaner:
-    # Every finding is removed, also those that clean would only report.
+    # All findings are removed, including those that `stickytoken clean` would only report.
     return Cleaner(rules, dict.fromkeys(SpanKind, Action.REMOVE))
 
 
 def examined(
     batches: Iterable[tuple[Batch, Sequence[str]]], rules: CleaningRules, workers: int
 ) -> Generator[tuple[Batch, list[TextFindings]]]:
-    """Yield each batch with the findings of its texts, in order, using several processes."""
+    """Yield each batch with the findings of its texts, in the order of the batches.
+
+    Args:
+        batches: the batches, each with its texts.
+        rules: what to look for.
+        workers: number of processes; with 1, everything happens in this process.
+    """
     stream = iter(batches)
-    # The first batches are examined in this process, because starting others would take longer.
+    # The first batches are examined in this process, because starting workers would take longer.
     for batch, texts in stream if workers <= 1 else islice(stream, 2):
         yield batch, [examine(text, rules) for text in texts]
     first = next(stream, None)
@@ -112,7 +126,7 @@ def examined(
 
     threads = ThreadPoolExecutor(workers, thread_name_prefix="scan")
     waiting: deque[tuple[Batch, Future[list[TextFindings]]]] = deque()
-    # With a stack, an interrupt in the middle of one callback does not keep the others from running.
+    # An ExitStack runs all of its callbacks, even if an interrupt ends one of them early.
     with ExitStack() as ending:
         ending.callback(threads.shutdown, wait=True, cancel_futures=True)
         for _ in range(workers):
@@ -122,10 +136,10 @@ def examined(
         for batch, texts in chain([first], stream):
             waiting.append((batch, threads.submit(ask, texts)))
             if len(waiting) > 2 * workers:
-                done, future = waiting.popleft()
-                yield done, future.result()
-        for done, future in waiting:
-            yield done, future.result()
+                oldest_batch, future = waiting.popleft()
+                yield oldest_batch, future.result()
+        for waiting_batch, future in waiting:
+            yield waiting_batch, future.result()
 
 
 class _Worker:
@@ -139,14 +153,15 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
-            # Ctrl-C is for the process that scans, which ends this one: on POSIX and on Windows.
+            # Only the scanning process receives Ctrl-C, and then ends this worker. The two options do this on
+            # POSIX and on Windows.
             start_new_session=True,
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
         self._rules = json.dumps(rules.to_json()).encode() + b"\n"
 
     def ask(self, texts: Sequence[str]) -> list[TextFindings]:
-        """Return the findings of texts, in their order.
+        """Send texts to the process and return their findings, in the order of the texts.
 
         Raises:
             RunError: the process has ended.
@@ -162,8 +177,9 @@ class _Worker:
                 answer = answers.readline()
         if not answer:
             raise RunError(
-                f"a process that scanned documents ended (exit status {self._process.wait()}), perhaps out "
-                "of memory: finished batches are kept; run the same command again, with --set workers=1"
+                f"a process that scanned documents ended (exit status {self._process.wait()}), perhaps "
+                "because memory ran out: finished batches are kept; run the same command again with --set "
+                "workers=1"
             )
         findings: list[TextFindings] = json.loads(answer)
         return findings

@@ -1,4 +1,4 @@
-"""Scan documents for copies of a run's tokens, and describe a finished scan."""
+"""Scan documents for copies of a run's flagged tokens, and describe a finished scan."""
 
 from __future__ import annotations
 
@@ -150,7 +150,11 @@ class Scan:
 
     @property
     def worst(self) -> pl.DataFrame:
-        """The documents by effect; those without one by their share of copies, and suspected copies last."""
+        """The documents with the largest effect first.
+
+        Documents without an effect follow, by their share of copies; those with only suspected copies come
+        last.
+        """
         order = [pl.col("effect"), ~is_only_suspected(), pl.col("share"), pl.col("number")]
         return self.documents.sort(order, descending=[True, True, True, False], nulls_last=True)
 
@@ -209,7 +213,7 @@ def _read_record(folder: store.ResultFolder) -> ScanRecord | None:
     return folder.read_record(_SCAN_FILE, ScanRecord, SCAN_SCHEMA_VERSION)
 
 
-# A collection may have changed since it was scanned. So a scan is finished only when its documents are read.
+# The documents may have changed since a scan. So no stored scan counts as finished until they are read again.
 SCANS: resume.MeasurementKind[ScanRecord] = resume.MeasurementKind(
     "scan", _SCAN_FILE, _read_record, lambda record, folder: False
 )
@@ -220,11 +224,11 @@ def scans_in(run: Path) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
     return resume.measurements_in(run, pattern, open_scan, "A scan", lambda scan: scan.record.started)
 
 
-# Number of a user's queries that are used, and the seed of the draw.
+# Largest number of a user's queries that are used, and the seed for choosing them.
 _QUERIES_KEPT = 500
 _QUERIES_SEED = 42
 
-# To be raised when the same documents give other findings, or findings get other names.
+# Part of a scan's identity. Raise it when the same documents give other findings, or findings are renamed.
 _IDENTITY_VERSION = 2
 
 
@@ -314,7 +318,10 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
     out: str | Path | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> Scan:
-    """Find documents as `scan` does, also those with copies of further words; return them with the totals."""
+    """Find documents as `scan` does, and return them with the totals of the scan.
+
+    ``words`` are further words whose copies are findings. The other arguments are those of `scan`.
+    """
     require_callable("progress", progress)
     options = ScanOptions(
         column=column,
@@ -339,14 +346,14 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
         started=resume.now(),
         versions=resume.package_versions(),
     )
-    # Whatever effects need is loaded before anything is scanned.
+    # Load the model and the queries before the scan, so that an error comes early.
     request = None if options.effect is None else _effect_request(opened, options, options.effect, encoder)
     job = _ScanJob(record, collection, rules, options.workers or 1, request, progress)
     if out is None:
         return job.run(Keeper(), None)
     folder = store.ResultFolder(file_path("out", out))
     with resume.resumed(folder, SCANS, record) as held:
-        # The folder is claimed with the first batch, so that unreadable documents do not claim it.
+        # The record is written with the first batch, so that unreadable documents leave no folder behind.
         keeper = Keeper(folder, lambda: held.begin(record))
         finished = job.run(keeper, folder.path)
         folder.write_table(DOCUMENTS_FILE, finished.documents)
@@ -363,11 +370,11 @@ class _EffectRequest(NamedTuple):
     queries: tuple[str, ...] | None  # the user's; None takes the first words of clean documents
     queries_from: str  # source of the user's queries
     run_identity: str
-    note: str | None  # remark on the similarity
+    note: str | None  # remark if the model's similarity is not the cosine; None if it is
 
 
 def _effect_request(run: Run, options: ScanOptions, kind: Effect, encoder: AnyModel | None) -> _EffectRequest:
-    """Load the model and the queries for effects.
+    """Load the model and the queries with which effects are determined.
 
     Raises:
         InputError: the run lacks the measurements that a prediction needs.
@@ -412,7 +419,7 @@ class _ScanJob:
     progress: ProgressCallback
 
     def run(self, keeper: Keeper, path: Path | None) -> Scan:
-        """Search all documents, and determine the effects of the copies found.
+        """Search all documents, and determine the effects of copies if they were requested.
 
         Args:
             keeper: stores the findings of each batch.
@@ -466,7 +473,7 @@ class _ScanJob:
 
 
 def default_out(run: Run, documents: DocumentSource, options: ScanOptions, words: Sequence[str] = ()) -> Path:
-    """Return the folder of a scan in the run folder."""
+    """Return the path at which a scan is stored in the run folder by default."""
     collection = open_documents(documents, options)
     rules = rules_of_run(run).with_words(words)
     return run.path / store.folder_name(SCAN, digest(_identity(run, rules, collection, options)))
@@ -475,7 +482,7 @@ def default_out(run: Run, documents: DocumentSource, options: ScanOptions, words
 def _identity(
     run: Run, rules: CleaningRules, collection: Documents, options: ScanOptions
 ) -> dict[str, object]:
-    """Return what identifies a scan. The content of the documents does not: each batch has its own digest."""
+    """Return what identifies a scan. Texts of documents are left out, as each batch has its own digest."""
     return {
         "version": _IDENTITY_VERSION,
         "run": run.record.identity,
@@ -486,16 +493,22 @@ def _identity(
 
 
 def _documents(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.DataFrame:
-    """Collect the table of documents with findings from all batches."""
+    """Return the table of documents with findings from all batches, with effects if there are any.
+
+    Args:
+        keeper: has the findings of each batch.
+        tally: the totals of the search.
+        effects: has the effects of each batch; None without effects.
+    """
     rows = []
     for index, batch in enumerate(tally.digests):
-        columns = None if effects is None else effects.columns(index, batch)
-        for place, finding in enumerate(keeper.findings(index, batch)):
+        effect_columns = None if effects is None else effects.columns(index, batch)
+        for index_in_batch, finding in enumerate(keeper.findings(index, batch)):
             row = dict(finding)
             row["words"] = [{"text": text, "copies": copies} for text, copies in finding["words"]]
             row["excerpt"] = [{"text": text, "found": marked} for text, marked in finding["excerpt"]]
-            if columns is not None:
-                row |= {name: columns[name][place] for name in _passes.COLUMNS}
+            if effect_columns is not None:
+                row |= {name: effect_columns[name][index_in_batch] for name in _passes.COLUMNS}
             rows.append({name: row.get(name) for name in SCHEMA})
     table = pl.DataFrame(rows, schema=SCHEMA)
     if effects is None:
@@ -506,14 +519,14 @@ def _documents(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.D
     return table.with_columns(effect=effect, severity=severity, matters=effect >= _SERIOUS_SHIFT)
 
 
-# Smallest shifts of a serious and of a mild effect, in standard deviations of the similarities: the smallest
-# lift of a sticky token, and half of it.
+# Smallest shift of a serious effect, in standard deviations of the similarities: the smallest lift of a
+# sticky token. The smallest shift of a mild effect is half of it.
 _SERIOUS_SHIFT = 0.5
 _MILD_SHIFT = 0.25
 
 
 def _grade_of(shift: float | None) -> Severity | None:
-    """Grade how far copies move a document; None if the shift is unknown or smaller than a mild one."""
+    """Return the grade of a shift in standard deviations; None if it is unknown or below a mild effect."""
     if shift is None or math.isnan(shift) or shift < _MILD_SHIFT:
         return None
     if shift < _SERIOUS_SHIFT:
@@ -523,7 +536,7 @@ def _grade_of(shift: float | None) -> Severity | None:
 
 # Fewest documents for a rank correlation of predicted and measured shifts.
 _FEWEST_RANKED = 10
-# Sources that the result lists.
+# Largest number of sources that the result lists.
 _LISTED_SOURCES = 100
 
 
@@ -572,7 +585,10 @@ def _effect_record(documents: pl.DataFrame, effects: EffectPass) -> EffectRecord
 
 
 def _sources(tally: Tally, documents: pl.DataFrame, *, has_effects: bool) -> list[SourceRecord]:
-    """Count documents by source, most findings first; empty if no document names a source."""
+    """Return the numbers of documents by source, the source with the most findings first.
+
+    The list is empty if no document names a source, or if there are too many sources.
+    """
     if tally.sources is None or set(tally.sources) <= {None}:
         return []
     found = Counter(documents.filter(~is_only_suspected())["source"])
@@ -591,7 +607,7 @@ def _sources(tally: Tally, documents: pl.DataFrame, *, has_effects: bool) -> lis
 
 
 def basis(scan: Scan) -> str | None:
-    """Explain the numbers of the effects; None without effects."""
+    """Return a sentence that explains the numbers of the effects; None if there are no effects."""
     effect = scan.result.effect
     if effect is None:
         return None
@@ -604,7 +620,7 @@ def basis(scan: Scan) -> str | None:
 
 
 def headline(scan: Scan) -> str:
-    """Say how many documents have findings, and of which causes."""
+    """Return a sentence on how many documents have findings, of which kinds, and how many matter."""
     result = scan.result
     counted, causes = document_counts(result.found, result.documents, certain_kinds(result.kinds))
     verb = "has" if result.found <= 1 else "have"
@@ -626,7 +642,7 @@ def certain_kinds(kinds: Mapping[str, int]) -> dict[str, int]:
 
 
 def skipped_records(count: int) -> str:
-    """Say how many records were skipped."""
+    """Return how many records were skipped, in words."""
     return "1 record was skipped" if count == 1 else f"{count:,} records were skipped"
 
 
@@ -639,8 +655,8 @@ RULES = (
     Rule(
         _COPIES,
         "No document repeats a sticky token",
-        "Copies of a sticky token change the similarities of a document, whatever it says. Remove them with "
-        "`stickytoken clean`, or leave the document out of the index.",
+        "Copies of a sticky token change the similarities of a document, whatever its content. Remove the "
+        "copies with `stickytoken clean`, or leave the document out of the index.",
         Level.ERROR,
     ),
     Rule(
@@ -690,8 +706,8 @@ def scan_findings(scan: Scan, closing: Collection[str] = (SpanKind.FLAGGED,)) ->
 
     Args:
         scan: a finished scan.
-        closing: kinds of findings that are errors. A document with several of them gives one finding, of the
-            first kind.
+        closing: kinds of findings that are errors. A document with several kinds is reported under the first
+            kind that is an error.
     """
     for row in scan.worst.iter_rows(named=True):
         kinds = [kind for kind in SpanKind if kind in row["kinds"]]
@@ -715,12 +731,12 @@ def scan_findings(scan: Scan, closing: Collection[str] = (SpanKind.FLAGGED,)) ->
         )
 
 
-# Words that the description of a document names.
+# Number of words that the description of a document names.
 _NAMED_WORDS = 3
 
 
 def described(row: Mapping[str, Any]) -> str:
-    """Describe the findings of a document: words with copies, share of the text, and effect."""
+    """Return the findings of a document as text: words with copies, share of the text, and effect."""
     words = row["words"]
     description = ", ".join(
         f"{word['text']!r} \N{MULTIPLICATION SIGN} {word['copies']}" for word in words[:_NAMED_WORDS]
@@ -734,7 +750,7 @@ def described(row: Mapping[str, Any]) -> str:
 
 
 def incomplete(scan: Scan) -> list[str]:
-    """Return why a scan may have missed documents; empty if it read all of them."""
+    """Return the reason why a scan may have missed documents, as a list; empty if it read all of them."""
     if not scan.result.skipped:
         return []
     first = scan.result.skipped_first[0]
