@@ -1,8 +1,8 @@
 """Put copies of tokens into a sentence, as text or among token ids.
 
-These functions need no model, no tokenizer and no random state. The caller draws the *path* of random
-placement: one gap for each copy. Step k inserts one more copy into the sentence of step k - 1 (Chen et al.
-2025), and the gap is the number of words in front of the copy.
+These functions need no model, tokenizer or random state. For random placement, the caller draws the *path*:
+one gap for each copy. Step k inserts one more copy into the sentence of step k - 1 (Chen et al. 2025). Its
+gap is the number of words before the copy.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Placement(StrEnum):
 
 
 class Insertion(StrEnum):
-    """How copies get into a text.
+    """How copies are inserted into a text.
 
     Attributes:
-        TEXT: As text, which is tokenized again. Neighbouring copies may merge.
-        IDS: Among the token ids. The model sees every copy.
-        WORDS: As text, each token written so that the tokenizer reads most of its copies.
+        TEXT: Into the text, which is then tokenized. Neighbouring copies may merge.
+        IDS: Into the token ids. The model sees every copy.
+        WORDS: Into the text, with the spaces that let the tokenizer read the most copies of the token.
     """
 
     TEXT = "text"
@@ -58,18 +58,18 @@ class Side(StrEnum):
 
     @property
     def roles(self) -> frozenset[str]:
-        """Roles of the texts that are changed."""
+        """Roles of the texts that get copies: ``query``, ``document`` or both."""
         return frozenset({"query", "document"} if self is Side.BOTH else {self.value})
 
 
 class Joining(StrEnum):
-    """How copies before or after a text are written.
+    """How spaces separate copies from each other and from the text.
 
     Attributes:
-        GLUED: Without a space, as in the published runs. Neighbouring copies may merge.
-        WORDS: Each copy is a word of its own.
-        ATTACHED: Copies are glued to each other, with a space between them and the text. At a random gap, a
-            copy is glued to the word before it.
+        GLUED: No spaces, as in the published runs. Neighbouring copies may merge.
+        WORDS: Spaces on both sides of every copy.
+        ATTACHED: No spaces between copies, and a space between them and the text. At a random gap, a copy is
+            attached to the word before it.
     """
 
     GLUED = "glued"
@@ -82,9 +82,9 @@ class Token:
     """A vocabulary entry.
 
     Attributes:
-        id: Its token id.
-        text: Its decoded text, with the leading space if it has one.
-        joining: How copies of it are written as text.
+        id: Token id.
+        text: Decoded text, with the leading space if the token has one.
+        joining: How copies of the token are written as text.
     """
 
     id: int
@@ -108,14 +108,18 @@ class TokenizedText:
 
     @property
     def ids(self) -> tuple[int, ...]:
+        """All ids in order: head, words and tail."""
         return (*self.head, *chain.from_iterable(self.words), *self.tail)
 
 
 def insert_as_text(
     token: Token, text: str, placement: Placement, counts: int, path: Sequence[int] = ()
 ) -> list[str]:
-    """Return the text with 1, 2, ... ``counts`` copies of a token."""
-    copies = [_spelled(token)] * counts
+    """Return ``counts`` texts: with 1 copy of a token, with 2 copies, and so on.
+
+    ``path`` holds the gap of each copy; it is used for random placement only.
+    """
+    copies = [_text_of_copy(token)] * counts
     if placement is Placement.RANDOM:
         return list(_texts_at_random(copies, text, path, token.joining))
     return [
@@ -126,7 +130,10 @@ def insert_as_text(
 def insert_as_ids(
     token: Token, text: TokenizedText, placement: Placement, counts: int, path: Sequence[int] = ()
 ) -> list[tuple[int, ...]]:
-    """Return the ids of the text with 1, 2, ... ``counts`` copies of a token."""
+    """Return ``counts`` lists of ids: of the text with 1 copy of a token, with 2 copies, and so on.
+
+    ``path`` holds the gap of each copy; it is used for random placement only.
+    """
     copies = [token.id] * counts
     if placement is Placement.RANDOM:
         return [replace(text, words=tuple(words)).ids for words in _words_at_random(copies, text, path)]
@@ -136,14 +143,14 @@ def insert_as_ids(
 def copies_as_text(
     token: Token, text: str, placement: Placement, copies: int, path: Sequence[int] = ()
 ) -> str:
-    """Return the text with copies of one token."""
-    return place_as_text([_spelled(token)] * copies, text, placement, path, token.joining)
+    """Return the text with ``copies`` copies of one token."""
+    return place_as_text([_text_of_copy(token)] * copies, text, placement, path, token.joining)
 
 
 def copies_as_ids(
     token: Token, text: TokenizedText, placement: Placement, copies: int, path: Sequence[int] = ()
 ) -> tuple[int, ...]:
-    """Return the ids of the text with copies of one token."""
+    """Return the ids of the text with ``copies`` copies of one token."""
     return place_as_ids([token.id] * copies, text, placement, path)
 
 
@@ -154,7 +161,7 @@ def place_as_text(
     path: Sequence[int] = (),
     joining: Joining = Joining.GLUED,
 ) -> str:
-    """Return the text with copies, which may be of different tokens."""
+    """Return the text with the given copies inserted; they may be copies of different tokens."""
     if placement is Placement.RANDOM:
         for longer_text in _texts_at_random(copies, text, path, joining):
             text = longer_text
@@ -169,7 +176,7 @@ def place_as_text(
 def place_as_ids(
     copies: Sequence[int], text: TokenizedText, placement: Placement, path: Sequence[int] = ()
 ) -> tuple[int, ...]:
-    """Return the ids of the text with copies, which may be of different tokens."""
+    """Return the ids of the text with the given copies inserted; they may be copies of different tokens."""
     if placement is Placement.RANDOM:
         final_words: Sequence[tuple[int, ...]] = text.words
         for words in _words_at_random(copies, text, path):
@@ -181,8 +188,8 @@ def place_as_ids(
     return (*text.head, *chain.from_iterable(final_words), *text.tail)
 
 
-def _spelled(token: Token) -> str:
-    """Return the text of a copy: with its leading space only if copies are glued."""
+def _text_of_copy(token: Token) -> str:
+    """Return the text of one copy, without its leading space unless copies are glued."""
     return token.text if token.joining is Joining.GLUED else token.text.strip()
 
 
@@ -193,14 +200,14 @@ def _texts_at_random(
     for copy, gap in _steps(copies, path):
         words = text.split()
         if joining is Joining.ATTACHED and words:
-            # Attached copies add no words, so that a gap may lie beyond the end of the text.
+            # Attached copies add no words, so a gap may lie beyond the last word.
             words_before = min(gap, len(words))
             if words_before:
                 words[words_before - 1] += copy
             else:
                 words[0] = copy + words[0]
         else:
-            words.insert(_inside(gap, len(words)), copy)
+            words.insert(_checked_gap(gap, len(words)), copy)
         text = " ".join(words)
         yield text
 
@@ -208,15 +215,22 @@ def _texts_at_random(
 def _words_at_random(
     copies: Sequence[int], text: TokenizedText, path: Sequence[int]
 ) -> Iterator[list[tuple[int, ...]]]:
-    """Yield the words after each step of random placement: one list, which grows."""
+    """Yield the ids of each word after each step of random placement.
+
+    The same list is yielded every time, with one more word in it.
+    """
     words = list(text.words)
     for copy, gap in _steps(copies, path):
-        words.insert(_inside(gap, len(words)), (copy,))
+        words.insert(_checked_gap(gap, len(words)), (copy,))
         yield words
 
 
 def _steps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[tuple[Copy, int]]:
-    """Pair each copy with its gap."""
+    """Return pairs of a copy and its gap.
+
+    Raises:
+        InputError: The path has fewer gaps than there are copies.
+    """
     if len(path) < len(copies):
         raise InputError(
             f"random placement of {len(copies)} copies needs a path of {len(copies)} gaps, got {len(path)}"
@@ -224,8 +238,14 @@ def _steps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[tuple[Copy, 
     return zip(copies, path, strict=False)
 
 
-def _inside(gap: int, words: int) -> int:
-    """Return a gap that lies within a sentence of so many words, and refuse others."""
+def _checked_gap(gap: int, words: int) -> int:
+    """Return the gap if it lies within a sentence of this many words.
+
+    Raises:
+        InputError: The gap lies outside the sentence.
+    """
     if not 0 <= gap <= words:
-        raise InputError(f"gap {gap} of a random placement lies outside a sentence of {words} words")
+        raise InputError(
+            f"gap {gap} of a random placement lies outside a sentence of {words} words: pass 0 to {words}"
+        )
     return gap

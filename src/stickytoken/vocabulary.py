@@ -1,4 +1,4 @@
-"""Vocabulary entries: their categories, kinds and scripts, and benign entries to compare them with."""
+"""The entries of a vocabulary: their categories, kinds and scripts, and benign entries for comparison."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ import regex
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Joining, Placement, Token, copies_as_text
 
-# Characters that an entry is put behind, because some tokenizers add a space at the beginning of a text.
+# Some tokenizers add a space at the beginning of a text. For those, an entry is put after one of these
+# characters before it is decoded and encoded.
 _ANCHORS = ("«", "»", "¿", "#", ":", "a", "b")
 
 
 class Category(StrEnum):
-    """What happens to an entry that is decoded and encoded again.
+    """Whether an entry, decoded to text, encodes to itself again, and if not, why.
 
     Attributes:
-        OK: Text can produce the entry.
-        OK_SPECIAL: The entry is a special token, and text can produce it.
-        MEANINGLESS: It decodes to nothing or to white space.
-        UNREACHABLE_SPECIAL: It looks like <...> or [...], but text does not produce it, or the model has no
-            row for it.
-        UNDECODEABLE: It is not valid UTF-8 on its own.
-        UNREACHABLE_SINGLE_TOKEN: Its text encodes to another single entry, or the model has no row for it.
-        UNREACHABLE_MULTI_TOKEN: Its text encodes to several entries.
+        OK: The text of the entry encodes to the entry.
+        OK_SPECIAL: The same, and the entry is a special token.
+        MEANINGLESS: The entry decodes to nothing or to white space.
+        UNREACHABLE_SPECIAL: The entry looks like <...> or [...], and its text encodes to something else, or
+            the model has no row for the entry.
+        UNDECODEABLE: The entry is not valid UTF-8 on its own.
+        UNREACHABLE_SINGLE_TOKEN: The text of the entry encodes to another single entry, or the model has no
+            row for the entry.
+        UNREACHABLE_MULTI_TOKEN: The text of the entry encodes to several entries.
     """
 
     OK = "OK"
@@ -46,12 +48,12 @@ class Category(StrEnum):
 
     @property
     def available(self) -> bool:
-        """Whether text can produce the entry, and the model can read it."""
+        """Whether text can produce the entry and the model has a row for it."""
         return self in (Category.OK, Category.OK_SPECIAL)
 
 
 class RoundTripTokenizer(Protocol):
-    """What `categorize` needs of a tokenizer. All calls are batched."""
+    """The part of a tokenizer that `categorize` needs. All methods take batches."""
 
     @property
     def entries(self) -> Mapping[int, str]:
@@ -62,7 +64,7 @@ class RoundTripTokenizer(Protocol):
         """Ids with the role of a special token, except the sequence-start (cls) role."""
 
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Decode each list of ids, keeping special tokens, without clean-up."""
+        """Decode each list of ids; keep special tokens, and do not clean up spaces."""
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode each text without special tokens, padding or truncation."""
@@ -70,16 +72,16 @@ class RoundTripTokenizer(Protocol):
 
 @runtime_checkable
 class EmbeddedTokenizer(RoundTripTokenizer, Protocol):
-    """A tokenizer that also knows how many of its entries the model has a row for."""
+    """A tokenizer that also knows the number of rows of the model's embedding matrix."""
 
     @property
     def rows(self) -> int | None:
-        """Rows of the embedding matrix; None if that is unknown or unlimited."""
+        """Number of rows of the embedding matrix; None if it is unknown or unlimited."""
 
 
 @runtime_checkable
 class CandidateTokenizer(Protocol):
-    """Stands in for an unpublished tokenizer: it knows candidates, and estimates the tokens of texts."""
+    """A stand-in for an unpublished tokenizer. It has a list of candidates, and estimates token counts."""
 
     @property
     def candidate_ids(self) -> tuple[int, ...]:
@@ -88,16 +90,16 @@ class CandidateTokenizer(Protocol):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The entries of a tokenizer, by ascending id.
+    """The entries of a tokenizer, in ascending order of id.
 
     Attributes:
-        ids: Their ids.
-        tokens: The entries as the tokenizer stores them.
+        ids: Token id of each entry.
+        tokens: Each entry as the tokenizer stores it.
         decoded: The text of each entry, with its leading space if it has one.
-        categories: Their categories.
+        categories: Category of each entry.
         joinings: How copies of each entry are written as text; empty if all are glued.
-        unspelled: Entries whose copies in a text are mostly read as other entries, with the share of copies
-            that are read as the entry.
+        unspelled: Entries of which the tokenizer reads less than half of the copies in a text, by token id.
+            The value is the share of copies that it reads as the entry.
     """
 
     ids: tuple[int, ...]
@@ -116,16 +118,16 @@ class Vocabulary:
 
     @property
     def available(self) -> list[Token]:
-        """The entries that text can produce, and that the model can read."""
+        """The entries whose category is `available`, in ascending order of id."""
         return [self.token(index) for index, category in enumerate(self.categories) if category.available]
 
     def token(self, index: int) -> Token:
-        """Return the entry at an index, which is not its id if ids are missing."""
+        """Return the entry at an index. The index differs from the id if the vocabulary has gaps."""
         joining = self.joinings[index] if self.joinings else Joining.GLUED
         return Token(self.ids[index], self.decoded[index], joining)
 
     def place(self, token_id: int) -> int:
-        """Return the index of an entry.
+        """Return the index of the entry with this id.
 
         Raises:
             InputError: The vocabulary has no such id.
@@ -133,12 +135,12 @@ class Vocabulary:
         index = bisect_left(self.ids, token_id)
         if self.ids[index : index + 1] != (token_id,):
             raise InputError(
-                f"the vocabulary has no token id {token_id}: it has {self.ids[0]} to {self.ids[-1]}"
+                f"the vocabulary has no token id {token_id}: its ids go from {self.ids[0]} to {self.ids[-1]}"
             )
         return index
 
     def counts(self) -> dict[str, int]:
-        """Count the entries of each category."""
+        """Return the number of entries of each category, by its name."""
         counter = Counter(self.categories)
         return {category.value: counter[category] for category in Category}
 
@@ -150,7 +152,7 @@ class Vocabulary:
         return pl.DataFrame({"token_id": self.ids} | columns, schema=schema)
 
 
-# Categories of entries that text can produce, if the model has no row for them.
+# What an available category becomes if the model has no row for the entry.
 _WITHOUT_ROW = {
     Category.OK: Category.UNREACHABLE_SINGLE_TOKEN,
     Category.OK_SPECIAL: Category.UNREACHABLE_SPECIAL,
@@ -165,7 +167,7 @@ class _RoundTrip(NamedTuple):
 
 
 class _Anchor(NamedTuple):
-    """Text that an entry is put behind, and its ids. Without an anchor, both are empty."""
+    """A text before an entry, and the ids of that text. Both are empty for no anchor."""
 
     text: str
     ids: tuple[int, ...]
@@ -177,8 +179,8 @@ _NO_ANCHOR = _Anchor("", ())
 def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
     """Categorize every entry by decoding it and encoding its text again.
 
-    If the tokenizer adds a space at the beginning of a text, entries are put behind an anchor first. An entry
-    that the model has no row for is unreachable, whatever text produces it.
+    If the tokenizer adds a space at the beginning of a text, an entry is first put after an anchor. An entry
+    without a row in the model is unreachable even if its text encodes to it.
     """
     entries = tokenizer.entries
     trips: dict[int, _RoundTrip] = {}
@@ -200,7 +202,7 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
 
 
 def _usable_anchors(tokenizer: RoundTripTokenizer) -> list[_Anchor]:
-    """Return the anchors that survive a round trip; none if the tokenizer adds no space to a text."""
+    """Return the anchors that decode to themselves; none if the tokenizer adds no space to a text."""
     first_ids = tokenizer.encode_many(["test"])[0][:1]
     adds_space = bool(first_ids) and tokenizer.entries.get(first_ids[0], "").startswith((" ", "▁", "_", "Ġ"))
     if not adds_space:
@@ -217,7 +219,11 @@ def _usable_anchors(tokenizer: RoundTripTokenizer) -> list[_Anchor]:
 def _round_trips(
     tokenizer: RoundTripTokenizer, token_ids: Sequence[int], anchor: _Anchor
 ) -> dict[int, _RoundTrip]:
-    """Decode and encode entries behind an anchor; those that change the anchor are left out."""
+    """Decode and encode entries after an anchor.
+
+    Returns:
+        The round trip of each entry, by token id. Entries that change the anchor are left out.
+    """
     texts = tokenizer.decode_many([[*anchor.ids, token_id] for token_id in token_ids])
     text_of = {}
     for token_id, text in zip(token_ids, texts, strict=True):
@@ -233,6 +239,7 @@ def _round_trips(
 
 
 def _category(token_id: int, trip: _RoundTrip, is_special: bool) -> Category:
+    """Return the category of an entry that has a row in the model."""
     text, ids = trip
     if not text.strip():
         return Category.MEANINGLESS
@@ -248,11 +255,12 @@ def _category(token_id: int, trip: _RoundTrip, is_special: bool) -> Category:
 
 # Fewest benign tokens that a comparison needs.
 LEAST_BENIGN = 3
-# Benign tokens that are drawn at a time, so that a smaller number is the beginning of a larger one.
+# Benign tokens are drawn in blocks of this size, so that a smaller draw is the beginning of a larger one.
 _BLOCK = 16
-# Tokens are drawn from this many times as many nearest tokens.
+# A block is drawn from this many times as many of the most similar tokens.
 _POOL = 4
-# One character of difference in length counts like this share of the vocabulary in position.
+# A difference of one character in length weighs as much as this difference in position, as a share of the
+# vocabulary.
 _SHARE_PER_CHARACTER = 0.05
 
 
@@ -261,8 +269,8 @@ class BenignMatch(NamedTuple):
 
     Attributes:
         tokens: The benign tokens.
-        same_category: Whether all of them have the category of the token. If its category has too few, they
-            do not.
+        same_category: Whether all of them have the category of the token. False if its category has too few
+            tokens.
     """
 
     tokens: tuple[Token, ...]
@@ -272,17 +280,17 @@ class BenignMatch(NamedTuple):
 def match_benign(
     vocabulary: Vocabulary, token_id: int, excluded: Collection[int], count: int, seed: int
 ) -> BenignMatch:
-    """Draw benign tokens of the same category with a similar beginning, length and position.
+    """Draw benign tokens that resemble a token in category, beginning, length and position.
 
-    Most tokenizers order their vocabulary by frequency, so that entries with near positions are about as
-    frequent. The first tokens are the same for every ``count``.
+    Most tokenizers order their vocabulary by frequency, so entries with near positions are about equally
+    frequent. A smaller ``count`` gives the first tokens of a larger one.
 
     Args:
         vocabulary: The vocabulary.
         token_id: The token to match.
         excluded: Ids that must not be drawn, such as flagged tokens.
-        count: How many tokens to draw.
-        seed: Seed of the draw.
+        count: Number of tokens to draw. Fewer are returned if the vocabulary has no more.
+        seed: Seed of the random draw.
 
     Raises:
         InputError: The vocabulary has fewer than three benign tokens.
@@ -291,8 +299,8 @@ def match_benign(
     benign = _draw_benign(vocabulary, index, excluded, count, seed)[:count]
     if len(benign) < LEAST_BENIGN:
         raise InputError(
-            f"token id {token_id} ({vocabulary.tokens[index]!r}) has {len(benign)} benign tokens to compare "
-            f"with, but {LEAST_BENIGN} are needed: name fewer tokens at a time"
+            f"token id {token_id} ({vocabulary.tokens[index]!r}) has only {len(benign)} benign tokens to "
+            f"compare with, and {LEAST_BENIGN} are needed: name fewer tokens at a time"
         )
     tokens = tuple(Token(vocabulary.ids[match], vocabulary.decoded[match]) for match in benign)
     categories = {vocabulary.categories[match] for match in benign}
@@ -302,9 +310,11 @@ def match_benign(
 def match_apart(
     vocabulary: Vocabulary, token_ids: Sequence[int], excluded: Collection[int], count: int, seed: int
 ) -> list[Token]:
-    """Draw ``count`` benign tokens for every token, as `match_benign` does, and no token twice.
+    """Draw ``count`` benign tokens for each token, as `match_benign` does, but none of them twice.
 
-    The tokens take turns: each gets its first benign token, then each its second, and so on.
+    Returns:
+        The benign tokens: first one for each of the ``token_ids`` in order, then a second one for each, and
+        so on.
 
     Raises:
         InputError: The vocabulary has too few benign tokens.
@@ -319,13 +329,13 @@ def match_apart(
             matches_of[token_id] = _draw_benign(vocabulary, index, unusable_ids, count, seed)
         free = [match for match in matches_of[token_id] if vocabulary.ids[match] not in used_ids]
         if not free:
-            # Other tokens have used all of its matches: draw again.
+            # The other tokens have used all matches of this token: draw again.
             free = _draw_benign(vocabulary, index, unusable_ids | used_ids, count, seed)
             matches_of[token_id] = free
         if not free:
             raise InputError(
-                f"the vocabulary has too few tokens that are not flagged to match {len(token_ids)} tokens "
-                f"with {count} each: ask for fewer benign tokens, or name fewer tokens"
+                f"the vocabulary has too few unflagged tokens to match {len(token_ids)} tokens with {count} "
+                "each: ask for fewer benign tokens, or name fewer tokens"
             )
         match = free[0]
         used_ids.add(vocabulary.ids[match])
@@ -336,7 +346,18 @@ def match_apart(
 def _draw_benign(
     vocabulary: Vocabulary, index: int, excluded: Collection[int], count: int, seed: int
 ) -> list[int]:
-    """Draw the indices of at least ``count`` matching tokens, block by block, if there are so many."""
+    """Draw benign tokens that resemble a token, in blocks of 16.
+
+    Args:
+        vocabulary: The vocabulary.
+        index: Index of the token to match.
+        excluded: Ids that must not be drawn.
+        count: Number of tokens to draw.
+        seed: Seed of the random draw.
+
+    Returns:
+        Indices of the drawn tokens: ``count`` rounded up to whole blocks, or as many as there are.
+    """
     matches: list[int] = []
     block_count = -(-count // _BLOCK)
     for block in range(block_count):
@@ -351,9 +372,9 @@ def _draw_benign(
 
 
 def _nearest(vocabulary: Vocabulary, index: int, excluded: Collection[int], count: int) -> list[int]:
-    """Return the indices of the tokens most like a token, nearest first: four times ``count`` of them.
+    """Return the indices of the ``4 * count`` tokens most similar to a token, the most similar first.
 
-    Tokens of another category, or with another beginning, are used only where there are too few others.
+    Tokens of another category, or with another beginning, are used only if there are too few with the same.
     """
     usable = []
     for candidate, category in enumerate(vocabulary.categories):
@@ -418,7 +439,7 @@ class Kind(StrEnum):
 
 
 class WordMark(StrEnum):
-    """How a vocabulary marks entries: those that continue a word, or those that begin one."""
+    """The prefix of entries that continue a word (``##``), or of entries that begin one (the others)."""
 
     CONTINUED = "##"
     BYTE_LEVEL = "Ġ"
@@ -427,7 +448,7 @@ class WordMark(StrEnum):
 
 
 def word_mark(tokens: Iterable[str]) -> WordMark:
-    """Return the mark that most entries begin with."""
+    """Return the mark with which the most entries begin; `WordMark.NONE` if no entry has one."""
     counter: Counter[WordMark] = Counter()
     for token in tokens:
         for mark in (WordMark.CONTINUED, WordMark.BYTE_LEVEL, WordMark.SENTENCEPIECE):
@@ -439,7 +460,14 @@ def word_mark(tokens: Iterable[str]) -> WordMark:
 
 
 def kind_of(token: str, decoded: str, category: str, mark: WordMark) -> Kind:
-    """Return the kind of an entry from how it is stored, its text, its category and the vocabulary's mark."""
+    """Return the kind of an entry.
+
+    Args:
+        token: The entry as the tokenizer stores it.
+        decoded: The text of the entry.
+        category: The category of the entry.
+        mark: The mark of the vocabulary; see `word_mark`.
+    """
     if _BYTE.fullmatch(token) or category == Category.UNDECODEABLE:
         return Kind.BYTE
     if _UNUSED.fullmatch(token):
@@ -457,31 +485,34 @@ def kind_of(token: str, decoded: str, category: str, mark: WordMark) -> Kind:
 
 
 def script_of(text: str) -> str:
-    """Return the script of most letters of a text; ``none`` if it has no letters."""
+    """Return the most frequent script among the letters of a text; ``none`` if it has no letters."""
     scripts = [script for script in map(_script_of_character, text) if script]
     return max(scripts, key=scripts.count) if scripts else NO_SCRIPT
 
 
 @lru_cache(maxsize=4096)
 def _script_of_character(character: str) -> str | None:
+    """Return the script of a letter; None for any other character."""
     match = _SCRIPT.match(character)
     return str(match.lastgroup) if match else None
 
 
+# Number of copies in the texts on which ways to write an entry are compared.
 _COPIES = 8
 
 
 def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: Insertion) -> Vocabulary:
-    """Choose how copies of each entry are written as text, so that the tokenizer reads most of them.
+    """Return the vocabulary with the way to write copies of each entry that the tokenizer reads best.
 
-    Copies are words of their own, unless the tokenizer reads more of them when they are attached to each
-    other. Entries whose copies are mostly read as other entries are noted in ``unspelled``.
+    Each copy is a word of its own, unless the tokenizer reads more copies as the entry when they are attached
+    to each other. Entries of which it reads less than half are noted in ``unspelled``. The vocabulary is
+    returned unchanged unless ``insertion`` is `Insertion.WORDS`.
     """
     if insertion is not Insertion.WORDS:
         return vocabulary
     available = [index for index, category in enumerate(vocabulary.categories) if category.available]
     read_as_words = _copies_read(vocabulary, tokenizer, available, Joining.WORDS)
-    # Where every copy is read, nothing can be better.
+    # The other entries are already read completely.
     incomplete = [index for index in available if read_as_words[index] < _COPIES]
     read_attached = _copies_read(vocabulary, tokenizer, incomplete, Joining.ATTACHED)
     joinings = [Joining.WORDS] * len(vocabulary)
@@ -489,7 +520,7 @@ def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: In
         if read_attached[index] > read_as_words[index]:
             joinings[index] = Joining.ATTACHED
     if isinstance(tokenizer, CandidateTokenizer):
-        # Such a tokenizer cannot tell what the model reads.
+        # A list of candidates does not show what the model reads.
         return replace(vocabulary, joinings=tuple(joinings))
     unspelled = {}
     for index in available:
@@ -502,7 +533,7 @@ def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: In
 def _copies_read(
     vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, indices: Sequence[int], joining: Joining
 ) -> dict[int, int]:
-    """Count how many of eight copies of each entry the tokenizer reads as the entry."""
+    """Return how many of eight copies of each entry the tokenizer reads as the entry, by index."""
     tokens = [replace(vocabulary.token(index), joining=joining) for index in indices]
     texts = [copies_as_text(token, "a", Placement.SUFFIX, _COPIES) for token in tokens]
     encoded = tokenizer.encode_many(texts)

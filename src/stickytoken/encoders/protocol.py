@@ -32,7 +32,7 @@ class EncoderIdentity:
         tokenizer: sha256 of the tokenizer's pipeline and vocabulary.
         modules: sha256 of the types and settings of the modules (pooling, dense, ...).
         prompt: text put before every input.
-        dtype: precision of the weights.
+        dtype: precision of the weights, or of the arithmetic if that is lower.
         max_length: longest input in tokens, including special tokens; None is no limit.
         dimension: number of components of a vector.
     """
@@ -50,8 +50,8 @@ class EncoderIdentity:
 class Encoder(Protocol):
     """Turns texts into vectors.
 
-    Detection with text insertion needs nothing more. `stickytoken.load_encoder` turns an object that has only
-    `encode` into an encoder.
+    Detection with text insertion needs only these members. `stickytoken.load_encoder` turns an object that
+    has only `encode` into an encoder.
     """
 
     @property
@@ -80,41 +80,41 @@ class Encoder(Protocol):
 
     @property
     def tokenizer(self) -> RoundTripTokenizer:
-        """The tokenizer, for the vocabulary.
+        """The tokenizer, from which the vocabulary is read.
 
         Raises:
-            ModelError: The encoder has none.
+            ModelError: The encoder has no tokenizer.
         """
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the content ids of each text, including the prompt, as `encode` passes them to the model."""
+        """Return the ids of each text with its prompt, without special tokens, as `encode` uses them."""
 
     def fits(self, ids: Sequence[int]) -> bool:
-        """Check that the model reads these content ids in full and embeds all of them."""
+        """Whether the model reads these content ids without truncation and has an embedding for each."""
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
-        """Encode texts with the prompt before each.
+        """Encode texts, each with the prompt before it.
 
         Args:
             texts: n texts.
-            allow_zero: return rows without a usable vector instead of raising on them: zeros where the model
-                gives zeros, NaN where a server gives no vector. `has_vector` tells them from the others.
+            allow_zero: whether to return unusable rows instead of raising an error: zeros if the model gives
+                zeros, NaN if a server gives no vector. `has_vector` says which rows are usable.
 
         Returns:
             float32 array of shape (n, d).
 
         Raises:
-            EncodingError: A text is too long or has no tokens, or its vector is not finite or zero. The
+            EncodingError: A text is too long or has no tokens, or its vector is zero or not finite. The
                 message names the text.
         """
 
 
 @runtime_checkable
 class WordEncoder(Encoder, Protocol):
-    """An encoder that also tells which content ids each word of a text has."""
+    """An encoder that also says which content ids belong to each word of a text."""
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Return the content ids of each text by word, prompt in the head, without special tokens."""
+        """Return the content ids of each text, divided into words; the ids of the prompt are in the head."""
 
 
 @runtime_checkable
@@ -122,10 +122,10 @@ class IdReader(WordEncoder, Protocol):
     """An encoder that also reads token ids."""
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> NDArray[np.float32]:
-        """Encode lists of content ids; the special tokens of the template are added.
+        """Encode lists of content ids, after adding the model's special tokens.
 
         Args:
-            ids: n lists like `TokenizedText.ids`, including the prompt.
+            ids: n lists like `TokenizedText.ids`, including the ids of the prompt.
             allow_zero: as for `encode`.
 
         Returns:
@@ -138,10 +138,10 @@ class IdReader(WordEncoder, Protocol):
 
 @runtime_checkable
 class IdEncoder(IdReader, Protocol):
-    """An encoder whose model computes here, and so at other precisions."""
+    """An encoder whose model runs in this process, so that it can also compute at another precision."""
 
     def at(self, precision: Precision | None) -> IdEncoder:
-        """Return an encoder of the same model with faster, less exact arithmetic; None returns itself.
+        """Return an encoder of the same model with faster, less exact arithmetic; itself for None.
 
         Raises:
             InputError: The device or the model does not support the precision.
@@ -154,11 +154,11 @@ class RefusingEncoder(Protocol):
 
     @property
     def refused_texts(self) -> Collection[str]:
-        """Texts, without the prompt, for which the server gave no vector in this session."""
+        """Texts (without the prompt) for which the server gave no vector in this session."""
 
 
 def refused_texts(encoder: object) -> Collection[str]:
-    """Return the texts that the encoder's server has refused; none if the encoder has no server."""
+    """Return the texts for which the encoder's server gave no vector; empty if it has no server."""
     if isinstance(encoder, RefusingEncoder):
         return encoder.refused_texts
     return frozenset()
@@ -168,18 +168,18 @@ Result = TypeVar("Result")
 
 
 def without_refused_texts(encoder: object, choose_and_encode: Callable[[], Result]) -> Result:
-    """Call a function until the server refuses none of the texts that it encodes.
+    """Call a function again each time it fails because the server has refused a new text.
 
     Args:
         encoder: the encoder that the function uses.
-        choose_and_encode: chooses texts and encodes them. It must leave out `refused_texts(encoder)`, so that
-            every call chooses other texts.
+        choose_and_encode: chooses texts and encodes them. It must not choose any of
+            `refused_texts(encoder)`, so that every further call avoids the texts refused before.
 
     Returns:
-        What the function returns.
+        The result of the first call that succeeds.
 
     Raises:
-        EncodingError: the function failed for another reason than a text that is newly refused.
+        EncodingError: the function failed although the server refused no new text.
     """
     while True:
         refused_before = len(refused_texts(encoder))
@@ -192,14 +192,15 @@ def without_refused_texts(encoder: object, choose_and_encode: Callable[[], Resul
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an encoder declares about itself. The defaults are those of an encoder that declares nothing.
+    """What an encoder declares about itself. The defaults apply to an encoder that declares nothing.
 
     Attributes:
-        noise: standard deviation of a cosine from one call to the next.
-        spec: how to load the encoder again; None if only its maker can.
+        noise: standard deviation of the cosine of two fixed texts from one call to another; 0 if every call
+            gives the same vectors.
+        spec: how to load the encoder again; None if it cannot be loaded from a name or folder.
         parameters: number of weights; None if it is unknown.
-        makes_up_vectors: whether the vectors stand in for those of a server, to count what would be sent. A
-            choice by results would then mean nothing.
+        makes_up_vectors: whether the vectors are artificial, as in a dry run. Results and choices that depend
+            on them mean nothing then.
     """
 
     noise: float = 0.0
@@ -214,11 +215,11 @@ class DeclaresCapabilities(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities at this time."""
+        """The current capabilities, which may change during a run."""
 
 
 def capabilities_of(encoder: object) -> Capabilities:
-    """Return the capabilities of an encoder; the defaults if it declares none."""
+    """Return the capabilities that an encoder declares, or else the defaults."""
     if isinstance(encoder, DeclaresCapabilities):
         return encoder.capabilities
     return Capabilities()
@@ -234,7 +235,7 @@ class DeclaresSimilarity(Protocol):
 
 
 def similarity_of(encoder: Encoder) -> Similarity:
-    """Return the similarity that the model declares; cosine if it declares none."""
+    """Return the similarity that the model declares, or else the cosine."""
     if isinstance(encoder, DeclaresSimilarity):
         return encoder.similarity
     return Similarity.COSINE
@@ -248,7 +249,7 @@ class Route(Protocol):
 
     @property
     def description(self) -> str:
-        """The route in words, with the other routes that the user can choose."""
+        """The route in words; for the default route, with the routes that are not measured."""
 
 
 @runtime_checkable
@@ -261,7 +262,7 @@ class RoutedEncoder(Protocol):
 
 
 def _members(*protocols: type) -> tuple[str, ...]:
-    """Return the public members that the protocols themselves declare, without inherited ones."""
+    """Return the names of the public members that the protocols declare, without inherited ones."""
     names: list[str] = []
     for protocol in protocols:
         names += [name for name in vars(protocol) if not name.startswith("_")]
@@ -274,21 +275,21 @@ _ID_MEMBERS = _members(WordEncoder, IdReader, IdEncoder)
 
 
 def is_encoder(model: object) -> TypeGuard[Encoder]:
-    """Check for the members of `Encoder` without computing any of them, as `isinstance` would."""
+    """Whether the model has all members of `Encoder`; properties are not evaluated, as `isinstance` would."""
     return all(_has(model, member) for member in _ENCODER_MEMBERS)
 
 
 def reads_ids(encoder: Encoder) -> TypeGuard[IdEncoder]:
-    """Check for the members of `IdEncoder` without computing any of them."""
+    """Whether the encoder has all members of `IdEncoder`; properties are not evaluated."""
     return all(_has(encoder, member) for member in _ID_MEMBERS)
 
 
 def require_words(encoder: Encoder, purpose: str) -> WordEncoder:
-    """Return the encoder as one that tokenizes texts.
+    """Return the encoder itself, typed as a `WordEncoder`.
 
     Args:
         encoder: any encoder.
-        purpose: what needs the tokens; the subject of the error message.
+        purpose: what needs the tokens, such as a command. It is the subject of the error message.
 
     Raises:
         ModelError: The encoder has no method `tokenize`.
@@ -303,12 +304,12 @@ def require_words(encoder: Encoder, purpose: str) -> WordEncoder:
 
 
 def require_ids(encoder: Encoder, purpose: str, instead: str | None = None) -> IdEncoder:
-    """Return the encoder as one that reads token ids.
+    """Return the encoder itself, typed as an `IdEncoder`.
 
     Args:
         encoder: any encoder.
-        purpose: what needs token ids; the subject of the error message.
-        instead: what the user can do without token ids, for the error message.
+        purpose: what needs token ids, such as a command. It is the subject of the error message.
+        instead: advice for the error message: what the user can do without token ids.
 
     Raises:
         ModelError: The encoder reads texts only.
@@ -331,7 +332,7 @@ def require_ids(encoder: Encoder, purpose: str, instead: str | None = None) -> I
 
 
 def _has(model: object, member: str) -> bool:
-    """Whether the model has a member, without computing a property."""
+    """Whether the model has a member; a property is not evaluated."""
     missing: Any = object()
     if inspect.getattr_static(model, member, missing) is not missing:
         return True
@@ -340,7 +341,7 @@ def _has(model: object, member: str) -> bool:
 
 
 def content_limit(encoder: Encoder) -> int | None:
-    """Return how many content ids fit beside the special tokens and the prompt; None is no limit."""
+    """Return the largest number of content ids that the encoder reads; None if there is no limit."""
     limit = encoder.max_length
     if limit is None:
         return None
@@ -353,7 +354,7 @@ def texts_of(texts: object) -> list[str]:
     """Return the argument of `encode` as a list of texts.
 
     Raises:
-        InputError: It is a single text, or one of its items is not a text.
+        InputError: The argument is a single text, or one of its items is not a text.
     """
     if isinstance(texts, str):
         raise InputError(f"encode takes a list of texts, got the text {shown(texts)}: put it in a list")
@@ -365,7 +366,7 @@ def texts_of(texts: object) -> list[str]:
 
 
 def has_vector(vectors: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
-    """Return which rows are vectors with a direction: finite and not zero."""
+    """Return a boolean for each row, shape (n,): true if the vector is finite and not zero."""
     return np.asarray(np.isfinite(vectors).all(axis=1) & vectors.any(axis=1))
 
 
@@ -376,12 +377,12 @@ def require_usable(
 
     Args:
         vectors: one row per text.
-        name: of the model, for the error message.
-        label: returns what the error message calls the text of a row.
-        allow_zero: accept rows of zeros.
+        name: name of the model, for the error message.
+        label: returns the text of a row as the error message shows it.
+        allow_zero: whether to accept rows of zeros.
 
     Raises:
-        EncodingError: A row is not usable.
+        EncodingError: A row is not finite, or is zero although `allow_zero` is false.
     """
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
@@ -400,17 +401,17 @@ def require_usable(
         )
 
 
-# Characters of a text that an error message quotes.
+# Longest part of a text that an error message quotes, in characters.
 _SHOWN_CHARACTERS = 80
 
 
 def shown(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
-    """Return the quoted beginning of a text, for a message."""
+    """Return a text in quotation marks, cut off after this many characters, for a message."""
     return repr(text if len(text) <= characters else text[: characters - 1] + "…")
 
 
 class LayerChoice(StrEnum):
-    """Why a prompted language model reads the layer that it reads."""
+    """How the layer from which a prompted language model is read was chosen."""
 
     GIVEN = "chosen by the user"
     PUBLISHED = "published preset"
@@ -425,20 +426,22 @@ class Prompting:
 
     Attributes:
         prompt: text put before every input; None is the model's default prompt. For a language model
-            that is not a SentenceTransformer: ``prompteol``, ``cot``, ``ke``, ``ck``, ``metaeol``, ``echo``,
-            or a text with ``{sentence}`` in it.
-        prompt_name: name of one of the model's own prompts, instead of ``prompt``.
-        token_prepending: let every token of the sentence attend to the whole sentence (Fu et al., ACL 2025).
-            This option and the following ones, except ``layer``, need a prompted language model.
-        start: first layer of token prepending, from 0; None is the preset's.
-        exit: first later layer without it; None is the preset's.
-        layer: layer to read. Of a SentenceTransformer, the number of layers that run, from 1. Of a prompted
-            language model, an index into the embedding and the outputs of all layers; -1 is after the
-            final norm. None is the published preset's; without one, a plain prompt reads the last layer, and
-            token prepending and contrast the layer at the same relative depth as for Llama 2 7B.
-        contrast: subtract what an auxiliary prompt attends to (Cheng et al., ACL 2025).
-        contrast_layer: layer whose attention it changes, from 0; None is the preset's.
-        contrast_strength: factor of the difference, from 0; None is the preset's.
+            that is not a SentenceTransformer, one of ``prompteol``, ``cot``, ``ke``, ``ck``, ``metaeol`` and
+            ``echo``, or a text that contains ``{sentence}``.
+        prompt_name: name of one of the model's own prompts, in place of ``prompt``.
+        token_prepending: whether to let every token of the sentence attend to the whole sentence (Fu et al.,
+            ACL 2025). This option and the following ones, except ``layer``, need a prompted language model.
+        start: first layer of token prepending, counted from 0; None is the layer of the preset.
+        exit: first layer after those of token prepending; None is the layer of the preset.
+        layer: layer to read. For a SentenceTransformer, the number of layers to run, from 1. For a prompted
+            language model, an index into the list of the embedding and the outputs of all layers; -1 is the
+            last output, after the final norm. None is the layer of the published preset. Without a preset, a
+            plain prompt reads the last layer; token prepending and contrast read the layer at the same
+            relative depth as for Llama 2 7B.
+        contrast: whether to subtract what an auxiliary prompt attends to (Cheng et al., ACL 2025).
+        contrast_layer: layer whose attention contrast changes, counted from 0; None is the layer of the
+            preset.
+        contrast_strength: factor of the difference, at least 0; None is the factor of the preset.
         contrast_rule: ``scaled``, ``norm``, ``scaled_norm`` or ``sub_head_norm``; None is ``scaled``.
     """
 
@@ -455,7 +458,7 @@ class Prompting:
 
     @property
     def decoder_options(self) -> dict[str, Any]:
-        """The options that are set and that only a prompted language model supports."""
+        """The options, by name, that are set and that only a prompted language model supports."""
         options: dict[str, Any] = {}
         for name, value in asdict(self).items():
             is_general = name == "layer" or name.startswith("prompt")
@@ -469,7 +472,7 @@ Inner_co = TypeVar("Inner_co", bound=WordEncoder, covariant=True)
 
 
 class EncoderWrapper(Generic[Inner_co]):
-    """Base of encoders that encode texts through another encoder, and share all else with it."""
+    """Base class of encoders that change how another encoder encodes, and share everything else with it."""
 
     def __init__(self, encoder: Inner_co) -> None:
         self._encoder = encoder
@@ -479,6 +482,7 @@ class EncoderWrapper(Generic[Inner_co]):
 
     @property
     def capabilities(self) -> Capabilities:
+        """The capabilities of the wrapped encoder. A wrapper cannot be loaded again, so it has no spec."""
         return replace(capabilities_of(self._encoder), spec=None, parameters=None)
 
     @property

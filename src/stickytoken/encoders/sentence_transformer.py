@@ -98,7 +98,7 @@ class ModelEncoder(ABC):
         self._derived: dict[str, Any] = {}
         self._weights_hash: str | None = None
         self._weights_marks = self._marks_of_weights()
-        self._read()
+        self._configure()
         self._input_marks = self._marks_of_inputs()
         # Chosen now, so that a warning comes when the model is loaded.
         with compute.exclusive(network):
@@ -133,12 +133,12 @@ class ModelEncoder(ABC):
         """Return the vocabulary entries that the model embeds."""
 
     @abstractmethod
-    def _read(self) -> None:
+    def _configure(self) -> None:
         """Read tokenizer, special tokens and lengths from the user's model."""
 
     @abstractmethod
     def _settings(self) -> tuple[object, ...]:
-        """Return what `_read` depends on in the user's model, as far as that is cheap to compare."""
+        """Return what `_configure` depends on in the user's model, as far as that is cheap to compare."""
 
     @abstractmethod
     def _modules_and_prompt(self) -> tuple[str, str]:
@@ -160,7 +160,7 @@ class ModelEncoder(ABC):
 
     @property
     def tokenizer(self) -> HuggingFaceTokenizer:
-        self._follow()
+        self._apply_model_changes()
         return self.entries_tokenizer
 
     @property
@@ -169,7 +169,7 @@ class ModelEncoder(ABC):
 
     @property
     def dimension(self) -> int:
-        return self._derive("dimension", self._measured_dimension)
+        return self._derived_once("dimension", self._measured_dimension)
 
     @property
     def parameters(self) -> int:
@@ -181,11 +181,11 @@ class ModelEncoder(ABC):
         with compute.exclusive(self._network):
             weights = compute.weights_fingerprint(self._network)
             if weights != self._weights_hash:
-                self._forget()
+                self._forget_derived()
                 self._weights_hash = weights
             if HuggingFaceTokenizer(self.user_tokenizer).fingerprint != self.own_tokenizer.fingerprint:
-                self._read_again()
-            self._follow()
+                self._reconfigure()
+            self._apply_model_changes()
             modules, prompt = self._modules_and_prompt()
             return EncoderIdentity(
                 weights=weights,
@@ -201,8 +201,8 @@ class ModelEncoder(ABC):
         if precision is None or precision is self._precision:
             return self
         with compute.exclusive(self._network):
-            self._follow()
-            return self._derive(f"at {precision}", partial(self._lowered, precision))
+            self._apply_model_changes()
+            return self._derived_once(f"at {precision}", partial(self._lowered, precision))
 
     def _lowered(self, precision: Precision) -> Self:
         """Return an encoder that computes at a lower precision, if its vectors are close enough.
@@ -219,7 +219,7 @@ class ModelEncoder(ABC):
         lower = self._copy()
         lower._precision = precision
         lower._arithmetic = lower._chosen_arithmetic()
-        lower._start_over()
+        lower._reset()
         exact = self._vectors(self._samples)
         lowered = lower._vectors(self._samples)
         center = self._center(exact)
@@ -227,17 +227,17 @@ class ModelEncoder(ABC):
         return lower
 
     def _copy(self) -> Self:
-        """Return another encoder of the same model; call `_start_over` after a change of its settings."""
+        """Return another encoder of the same model; call `_reset` after a change of its settings."""
         other = copy.copy(self)
         other.spec = None
         other._weights_hash = None
         other._derived = {}
         return other
 
-    def _start_over(self) -> None:
+    def _reset(self) -> None:
         """Read the model and forget everything derived, after a change of the encoder's own settings."""
-        self._read()
-        self._forget()
+        self._configure()
+        self._forget_derived()
         self._input_marks = self._marks_of_inputs()
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
@@ -261,7 +261,7 @@ class ModelEncoder(ABC):
                 return shown(texts[rows.index(row)])
             return shown(self.own_tokenizer.decode_many([contents[row]])[0])
 
-        self._follow()
+        self._apply_model_changes()
         if not contents:
             return np.empty((0, self.dimension), np.float32)
         self._check_inputs(contents, label)
@@ -338,7 +338,7 @@ class ModelEncoder(ABC):
     @property
     def _samples(self) -> list[Content]:
         """Readable inputs of vocabulary entries, without and with copies, to compare ways to compute."""
-        return self._derive("samples", self._chosen_samples)
+        return self._derived_once("samples", self._chosen_samples)
 
     def _chosen_samples(self) -> list[Content]:
         entries = self.usable_entries()
@@ -364,7 +364,7 @@ class ModelEncoder(ABC):
 
     # Changes of the user's model.
 
-    def _derive(self, name: str, compute_value: Callable[[], Derived]) -> Derived:
+    def _derived_once(self, name: str, compute_value: Callable[[], Derived]) -> Derived:
         """Return a value that is derived from the weights, computed once until they change."""
         derived = self._derived  # another thread may replace it
         if name not in derived:
@@ -372,21 +372,21 @@ class ModelEncoder(ABC):
         value: Derived = derived[name]
         return value
 
-    def _follow(self) -> None:
+    def _apply_model_changes(self) -> None:
         """Read the model again, and forget what was derived from it, if its marks have changed."""
         marks = self._marks_of_weights()
         if marks != self._weights_marks:
             with compute.exclusive(self._network):
                 self._weights_marks = marks
-                self._forget()
+                self._forget_derived()
         if self._marks_of_inputs() != self._input_marks:
-            self._read_again()
+            self._reconfigure()
 
-    def _read_again(self) -> None:
+    def _reconfigure(self) -> None:
         with compute.exclusive(self._network):
-            self._start_over()
+            self._reset()
 
-    def _forget(self) -> None:
+    def _forget_derived(self) -> None:
         self._derived = {}
 
     def _marks_of_weights(self) -> list[tuple[int, int]]:
@@ -472,7 +472,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         self.model = copy.copy(self.model)
         self.model.truncate_dim = dimension
         self._network = self.model
-        self._read_again()
+        self._reconfigure()
 
     def _limit(self, max_length: int) -> None:
         """Set the longest input of the user's model.
@@ -495,9 +495,9 @@ class SentenceTransformerEncoder(ModelEncoder):
                 f"max_length is {max_length}: {self.name!r} reads texts of any length and has no limit to "
                 "set; leave max_length out"
             )
-        self._read_again()
+        self._reconfigure()
 
-    def _read(self) -> None:
+    def _configure(self) -> None:
         if self._routed_from is not None:
             from stickytoken.encoders._routes import routed
 
@@ -589,11 +589,11 @@ class SentenceTransformerEncoder(ModelEncoder):
             return int(self._runner.vectors([content]).shape[1])
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        self._follow()
+        self._apply_model_changes()
         return self.own_tokenizer.tokenize(texts, self.prompt)
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        self._follow()
+        self._apply_model_changes()
         return self.own_tokenizer.encode_many([self.prompt + text for text in texts])
 
     def fits(self, ids: Sequence[int]) -> bool:
@@ -609,11 +609,11 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
         with compute.computing(self._network), self._arithmetic():
-            last_attention = self._derive("last attention", self._skippable_attention)
+            last_attention = self._derived_once("last attention", self._skippable_attention)
             if last_attention is not None:
                 with batches.first_token_only(last_attention):
                     return self._runner.vectors(contents)
-            reuse = self._derive("reuse", self._prefix_reuse)
+            reuse = self._derived_once("reuse", self._prefix_reuse)
             vectors = None if reuse is None else reuse.shared(contents)
             return self._runner.vectors(contents) if vectors is None else vectors
 

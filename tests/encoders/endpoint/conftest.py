@@ -42,8 +42,8 @@ def own_cache(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("STICKYTOKEN_CACHE", str(folder))
     monkeypatch.delenv("STICKYTOKEN_API_KEY", raising=False)
-    monkeypatch.setattr(_client, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(_client, "_LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(_client, "_FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(_client, "_LONGEST_PAUSE_SECONDS", 0.05)
     return folder
 
 

@@ -160,7 +160,7 @@ def test_a_field_that_is_refused_from_some_time_on_is_left_out(serve, encoder):
     endpoint.unchecked = 0
     served.server.behaviour.refused_fields = ("encoding_format",)
     np.testing.assert_array_equal(endpoint.encode(TEXTS[:7]), encoder.encode(TEXTS[:7]))
-    assert endpoint.client.form.encoding == "omitted"
+    assert endpoint.client.request_format.encoding == "omitted"
     assert not endpoint.refused
 
 
@@ -241,7 +241,7 @@ def test_other_dimensions_are_refused(serve):
     served = serve(batch_limit=4)
     found = served.encoder()
     served.server.behaviour.faults.extend([None, "other dimension"])
-    with pytest.raises(EncodingError, match="has 3 components, and those before it had 32"):
+    with pytest.raises(EncodingError, match="has 3 components, but earlier vectors had 32"):
         found.encode(TEXTS[:40])
     with pytest.raises(ModelError, match="vectors of 32 components, not the 8"):
         serve().encoder(dimensions=8)

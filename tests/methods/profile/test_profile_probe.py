@@ -87,7 +87,7 @@ def test_a_token_that_text_cannot_produce_is_probed_by_id_only(encoder):
     with pytest.raises(InputError, match=r"cannot occur in text \(UNREACHABLE_SPECIAL\): probe it with ids"):
         probed(encoder, [RIVER, UNAVAILABLE], replace(profiled.SMALL, insertion="text"))
     for token_id in (-1, 365):
-        with pytest.raises(InputError, match=f"no token id {token_id}: it has 0 to 364"):
+        with pytest.raises(InputError, match=f"no token id {token_id}: .* from 0 to 364"):
             probed(encoder, [token_id])
 
 

@@ -1,4 +1,4 @@
-"""A model behind an endpoint as the user describes it: its address, its key, and how to use it."""
+"""The user's description of a model behind an endpoint: its address, its key and its options."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from stickytoken.validation import real_number, whole_number
 
 _OPENAI_PREFIX = "openai:"
 _OPENAI_URL = "https://api.openai.com/v1"
-# Environment variables that hold the key of OpenAI, and of other servers.
+# Environment variables that hold the API key: for OpenAI, and for all other servers.
 _OPENAI_KEY = "OPENAI_API_KEY"
 _OTHER_KEY = "STICKYTOKEN_API_KEY"
 _HOW_TO_NAME = "pass openai:MODEL, or a URL and a model as in http://localhost:8080/v1#MODEL"
-# Keys of fewer characters are removed from messages as whole words only, because they occur within words.
+# Shorter keys may be part of ordinary words, so they are removed from messages only where they are whole
+# words.
 _SHORTEST_KEY_IN_WORDS = 6
 
 
@@ -29,9 +30,9 @@ class Address:
     """Where a model behind an endpoint is.
 
     Attributes:
-        base_url: without a slash at its end.
-        model: name of the model.
-        key_variable: environment variable that holds the key.
+        base_url: URL of the API, without a slash at its end.
+        model: name of the model on the server.
+        key_variable: name of the environment variable that holds the key.
     """
 
     base_url: str
@@ -56,7 +57,7 @@ class Address:
 
 
 def names_endpoint(name: str) -> bool:
-    """Whether a name is that of a model behind an endpoint."""
+    """Whether a name has the form ``openai:MODEL`` or begins with ``http://`` or ``https://``."""
     return name.startswith(_OPENAI_PREFIX) or name.lower().startswith(("http://", "https://"))
 
 
@@ -65,13 +66,15 @@ def parse_address(name: str, key_variable: str | None = None) -> Address:
 
     Args:
         name: the name.
-        key_variable: environment variable that holds the key; None chooses by address.
+        key_variable: name of the environment variable that holds the key. None means OPENAI_API_KEY for
+            ``openai:MODEL`` and STICKYTOKEN_API_KEY for a URL.
 
     Raises:
-        InputError: the name is malformed, or contains what must stay secret.
+        InputError: the name is malformed, its URL contains a user, a password or parameters, or
+            `key_variable` is not the name of a variable.
     """
     if key_variable is not None and not (key_variable.isascii() and key_variable.isidentifier()):
-        # Not shown, because it may be the key itself.
+        # The message does not repeat the value, because it may be the key itself.
         raise InputError(
             "the key variable is not the name of an environment variable: pass a name such as "
             f"{_OPENAI_KEY}, never the key itself"
@@ -85,14 +88,14 @@ def parse_address(name: str, key_variable: str | None = None) -> Address:
         default_variable = _OTHER_KEY
     try:
         split_url = urlsplit(url)
-        _ = split_url.port  # raises an error if it is malformed
+        _ = split_url.port  # raises ValueError if the port is malformed
     except ValueError as error:
         raise InputError(f"the URL of the endpoint is malformed ({error}): {_HOW_TO_NAME}") from error
     if split_url.username is not None or split_url.password is not None or split_url.query:
-        # URLs are written into run folders, and secrets must not be. So this one is not shown either.
+        # URLs are written into run folders, and secrets must not be. The message does not repeat the URL.
         raise InputError(
-            f"the URL of the endpoint at {split_url.hostname} has a user, a password or parameters: leave "
-            f"them out, and put the key into the environment variable {_OTHER_KEY}"
+            f"the URL of the endpoint at {split_url.hostname} has a user, a password or parameters: remove "
+            f"them, and put the key into the environment variable {_OTHER_KEY}"
         )
     if split_url.scheme.lower() not in ("http", "https") or not split_url.hostname:
         raise InputError(f"{url!r} is not the URL of an endpoint: {_HOW_TO_NAME}")
@@ -119,7 +122,7 @@ class Secret:
         return self._value
 
     def removed_from(self, text: str) -> str:
-        """Replace the key in a text, in every spelling that servers use when they repeat it."""
+        """Return the text with ``[key]`` in place of the key, however a server has encoded the key."""
         spellings = (
             self._value,
             quote(self._value, safe=""),
@@ -137,7 +140,7 @@ class Secret:
 
 
 def key_missing(address: Address) -> ModelError:
-    """Return the error to raise if a server needs a key and there is none."""
+    """Return the error to raise when a server requires a key and the environment variable is empty."""
     return ModelError(
         f"{address.name} needs a key, and the environment variable {address.key_variable} is empty: "
         f"set it (export {address.key_variable}=...), or name another variable (--set key-variable=NAME)"
@@ -145,18 +148,19 @@ def key_missing(address: Address) -> ModelError:
 
 
 def key_of(address: Address) -> Secret:
-    """Return the key for a server; empty if there is none.
+    """Return the key for a server; an empty `Secret` if the environment variable is empty.
 
     Raises:
-        ModelError: OpenAI needs a key and there is none, or it has characters that no key has.
+        ModelError: the server is OpenAI and there is no key, or the key contains characters other than
+            printable ASCII.
     """
     value = os.environ.get(address.key_variable, "").strip()
     if not value and address.base_url == _OPENAI_URL:
         raise key_missing(address)
     if not value.isascii() or not value.isprintable():
         raise ModelError(
-            f"the key in the environment variable {address.key_variable} has characters that no key has: "
-            "copy it again"
+            f"the key in the environment variable {address.key_variable} has characters other than printable "
+            "ASCII, which no key has: copy it again"
         )
     return Secret(value)
 
@@ -166,15 +170,16 @@ class EndpointOptions:
     """Options of a model behind an endpoint.
 
     Attributes:
-        key_variable: environment variable that holds the key; None chooses by address.
-        dimensions: number of components to ask for; None leaves it to the model.
-        price_per_million: price of a million tokens, for estimates and `max_cost`.
-        max_cost: largest sum to spend in this process; nothing that would exceed it is sent.
-        patience: seconds for which a request may fail, with retries, before everything ends.
-        request_seconds: longest wait for one answer.
+        key_variable: name of the environment variable that holds the key; see `parse_address` for None.
+        dimensions: number of components to request for each vector; None is the model's own number.
+        price_per_million: price of a million tokens, for estimates and `max_cost`; None if unknown.
+        max_cost: most that this process may spend, in the currency of the price. A request that could
+            exceed it is not sent. None is no limit.
+        patience: seconds for which a request is retried after its first failure, before the run stops.
+        request_seconds: longest wait for one answer, in seconds.
 
     Raises:
-        InputError: a value is out of range, or there is a largest sum without a price.
+        InputError: a value is out of range, or `max_cost` is set without a price.
     """
 
     key_variable: str | None = None
@@ -193,7 +198,7 @@ class EndpointOptions:
                 continue
             number = real_number(name, value)
             if not 0 <= number < float("inf"):
-                raise InputError(f"{name} is {value}: it must be a number from 0")
+                raise InputError(f"{name} is {value}: pass a finite number from 0")
             object.__setattr__(self, name, number)
         if self.max_cost is not None and not self.price_per_million:
-            raise InputError(f"max_cost is {self.max_cost:g}, without a price: pass price_per_million, too")
+            raise InputError(f"max_cost is {self.max_cost:g}, without a price: pass price_per_million too")

@@ -1,4 +1,4 @@
-"""Read what a server sends: vectors, token counts, error messages and how long to wait."""
+"""Parse the responses of a server: vectors, token counts, error messages and retry times."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
-# The first character of HTML and XML, which no JSON begins with.
+# First character of every HTML or XML document. No JSON document begins with it.
 _MARKUP = "<"
-# Where servers put the message of an error, from the outside in.
+# Fields that hold an error message, outermost first: OpenAI nests ``message`` in ``error``.
 _ERROR_FIELDS = ("error", "message", "detail")
-# Larger token counts for one request are wrong.
-_MOST_COUNTED = 2**40
+# A token count of this size or more for one request must be an error of the server.
+_IMPOSSIBLE_TOKENS = 2**40
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,9 @@ class Answer:
 
     Attributes:
         vectors: shape (n, d); rows of NaN for the texts in `problems`.
-        tokens: tokens that the server counted; None if it sent no possible number.
+        tokens: number of tokens that the server counted; None if it sent none, or an impossible number.
         problems: what is wrong with the vector of a text, by the position of the text in the request.
+            Texts with a usable vector are not in it.
     """
 
     vectors: NDArray[np.float32]
@@ -40,7 +41,7 @@ class Answer:
 
 class _Item(BaseModel):
     index: Any = None
-    # Base64 of float32, or numbers. Servers write NaN as null.
+    # Either base64 of float32 numbers, or a list of numbers. Servers write NaN as null.
     embedding: str | list[float | None] | None = None
 
 
@@ -50,9 +51,10 @@ class _Body(BaseModel):
 
 
 def read_answer(content: str | bytes, count: int) -> Answer:
-    """Read the answer to a request with `count` texts.
+    """Parse the answer to a request with `count` texts.
 
-    A vector that is missing, empty or not finite is a problem of its text alone.
+    A vector that is missing, empty or not finite does not invalidate the other vectors: it is noted in
+    `Answer.problems`.
 
     Raises:
         ValueError: the answer does not match the request, or none of its vectors is usable.
@@ -84,20 +86,21 @@ def read_answer(content: str | bytes, count: int) -> Answer:
 
 
 def _positions(items: Sequence[_Item]) -> list[int]:
-    """Return the position of each item's text in the request.
+    """Return, for each item of the answer, the position of its text in the request, from 0.
 
-    Servers differ in how they number vectors: some leave every index out, some leave out only the index 0
-    (because their JSON library drops zeros), some write 0 for all, and some count from 1. A missing index is
-    the position of the item, unless that is taken and only one position is free.
+    Servers differ in how they number vectors: some omit every index, some omit only the index 0 (because
+    their JSON library drops zeros), some write 0 for every vector, and some count from 1. If exactly one
+    index is missing, its item gets the position that no other item has. Otherwise, an item without an index
+    gets its own place in the answer.
 
     Raises:
-        ValueError: the indices leave open which vector belongs to which text.
+        ValueError: the indices do not say which vector belongs to which text.
     """
     count = len(items)
     in_order = list(range(count))
     indices = [_index(item.index) for item in items]
     numbers = [index for index in indices if index is not None]
-    # A constant says nothing about the order, and a single vector needs no index.
+    # Equal indices say nothing about the order, and a single vector needs no index.
     if len(set(numbers)) <= 1 and len(numbers) in (0, count):
         return in_order
     if len(numbers) == count and sorted(numbers) == list(range(1, count + 1)):
@@ -114,7 +117,7 @@ def _positions(items: Sequence[_Item]) -> list[int]:
 
 
 def _index(value: Any) -> int | None:
-    """Return an index that is a whole number or its digits; None if there is none."""
+    """Return an index as an integer; None if the value is neither a whole number nor the text of one."""
     if value is None or isinstance(value, bool):
         return None
     try:
@@ -125,10 +128,10 @@ def _index(value: Any) -> int | None:
 
 
 def _vector(embedding: str | list[float | None] | None) -> NDArray[np.float32]:
-    """Return one vector.
+    """Decode one vector, shape (d,).
 
     Raises:
-        ValueError: it is missing, empty, not finite, or not written as numbers or base64 of numbers.
+        ValueError: it is missing, empty, not finite, or neither a list of numbers nor base64 of numbers.
     """
     if embedding is None:
         raise ValueError("no vector")
@@ -138,7 +141,7 @@ def _vector(embedding: str | list[float | None] | None) -> NDArray[np.float32]:
         except ValueError:
             raise ValueError("a vector that is neither numbers nor base64 of numbers") from None
     else:
-        with np.errstate(over="ignore"):  # the check below refuses infinity
+        with np.errstate(over="ignore"):  # numbers too large for float32 become infinite, and fail below
             vector = np.array(embedding, dtype=np.float64).astype(np.float32)
     if not len(vector):
         raise ValueError("an empty vector")
@@ -148,12 +151,12 @@ def _vector(embedding: str | list[float | None] | None) -> NDArray[np.float32]:
 
 
 def _counted(usage: Any) -> int | None:
-    """Return the number of tokens that the server counted; None if it sent no possible number."""
+    """Return the number of tokens that the server counted; None if it sent none, or an impossible number."""
     if not isinstance(usage, dict):
         return None
     for name in ("prompt_tokens", "total_tokens"):
         count = usage.get(name)
-        if isinstance(count, (int, float)) and 0 < count < _MOST_COUNTED:
+        if isinstance(count, (int, float)) and 0 < count < _IMPOSSIBLE_TOKENS:
             return math.ceil(count)
     return None
 
@@ -165,7 +168,12 @@ def is_web_page(content: str | bytes) -> bool:
 
 
 def error_message(content: str | bytes) -> tuple[bool, str]:
-    """Return whether a body is an error in JSON, and the message in it; otherwise the body as text."""
+    """Return the error message in the body of a response.
+
+    Returns:
+        Whether the body is a JSON object with an error in it, and the message. Without such an error, the
+        message is the body as text, or ``a web page``.
+    """
     if is_web_page(content):
         return False, "a web page"
     try:
@@ -180,9 +188,9 @@ def error_message(content: str | bytes) -> tuple[bool, str]:
 
 
 def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
-    """Return after how many seconds the server wants to be asked again; None if it does not say.
+    """Return how many seconds the server asks the client to wait before a retry; None if it does not say.
 
-    Retry-After is a number of seconds or a date. Some servers send a header in milliseconds instead.
+    Retry-After is a number of seconds or a date. Some servers send retry-after-ms, in milliseconds.
     """
     for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         value = headers.get(name)

@@ -1,4 +1,4 @@
-"""The answers of servers, and the texts that they refused, in one SQLite file per model, outside of runs."""
+"""A cache of the vectors and refusals of servers: one SQLite file per model, shared by all runs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from stickytoken.errors import RunError
 from stickytoken.machine import cache_folder
 
 _FILE = "answers.sqlite"
-# Number of values in one SQL query. Old versions of SQLite allow 999.
+# Most values in one SQL query. Old versions of SQLite allow 999.
 _VALUES_IN_QUERY = 500
-# Raised when the meaning of a table changes. Version 0 stored a refused text as a vector of zeros.
+# Version of the tables. Increase it when the meaning of a table changes. Version 0 stored a refused text as a
+# vector of zeros.
 _VERSION = 1
 _TABLES = """
 CREATE TABLE IF NOT EXISTS answers (text BLOB PRIMARY KEY, vector BLOB NOT NULL);
@@ -31,10 +32,10 @@ _WITHOUT_ZEROS = "DELETE FROM answers WHERE vector = zeroblob(length(vector))"
 
 
 class Answers:
-    """The cache of one model, for several threads and processes.
+    """The cache of one model. Several threads and processes may use it at a time.
 
-    It holds the vectors of texts, the reasons for which the server refused texts, and what was found out
-    about the server. Texts are stored as hashes, and keys not at all.
+    It holds the vectors of texts, the texts that the server refused with its reasons, and facts about the
+    server. Texts are stored as hashes. API keys are not stored.
     """
 
     def __init__(self, address: Address, dimensions: int | None) -> None:
@@ -46,35 +47,37 @@ class Answers:
         self._connection: sqlite3.Connection | None = None
 
     def find(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """Return the vectors of the texts that were answered."""
+        """Return the stored vectors, by text. Texts without a stored vector are left out."""
         vectors = self._select("SELECT text, vector FROM answers WHERE text IN", texts)
         return {text: np.frombuffer(vector, dtype="<f4") for text, vector in vectors.items()}
 
     def refusals(self, texts: Sequence[str]) -> dict[str, str]:
-        """Return the texts that the server did not embed when it was last asked, and why."""
+        """Return why the server gave no vector when it was last asked, by text. Other texts are left out."""
         return self._select("SELECT text, reason FROM refusals WHERE text IN", texts)
 
     def keep(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
+        """Store vectors by text."""
         rows = [(_key(text), vector.astype("<f4").tobytes()) for text, vector in vectors.items()]
-        with self._used() as connection, connection:
+        with self._locked_connection() as connection, connection:
             connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
 
     def keep_refusal(self, text: str, reason: str) -> None:
-        with self._used() as connection, connection:
+        """Store that the server gave no vector for a text, and why."""
+        with self._locked_connection() as connection, connection:
             connection.execute("INSERT OR REPLACE INTO refusals VALUES (?, ?)", (_key(text), reason))
 
     def fact(self, name: str) -> str | None:
-        """Return what was noted about the server under a name."""
-        rows = self._read("SELECT value FROM facts WHERE name = ?", [name])
+        """Return the fact that `note` stored under a name; None if there is none."""
+        rows = self._rows_of("SELECT value FROM facts WHERE name = ?", [name])
         return str(rows[0][0]) if rows else None
 
     def note(self, name: str, value: str) -> None:
-        """Note something about the server under a name."""
-        with self._used() as connection, connection:
+        """Store a fact about the server under a name, in place of an earlier one."""
+        with self._locked_connection() as connection, connection:
             connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
     def __len__(self) -> int:
-        rows = self._read("SELECT COUNT(*) FROM answers")
+        rows = self._rows_of("SELECT COUNT(*) FROM answers")
         return int(rows[0][0]) if rows else 0
 
     def close(self) -> None:
@@ -84,26 +87,36 @@ class Answers:
                 self._connection = None
 
     def _select(self, query: str, texts: Sequence[str]) -> dict[str, Any]:
-        """Return the values that a query finds, by text. The query ends with ``IN``."""
+        """Return the values that a query finds for the texts, by text.
+
+        Args:
+            query: selects a text's hash and a value. It ends with ``IN``, after which the hashes are added.
+            texts: texts to look up.
+        """
         by_key = {_key(text): text for text in texts}
         keys = list(by_key)
         values: dict[str, Any] = {}
         for start in range(0, len(keys), _VALUES_IN_QUERY):
             queried_keys = keys[start : start + _VALUES_IN_QUERY]
             placeholders = ",".join("?" * len(queried_keys))  # no value is part of the SQL
-            for key, value in self._read(f"{query} ({placeholders})", queried_keys):
+            for key, value in self._rows_of(f"{query} ({placeholders})", queried_keys):
                 values[by_key[key]] = value
         return values
 
-    def _read(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    def _rows_of(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows that a query selects; none if the file does not exist yet."""
         if not (self.folder / _FILE).is_file():
             return []
-        with self._used() as connection:
+        with self._locked_connection() as connection:
             return connection.execute(query, values).fetchall()
 
     @contextmanager
-    def _used(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection to one thread at a time, and explain errors of SQLite."""
+    def _locked_connection(self) -> Iterator[sqlite3.Connection]:
+        """Yield the connection, to one thread at a time.
+
+        Raises:
+            RunError: the file cannot be read or written.
+        """
         with self._lock:
             try:
                 if self._connection is None:
@@ -111,15 +124,16 @@ class Answers:
                 yield self._connection
             except (sqlite3.Error, OSError) as error:
                 raise RunError(
-                    f"the answers in {self.folder} cannot be used ({error}): free space or fix its "
-                    f"permissions; if {_FILE} is damaged, move it away, and its answers are requested again"
+                    f"the cached answers in {self.folder} cannot be used ({error}): free disk space or fix "
+                    f"the folder's permissions; if {_FILE} is damaged, move it away, and its answers will be "
+                    "requested again"
                 ) from error
 
     def _open(self) -> sqlite3.Connection:
-        """Connect to the file, with its tables in the present form."""
+        """Connect to the file, and create its tables or bring them to the current version."""
         self.folder.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self.folder / _FILE, timeout=30, check_same_thread=False)
-        # Readers and one writer at a time; a kill loses nothing that was committed.
+        # This mode allows readers beside one writer. A killed process loses nothing that was committed.
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.executescript(_TABLES)
@@ -132,4 +146,5 @@ class Answers:
 
 
 def _key(text: str) -> bytes:
+    """Return the hash under which a text is stored, 16 bytes."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]

@@ -1,4 +1,4 @@
-"""Send one request to the server of a model: what can go wrong, when to try again, and what it costs."""
+"""Send one request to a model's server, classify its errors, decide when to retry, and count the cost."""
 
 from __future__ import annotations
 
@@ -27,46 +27,48 @@ from stickytoken.errors import ModelError, RunError, require_package
 Encoding = Literal["base64", "float", "omitted"]
 
 KEPT = "its answers are kept, and the same command continues from there"
-# Characters of a server's message that are shown.
+# Longest part of a server's message that an error quotes, in characters.
 _SHOWN_REASON = 200
 _CONNECT_SECONDS = 10.0
-# HTTP statuses that are worth asking again, beside 5xx: time-out, conflict, too many requests.
+# HTTP statuses that are worth a retry, besides 5xx: time-out, conflict, too many requests.
 _TEMPORARY = frozenset({408, 409, 429})
-# Statuses of a server that has too much to do.
+# Statuses of an overloaded server: too many requests, service unavailable.
 _TOO_MANY = frozenset({429, 503})
-# What OpenAI says with 429 where waiting does not help.
+# Error code that OpenAI sends with status 429 when the account has no credit. A retry does not help then.
 _NO_CREDIT = b"insufficient_quota"
-# Seconds before the second attempt, which double up to the longest.
-_FIRST_PAUSE = 0.5
-_LONGEST_PAUSE = 30.0
-_MOST_DOUBLED = 10
-# Failures up to which the server's own Retry-After is trusted. After them, pauses grow as well.
+# The pause before a retry doubles with each failure, from about the first to at most the longest (seconds).
+_FIRST_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 30.0
+# Bound of the exponent, so that many failures do not overflow.
+_MOST_DOUBLINGS = 10
+# Number of failures up to which a retry comes when the server's Retry-After says. After more failures, the
+# pause is at least the doubling one.
 _TRUSTED_WAITS = 8
-# Attempts at an address where nobody answers, while the server is being tried out.
+# Number of failures without an answer after which a request with a limit of attempts is given up.
 _MOST_UNREACHED = 2
 
 
 class Failure(Enum):
-    """Why a request failed that may succeed later."""
+    """How a request failed that may succeed later."""
 
     REFUSED = auto()  # the server said that it cannot answer now
-    WEB_PAGE = auto()  # of a server in maintenance, or of one that is no API
-    UNREACHED = auto()  # nobody was there to take the request
+    WEB_PAGE = auto()  # a web page came back: the server is in maintenance, or the URL is not an API
+    UNREACHED = auto()  # no connection to the server
     LATE = auto()  # no answer within the time-out
-    LOST = auto()  # the connection broke before the answer was whole
-    UNUSABLE = auto()  # an answer that does not match the request
+    LOST = auto()  # the connection broke before the answer was complete
+    UNUSABLE = auto()  # the answer does not match the request
 
 
 class TemporaryError(Exception):
-    """A request that failed, and may succeed when it is sent again.
+    """A request failed, and may succeed when it is sent again.
 
     Attributes:
         failure: the kind of failure.
-        wait: seconds after which the server wants to be asked again.
-        unreachable: whether no answer came.
-        busy: whether the server says that it is busy, and not that it is broken.
-        too_many: whether the server has too much to do for any request.
-        paid: whether the server may have computed an answer, and count it.
+        wait: seconds that the server asks to wait before a retry; None if it does not say.
+        unreachable: whether no complete answer came.
+        busy: whether the status says that the server is busy, rather than broken.
+        too_many: whether the status says that the server is overloaded, so that no request should be sent.
+        paid: whether the server may have computed an answer, and may charge for it.
     """
 
     def __init__(
@@ -82,11 +84,11 @@ class TemporaryError(Exception):
 
 
 class RefusedError(Exception):
-    """The server will never answer a request with these texts.
+    """The server refuses a request in a way that a retry does not change.
 
     Attributes:
-        for_all: the error to raise if the server refuses all other texts as well, because the key or the name
-            of the model is wrong; None if the error says nothing of other texts.
+        for_all: the error to raise if the server refuses every other text as well, because the key or the
+            name of the model is wrong. None if the status does not point to such a cause.
     """
 
     def __init__(self, reason: str, for_all: ModelError | None = None) -> None:
@@ -95,13 +97,13 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestForm:
-    """Which optional fields a request has. Servers refuse some of them.
+class RequestFormat:
+    """The optional fields of a request, and how it holds the texts. No combination works with every server.
 
     Attributes:
-        encoding: value of ``encoding_format``; omitted leaves the field out.
-        dimensions: send ``dimensions``, if the user asks for a number of components.
-        as_list: send a list of texts; otherwise one text, as a string.
+        encoding: value of the field ``encoding_format``; ``omitted`` sends no such field.
+        dimensions: whether to send the field ``dimensions``, if the user requests a number of components.
+        as_list: whether to send texts as a list. If false, each request holds one text, as a string.
     """
 
     encoding: Encoding = "base64"
@@ -112,31 +114,40 @@ class RequestForm:
 _ENCODINGS: tuple[Encoding, ...] = ("base64", "float", "omitted")
 
 
-def request_forms(dimensions: int | None) -> Iterator[RequestForm]:
-    """Yield the forms of a request, from the one that most servers accept."""
+def request_formats(dimensions: int | None) -> Iterator[RequestFormat]:
+    """Yield every format of a request, beginning with the one that most servers accept.
+
+    Args:
+        dimensions: number of components that the user requests. None: formats differ in the other fields
+            only.
+    """
     whether_dimensions = (True,) if dimensions is None else (True, False)
     for as_list in (True, False):
         for with_dimensions in whether_dimensions:
             for encoding in _ENCODINGS:
-                yield RequestForm(encoding, with_dimensions, as_list)
+                yield RequestFormat(encoding, with_dimensions, as_list)
 
 
 def price(tokens: float, price_per_million: float | None) -> float | None:
-    """Return what tokens cost; None without a price."""
+    """Return the cost of a number of tokens; None if the price is unknown."""
     return None if price_per_million is None else tokens * price_per_million / 1e6
 
 
 @dataclass
 class Spending:
-    """What this process spends. Each attempt reserves its cost, and then has succeeded or failed.
+    """The cost of all requests of this process.
+
+    Every attempt first reserves its expected tokens (`reserve`). It then reports that it was answered
+    (`answered`) or failed (`failed`).
 
     Attributes:
         price_per_million: price of a million tokens; None if it is unknown.
-        limit: largest sum to spend; None is no limit.
+        limit: most that may be spent; None is no limit.
         requests: number of requests that were answered.
-        tokens: number of tokens that are paid for, as the server counts them.
-        pending: number of tokens that are expected of requests in flight.
-        excess: largest ratio of what the server counted for a request to what was expected, from 1.
+        tokens: number of tokens paid for so far, as the server counts them.
+        pending: expected number of tokens of the requests in flight.
+        excess: largest ratio of the tokens that the server counted for a request to those expected; at least
+            1. The expected tokens of later requests are multiplied by it.
     """
 
     price_per_million: float | None = None
@@ -152,10 +163,13 @@ class Spending:
         return price(self.tokens, self.price_per_million)
 
     def reserve(self, tokens: float) -> None:
-        """Reserve the cost of a request.
+        """Reserve the cost of a request before it is sent.
+
+        Args:
+            tokens: expected number of tokens of the request.
 
         Raises:
-            RunError: with this request, the limit could be exceeded.
+            RunError: the request could exceed the limit.
         """
         with self._lock:
             cost = price(self.tokens + (self.pending + tokens) * self.excess, self.price_per_million)
@@ -168,7 +182,7 @@ class Spending:
             self.pending += tokens
 
     def answered(self, reserved: float, tokens: int) -> None:
-        """Replace what was reserved for a request by what it cost."""
+        """Replace the tokens reserved for an answered request by those that it cost."""
         with self._lock:
             self.requests += 1
             self.pending -= reserved
@@ -176,7 +190,7 @@ class Spending:
             self.excess = max(self.excess, tokens / max(1.0, reserved))
 
     def failed(self, reserved: float, paid: bool) -> None:
-        """Free what was reserved for a request, unless the server may count it all the same."""
+        """Release the tokens reserved for a failed request; count them as spent if it may have been paid."""
         with self._lock:
             self.pending -= reserved
             if paid:
@@ -185,16 +199,16 @@ class Spending:
 
 @dataclass
 class Attempts:
-    """Failed attempts at one request, and when to try again.
+    """Counts the failed attempts at one request, and decides when to try again.
 
     Attributes:
-        patience: seconds for which the request may fail.
-        limit: number of failures after which to give up, without those of a busy server; None is no limit.
-            Where no server answers, fewer are enough.
+        patience: seconds after the first failure for which to retry.
+        limit: number of failures after which to give up, not counting failures of a busy server. If no
+            answer comes, fewer failures are enough. None is no limit.
         failed: number of failures.
-        counted: number of failures without those of a busy server.
-        unreached: number of failures without an answer.
-        since: time of the first failure, on the monotonic clock.
+        counted: number of failures that count towards the limit.
+        unreached: number of failures without a complete answer.
+        since: time of the first failure, on the monotonic clock; None before it.
     """
 
     patience: float
@@ -205,7 +219,12 @@ class Attempts:
     since: float | None = None
 
     def pause_after(self, error: TemporaryError, now: float) -> float | None:
-        """Note a failure. Return the seconds until the next attempt, or None to give up."""
+        """Count a failure, and return the seconds until the next attempt; None to give up.
+
+        Args:
+            error: the failure.
+            now: current time on the monotonic clock, in seconds.
+        """
         self.failed += 1
         if not error.busy:
             self.counted += 1
@@ -221,9 +240,14 @@ class Attempts:
         return None if now + pause - self.since > self.patience else pause
 
     def _pause(self, requested: float | None) -> float:
-        """Return what the server requests and a little more, or a random pause that grows."""
+        """Return the seconds until the next attempt.
+
+        This is the wait that the server requested and a little more. If it requested none, or after many
+        failures, the pause is random and grows with each failure.
+        """
         jitter = random.SystemRandom()
-        longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self.failed, _MOST_DOUBLED))
+        doubled_pause = _FIRST_PAUSE_SECONDS * 2.0 ** min(self.failed, _MOST_DOUBLINGS)
+        longest = min(_LONGEST_PAUSE_SECONDS, doubled_pause)
         pause = 0.0
         if requested is not None:
             pause = requested + jitter.uniform(0.0, 0.1 * min(requested, longest) + 0.01)
@@ -232,7 +256,7 @@ class Attempts:
         return pause
 
     def why_given_up(self, last: TemporaryError) -> str:
-        """Say why the request was given up after its last failure, with the server as the subject."""
+        """Say why the request was given up after its last failure, as a predicate of the server's name."""
         if self.failed == 1 and last.wait is not None and last.wait > self.patience:
             longer = f"longer than the {self.patience:,.0f} s allowed"
             return f"asks to wait for {last.wait:,.0f} s, {longer} ({last})"
@@ -246,8 +270,9 @@ class Reply:
     Attributes:
         vectors: shape (n, d); rows of NaN for the texts in `problems`.
         tokens: tokens that the server counted; None if it does not count them.
-        seconds: how long the server took.
-        problems: what is wrong with the vector of a text, by the position of the text.
+        seconds: time that the server took, summed over the requests.
+        problems: what is wrong with the vector of a text, by the position of the text. Texts with a usable
+            vector are not in it.
     """
 
     vectors: NDArray[np.float32]
@@ -257,7 +282,7 @@ class Reply:
 
 
 def as_one(replies: Sequence[Reply]) -> Reply:
-    """Return the answers to several requests as one, if none of them has problems."""
+    """Join the replies to several requests, in their order. The replies must have no `problems`."""
     counts = [reply.tokens for reply in replies if reply.tokens is not None]
     return Reply(
         vectors=np.concatenate([reply.vectors for reply in replies]),
@@ -267,20 +292,20 @@ def as_one(replies: Sequence[Reply]) -> Reply:
 
 
 class Client:
-    """Sends one request and turns whatever comes back into a reply or an error of this module.
+    """Sends one request, and turns every outcome into a reply or an error of this module.
 
-    It does not let `openai` retry. Waits of `openai` cannot be interrupted, the other threads would not learn
-    that the server is busy, and failed attempts that are paid for would be hidden, which breaks `max_cost`.
+    The retries of `openai` are switched off: its waits cannot be interrupted, other threads would not learn
+    that the server is busy, and failed attempts that are charged would be hidden from `max_cost`.
 
     Attributes:
-        address: of the server, and the name of the model.
+        address: the server and the name of the model.
         options: how to use the server.
-        spending: what this process spends.
-        form: form of the requests.
+        spending: the cost of all requests of this process.
+        request_format: optional fields of every request.
         held_until: time before which no request is sent, on the monotonic clock. A server that is too busy
             for one request is too busy for all.
-        last_answer: time of the last answer, on the monotonic clock.
-        given_up: number of texts for which the server gave no vector, by its reason.
+        last_answer: time of the last answer, on the monotonic clock; 0 before the first.
+        given_up_by_reason: number of texts that were given up without a vector, by the server's reason.
     """
 
     def __init__(self, address: Address, options: EndpointOptions, spending: Spending) -> None:
@@ -292,7 +317,7 @@ class Client:
         self.address = address
         self.options = options
         self.spending = spending
-        self.form = RequestForm()
+        self.request_format = RequestFormat()
         self._api = openai.OpenAI(
             base_url=address.base_url,
             api_key=self._key.reveal() or "none",
@@ -301,24 +326,25 @@ class Client:
                 options.request_seconds, connect=min(options.request_seconds, _CONNECT_SECONDS)
             ),
         )
-        weakref.finalize(self, self._api.close)  # or its connections stay open until they are collected
+        # Without this, connections stay open until the garbage collector finds them.
+        weakref.finalize(self, self._api.close)
         self.held_until = 0.0
         self.last_answer = 0.0
-        self.given_up: Counter[str] = Counter()
+        self.given_up_by_reason: Counter[str] = Counter()
 
     def request(self, texts: Sequence[str], reserved: float, *, counts_tokens: bool = True) -> Reply:
-        """Send one request, whose cost is reserved first.
+        """Reserve the cost of one request, send it, and book what it cost.
 
         Args:
             texts: texts of the request.
-            reserved: tokens that it is expected to cost.
-            counts_tokens: whether it costs what the server counts, and not what was expected.
+            reserved: number of tokens that the request is expected to cost.
+            counts_tokens: whether to book the tokens that the server counts; if not, `reserved` is booked.
 
         Raises:
-            TemporaryError: it may succeed later.
-            RefusedError: the server does not take these texts.
+            TemporaryError: the request may succeed later.
+            RefusedError: the server refuses these texts.
             ModelError: no request will succeed.
-            RunError: it could exceed the largest sum to spend.
+            RunError: the request could exceed the limit of spending.
         """
         self.spending.reserve(reserved)
         try:
@@ -335,20 +361,21 @@ class Client:
         return reply
 
     def _send(self, texts: Sequence[str]) -> Reply:
-        form = self.form
-        if form.as_list or len(texts) == 1:
-            return self._send_together(texts, form)
-        return as_one([self._send_together([text], form) for text in texts])
+        """Send texts in one request, or in one request each if the server takes no lists."""
+        request_format = self.request_format
+        if request_format.as_list or len(texts) == 1:
+            return self._send_together(texts, request_format)
+        return as_one([self._send_together([text], request_format) for text in texts])
 
-    def _send_together(self, texts: Sequence[str], form: RequestForm) -> Reply:
-        """Send texts in one request; the errors are those of `request`."""
+    def _send_together(self, texts: Sequence[str], request_format: RequestFormat) -> Reply:
+        """Send texts in one request. Raises the errors of `request`, except RunError."""
         body: dict[str, Any] = {
             "model": self.address.model,
-            "input": list(texts) if form.as_list else texts[0],
+            "input": list(texts) if request_format.as_list else texts[0],
         }
-        if form.encoding != "omitted":
-            body["encoding_format"] = form.encoding
-        if form.dimensions and self.options.dimensions is not None:
+        if request_format.encoding != "omitted":
+            body["encoding_format"] = request_format.encoding
+        if request_format.dimensions and self.options.dimensions is not None:
             body["dimensions"] = self.options.dimensions
         started = time.perf_counter()
         problem: Exception | None = None
@@ -358,7 +385,7 @@ class Client:
         except self._sdk.APIError as error:
             problem = self._explained(error)
         if problem is not None:
-            # Raised out here, so that it does not carry the error of the SDK: servers repeat keys in theirs.
+            # Raised outside the except block, so that the SDK's error is not chained: it may contain the key.
             raise problem
         seconds = time.perf_counter() - started
         if is_web_page(content):
@@ -372,20 +399,24 @@ class Client:
         return Reply(answer.vectors, answer.tokens, seconds, answer.problems)
 
     def refused(self, reason: object) -> ModelError:
-        """Return the error to raise if the server refuses all requests."""
+        """Return the error to raise when the server refuses every request.
+
+        Args:
+            reason: what the server answered.
+        """
         return ModelError(
             f"{self.address.name}: the server refuses the request ({reason}): check the model and the options"
         )
 
     def other_url(self) -> str | None:
-        """Say how the URL of an API usually ends; None if this one ends so."""
+        """Return advice to add ``/v1`` to the URL; None if the URL already ends like that."""
         usual = self.address.base_url.removesuffix("/embeddings").removesuffix("/v1") + "/v1"
         if usual == self.address.base_url:
             return None
         return f"check the URL, which usually ends in /v1, as in {usual}#{self.address.model}"
 
     def _explained(self, error: Any) -> Exception:
-        """Turn an error of the SDK into one of this module."""
+        """Return the error of this module that corresponds to an error of the SDK."""
         cause = type(error.__cause__).__name__
         if isinstance(error, self._sdk.APITimeoutError):
             if cause == "ConnectTimeout":
@@ -397,7 +428,7 @@ class Client:
         return self._of_status(error.status_code, error.response.content, error.response.headers)
 
     def _of_status(self, status: int, body: bytes, headers: Mapping[str, str]) -> Exception:
-        """Return the error that a status other than 200 means."""
+        """Return the error that corresponds to an HTTP status other than 200."""
         message = self._shown(error_message(body)[1])
         reason = f"HTTP {status}, {message}" if message else f"HTTP {status}"
         name = self.address.name
@@ -421,6 +452,6 @@ class Client:
         return RefusedError(reason)
 
     def _shown(self, text: str) -> str:
-        """Return the beginning of a server's message in one line, without the key."""
+        """Return the beginning of a server's message as one line, with the key removed."""
         line = " ".join(self._key.removed_from(text).split())
         return line if len(line) <= _SHOWN_REASON else line[: _SHOWN_REASON - 1] + "…"

@@ -1,4 +1,4 @@
-"""Send batches of texts, several at a time, so that a text on which the server fails costs no other text."""
+"""Send batches of texts in parallel. If the server fails on one text, all other texts still get vectors."""
 
 from __future__ import annotations
 
@@ -19,62 +19,64 @@ from stickytoken.encoders.endpoint._client import (
     RefusedError,
     Reply,
     TemporaryError,
-    request_forms,
+    request_formats,
 )
 from stickytoken.encoders.text_encoder import SENTINELS
 from stickytoken.errors import ModelError
 
-# Number of requests in flight: enough to hide most of the waiting, and few enough for small servers.
-_AT_ONCE = 4
-# Seconds to wait, after an interrupt or an error, for answers that are on their way: they are paid for.
-_GRACE = 5.0
-# Seconds between two looks of the waiting thread at whether it must end.
-_WATCHED_EVERY = 0.2
+# Number of requests in flight: enough to hide most of the latency, and few enough for small servers.
+_PARALLEL_REQUESTS = 4
+# Seconds to wait, after an interrupt or an error, for the answers to requests in flight: they are paid for.
+_GRACE_SECONDS = 5.0
+# Seconds between two checks of the main thread whether a worker thread has failed.
+_POLL_SECONDS = 0.2
 
-# A text that the server has answered, because it is one of the fixed texts.
+# A text that the server has answered before, since it is one of the fixed texts. It is sent after a failure,
+# to see whether the server still works.
 _CONTROL = SENTINELS[1:2]
-# A batch is split once it has failed this often and the server answers other texts. Busy servers refuse at
-# random, so they get more attempts. The half of a split batch is under suspicion already.
+# A batch is split after this many failures, if the server answers other texts. A busy server refuses at
+# random, so it gets more attempts. Half of a split batch gets fewer: it probably contains the text that
+# fails.
 _FAILURES_OF_BATCH = 2
 _FAILURES_OF_BUSY_BATCH = 6
 _FAILURES_OF_HALF = 1
 _FAILURES_OF_BUSY_HALF = 3
-# A single text is given up once it has failed this often and the server answers another text right after
-# this many of its failures. At 30% of random failures, one text in 1,000 would be given up.
+# A single text is given up after this many failures, if the server answered the control text right after
+# _CONTROLS_OF_TEXT of them. With 30% random failures, one text in 1,000 would be given up wrongly.
 _FAILURES_OF_TEXT = 3
 _FAILURES_OF_BUSY_TEXT = 6
 _CONTROLS_OF_TEXT = 2
-# Once this many texts were given up for a reason, waiting does not help against it: attempts follow at once.
+# After this many texts were given up for the same reason, waiting does not help: retries follow at once.
 _TEXTS_OF_A_REASON = 3
 
 Vectors = Mapping[str, NDArray[np.float32]]
 
 
-class _OverError(Exception):
-    """Another request failed, or the user interrupted."""
+class _StoppedError(Exception):
+    """The thread must end, because another request failed or the user interrupted."""
 
 
 class _Control(Enum):
-    """What became of the control text."""
+    """How the server responded to the control text."""
 
     ANSWERED = auto()
     FAILED = auto()
     REFUSED = auto()
-    OTHER_FORM = auto()  # refused in the form used so far, and answered in another one
+    OTHER_FORMAT = auto()  # refused in the request format used so far, and answered in another one
 
 
 @dataclass(eq=False)
 class _Request:
-    """Texts of one request, and how it has fared.
+    """The texts of one request, and the history of its failures.
 
     Attributes:
-        texts: the texts.
-        attempts: failed attempts, and when to try again.
-        is_half: whether it is part of a batch that failed although the server answers other texts.
-        once: whether one failure is enough to give up, because the text failed in an earlier session.
+        texts: texts that still need a vector.
+        attempts: counts the failures, and decides when to retry.
+        is_half: whether these texts are part of a batch that failed although the server answers other texts.
+        once: whether to give up after one failure, because the text failed in an earlier session.
         failures: number of failures.
-        controls: number of control texts that the server answered right after a failure.
-        failed_since: time of the first failure, on the monotonic clock.
+        controls: number of failures after which the server answered the control text.
+        failed_since: time of the first failure, on the monotonic clock; None before it.
     """
 
     texts: tuple[str, ...]
@@ -86,7 +88,11 @@ class _Request:
     failed_since: float | None = None
 
     def halves(self, patience: float) -> list[_Request]:
-        """Return two requests with half of the texts each."""
+        """Return two requests with half of the texts each.
+
+        Args:
+            patience: seconds for which each of them may be retried.
+        """
         middle = len(self.texts) // 2
         return [
             _Request(texts, Attempts(patience), is_half=True, failed_since=self.failed_since)
@@ -96,16 +102,16 @@ class _Request:
 
 @dataclass(eq=False)
 class Sender:
-    """Sends batches through a client.
+    """Sends batches through a client, with retries.
 
     Attributes:
-        client: the client.
-        expected_tokens: what the server will count for texts.
-        counts_tokens: whether the server counts tokens.
-        keep: called with the vectors of each answer, from several threads.
-        without_vector: called with a text that the server does not embed, and why; if it is None, such a text
-            raises an error.
-        waits: called with the reason and the seconds of a pause of a second or more.
+        client: sends one request.
+        expected_tokens: returns the number of tokens that the server will probably count for some texts.
+        counts_tokens: whether the server reports the number of tokens.
+        keep: called with the vectors of each answer by text, from several threads.
+        without_vector: called with a text that the server does not embed, and the reason. If it is None, such
+            a text raises an error.
+        waits: called before a pause of a second or more, with the reason and the seconds.
     """
 
     client: Client
@@ -114,67 +120,67 @@ class Sender:
     keep: Callable[[Vectors], None]
     without_vector: Callable[[str, str], None] | None = None
     waits: Callable[[str, float], None] = lambda reason, seconds: None
-    _over: threading.Event = field(default_factory=threading.Event, init=False)
-    # Tokenizers are for one thread at a time.
+    _stopped: threading.Event = field(default_factory=threading.Event, init=False)
+    # Only one thread at a time may use a tokenizer.
     _tokenizing: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def send_all(self, batches: Sequence[Sequence[str]], *, once: bool = False) -> None:
-        """Send batches, several at a time.
+        """Send batches in parallel, and pass their vectors to `keep`.
 
         Args:
             batches: texts of each request.
-            once: give a text up after one failure, because it failed in an earlier session.
+            once: give up a text after one failure, because it failed in an earlier session.
 
         Raises:
-            ModelError: the server answers no text, or refuses one without `without_vector`.
-            RunError: the largest sum to spend could be exceeded.
+            ModelError: the server answers no text, or it refuses one and `without_vector` is None.
+            RunError: the limit of spending could be exceeded.
         """
         waiting = iter(batches)
         failures: list[Exception] = []
 
         def work() -> None:
             try:
-                while not self._over.is_set():
+                while not self._stopped.is_set():
                     batch = next(waiting, None)
                     if batch is None:
                         return
                     self._answer(batch, once)
-            except _OverError:
+            except _StoppedError:
                 return
-            except Exception as error:  # noqa: BLE001 - raised in the thread that waits
+            except Exception as error:  # noqa: BLE001 - raised again in the main thread
                 failures.append(error)
-                self._over.set()
+                self._stopped.set()
 
-        # Not a ThreadPoolExecutor: that joins its threads when Python exits, so that Ctrl-C would wait for a
-        # server that hangs.
+        # Not a ThreadPoolExecutor: it joins its threads when Python exits, so Ctrl-C would wait for a server
+        # that hangs.
         threads = [
             threading.Thread(target=work, name="endpoint", daemon=True)
-            for _ in range(min(_AT_ONCE, len(batches)))
+            for _ in range(min(_PARALLEL_REQUESTS, len(batches)))
         ]
         for thread in threads:
             thread.start()
         try:
             for thread in threads:
-                while thread.is_alive() and not self._over.is_set():
-                    thread.join(_WATCHED_EVERY)
+                while thread.is_alive() and not self._stopped.is_set():
+                    thread.join(_POLL_SECONDS)
         finally:
-            self._over.set()
-            end = time.monotonic() + _GRACE
+            self._stopped.set()
+            end = time.monotonic() + _GRACE_SECONDS
             for thread in threads:
                 thread.join(max(0.0, end - time.monotonic()))
         if failures:
             raise failures[0]
-        self._over.clear()
+        self._stopped.clear()
 
     def _answer(self, batch: Sequence[str], once: bool) -> None:
-        """Send the requests of a batch until every text has a vector or was given up."""
+        """Send the texts of a batch until each has a vector or was given up."""
         requests = [_Request(tuple(batch), Attempts(self.client.options.patience), once=once)]
         while requests:
             request = requests.pop()
             requests.extend(reversed(self._attempt(request)))
 
     def _attempt(self, request: _Request) -> list[_Request]:
-        """Send one request once. Return the requests that are left to send."""
+        """Send a request once, and return the requests to send next: none, itself, its rest or its halves."""
         self._pause(0.0)
         try:
             reply = self._send(request.texts)
@@ -190,22 +196,27 @@ class Sender:
         self.keep({text: vector for text, vector in vectors.items() if text not in bad_texts})
         reason = next(iter(reply.problems.values()))
         if len(bad_texts) < len(request.texts):
-            request.is_half = True  # the server answered the others
+            request.is_half = True  # the server answered the rest of the batch
         request.texts = tuple(bad_texts)
         return self._after_failure(request, TemporaryError(reason, Failure.UNUSABLE))
 
     def _send(self, texts: Sequence[str]) -> Reply:
+        """Send texts in one request, with their expected tokens reserved."""
         with self._tokenizing:
             reserved = self.expected_tokens(texts)
         return self.client.request(texts, reserved, counts_tokens=self.counts_tokens)
 
     def _after_refusal(self, request: _Request, error: RefusedError) -> list[_Request]:
-        """Split a request that the server refuses, or give its text up; end if all texts are refused."""
+        """Split a refused request or give up its only text; return the requests to send next.
+
+        Raises:
+            ModelError: the server refuses every text.
+        """
         if request.failed_since is None:
             request.failed_since = time.monotonic()
         if len(request.texts) == 1 or error.for_all is not None:
-            control = self._others_answered(request.failed_since)
-            if control is _Control.OTHER_FORM:
+            control = self._server_state_since(request.failed_since)
+            if control is _Control.OTHER_FORMAT:
                 return [request]
             if control is _Control.REFUSED or (error.for_all and control is not _Control.ANSWERED):
                 raise error.for_all or self.client.refused(error)
@@ -215,13 +226,17 @@ class Sender:
         return []
 
     def _after_failure(self, request: _Request, error: TemporaryError) -> list[_Request]:
-        """Wait, split the request, or give its text up."""
+        """Wait for a retry, split the request or give up its only text; return the requests to send next.
+
+        Raises:
+            ModelError: the request has failed for longer than the user's patience.
+        """
         now = time.monotonic()
         request.failures += 1
         if request.failed_since is None:
             request.failed_since = now
         has_several_texts = len(request.texts) > 1
-        if has_several_texts and error.failure is Failure.LATE:  # half as many are answered sooner
+        if has_several_texts and error.failure is Failure.LATE:  # half the texts take half the time
             return request.halves(self.client.options.patience)
         pause = request.attempts.pause_after(error, now)
         if self._is_about_the_texts(request, error, out_of_patience=pause is None):
@@ -232,7 +247,7 @@ class Sender:
         if pause is None:
             reason = request.attempts.why_given_up(error)
             raise ModelError(f"{self.client.address.name} {reason}: check the server, or try later; {KEPT}")
-        if error.wait is None and self.client.given_up[str(error)] >= _TEXTS_OF_A_REASON:
+        if error.wait is None and self.client.given_up_by_reason[str(error)] >= _TEXTS_OF_A_REASON:
             pause = 0.0
         if pause >= 1:
             self.waits(str(error), pause)
@@ -242,7 +257,13 @@ class Sender:
         return [request]
 
     def _is_about_the_texts(self, request: _Request, error: TemporaryError, *, out_of_patience: bool) -> bool:
-        """Decide whether a failure comes from the texts of a request, because the server answers others."""
+        """Whether the texts of a request cause its failure: true if the server answers other texts.
+
+        Args:
+            request: the request that failed.
+            error: its last failure.
+            out_of_patience: whether this was the last attempt, so the question must be decided now.
+        """
         if error.failure is Failure.UNREACHED:
             return False
         if request.once:
@@ -251,69 +272,77 @@ class Sender:
         if not enough and not out_of_patience:
             return False
         if len(request.texts) > 1:
-            return self._others_answered(request.failed_since or 0.0) is _Control.ANSWERED
-        if self._control() is not _Control.ANSWERED:
+            return self._server_state_since(request.failed_since or 0.0) is _Control.ANSWERED
+        if self._send_control() is not _Control.ANSWERED:
             return False
         request.controls += 1
         return out_of_patience or request.controls >= _CONTROLS_OF_TEXT
 
-    def _others_answered(self, since: float) -> _Control:
-        """Return whether the server has answered a text since a failure; if none, send the control text."""
+    def _server_state_since(self, since: float) -> _Control:
+        """Say whether the server works; send the control text unless it has answered since a time.
+
+        Args:
+            since: time of a failure, on the monotonic clock.
+        """
         if self.client.last_answer > since:
             return _Control.ANSWERED
-        return self._control()
+        return self._send_control()
 
-    def _control(self) -> _Control:
-        """Send a text that the server has answered before, with other optional fields if it is refused."""
+    def _send_control(self) -> _Control:
+        """Send the control text, in every request format if necessary; return how the server responded."""
         try:
             self._send(_CONTROL)
         except TemporaryError:
             return _Control.FAILED
         except RefusedError:
-            return self._control_in_other_forms()
+            return self._send_control_in_other_formats()
         return _Control.ANSWERED
 
-    def _control_in_other_forms(self) -> _Control:
-        """Send the control text in other forms; the client keeps the one that is answered."""
-        refused_form = self.client.form
-        for form in request_forms(self.client.options.dimensions):
-            if form == refused_form:
+    def _send_control_in_other_formats(self) -> _Control:
+        """Send the control text in the other request formats; the client keeps one that is answered."""
+        refused_format = self.client.request_format
+        for request_format in request_formats(self.client.options.dimensions):
+            if request_format == refused_format:
                 continue
-            self.client.form = form
+            self.client.request_format = request_format
             try:
                 self._send(_CONTROL)
             except (RefusedError, TemporaryError):
                 continue
-            return _Control.OTHER_FORM
-        self.client.form = refused_form
+            return _Control.OTHER_FORMAT
+        self.client.request_format = refused_format
         return _Control.REFUSED
 
     def _give_up(self, request: _Request, reason: str) -> None:
-        """Report the only text of a request as one that the server does not embed."""
+        """Report that the server does not embed the only text of a request.
+
+        Raises:
+            ModelError: the sender has no `without_vector`.
+        """
         if self.without_vector is None:
             raise self.client.refused(reason)
-        self.client.given_up[reason] += 1
+        self.client.given_up_by_reason[reason] += 1
         self.without_vector(request.texts[0], reason)
 
     def _pause(self, seconds: float) -> None:
-        """Wait for some seconds, and as long as the server is too busy for all requests.
+        """Wait for some seconds, or longer if the client holds all requests back.
 
         Raises:
-            _OverError: everything must end.
+            _StoppedError: another request failed, or the user interrupted.
         """
         until = time.monotonic() + seconds
         while True:
             remaining = max(until, self.client.held_until) - time.monotonic()
             if remaining > 0:
-                self._over.wait(remaining)
-            if self._over.is_set():
-                raise _OverError
+                self._stopped.wait(remaining)
+            if self._stopped.is_set():
+                raise _StoppedError
             if remaining <= 0:
                 return
 
 
 def _failures_before_control(request: _Request, busy: bool) -> int:
-    """Return after how many failures of a request the control text is sent."""
+    """Return the number of failures of a request after which to send the control text."""
     if len(request.texts) == 1:
         return _FAILURES_OF_BUSY_TEXT if busy else _FAILURES_OF_TEXT
     if request.is_half:

@@ -1,4 +1,4 @@
-"""Find out how a server behaves, with a few cheap requests, before money is spent."""
+"""Find out how a server behaves with a few cheap requests, before a run spends money."""
 
 from __future__ import annotations
 
@@ -19,49 +19,52 @@ from stickytoken.encoders.endpoint._client import (
     Failure,
     RefusedError,
     Reply,
-    RequestForm,
+    RequestFormat,
     TemporaryError,
     as_one,
-    request_forms,
+    request_formats,
 )
 from stickytoken.encoders.text_encoder import SENTINELS, fingerprint_of
 from stickytoken.errors import ModelError
 from stickytoken.unit_vectors import exact_unit_vectors
 
-# Tokens in a request: enough to use a server fully, and far below what servers take.
+# Bounds of the tokens in a request. The larger one keeps a server busy, and is far below what servers refuse.
 _MOST_TOKENS = 16_384
 _LEAST_TOKENS = 256
-# Servers that compute on a slow machine answer large requests late. This is how long one may take.
-_REQUEST_SECONDS = 5.0
-# Vectors of the same model are this close, or as close as several times the noise.
-_DRIFT = 1e-3
-_DRIFT_OF_NOISE = 4.0
-# The search for the longest text that a model reads: words of the first text, of the first text where vectors
-# are noisy, and of the longest text; the word that is repeated; and the last words in which two texts differ.
+# Longest expected duration of a request. Slow servers therefore get smaller requests.
+_LONGEST_REQUEST_SECONDS = 5.0
+# Largest 1 - cosine between two vectors of one text by an unchanged model; on a noisy server, this many times
+# the largest 1 - cosine that the first requests showed.
+_DRIFT_TOLERANCE = 1e-3
+_DRIFT_PER_NOISE = 4.0
+# The search for the longest text that a model reads sends pairs of texts: one repeated word, with a different
+# last word in each text. These are the numbers of words in the first pair (fewer if vectors are noisy) and in
+# the longest pair, the repeated word, and the two last words.
 _FIRST_WORDS = 64
 _FIRST_WORDS_OF_NOISY = 8
 _LAST_WORDS = 2048
 _WORD = "the"
 _ENDS = ("river", "stone")
-# Vectors of different texts are further apart than rounding.
+# Distance of two unit vectors that may come from rounding alone. Vectors of different texts differ by more.
 _ROUNDING = 5e-5
-# With noise, texts differ in as many words as they share, and must be this many times further
-# apart than noise.
-_ABOVE_NOISE = 3.0
+# If vectors are noisy, the texts of a pair differ in as many words as they share. They count as different if
+# their vectors are this many times as far apart as two vectors of one text.
+_DISTANCE_PER_NOISE = 3.0
 # Largest number of texts that is tried in a request.
 _MOST_TEXTS = 256
-# Failures after which a request of the discovery is given up.
+# Number of failures after which a request of the discovery is given up.
 _ATTEMPTS = 4
-# Times that the fixed texts are sent, to measure the noise.
-_REPEATS = 3
+# How often the fixed texts are sent in the same order, to measure the noise.
+_CALLS_WITH_FIXED_TEXTS = 3
 # Seconds for which a request may fail while the server is being tried out.
-_PATIENCE = 60.0
-# Tokens that a server is expected to count for a text, at most, beside those of the text itself.
-_ROOM = 8
-# Counts of one tokenizer differ by special tokens alone, which cancel out. Those of BERT, RoBERTa, T5, XLM-R
-# and Gemma differ by four and more on these texts: short ones, and names, numbers, code and scripts, which
-# tokenizers cut in different ways.
-_MOST_DIFFERENT = 2
+_PATIENCE_SECONDS = 60.0
+# Most tokens that a server is expected to count for each text besides the text's own, such as special tokens.
+_MOST_EXTRA_TOKENS = 8
+# Largest difference between the server's count and the user's tokenizer at which both are the same tokenizer.
+# With one tokenizer, the counts differ by special tokens only, which cancel out. The tokenizers of BERT,
+# RoBERTa, T5, XLM-R and Gemma differ by four or more on the texts below: short words, and texts with names,
+# numbers, code and several scripts, which tokenizers split differently.
+_MOST_DIFFERENT_TOKENS = 2
 _SHORT = ("a", "in", "the", "is", "of", "on")
 _LONGER = (
     "Order 66-1047/b: naïve façades cost €1,234,567.89 (VAT №42), antidisestablishmentarianism included.",
@@ -75,30 +78,32 @@ Long = Literal["truncates", "refuses", "unknown"]
 
 
 class ServerBehaviour(BaseModel):
-    """How a server behaves, as the first requests found out. It is stored with the answers.
+    """How a server behaves, as the first requests showed. It is stored in the cache of the server's answers.
 
     Attributes:
-        version: of this record.
+        version: version of this record.
         dimension: number of components of a vector.
-        encoding: as in `RequestForm`, like the next two.
-        sends_dimensions: see `RequestForm.dimensions`.
-        as_list: see `RequestForm`.
-        batch: number of texts that it takes in a request, as far as was tried.
-        max_length: number of tokens that it reads, by the tokenizer that was passed; None is unknown.
-        long: what it does with longer texts.
-        normalised: whether its vectors have length 1.
-        call_noise: standard deviation of the cosine of two texts from one call to the next.
-        batch_noise: the same from one composition of a request to another.
-        least_cosine: smallest cosine of two vectors of one text, in any two calls.
-        counts_tokens: whether it counts tokens.
-        overhead: number of tokens that it counts for each text beside those of the text itself.
-        tokens_per_unit: number of tokens that it counts for one token of the tokenizer; 1 with its own.
-        request_seconds: duration of a request without tokens.
-        token_seconds: what each token adds to that.
+        encoding: value of `RequestFormat.encoding` that the server accepts.
+        sends_dimensions: value of `RequestFormat.dimensions` that the server accepts.
+        as_list: value of `RequestFormat.as_list` that the server accepts.
+        batch: largest number of texts in a request that the server answered, among those tried.
+        max_length: number of tokens of a text that the model reads, by the user's tokenizer; None is unknown.
+        long: what the server does with longer texts.
+        normalised: whether the vectors have length 1.
+        call_noise: standard deviation of the cosine of two texts between identical requests.
+        batch_noise: standard deviation of the cosine of two texts between requests with other texts or in
+            another order.
+        least_cosine: smallest cosine between two vectors of one text, over all requests.
+        counts_tokens: whether the server reports the number of tokens.
+        overhead: number of tokens that the server counts for each text besides the text's own.
+        tokens_per_unit: number of tokens that the server counts for one token of the user's tokenizer; 1 if
+            both are the same tokenizer.
+        request_seconds: duration of a request with few tokens, in seconds.
+        token_seconds: seconds that each further token adds.
         sentinels: vectors of the fixed texts: float32 in base64.
     """
 
-    model_config = ConfigDict(frozen=True)  # earlier releases noted more
+    model_config = ConfigDict(frozen=True)  # further fields, which earlier releases stored, are ignored
 
     version: Literal[1] = 1
     dimension: int
@@ -120,44 +125,50 @@ class ServerBehaviour(BaseModel):
     sentinels: str
 
     @property
-    def form(self) -> RequestForm:
-        return RequestForm(self.encoding, self.sends_dimensions, self.as_list)
+    def request_format(self) -> RequestFormat:
+        """The format of requests that the server answers."""
+        return RequestFormat(self.encoding, self.sends_dimensions, self.as_list)
 
     @property
     def noise(self) -> float:
+        """Standard deviation of the cosine of two texts from one request to another."""
         return max(self.call_noise, self.batch_noise)
 
     @property
     def most_tokens(self) -> int:
-        """Number of tokens to send in a request, so that it is answered well before its time-out."""
-        tokens_in_time = _REQUEST_SECONDS / max(self.token_seconds, _REQUEST_SECONDS / _MOST_TOKENS)
-        return max(_LEAST_TOKENS, int(tokens_in_time))
+        """Most tokens to send in a request, so that its answer comes well before the time-out."""
+        # Bounded from below, so that the quotient is at most _MOST_TOKENS.
+        seconds_per_token = max(self.token_seconds, _LONGEST_REQUEST_SECONDS / _MOST_TOKENS)
+        return max(_LEAST_TOKENS, int(_LONGEST_REQUEST_SECONDS / seconds_per_token))
 
     @property
     def sentinel_vectors(self) -> NDArray[np.float32]:
+        """Vectors of the fixed texts, shape (texts, d)."""
         flat = np.frombuffer(base64.b64decode(self.sentinels), dtype="<f4")
         return flat.reshape(len(SENTINELS), self.dimension)
 
     @property
     def fingerprint(self) -> str:
+        """Hash of the vectors of the fixed texts, which identifies the model."""
         return fingerprint_of(self.sentinel_vectors)
 
     def drift(self, vectors: Sequence[NDArray[np.float32]]) -> float | None:
-        """Return how far the model behind the server has changed; None if it is the same.
+        """Check whether the server still uses the same model.
 
         Args:
-            vectors: of the fixed texts, as the server gives them now.
+            vectors: the vectors that the server now gives for the fixed texts.
 
         Returns:
-            The lowest cosine of a vector with the stored one; 0 if they differ in length.
+            None if the model is the same. Otherwise the lowest cosine between a new vector and the stored one
+            of the same text; 0 if they differ in length.
         """
         if any(len(vector) != self.dimension for vector in vectors):
             return 0.0
         stored_units = exact_unit_vectors(self.sentinel_vectors)
         cosines = (exact_unit_vectors(np.stack(vectors)) * stored_units).sum(axis=1)
         lowest_cosine = float(cosines.min())
-        # Vectors of the same model may differ several times as much as those of the noisiest pair of calls.
-        tolerance = max(_DRIFT, _DRIFT_OF_NOISE * (1 - self.least_cosine))
+        # The few first requests underestimate the largest noise, so several times as much is allowed.
+        tolerance = max(_DRIFT_TOLERANCE, _DRIFT_PER_NOISE * (1 - self.least_cosine))
         return lowest_cosine if 1 - lowest_cosine > tolerance else None
 
 
@@ -171,13 +182,13 @@ class _UnreachableError(ModelError):
 
 @dataclass(frozen=True, slots=True)
 class _Stability:
-    """How far the vectors of a text differ from one request to another.
+    """How much the vectors of a text differ from one request to another.
 
     Attributes:
-        call_noise: standard deviation of the cosine of two texts between calls.
-        batch_noise: the same between compositions of a request.
-        distance: largest distance of two unit vectors of one text.
-        least_cosine: their smallest cosine.
+        call_noise: see `ServerBehaviour.call_noise`.
+        batch_noise: see `ServerBehaviour.batch_noise`.
+        distance: largest distance between two unit vectors of one text.
+        least_cosine: smallest cosine between two vectors of one text.
     """
 
     call_noise: float
@@ -188,12 +199,12 @@ class _Stability:
 
 @dataclass(frozen=True, slots=True)
 class _Counting:
-    """How a server counts tokens; the defaults are those of a server that does not.
+    """How a server counts tokens. The defaults describe a server that does not.
 
     Attributes:
-        counts_tokens: whether it counts tokens.
-        overhead: number of tokens that it counts for each text beside those of the text itself.
-        tokens_per_unit: number of tokens that it counts for one token of the tokenizer.
+        counts_tokens: see `ServerBehaviour.counts_tokens`.
+        overhead: see `ServerBehaviour.overhead`.
+        tokens_per_unit: see `ServerBehaviour.tokens_per_unit`.
     """
 
     counts_tokens: bool = False
@@ -204,17 +215,17 @@ class _Counting:
 def discover(
     client: Client, count: Callable[[Sequence[str]], list[int]], max_length: int | None, tokenizer_known: bool
 ) -> ServerBehaviour:
-    """Find out how a server behaves, and set the form of the client's requests.
+    """Find out how a server behaves, and set the client's request format to one that the server answers.
 
     Args:
-        client: a client of the server.
-        count: counts the tokens of texts.
-        max_length: tokens that the model reads; None finds out.
-        tokenizer_known: whether the user says that `count` is by the tokenizer of the model.
+        client: sends requests to the server.
+        count: returns the number of tokens of each text.
+        max_length: number of tokens that the model reads; None measures it.
+        tokenizer_known: whether `count` uses the model's own tokenizer, as the user says.
 
     Raises:
-        ModelError: the server cannot be reached or used, or its answers are not those of the model that the
-            user describes.
+        ModelError: the server cannot be reached or used, or its answers contradict the user's description of
+            the model.
     """
     discovery = _Discovery(client, count)
     name = discovery.name
@@ -223,8 +234,8 @@ def discover(
     asked_dimension = client.options.dimensions
     if asked_dimension is not None and dimension != asked_dimension:
         raise ModelError(
-            f"{name} gives vectors of {dimension} components, not the {asked_dimension} that were asked for: "
-            "the model has no other dimensions, so omit them"
+            f"{name} gives vectors of {dimension} components, not the {asked_dimension} that were requested: "
+            "the model does not support other dimensions, so leave `dimensions` out"
         )
     if not first.vectors.any(axis=1).all():
         raise ModelError(f"{name} gives a vector of zeros: check which model the server has loaded")
@@ -234,23 +245,23 @@ def discover(
     distance_of_texts = distances[np.triu_indices(len(units), 1)].min()
     if distance_of_texts <= max(stability.distance, _ROUNDING):
         raise ModelError(
-            f"{name} gives different texts vectors that are no further apart ({distance_of_texts:.2g}) than "
-            f"those of one text in two requests ({stability.distance:.2g}): check which model the server has "
-            "loaded"
+            f"{name}: the vectors of two different texts are no further apart ({distance_of_texts:.2g}) than "
+            f"the vectors of one text in two requests ({stability.distance:.2g}): check which model the "
+            "server has loaded"
         )
     batch = discovery.largest_batch()
     long: Long = "unknown"
     if max_length is None:
         max_length, long = discovery.longest_text(stability.distance)
     counting = discovery.counting(max_length, tokenizer_known)
-    # The quickest request shows what each costs whatever is in it; the largest, what its tokens add.
+    # The quickest request shows the fixed duration of a request; the largest shows what each token adds.
     quickest = min(seconds for _, seconds in discovery.timed)
     most_tokens, longest = max(discovery.timed)
     return ServerBehaviour(
         dimension=dimension,
-        encoding=client.form.encoding,
-        sends_dimensions=client.form.dimensions,
-        as_list=client.form.as_list,
+        encoding=client.request_format.encoding,
+        sends_dimensions=client.request_format.dimensions,
+        as_list=client.request_format.as_list,
         batch=batch,
         max_length=max_length,
         long=long,
@@ -268,11 +279,11 @@ def discover(
 
 
 class _Discovery:
-    """Finds out one thing after the other about a server.
+    """Sends the requests from which `discover` learns how a server behaves.
 
     Attributes:
-        one_by_one: whether texts are sent one by one.
-        timed: tokens and seconds of the requests that were answered.
+        one_by_one: whether every text is sent in a request of its own.
+        timed: number of tokens and duration in seconds of each answered request.
     """
 
     def __init__(self, client: Client, count: Callable[[Sequence[str]], list[int]]) -> None:
@@ -283,12 +294,12 @@ class _Discovery:
         self.timed: list[tuple[int, float]] = []
 
     def ask(self, texts: Sequence[str], attempts: int = _ATTEMPTS, together: bool = False) -> Reply:
-        """Return the vectors of all texts, after several attempts if necessary.
+        """Return the reply to some texts, after several attempts if necessary.
 
         Args:
             texts: texts to send.
-            attempts: number of failures of the server after which to give up.
-            together: send one request, even if texts are sent one by one.
+            attempts: number of failures after which to give up.
+            together: whether to send all texts in one request even if `one_by_one` is set.
 
         Raises:
             ModelError: the server is busy, cannot be reached, fails on the texts, or answers with a web page.
@@ -297,10 +308,10 @@ class _Discovery:
         if self.one_by_one and not together:
             return as_one([self.ask([text], attempts, together=True) for text in texts])
         own_tokens = sum(self.count(texts))
-        tries = Attempts(_PATIENCE, attempts)
+        tries = Attempts(_PATIENCE_SECONDS, attempts)
         while True:
             try:
-                reply = self.client.request(texts, own_tokens + _ROOM * len(texts))
+                reply = self.client.request(texts, own_tokens + _MOST_EXTRA_TOKENS * len(texts))
                 if not reply.problems:
                     self.timed.append((own_tokens, reply.seconds))
                     return reply
@@ -313,14 +324,14 @@ class _Discovery:
                 raise
             pause = tries.pause_after(failure, time.monotonic())
             if pause is None:
-                raise self._given_up(failure, tries)
+                raise self._giving_up_error(failure, tries)
             time.sleep(pause)
 
-    def _given_up(self, last: TemporaryError, tries: Attempts) -> ModelError:
-        """Return the error to raise after the last failure."""
+    def _giving_up_error(self, last: TemporaryError, tries: Attempts) -> ModelError:
+        """Return the error to raise when a request is given up after its last failure."""
         if last.failure is Failure.WEB_PAGE:
             advice = self.client.other_url() or "check the URL, or try later if the server is in maintenance"
-            return ModelError(f"{self.name}: a web page answers there, not an API: {advice}")
+            return ModelError(f"{self.name} is a web page, not an API: {advice}")
         if last.unreachable:
             return _UnreachableError(
                 f"{self.name} cannot be reached ({last}): check the URL, and that the server is running"
@@ -329,37 +340,44 @@ class _Discovery:
         return kind(f"{self.name} {tries.why_given_up(last)}: check the server, or try later")
 
     def answers(self, texts: Sequence[str], together: bool = False) -> Reply | None:
-        """Return the reply to texts; None if the server refuses them or fails on them, for any reason.
+        """Return the reply to texts; None if the server refuses them or fails on them.
+
+        Args:
+            texts: texts to send.
+            together: see `ask`.
 
         Raises:
-            ModelError: the server cannot be used at all.
+            ModelError: the server does not answer other texts either.
         """
         try:
             return self.ask(texts, 2, together)
         except (RefusedError, _FaultyServerError):
             return None
         except _UnreachableError:
-            self.ask(SENTINELS[:1])  # if it answers this, it hung up on the texts
+            self.ask(SENTINELS[:1])  # raises if the server answers nothing; otherwise the texts are at fault
             return None
 
     def first_answer(self) -> Reply:
-        """Find the form of request that the server answers; return its first answer.
+        """Find a request format that the server answers, and return the reply to the fixed texts.
 
-        Optional fields that it refuses are left out. Texts are sent one by one if it takes no list of them,
-        or answers lists with vectors that cannot be told apart.
+        Sets the client's `request_format`, and `one_by_one` if the server takes no list of texts or its
+        answers do not say which vector belongs to which text.
+
+        Raises:
+            ModelError: the server answers no format.
         """
         refusal: RefusedError | None = None
         failure: _FaultyServerError | None = None
         attempts = _ATTEMPTS
-        for form in request_forms(self.client.options.dimensions):
-            self.client.form = form
-            for self.one_by_one in (False, True) if form.as_list else (True,):
+        for request_format in request_formats(self.client.options.dimensions):
+            self.client.request_format = request_format
+            for self.one_by_one in (False, True) if request_format.as_list else (True,):
                 try:
                     return self.ask(SENTINELS, attempts)
                 except RefusedError as error:
                     refusal = refusal or error
                 except _FaultyServerError as error:
-                    # It may fail because of a field, and then it fails every time.
+                    # A field of the request may be the cause. Then every retry fails too, so one must do.
                     failure = failure or error
                     attempts = 1
         if failure is not None:
@@ -367,8 +385,8 @@ class _Discovery:
         raise self.client.refused(refusal)
 
     def largest_batch(self) -> int:
-        """Return how many texts the server takes in a request, as a power of two."""
-        if not self.client.form.as_list:
+        """Return the largest power of two, up to _MOST_TEXTS, of texts that the server takes in a request."""
+        if not self.client.request_format.as_list:
             return 1
         batch = _MOST_TEXTS
         while batch > 1:
@@ -379,12 +397,18 @@ class _Discovery:
         return 1
 
     def stability(self, first: Reply) -> _Stability:
-        """Send the fixed texts several times: in the same order, in the opposite order, and one alone.
+        """Measure how much the vectors of the fixed texts differ between requests.
+
+        The fixed texts are sent again in the same order, in reverse order, and one of them alone.
+
+        Args:
+            first: the server's first reply to the fixed texts.
 
         Raises:
-            ModelError: the server refuses a text that it has answered, or gives vectors of another length.
+            ModelError: the server refuses a text that it has answered before, or gives vectors of another
+                length.
         """
-        repeated = [self._answered_again(SENTINELS, first) for _ in range(_REPEATS - 1)]
+        repeated = [self._answered_again(SENTINELS, first) for _ in range(_CALLS_WITH_FIXED_TEXTS - 1)]
         calls = [exact_unit_vectors(first.vectors), *repeated]
         in_opposite_order = self._answered_again(SENTINELS[::-1], first)[::-1].copy()
         with_one_alone = in_opposite_order.copy()
@@ -401,7 +425,12 @@ class _Discovery:
         )
 
     def _answered_again(self, texts: Sequence[str], first: Reply) -> NDArray[np.float64]:
-        """Return the unit vectors of texts that the server has answered before, in its first reply."""
+        """Send texts that the server has answered before, and return their new unit vectors, shape (n, d).
+
+        Args:
+            texts: some of the fixed texts.
+            first: the server's first reply, whose vectors have the expected length.
+        """
         try:
             reply = self.ask(texts)
         except RefusedError as error:
@@ -416,39 +445,40 @@ class _Discovery:
         return exact_unit_vectors(reply.vectors)
 
     def longest_text(self, noise: float) -> tuple[int, Long]:
-        """Find the longest text that the server reads, with pairs of texts that differ at their end only.
+        """Find the longest text that the server reads, with pairs of texts that differ only at their end.
 
         Args:
-            noise: largest distance of two unit vectors of one text.
+            noise: largest distance between two unit vectors of one text.
 
         Returns:
-            Its number of tokens, and what the server does with longer texts.
+            The number of tokens of the longest text that is read to its end, and what the server does with
+            longer texts.
         """
         search = _LengthSearch(self, noise)
-        read = 1
-        unread = _FIRST_WORDS if search.is_exact else _FIRST_WORDS_OF_NOISY
-        while unread <= _LAST_WORDS and search.reads(unread):
-            read = unread
-            unread = 2 * unread
-        if unread > _LAST_WORDS:
-            return search.tokens(read), "unknown"
-        while unread - read > 1:
-            middle = (read + unread) // 2
+        longest_read = 1
+        shortest_not_read = _FIRST_WORDS if search.is_exact else _FIRST_WORDS_OF_NOISY
+        while shortest_not_read <= _LAST_WORDS and search.reads(shortest_not_read):
+            longest_read = shortest_not_read
+            shortest_not_read = 2 * shortest_not_read
+        if shortest_not_read > _LAST_WORDS:
+            return search.tokens(longest_read), "unknown"
+        while shortest_not_read - longest_read > 1:
+            middle = (longest_read + shortest_not_read) // 2
             if search.reads(middle):
-                read = middle
+                longest_read = middle
             else:
-                unread = middle
-        return search.tokens(read), "refuses" if search.was_refused else "truncates"
+                shortest_not_read = middle
+        return search.tokens(longest_read), "refuses" if search.was_refused else "truncates"
 
     def counting(self, max_length: int | None, tokenizer_known: bool) -> _Counting:
-        """Find out what the server counts, from a request with short texts and one with longer texts.
+        """Find out how the server counts tokens, from a request with short texts and one with longer texts.
 
         Args:
             max_length: number of tokens that the model reads; None is unknown.
-            tokenizer_known: whether the tokenizer should be the server's.
+            tokenizer_known: whether the user's tokenizer should be the one of the server.
 
         Raises:
-            ModelError: the tokenizer should be the server's, and counts other tokens.
+            ModelError: the user's tokenizer should be the one of the server, but the counts differ.
         """
         tokens_of_longer = self.count(_LONGER)
         longer = [
@@ -470,7 +500,7 @@ class _Discovery:
         own_short = sum(self.count(short))
         own_longer = sum(self.count(longer))
         own_difference = own_longer - own_short
-        if abs(server_difference - own_difference) <= _MOST_DIFFERENT:
+        if abs(server_difference - own_difference) <= _MOST_DIFFERENT_TOKENS:
             beside_texts = (counted_short - own_short) + (counted_longer - own_longer)
             return _Counting(counts_tokens=True, overhead=max(0.0, beside_texts / (2 * len(longer))))
         if tokenizer_known:
@@ -482,16 +512,19 @@ class _Discovery:
         return _Counting(counts_tokens=True, tokens_per_unit=counted_longer / max(1, own_longer))
 
     def _counted(self, texts: Sequence[str]) -> int | None:
-        """Return the number of tokens that the server counts for texts; None if it does not."""
+        """Return the number of tokens that the server reports for texts; None if it reports none."""
         reply = self.answers(texts)
         return None if reply is None else reply.tokens
 
 
 class _LengthSearch:
-    """Tests whether the server reads texts of a number of words to their end.
+    """Tests whether the server reads a text of a given number of words to its end.
+
+    It sends two texts that differ only after that many words. If the vectors are equal, the server cut the
+    texts off.
 
     Attributes:
-        is_exact: whether one word at the end of a long text stands out from the noise. Otherwise the texts of
+        is_exact: whether vectors have no noise, so that one different word is enough. Otherwise the texts of
             a pair differ in as many words as they share.
         was_refused: whether the server refused a text.
     """
@@ -503,28 +536,28 @@ class _LengthSearch:
         self.was_refused = False
 
     def _pair(self, words: int) -> list[str]:
-        """Return two texts that share so many words and differ in those after them."""
+        """Return two texts that share their first `words` words and differ in all words after them."""
         ends = 1 if self.is_exact else words
         return [" ".join([_WORD] * words + [end] * ends) for end in _ENDS]
 
     def reads(self, words: int) -> bool:
-        """Whether the vectors of two texts with so many common words differ."""
+        """Whether the server distinguishes two texts that share their first `words` words."""
         reply = self._discovery.answers(self._pair(words))
         if reply is None:
             self.was_refused = True
             return False
         first, second = exact_unit_vectors(reply.vectors)
-        threshold = _ROUNDING if self.is_exact else _ABOVE_NOISE * self._noise
+        threshold = _ROUNDING if self.is_exact else _DISTANCE_PER_NOISE * self._noise
         return float(np.linalg.norm(first - second)) > threshold
 
     def tokens(self, words: int) -> int:
-        """Return how many tokens were certainly read of texts with so many common words."""
+        """Return the number of tokens that the server is certain to read, if it `reads` this many words."""
         texts = self._pair(words) if self.is_exact else [" ".join([_WORD] * words)]
         return min(self._discovery.count(texts))
 
 
 def _differences_in_other_units(short: Sequence[str], longer: Sequence[str]) -> list[int]:
-    """Return how many more characters, bytes and words the longer texts have."""
+    """Return how many more characters, bytes and words the longer texts have, in this order."""
 
     def difference(size: Callable[[str], int]) -> int:
         return sum(map(size, longer)) - sum(map(size, short))
@@ -536,7 +569,14 @@ def _differences_in_other_units(short: Sequence[str], longer: Sequence[str]) -> 
 
 
 def _cosine_noise(calls: Sequence[NDArray[np.float64]]) -> float:
-    """Return the standard deviation of the cosine of two fixed texts between calls."""
+    """Return the standard deviation, between calls, of the cosine of two fixed texts.
+
+    Args:
+        calls: unit vectors of the fixed texts in each call, shape (texts, d).
+
+    Returns:
+        The root of the mean variance over all pairs of texts.
+    """
     upper = np.triu_indices(len(SENTINELS), 1)
     cosines = np.stack([(call @ call.T)[upper] for call in calls])
     return float(np.sqrt(cosines.var(axis=0, ddof=1).mean()))

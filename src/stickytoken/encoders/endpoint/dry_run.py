@@ -1,4 +1,4 @@
-"""What a measurement with a model behind an endpoint will cost: it is run with made-up vectors."""
+"""Estimate the cost of a measurement through an endpoint, by running it with artificial vectors."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ from stickytoken.encoders.endpoint.encoder import CHECKED_EVERY, EndpointEncoder
 from stickytoken.encoders.text_encoder import SENTINELS
 from stickytoken.vocabulary import CandidateTokenizer
 
-# Random vectors from which vectors of texts are made up: a prime number of them, and their seed.
+# Number of random vectors from which artificial vectors are computed, a prime so that regular ids spread
+# evenly.
 _RANDOM_VECTORS = 4099
 _SEED = 5
-# Weight of the random vector that tells a text from others with the same tokens in another order.
+# Weight of a text's own random vector, which distinguishes texts with the same tokens in another order.
 _WEIGHT_OF_TEXT = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class CostEstimate:
-    """What a measurement will send and cost.
+    """What a measurement will send, and what it will cost.
 
     Attributes:
         requests: number of requests.
         texts: number of texts in these requests.
         tokens: number of tokens in these requests, as the server counts them.
-        answered: number of texts that the measurement needs too, and that were answered before.
-        cost: price of the tokens; None without a price.
-        seconds: duration at the measured latency, one request at a time.
-        most: the same with everything that depends on results; None if nothing does.
+        answered: number of needed texts that are not sent, because the cache has their vectors.
+        cost: price of the tokens; None if the price is unknown.
+        seconds: expected duration if requests are sent one after another.
+        most: an upper estimate that includes the stages whose texts depend on results; None if there are no
+            such stages.
     """
 
     requests: int
@@ -49,18 +51,19 @@ class CostEstimate:
 
 
 class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
-    """Stands in for the encoder of an endpoint: records the texts, and makes up vectors that are not cached.
+    """Stands in for the encoder of an endpoint: it records texts instead of sending them.
 
-    A made-up vector is the mean of one random vector per token and one of the text, so that copies of a token
-    move it as they move a real one.
+    A cached vector is returned as it is; any other text gets an artificial one. An artificial vector is the
+    mean of one random vector per token, plus a small random vector of the text. So copies of a token move it
+    roughly as they move a real vector.
     """
 
     def __init__(self, encoder: EndpointEncoder, uncertain: str | None = None) -> None:
         """Stand in for an encoder.
 
         Args:
-            encoder: the encoder of the endpoint, to which nothing is sent.
-            uncertain: name of the first stage whose texts depend on results.
+            encoder: the encoder of the endpoint. Nothing is sent through it.
+            uncertain: name of the first stage whose texts depend on results; None if there is none.
         """
         super().__init__(encoder)
         self._uncertain = uncertain
@@ -85,7 +88,12 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         return np.stack([vectors[prompt + text] for text in texts])[:, : self._encoder.truncate_dim]
 
     def _record(self, texts: Sequence[str], answered: Collection[str]) -> None:
-        """Count the texts that were not recorded before; `answered` are those with an answer in the cache."""
+        """Add texts to the counts, unless they were recorded before.
+
+        Args:
+            texts: texts without the prompt.
+            answered: texts with the prompt that have a vector in the cache.
+        """
         prompt = self._encoder.prompt
         new_texts = [prompt + text for text in dict.fromkeys(texts) if text not in self._recorded]
         to_send = [text for text in new_texts if text not in answered]
@@ -96,7 +104,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         self._recorded.update(texts)
 
     def _ids_of(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of texts; if the tokenizer is unknown, each word stands for a token."""
+        """Return the token ids of texts; if the tokenizer is unknown, a hash of each word."""
         if not isinstance(self.tokenizer, CandidateTokenizer):
             return self.content_ids(texts)
         rows: list[list[int]] = []
@@ -111,21 +119,25 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         return replace(super().capabilities, spec=None, makes_up_vectors=made_up)
 
     def reached(self, stage: str) -> None:
-        """Note that a stage begins: from the uncertain one on, what is sent depends on results."""
+        """Record that a stage begins. From the uncertain stage on, the texts depend on results."""
         if stage == self._uncertain and self._certain is None:
             self._certain = self._recorded_cost()
 
     def estimate(self) -> CostEstimate:
-        """Return the cost of what was recorded."""
+        """Return the cost of the recorded texts.
+
+        If the uncertain stage was reached, this is the cost before it, with the total as ``most``.
+        """
         cost = self._recorded_cost()
         if self._certain is None or self._certain.requests == cost.requests:
             return cost
         return replace(self._certain, most=cost)
 
     def _recorded_cost(self) -> CostEstimate:
+        """Return the cost of all texts recorded so far."""
         encoder = self._encoder
         server = encoder.server
-        # The fixed texts are sent again after so many requests.
+        # The encoder sends the fixed texts again after every CHECKED_EVERY requests.
         checks = (encoder.unchecked + self._requests) // CHECKED_EVERY if self._requests else 0
         tokens = self._tokens + checks * encoder.counted_by_server(SENTINELS)
         return CostEstimate(
@@ -143,10 +155,10 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         return np.random.default_rng(_SEED).standard_normal(shape, dtype=np.float32)
 
     def _made_up_vector(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """Return a vector that depends on the ids alone.
+        """Return a vector of shape (d,) that depends only on the ids.
 
-        A token has the random vector at its id, modulo their number. A text has the one at a hash of its ids,
-        counted from the end, so that it is rarely the vector of one of its tokens.
+        The random vector of a token is the one at its id, modulo the number of random vectors. The random
+        vector of the text is chosen by a hash of its ids.
         """
         token_ids = np.asarray(ids, dtype=np.int64)
         hash_of_ids = int.from_bytes(hashlib.sha256(token_ids.tobytes()).digest()[:8], "little")
@@ -165,7 +177,7 @@ def estimate_cost(
         measurement: runs the measurement with the encoder that it is passed, such as
             ``lambda dry_run: detect(dry_run, out=folder)``. It calls ``dry_run.reached(stage)`` when a stage
             begins.
-        uncertain: name of the first stage whose texts depend on results.
+        uncertain: name of the first stage whose texts depend on results; None if there is none.
     """
     dry_run = DryRun(encoder, uncertain)
     measurement(dry_run)

@@ -17,7 +17,7 @@ from stickytoken.encoders import protocol
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.endpoint import Address, EndpointOptions, parse_address
 from stickytoken.encoders.endpoint._cache import Answers
-from stickytoken.encoders.endpoint._client import Client, RequestForm, Spending
+from stickytoken.encoders.endpoint._client import Client, RequestFormat, Spending
 from stickytoken.encoders.endpoint._sending import Sender
 from stickytoken.encoders.endpoint._server import ServerBehaviour, discover
 from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary, vocabulary_of
@@ -34,22 +34,22 @@ from stickytoken.insertion import TokenizedText
 from stickytoken.vocabulary import RoundTripTokenizer
 
 CHECKED_EVERY = 200
-"""Number of requests after which the fixed texts are sent again, to see that the same model answers."""
-# Part of the identity. A class had this name when the first runs were made, and their identities must stay.
+"""Number of requests after which the fixed texts are sent again, to check that the same model answers."""
+# Part of every endpoint model's identity. It must not change, or stored runs no longer match their model.
 _IDENTITY_NAME = "stickytoken.encoders.endpoint.encoder.EndpointModel"
 
 
 class EndpointEncoder(TextEncoder):
-    """Encodes texts through a server, and keeps its answers.
+    """Encodes texts through a server, and caches its answers.
 
     Attributes:
-        answers: vectors and refusals of earlier sessions.
+        answers: the cache of vectors and refusals, shared with other sessions.
         server: how the server behaves.
-        spending: what this process spends.
-        refused: texts, with the prompt, for which the server gave no vector in this session, and why.
+        spending: the cost of all requests of this process.
+        refused: why the server gave no vector in this session, by text with the prompt.
         unchecked: number of requests since the fixed texts were last sent.
         before_sending: called once, before the first request.
-        waits: called with the reason and the seconds of a pause of a second or more.
+        waits: called before a pause of a second or more, with the reason and the seconds.
         spec: how the encoder was loaded; None if it cannot be loaded again.
     """
 
@@ -62,15 +62,15 @@ class EndpointEncoder(TextEncoder):
         max_length: int | None,
         truncate_dim: int | None = None,
     ) -> None:
-        """Find out how the server behaves, unless that is known from an earlier session.
+        """Load how the server behaves from the cache, or find it out with a few requests.
 
         Args:
-            address: of the server, and the name of the model.
-            tokenizer: the vocabulary.
+            address: the server and the name of the model.
+            tokenizer: the model's tokenizer, or candidates in place of it.
             prompt: text put before every input.
             options: how to use the server.
-            max_length: tokens that the model reads; None finds out.
-            truncate_dim: number of first components of a vector to read; None reads all.
+            max_length: number of tokens that the model reads; None measures it.
+            truncate_dim: read only this many leading components of each vector; None reads all.
         """
         self.address = address
         self.prompt = prompt
@@ -84,25 +84,25 @@ class EndpointEncoder(TextEncoder):
         self.before_sending: Callable[[], None] | None = None
         self.waits: Callable[[str, float], None] = lambda reason, seconds: None
         self.refused: dict[str, str] = {}
-        self.unchecked = CHECKED_EVERY  # so that the first request of a process is preceded by a check
-        self._form = RequestForm()
+        self.unchecked = CHECKED_EVERY  # so that a check comes before the first request of a process
+        self._request_format = RequestFormat()
         self.server = self._behaviour_of_server(max_length)
         components = self.server.dimension
         if truncate_dim is not None:
             require_components(truncate_dim, components, self.name)
-        # The server's vectors are stored whole, and truncated where they are read.
+        # The cache holds the server's full vectors. They are truncated when they are read.
         self.dimension = truncate_dim or components
         self.truncate_dim = None if self.dimension == components else truncate_dim
         self._max_length = self.server.max_length if max_length is None else max_length
 
     def _behaviour_of_server(self, max_length: int | None) -> ServerBehaviour:
-        """Return how the server behaves, from an earlier session or from a few requests now."""
+        """Return how the server behaves, from the cache or from a few requests now."""
         fact_name = f"capabilities {vocabulary_hash(self.tokenizer)} {max_length}"
         stored = self.answers.fact(fact_name)
         if stored is not None:
-            with suppress(ValidationError):  # of another version
+            with suppress(ValidationError):  # raised for a record of another version
                 behaviour = ServerBehaviour.model_validate_json(stored)
-                self._form = behaviour.form
+                self._request_format = behaviour.request_format
                 return behaviour
         tokenizer_known = not isinstance(self.tokenizer, CandidateVocabulary)
         behaviour = discover(self.client, self.count, max_length, tokenizer_known)
@@ -120,7 +120,7 @@ class EndpointEncoder(TextEncoder):
 
     @property
     def identity(self) -> protocol.EncoderIdentity:
-        # The vectors of fixed texts, as they were first answered, identify the model.
+        # The first vectors of the fixed texts identify the model.
         weights = hashlib.sha256(self.server.fingerprint.encode()).hexdigest()
         modules = hashlib.sha256(_IDENTITY_NAME.encode()).hexdigest()
         return protocol.EncoderIdentity(
@@ -136,7 +136,7 @@ class EndpointEncoder(TextEncoder):
     @cached_property
     def client(self) -> Client:
         client = Client(self.address, self.options, self.spending)
-        client.form = self._form
+        client.request_format = self._request_format
         return client
 
     @property
@@ -149,7 +149,7 @@ class EndpointEncoder(TextEncoder):
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         if not isinstance(self.tokenizer, HuggingFaceTokenizer):
-            return super().tokenize(texts)  # its content ids include the prompt
+            return super().tokenize(texts)  # uses `content_ids`, which adds the prompt
         return self.tokenizer.tokenize(texts, self.prompt)
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -173,7 +173,7 @@ class EndpointEncoder(TextEncoder):
         )
 
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors of texts, from earlier answers or the server; NaN where it gives none."""
+        """Return the full vectors of texts from the cache or the server; NaN where the server gives none."""
         prompted_texts = [self.prompt + text for text in texts]
         vectors = self.answers.find(prompted_texts)
         unanswered = [text for text in prompted_texts if text not in vectors and text not in self.refused]
@@ -198,27 +198,28 @@ class EndpointEncoder(TextEncoder):
             self.answers.keep_refusal(text, reason)
 
         sender = self._sender(keep, without_vector)
-        # What was refused in an earlier session is sent once more, alone: the server may have been repaired.
+        # Texts refused in an earlier session are sent once more, each alone: the server may have been
+        # repaired.
         self._send(sender, [[text] for text in refused_before], once=True)
         self._send(sender, to_send)
         missing = np.full(self.dimension, np.nan, np.float32)
         return np.stack([vectors.get(text, missing) for text in prompted_texts])
 
     def _require_dimension(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
-        """Check the length of vectors by text.
+        """Check that the vectors have the expected length.
 
         Raises:
-            EncodingError: a vector has another length than those before it.
+            EncodingError: a vector has another length than earlier vectors.
         """
         for text, vector in vectors.items():
             if len(vector) != self.dimension:
                 raise EncodingError(
                     f"{self.name}: the vector of the text {shown(text)} has {len(vector)} components, "
-                    f"and those before it had {self.dimension}: another model answers under this name"
+                    f"but earlier vectors had {self.dimension}: another model now answers under this name"
                 )
 
     def _send(self, sender: Sender, batches: Sequence[Sequence[str]], *, once: bool = False) -> None:
-        """Send batches, and check now and then that the same model still answers."""
+        """Send batches, and check after every CHECKED_EVERY requests that the same model answers."""
         for start in range(0, len(batches), CHECKED_EVERY):
             if self.unchecked >= CHECKED_EVERY:
                 self.require_same_model()
@@ -241,11 +242,11 @@ class EndpointEncoder(TextEncoder):
         )
 
     def batches(self, texts: Sequence[str]) -> list[list[str]]:
-        """Divide texts, with the prompt, into requests.
+        """Divide texts, which include the prompt, into the batches of one request each.
 
-        The division depends on the texts alone, and not on which of them were answered before. So a continued
-        run sends what an uninterrupted one would have sent, which matters for servers whose vectors depend on
-        the other texts of the request.
+        The batches depend only on the texts, not on which of them are cached. So a resumed run sends the
+        same requests as an uninterrupted one, which matters for servers whose vectors depend on the other
+        texts of the request.
         """
         batches: list[list[str]] = []
         batch_tokens = 0
@@ -259,7 +260,7 @@ class EndpointEncoder(TextEncoder):
         return batches
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text, by the tokenizer."""
+        """Return the number of tokens of each text, according to the user's tokenizer."""
         return list(map(len, self.tokenizer.encode_many(texts)))
 
     def counted_by_server(self, texts: Sequence[str]) -> float:
@@ -268,10 +269,10 @@ class EndpointEncoder(TextEncoder):
         return own_tokens + self.server.overhead * len(texts)
 
     def require_same_model(self) -> None:
-        """Send the fixed texts again.
+        """Send the fixed texts again, and compare their vectors with the stored ones.
 
         Raises:
-            ModelError: their vectors have changed.
+            ModelError: the vectors have changed, so another model answers.
         """
         vectors: dict[str, NDArray[np.float32]] = {}
         size = self.server.batch
@@ -302,10 +303,10 @@ def load_endpoint(
     Args:
         name: ``openai:MODEL`` or ``URL#MODEL``.
         tokenizer: the model's tokenizer: an object, a folder, a hub name or ``tiktoken:NAME``.
-        candidates: in place of a tokenizer that is secret: the strings to examine, or a file of them.
+        candidates: strings to examine if the tokenizer is unpublished, or a file with one per line.
         prompt: text put before every input.
-        max_length: tokens that the model reads; None finds out.
-        truncate_dim: number of first components of a vector to read; None reads all.
+        max_length: number of tokens that the model reads; None measures it.
+        truncate_dim: read only this many leading components of each vector; None reads all.
         options: how to use the endpoint.
 
     Raises:

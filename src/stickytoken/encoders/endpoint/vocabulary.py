@@ -1,4 +1,4 @@
-"""The vocabulary of a model behind an endpoint: of a tokenizer, of tiktoken, or a list of candidates."""
+"""The vocabulary of a model behind an endpoint: that of a tokenizer or of tiktoken, or a candidate list."""
 
 from __future__ import annotations
 
@@ -20,25 +20,28 @@ from stickytoken.vocabulary import RoundTripTokenizer
 _TIKTOKEN = "tiktoken:"
 _TIKTOKEN_SUFFIX = ".tiktoken"
 _OFFLINE = (
-    "It needs a network once: set the environment variable TIKTOKEN_CACHE_DIR to a folder, where tiktoken "
-    "then keeps its files, and take that folder along to a machine without a network"
+    "It needs a network once: set the environment variable TIKTOKEN_CACHE_DIR to a folder, load the encoding "
+    "once, and copy that folder to the machine without a network"
 )
-# Bytes per token of English text, about.
+# Approximate number of bytes per token of English text.
 _BYTES_PER_TOKEN = 4
 _WORD = re.compile(r"[A-Za-z]+")
-# Number of ordinary words beside the candidates, from which it is learned what is normal for the model.
+# Number of ordinary words added to the candidates. They show which values are normal for the model.
 _ORDINARY_WORDS = 2000
 
 
 def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None) -> RoundTripTokenizer | None:
-    """Return the vocabulary of a model behind an endpoint or of a function; None if neither is passed.
+    """Return the vocabulary of a model that does not bring its own tokenizer.
 
     Args:
-        tokenizer: an object, or a name or folder.
-        candidates: the strings to examine, or a file with one per line.
+        tokenizer: a tokenizer object, or the name or folder of one; None if it is unpublished.
+        candidates: the strings to examine in place of a tokenizer, or a file with one per line.
+
+    Returns:
+        The vocabulary; None if neither argument is passed.
 
     Raises:
-        InputError: both are passed, or there is no candidate.
+        InputError: both arguments are passed, or the list of candidates is empty.
         ModelError: the tokenizer cannot be loaded.
     """
     if tokenizer is not None and candidates is not None:
@@ -60,7 +63,11 @@ def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None)
 
 
 def _candidates_in(path: Path) -> list[str]:
-    """Return the lines of a file that are not blank."""
+    """Return the candidates in a file: its lines that are not blank.
+
+    Raises:
+        InputError: the file has no such line.
+    """
     from stickytoken.data import tables
 
     lines = tables.decode(tables.read_bytes(path), path).split("\n")
@@ -71,7 +78,7 @@ def _candidates_in(path: Path) -> list[str]:
 
 
 def names_tiktoken(source: str | Path) -> bool:
-    """Whether the source is a tokenizer of tiktoken, and so no model."""
+    """Whether the source names a tokenizer of tiktoken, rather than a model."""
     return str(source).startswith(_TIKTOKEN) or Path(source).suffix == _TIKTOKEN_SUFFIX
 
 
@@ -80,7 +87,7 @@ def load_vocabulary(source: str | Path, **options: Any) -> RoundTripTokenizer:
 
     Args:
         source: ``tiktoken:NAME``, or a folder or hub name of transformers.
-        **options: as for `load_tokenizer`.
+        **options: options of `load_tokenizer`; tiktoken ignores them.
 
     Raises:
         ModelError: there is no such tokenizer, or it cannot be reached.
@@ -92,7 +99,7 @@ def load_vocabulary(source: str | Path, **options: Any) -> RoundTripTokenizer:
     if Path(name).suffix == _TIKTOKEN_SUFFIX:
         encoding = Path(name).stem
         raise InputError(
-            f"{name!r} is a file of tiktoken, which holds only a part of an encoding: pass "
+            f"{name!r} is a file of tiktoken, which contains only part of an encoding: pass "
             f"{_TIKTOKEN}{encoding}. {_OFFLINE}"
         )
     if names_endpoint(name):
@@ -101,18 +108,18 @@ def load_vocabulary(source: str | Path, **options: Any) -> RoundTripTokenizer:
 
 
 class CandidateVocabulary:
-    """Strings to examine if the tokenizer is unpublished, and ordinary words to compare them with.
+    """A stand-in for an unpublished tokenizer: strings to examine, and ordinary words for comparison.
 
-    The tokens of other texts are only estimated, so that copies cannot be counted.
+    It only estimates the number of tokens of other texts, so copies of a token cannot be counted.
 
     Attributes:
-        entries: the strings and the words, by id.
-        candidate_ids: ids of the strings.
+        entries: the candidates, followed by the ordinary words, by id.
+        candidate_ids: ids of the candidates.
     """
 
     def __init__(self, candidates: Sequence[str]) -> None:
         strings = list(dict.fromkeys(text for text in candidates if text.strip()))
-        # Without candidates there is nothing to compare, so that no words are read.
+        # Without candidates there is nothing to compare, so no words are loaded.
         words = _ordinary_words(set(strings)) if strings else []
         self.entries: Mapping[int, str] = dict(enumerate(strings + words))
         self.special_ids: frozenset[int] = frozenset()
@@ -127,7 +134,10 @@ class CandidateVocabulary:
         return ["".join(self.entries.get(token_id, "\ufffd") for token_id in row) for row in ids]
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the id of a text that is an entry; for another, as many unknown ids as it may have."""
+        """Return the token ids of each text.
+
+        An entry has its own id. Any other text gets an unknown id for about every four bytes.
+        """
         unknown_id = len(self.entries)
         rows: list[list[int]] = []
         for text in texts:
@@ -140,7 +150,7 @@ class CandidateVocabulary:
 
 
 def _ordinary_words(excluded: Collection[str]) -> list[str]:
-    """Return the first words of the packaged sentences."""
+    """Return the first distinct words of the packaged sentences, without the excluded ones."""
     words: dict[str, None] = {}
     for text in load_sentences().texts:
         words.update(dict.fromkeys(_WORD.findall(text)))
@@ -160,7 +170,7 @@ class _Tiktoken:
             raise ModelError(f"tiktoken has no encoding {name!r}: use one of {', '.join(sorted(names))}")
         try:
             self._encoding = tiktoken.get_encoding(name)
-        except (OSError, ValueError) as error:  # errors of requests are children of OSError
+        except (OSError, ValueError) as error:  # network errors of requests are subclasses of OSError
             raise ModelError(
                 f"tiktoken cannot load {name!r} ({type(error).__name__}): check the network. {_OFFLINE}"
             ) from error

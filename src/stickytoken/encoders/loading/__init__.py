@@ -193,10 +193,10 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         return load_from_spec(spec)
     if _is_sentence_transformer(model):
         _refuse_endpoint_options(model, endpoint_options)
-        return _of_loaded(model, spec)
+        return _encoder_of_sentence_transformer(model, spec)
     if _is_function(model):
-        return _of_function(model, spec, endpoint_options)
-    return _of_object(model, spec, endpoint_options)
+        return _encoder_of_function(model, spec, endpoint_options)
+    return _encoder_of_object(model, spec, endpoint_options)
 
 
 def _loading_options(spec: EncoderSpec) -> dict[str, Any]:
@@ -232,7 +232,9 @@ def _is_function(model: object) -> TypeGuard[TextFunction]:
     return callable(model) and not isinstance(model, type) and not is_model
 
 
-def _of_function(function: TextFunction, spec: EncoderSpec, endpoint_options: dict[str, Any]) -> Encoder:
+def _encoder_of_function(
+    function: TextFunction, spec: EncoderSpec, endpoint_options: dict[str, Any]
+) -> Encoder:
     """Return the encoder of a function from texts to vectors."""
     vocabulary = vocabulary_of(endpoint_options["tokenizer"], endpoint_options["candidates"])
     model = FunctionModel(function, vocabulary, spec.max_length)
@@ -242,7 +244,7 @@ def _of_function(function: TextFunction, spec: EncoderSpec, endpoint_options: di
     return encoder
 
 
-def _of_object(
+def _encoder_of_object(
     model: Encoder | TextModel | TextFunction, spec: EncoderSpec, endpoint_options: dict[str, Any]
 ) -> Encoder:
     """Return an encoder as it is, or the encoder of an object with a method `encode`."""
@@ -369,7 +371,7 @@ def _is_sentence_transformer(model: object) -> TypeGuard[SentenceTransformer]:
     return False
 
 
-def _of_loaded(model: SentenceTransformer, spec: EncoderSpec) -> IdEncoder:
+def _encoder_of_sentence_transformer(model: SentenceTransformer, spec: EncoderSpec) -> IdEncoder:
     """Return the encoder of a SentenceTransformer that the user has loaded."""
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
@@ -383,7 +385,7 @@ def _of_loaded(model: SentenceTransformer, spec: EncoderSpec) -> IdEncoder:
         first = module_types[0]
         is_prompted = f"{first.__module__}.{first.__name__}" == _PROMPT_MODULE
     if is_prompted:
-        return _of_loaded_prompted(model, spec, name)
+        return _encoder_of_prompted_model(model, spec, name)
     _refuse_prompt_options(spec.prompting, name)
     return SentenceTransformerEncoder(
         model,
@@ -419,7 +421,7 @@ def _require_usable_model(model: SentenceTransformer, spec: EncoderSpec, name: s
         )
 
 
-def _of_loaded_prompted(model: SentenceTransformer, spec: EncoderSpec, name: str) -> IdEncoder:
+def _encoder_of_prompted_model(model: SentenceTransformer, spec: EncoderSpec, name: str) -> IdEncoder:
     """Return the encoder of a loaded SentenceTransformer whose first module is a prompted language model."""
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 

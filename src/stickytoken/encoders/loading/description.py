@@ -56,7 +56,7 @@ def require_single_vectors(folder: Path, name: str) -> None:
     Raises:
         ModelError: The model is of another kind, which the message names.
     """
-    settings = _read(folder / _SETTINGS_FILE)
+    settings = _json_or_none(folder / _SETTINGS_FILE)
     model_type = str(settings.get("model_type", "")) if isinstance(settings, dict) else ""
     _refuse(_MODEL_TYPES.get(model_type.lower()), name, f"model_type {model_type} in {_SETTINGS_FILE}")
     for module_type in module_types(folder):
@@ -73,7 +73,7 @@ def require_single_vectors(folder: Path, name: str) -> None:
 
 def _architecture(folder: Path) -> str:
     """Return the first class that config.json names; empty if there is none."""
-    config = _read(folder / _CONFIG_FILE)
+    config = _json_or_none(folder / _CONFIG_FILE)
     architectures = config.get("architectures") if isinstance(config, dict) else None
     if not isinstance(architectures, list) or not architectures:
         return ""
@@ -219,13 +219,13 @@ def _router(module_folder: Path) -> dict[str, Any]:
     """Return the settings of a Router; empty for another module."""
     # A Router that was saved under its earlier name, Asym, has its settings in config.json.
     for file in (ROUTER_FILE, _CONFIG_FILE):
-        settings = _read(module_folder / file)
+        settings = _json_or_none(module_folder / file)
         if isinstance(settings, dict) and isinstance(settings.get("structure"), dict):
             return settings
     return {}
 
 
-def _read(path: Path) -> Any:
+def _json_or_none(path: Path) -> Any:
     """Return the content of a JSON file, or None. A damaged one is reported when the model is loaded."""
     try:
         return json.loads(path.read_text("utf-8"))

@@ -536,11 +536,11 @@ def _set_up(
         saved_options.setdefault("model_max_length", settings["max_seq_length"])
     tokenizer = tokenizer_class.from_pretrained(location, **saved_options, **options)
     if settings.get("do_lower_case"):
-        _read_lower_case(tokenizer)
+        _add_lower_casing(tokenizer)
     return tokenizer
 
 
-def _read_lower_case(tokenizer: Any) -> None:
+def _add_lower_casing(tokenizer: Any) -> None:
     """Let a tokenizer lower-case every text before all else."""
     from tokenizers.normalizers import Lowercase, Sequence
 

@@ -62,7 +62,7 @@ class CausalPromptEncoder(ModelEncoder):
         self._tokenizers: dict[bool, OwnTokenizer] = {}  # without and with a placeholder
         super().__init__(self._decoder.model, name, precision, packed_layers)
 
-    def _read(self) -> None:
+    def _configure(self) -> None:
         with_placeholder = self.reading.prepending is not None
         self.prompted = PromptedModel(self._decoder, self.reading, self._tokenizer_copy(with_placeholder))
         self.own_tokenizer = self._tokenizer_copy(with_placeholder=False).tokenizer
@@ -90,12 +90,12 @@ class CausalPromptEncoder(ModelEncoder):
     def _settings(self) -> tuple[object, ...]:
         return (getattr(self.user_tokenizer, "model_max_length", None), self._decoder.rows)
 
-    def _read_again(self) -> None:
+    def _reconfigure(self) -> None:
         self._tokenizers = {}  # the user's may have changed
-        super()._read_again()
+        super()._reconfigure()
 
-    def _forget(self) -> None:
-        super()._forget()
+    def _forget_derived(self) -> None:
+        super()._forget_derived()
         self.prompted.forget()
         self._runner = self._new_runner()
 
@@ -147,11 +147,11 @@ class CausalPromptEncoder(ModelEncoder):
 
     def reread(self, reading: Reading) -> CausalPromptEncoder:
         """Return an encoder of the same model that reads it in another way."""
-        self._follow()
+        self._apply_model_changes()
         other = self._copy()
         other.reading = reading
         other._token_budget = self._runner.token_budget
-        other._start_over()
+        other._reset()
         return other
 
     def sentence_transformer(self) -> SentenceTransformer:
@@ -167,7 +167,7 @@ class CausalPromptEncoder(ModelEncoder):
         return SentenceTransformer(modules=[module, *later], device=str(module.model.device))
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        self._follow()
+        self._apply_model_changes()
         return self.prompted.tokenize(texts)
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:

@@ -124,12 +124,12 @@ class PromptTokenizer:
         templates = [prompt.pieces(template, prepending=prepending) for template in prompt.templates]
         self._pieces = templates[0]
         if prompt.echoes:
-            self.prompts = tuple(self._read_echo(pieces) for pieces in templates)
+            self.prompts = tuple(self._echo_template_ids(pieces) for pieces in templates)
             self._quotation = _Quotation()
         else:
             placeholder_id = tokenizer.encode_many([PLACEHOLDER])[0][-1] if prepending else None
-            self.prompts = tuple(self._read(pieces, placeholder_id) for pieces in templates)
-            self._quotation = self._read_quotation()
+            self.prompts = tuple(self._template_ids(pieces, placeholder_id) for pieces in templates)
+            self._quotation = self._quotation_ids()
 
     def tokenize(self, sentences: Sequence[str]) -> list[TokenizedText]:
         """Return the ids of each sentence by word, as they are inside the prompt.
@@ -189,7 +189,7 @@ class PromptTokenizer:
             return None
         return range(start, stop)
 
-    def _read(self, pieces: tuple[str, ...], placeholder_id: int | None) -> PromptIds:
+    def _template_ids(self, pieces: tuple[str, ...], placeholder_id: int | None) -> PromptIds:
         """Find the ids of a template: what the prompts of all samples have in common at both ends."""
         samples = (*self._samples, "") if any(pieces) else self._samples
         encoded = self._tokenizer.encode_many([sample.join(pieces) for sample in samples])
@@ -209,7 +209,7 @@ class PromptTokenizer:
             )
         return PromptIds(before, None, after, placeholder)
 
-    def _read_quotation(self) -> _Quotation:
+    def _quotation_ids(self) -> _Quotation:
         """Find ids of quotation marks that are not the template's, because they merge with full stops."""
         prompt = self.prompts[0]
         texts = [sample.join(self._pieces) for sample in ("a.", "The b.")]
@@ -217,10 +217,10 @@ class PromptTokenizer:
         contents = [row[len(prompt.before) : len(row) - len(prompt.after)] for row in rows]
         return _Quotation(_common_beginning(contents), _common_end(contents))
 
-    def _read_echo(self, pieces: tuple[str, ...]) -> PromptIds:
+    def _echo_template_ids(self, pieces: tuple[str, ...]) -> PromptIds:
         """Find the ids of an echo template, which must be the same for all samples."""
         # Samples have no punctuation that could merge with that of the template.
-        readings = {self._read_echo_of(sample, pieces) for sample in _WORD_SAMPLES}
+        readings = {self._echo_ids_around(sample, pieces) for sample in _WORD_SAMPLES}
         if len(readings) > 1:
             raise InputError(
                 "the tokenizer merges punctuation of the echo prompt with the sentence: "
@@ -228,7 +228,7 @@ class PromptTokenizer:
             )
         return readings.pop()
 
-    def _read_echo_of(self, sentence: str, pieces: tuple[str, ...]) -> PromptIds:
+    def _echo_ids_around(self, sentence: str, pieces: tuple[str, ...]) -> PromptIds:
         """Find the ids of an echo template around one sentence, by their characters."""
         text = sentence.join(pieces)
         ids, spans = self._tokenizer.encode_with_spans([text])[0]
