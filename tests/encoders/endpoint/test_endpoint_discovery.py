@@ -153,7 +153,7 @@ def test_a_key_that_cannot_be_used_is_not_shown(serve, bert_folder, monkeypatch)
         serve().encoder(key_variable=KEY)
     assert KEY not in str(caught.value)
     monkeypatch.setenv("STICKYTOKEN_API_KEY", "schlüssel")
-    with pytest.raises(ModelError, match="printable ASCII.* copy it again"):
+    with pytest.raises(ModelError, match=r"printable ASCII.* copy it again"):
         serve().encoder()
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
