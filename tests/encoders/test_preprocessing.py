@@ -155,6 +155,6 @@ def test_a_prompt_that_a_chat_template_puts_apart_is_named(tmp_path):
     if "message" not in model[0].modalities:
         pytest.skip("this release of sentence-transformers reads the model as plain text")
     with pytest.raises(
-        ModelError, match="chat template puts the prompt 'the song: ' into a message of its own"
+        ModelError, match="chat template puts the prompt 'the song: ' into a separate message"
     ):
         load_encoder(model, prompt="the song: ")

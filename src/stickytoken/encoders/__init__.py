@@ -1,4 +1,4 @@
-"""Text or token ids to vectors: one protocol, thin adapters, names resolved to models."""
+"""Encoders, which turn texts or token ids into vectors: their protocol, adapters and loading."""
 
 from stickytoken.encoders.loading import analyze_vocabulary, load_encoder
 from stickytoken.encoders.loading.resolution import load_tokenizer

@@ -1,7 +1,7 @@
-"""Models that read queries and documents differently: by a Router, by prompts, or by other settings.
+"""Models that read queries and documents differently: through a Router, prompts or other settings.
 
-A `Router` of sentence-transformers holds one chain of modules for each route. The encoder works with one
-route: `routed` returns a model of its modules alone, with their tokenizer, lengths and weights.
+A `Router` of sentence-transformers holds one chain of modules for each route. The encoder uses one route:
+`routed` returns a model that contains only the modules of this route.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from stickytoken.errors import InputError, ModelError
 
 QUERY = "query"
 DOCUMENT = "document"
-# Names of prompts that `encode_query` and `encode_document` look for, in their order.
+# Names of the prompts that `encode_query` and `encode_document` use; the first that the model has applies.
 _PROMPTS = {QUERY: ("query",), DOCUMENT: ("document", "passage", "corpus")}
 
 
 class RoutedModel(SentenceTransformer):
-    """One route of a model. Every call passes the task to the modules that read it.
+    """A model that contains the modules of one route. Every call passes the task to the modules.
 
     Attributes:
-        route: name of the route that texts take, or of the task in a model without a Router.
-        task: the task that `encode` of the user's model would be given; None is no task.
-        task_matters: whether a module reads the task, beside the choice of the route.
-        other_routes: routes and tasks that the user can choose instead.
+        route: name of the route that texts take; in a model without a Router, the name of the task.
+        task: the ``task`` argument that the user would pass to `encode`; None is no task.
+        task_matters: whether a module of the route itself reads the task.
+        other_routes: other routes and tasks that the user can choose.
     """
 
     route: str
@@ -45,7 +45,7 @@ class RoutedModel(SentenceTransformer):
 
     @property
     def description(self) -> str:
-        """The route in words, with the other routes if it is the default."""
+        """The name of the route; for the default route, also the routes that are not measured."""
         if self.task is not None:
             return self.route
         others = ", ".join(self.other_routes)
@@ -53,19 +53,21 @@ class RoutedModel(SentenceTransformer):
 
     @property
     def _own_options(self) -> dict[str, Any]:
+        """Options that every call passes to the modules."""
         return {} if self.task is None else {"task": self.task}
 
 
 def routed(model: SentenceTransformer, route: str | None, name: str) -> SentenceTransformer:
-    """Return the model as it reads texts on a route; its modules and weights are shared, not copied.
+    """Return a model that reads texts on one route. It shares the modules and weights of the user's model.
 
     Args:
-        model: the user's model. Without a Router, it is returned as it is, unless the user names a route.
-        route: that the user names, such as ``query`` or ``document``; None is the route that `encode` takes.
-        name: of the model, for messages.
+        model: the user's model. It is returned unchanged if it has no Router and `route` is None.
+        route: the route that the user names, such as ``query`` or ``document``; None is the route that
+            `encode` takes.
+        name: name of the model, for messages.
 
     Raises:
-        InputError: The model has no such route, or has several and no default.
+        InputError: The model has no such route, or no route is named and there is no default.
         ModelError: The route contains no modules.
     """
     if isinstance(model, RoutedModel):
@@ -91,7 +93,7 @@ def routed(model: SentenceTransformer, route: str | None, name: str) -> Sentence
 
 
 def _route_in(router: Router, route: str | None, name: str) -> str:
-    """Return the route of a Router that a text takes."""
+    """Return the name of the route that texts take through a Router; the arguments are those of `routed`."""
     mappings = router.route_mappings or {}
     return route_taken(list(router.sub_modules), mappings, router.default_route, route, name)
 
@@ -102,11 +104,11 @@ def _modules_on(
     """Yield the modules of one route of a Router, each with a name that is unique in the model.
 
     Args:
-        taken: the route.
+        taken: name of the route.
         key: name of the Router in its model.
-        router: the Router. If it holds another Router, the modules of a route of that follow.
-        route: that the user names.
-        name: of the model, for messages.
+        router: the Router. A Router inside it is replaced by the modules of its own route.
+        route: the route that the user names, which also decides inside an inner Router.
+        name: name of the model, for messages.
     """
     chain: Any = router.sub_modules[taken]
     for index, module in enumerate(chain):
@@ -118,18 +120,18 @@ def _modules_on(
 
 
 def _with_task(model: SentenceTransformer, route: str, name: str) -> RoutedModel:
-    """Return a model without a Router as it reads the texts of one task.
+    """Return a model without a Router that reads texts as those of one task.
 
     Raises:
-        InputError: the model reads the texts of all tasks alike, or knows no such task.
+        InputError: the model does not distinguish tasks, or has no such task.
     """
     prompt_names = [*_PROMPTS[QUERY], *_PROMPTS[DOCUMENT]]
     has_prompts = any(model.prompts.get(prompt_name) for prompt_name in prompt_names)
     reads_tasks = _reads_tasks(model)
     if not has_prompts and not reads_tasks:
         raise InputError(
-            f"{name} reads queries and documents alike: it has no routes, and no prompts for them; leave out "
-            f"the route {route!r}"
+            f"{name} reads queries and documents alike, since it has neither routes nor prompts for them: "
+            f"leave out the route {route!r}"
         )
     if route not in _PROMPTS and not reads_tasks:
         raise InputError(f"{name} has no route {route!r}: use {QUERY} or {DOCUMENT}")
@@ -143,21 +145,21 @@ def _routed_model(
     task: str | None,
     choices: tuple[str, ...],
 ) -> RoutedModel:
-    """Return a model of the modules of one route.
+    """Return a model that contains the modules of one route.
 
     Args:
         model: the user's model.
         modules: the modules of the route, by name.
-        taken: the route.
-        task: the task that `encode` would be given; None is no task.
-        choices: the routes and tasks that the user can choose.
+        taken: name of the route.
+        task: the ``task`` argument that the user would pass to `encode`; None is no task.
+        choices: all routes and tasks that the user can choose.
     """
     default_prompt = model.default_prompt_name
     task_prompts = [prompt for prompt in _PROMPTS.get(task or "", ()) if prompt in model.prompts]
-    if task_prompts:  # `encode_query` prefers its own prompt to the default one, even if it is empty
+    if task_prompts:  # `encode_query` prefers the task's prompt to the default prompt, even if it is empty
         default_prompt = task_prompts[0] if model.prompts[task_prompts[0]] else None
     prompts: dict[str, Any] = model.prompts
-    named_modules: Any = modules  # the library accepts modules by name, and declares a list
+    named_modules: Any = modules  # the library accepts an OrderedDict, but its annotation says list
     flat = RoutedModel(
         modules=named_modules,
         device=str(model.device),
@@ -176,7 +178,7 @@ def _routed_model(
 
 
 def _reads_tasks(model: SentenceTransformer) -> bool:
-    """Whether a module reads the task: in its forward pass, for its length limit, or in its chat template."""
+    """Whether a module uses the task: in its forward pass, its length limit or its chat template."""
     options_of_modules = model.module_kwargs or {}
     for key, module in model.named_children():
         options = [*getattr(module, "forward_kwargs", ()), *options_of_modules.get(key, ())]

@@ -1,4 +1,4 @@
-"""What a SentenceTransformer puts around the tokens of a text."""
+"""The special tokens and other inputs that a SentenceTransformer adds to the tokens of a text."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ if TYPE_CHECKING:
 
     from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 
-# Texts whose inputs show the template, and shorter ones for models that read very little.
+# The template is read from the inputs of two sample texts; from the shorter ones if the model reads few
+# tokens.
 _SAMPLES = ("The cat sat on a warm stone.", "Trains leave at noon")
 _SHORT_SAMPLES = ("a", "to")
-# Tokens for the special tokens: the longer samples are used if they fit with this many tokens to spare.
+# The longer samples are used only if they leave this many tokens for special tokens.
 _ROOM = 8
-# Characters of another library's error that a message quotes.
+# Longest part of another library's error that a message quotes, in characters.
 _SHOWN_REASON = 300
-# Inputs of the modules that are the same for every text.
+# Inputs of the modules that are the same for all texts.
 _COMMON_FEATURES = ("modality", "prompt_length")
 
 
 @dataclass(frozen=True, slots=True)
 class TokenTypes:
-    """Token type ids of an input, for models that read them.
+    """Token type ids of an input, for models that read token types.
 
     Attributes:
-        before: types of the special tokens before the content.
-        content: type of every content token.
-        after: types of the special tokens after the content.
+        before: type ids of the special tokens before the content.
+        content: type id of every content token.
+        after: type ids of the special tokens after the content.
     """
 
     before: tuple[int, ...]
@@ -40,20 +41,20 @@ class TokenTypes:
     after: tuple[int, ...]
 
     def of_input(self, content_length: int) -> list[int]:
-        """Return the types of an input with so many content tokens."""
+        """Return the type id of every token of an input with ``content_length`` content tokens."""
         return [*self.before, *[self.content] * content_length, *self.after]
 
 
 @dataclass(frozen=True, slots=True)
 class InputTemplate:
-    """What surrounds the content ids in the input of a model.
+    """What a model adds to the content ids of a text to make its input.
 
     Attributes:
-        before: special token ids before the content.
-        after: special token ids after the content.
+        before: ids of the special tokens before the content.
+        after: ids of the special tokens after the content.
         features: further inputs of the modules, such as ``prompt_length``.
-        token_types: None if the model reads no token types.
-        flat: whether the input is one flat list of ids with offsets (static embeddings), not a matrix.
+        token_types: token type ids of the input; None if the model reads none.
+        flat: whether a batch is one flat list of ids with offsets (as for static embeddings), not a matrix.
     """
 
     before: tuple[int, ...]
@@ -71,17 +72,17 @@ class InputTemplate:
 def read_template(
     model: SentenceTransformer, tokenizer: HuggingFaceTokenizer, prompt: str, name: str
 ) -> InputTemplate:
-    """Find the template of a model by passing two texts through its own preprocessing.
+    """Return the template of a model, read from what its preprocessing makes of two sample texts.
 
     Args:
         model: the model.
-        tokenizer: a tokenizer that gives the content ids of texts as the model does.
+        tokenizer: a tokenizer that gives a text the same content ids as the model does.
         prompt: text put before every input.
-        name: of the model, for messages.
+        name: name of the model, for messages.
 
     Raises:
-        ModelError: the model reads no text, changes texts, puts special tokens around them that depend on the
-            text, or has no room for the prompt.
+        ModelError: the model reads no text, changes texts, adds special tokens that depend on the text, or
+            reads too few tokens for the prompt.
     """
     longest = model.max_seq_length if model.max_seq_length is not None else math.inf
     samples = _SAMPLES
@@ -94,7 +95,8 @@ def read_template(
         templates = [_template_around(sample, model, tokenizer, prompt, name) for sample in samples]
     if templates[0] != templates[1]:
         raise ModelError(
-            f"{name}: the special tokens depend on the text; stickytoken cannot insert ids into its input"
+            f"{name}: the special tokens depend on the text, so token ids cannot be inserted: use another
+            model"
         )
     return templates[0]
 
@@ -102,7 +104,11 @@ def read_template(
 def _template_around(
     sample: str, model: SentenceTransformer, tokenizer: HuggingFaceTokenizer, prompt: str, name: str
 ) -> InputTemplate:
-    """Return what the model's preprocessing puts around the ids of one text."""
+    """Return the template that the model's preprocessing applies to one text.
+
+    Raises:
+        ModelError: the input does not contain the content ids of the text.
+    """
     features = _preprocessed(sample, model, prompt, name)
     flat = "offsets" in features
     ids = features["input_ids"] if flat else features["input_ids"][0]
@@ -128,23 +134,27 @@ def _template_around(
 
 
 def _preprocessed(sample: str, model: SentenceTransformer, prompt: str, name: str) -> dict[str, Any]:
-    """Return the inputs that the model makes from a text."""
+    """Return the inputs of the modules for a text, as the model's own preprocessing makes them.
+
+    Raises:
+        ModelError: the model does not read text.
+    """
     try:
         features = model.preprocess([sample], prompt=prompt or None)
-    except Exception as error:  # processors of images and sound fail in many ways; the cause is chained
+    except Exception as error:  # processors of images and audio fail in many ways; the cause is chained
         reason = " ".join(str(error).split())[:_SHOWN_REASON]
         raise ModelError(
             f"{name} does not read text alone ({type(error).__name__}: {reason}): pass a text model"
         ) from error
     ids = features.get("input_ids")
     mask = features.get("attention_mask", ids)
-    if not hasattr(ids, "shape") or not hasattr(mask, "shape"):  # processors of sound return lists
+    if not hasattr(ids, "shape") or not hasattr(mask, "shape"):  # processors of audio return lists
         raise ModelError(f"{name}: its first module does not read token ids (is it a text model?)")
     return features
 
 
 def _position_of(content: tuple[int, ...], sequence: tuple[int, ...]) -> int | None:
-    """Return where `content` first begins in `sequence`; None if it does not occur."""
+    """Return the index of the first occurrence of `content` in `sequence`; None if there is none."""
     for start in range(len(sequence) - len(content) + 1):
         if sequence[start : start + len(content)] == content:
             return start
@@ -152,19 +162,19 @@ def _position_of(content: tuple[int, ...], sequence: tuple[int, ...]) -> int | N
 
 
 def _why_changed(model: SentenceTransformer, prompt: str) -> str:
-    """Say why the input of a model does not contain the tokens of its prompt and text as they are."""
+    """Return why a model's input does not contain the tokens of the prompt and text, for an error message."""
     first: Any = model[0]
     processor = getattr(first, "processor", None)
     has_chat_template = any(getattr(reader, "chat_template", None) for reader in (processor, first.tokenizer))
     reads_messages = has_chat_template and "message" in getattr(first, "modalities", ())
     if reads_messages and prompt:
         return (
-            f"its chat template puts the prompt {shown(prompt)} into a message of its own, apart from the "
-            "text, so that copies cannot be inserted by token id: leave the prompt out (prompt='')"
+            f"its chat template puts the prompt {shown(prompt)} into a separate message, so copies cannot be "
+            "inserted by token id: leave the prompt out (prompt='')"
         )
     if reads_messages:
         return (
-            "its chat template changes the text, so that copies cannot be inserted by token id: use a model "
-            "that reads plain text"
+            "its chat template changes the text, so copies cannot be inserted by token id: use a model that "
+            "reads plain text"
         )
     return "its input does not contain the tokens of the text as they are"

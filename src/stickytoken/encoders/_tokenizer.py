@@ -1,4 +1,4 @@
-"""One batched interface to tokenizers of all kinds."""
+"""A batched interface to tokenizers of transformers and of the tokenizers library."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from stickytoken.vocabulary import RoundTripTokenizer
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
-# Roles whose tokens count as special in the published tables of categories; cls does not.
+# Roles whose tokens are special in the published tables of categories. The role cls is not among them.
 _SPECIAL_ROLES = ("bos", "eos", "pad", "unk", "sep", "mask")
 _WORD = re.compile(r"\S+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# Characters of several planes: a vocabulary that has all of them at their own numbers is Unicode.
+# Characters from several Unicode planes. If the id of each is its code point, the vocabulary is Unicode
+# itself.
 _CODE_POINTS = ("a", "Z", "é", "中", "😀")
 _ROUND_TRIP_MEMBERS = ("entries", "special_ids", "decode_many", "encode_many")
 
-# The sample on which a pipeline is compared with its tokenizer: about so many entries, spread over the
-# vocabulary, are decoded in both ways, and these texts and those entries are encoded in both ways. The sample
-# may miss an override in Python that changes fewer entries than one in 256.
+# The sample on which a pipeline is compared with its tokenizer. About this many entries, spread over the
+# vocabulary, are decoded by both; these texts and the decoded entries are encoded by both. The comparison may
+# miss a Python override that affects fewer than one in 256 of the entries.
 _COMPARED_ENTRIES = 256
 _COMPARED_TEXTS = (
     "The river is COLD in winter, isn't it?",
@@ -40,19 +41,19 @@ _COMPARED_TEXTS = (
     "река зимой 東京 🙂",
     "word_with-signs@example.org/a?b=c",
 )
-# Errors of tokenizers that need more than a text, such as the positions of words on a page.
+# Errors of tokenizers that need more input than a text, such as the positions of words on a page.
 _REFUSALS = (AssertionError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError)
 
 
 class HuggingFaceTokenizer:
-    """One batched interface to a tokenizer.
+    """A batched interface to a tokenizer.
 
-    The Rust pipeline of the tokenizer does the work. Some classes change in Python what their pipeline does.
-    So the pipeline is first compared with the tokenizer on a sample. Where they differ, the tokenizer is
-    called text by text, like a tokenizer that has no pipeline.
+    It calls the Rust pipeline of the tokenizer, which is fast. Some tokenizer classes override in Python what
+    their pipeline does, so the two are first compared on a sample. If they differ, or if there is no
+    pipeline, the tokenizer itself is called text by text.
 
     Attributes:
-        rows: of the model's embedding matrix; None if they are unknown or unlimited.
+        rows: number of rows of the model's embedding matrix; None if it is unknown or unlimited.
     """
 
     def __init__(self, tokenizer: Any, *, shared: bool = True, rows: int | None = None) -> None:
@@ -60,11 +61,12 @@ class HuggingFaceTokenizer:
 
         Args:
             tokenizer: the tokenizer.
-            shared: whether others use it too, so that its pipeline is copied.
-            rows: of the model's embedding matrix; None if they are unknown or unlimited.
+            shared: whether other code uses the tokenizer too. Then its pipeline is copied before it is
+                changed.
+            rows: number of rows of the model's embedding matrix; None if it is unknown or unlimited.
 
         Raises:
-            ModelError: it has no subword vocabulary to search for sticky tokens.
+            ModelError: the tokenizer has no subword vocabulary to search for sticky tokens.
         """
         self.rows = rows
         self._tokenizer = tokenizer
@@ -72,7 +74,7 @@ class HuggingFaceTokenizer:
         backend = _backend_of(tokenizer)
         if backend is not None:
             self._backend = copy.deepcopy(backend) if shared else backend
-            # A copy loses this setting, and users may have changed padding and truncation.
+            # Copying loses this setting. Padding and truncation may have been changed by the user.
             self._backend.encode_special_tokens = getattr(
                 tokenizer, "split_special_tokens", backend.encode_special_tokens
             )
@@ -89,7 +91,10 @@ class HuggingFaceTokenizer:
             self._compare_with_tokenizer()
 
     def _compare_with_tokenizer(self) -> None:
-        """Stop using the pipeline for what the tokenizer does otherwise, on a sample of entries and texts."""
+        """Compare the pipeline with the tokenizer on a sample.
+
+        Sets `_decoder` to None if they decode differently, and `_backend` to None if they encode differently.
+        """
         ids = list(self.entries)
         step = -(-len(ids) // _COMPARED_ENTRIES)
         special = sorted(self.special_ids.intersection(ids))
@@ -100,7 +105,7 @@ class HuggingFaceTokenizer:
         decoded_by_tokenizer = self._decoded_by_tokenizer(rows)
         if decoded != decoded_by_tokenizer:
             self._decoder = None
-        if self._is_bare:  # the pipeline is a copy of the tokenizer, so it encodes alike
+        if self._is_bare:  # the pipeline is a copy of the tokenizer, so both encode in the same way
             return
         valid_texts = [text for text in decoded_by_tokenizer if not _SURROGATE.search(text)]
         texts = [*_COMPARED_TEXTS, *valid_texts]
@@ -119,7 +124,7 @@ class HuggingFaceTokenizer:
 
     @property
     def _is_bare(self) -> bool:
-        """Whether the tokenizer is a pipeline without a class of transformers around it."""
+        """Whether the tokenizer is itself a pipeline, without a class of transformers around it."""
         from tokenizers import Tokenizer
 
         return isinstance(self._tokenizer, Tokenizer)
@@ -131,10 +136,10 @@ class HuggingFaceTokenizer:
         return [self._tokenizer.decode(list(row), **options) for row in ids]
 
     def _encoded_by_tokenizer(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text, by the tokenizer itself.
+        """Return the ids of each text, computed by the tokenizer itself rather than its pipeline.
 
         Raises:
-            ModelError: it has no id for a part of a text, and no entry for unknown text.
+            ModelError: the tokenizer has no id for part of a text, and no token for unknown text.
         """
         rows: list[list[int]] = []
         for text in texts:
@@ -148,14 +153,14 @@ class HuggingFaceTokenizer:
             if len(known_ids) < len(ids):
                 raise ModelError(
                     f"the model's {type(self._tokenizer).__name__} cannot encode {shown(text)}: it has no id "
-                    "for a part of it, and no entry for unknown text: add that entry to its vocabulary"
+                    "for part of the text, and no token for unknown text: add such a token to its vocabulary"
                 )
             rows.append(known_ids)
         return rows
 
     @contextmanager
     def settings_kept(self) -> Iterator[None]:
-        """Restore padding and truncation of the user's tokenizer, which calls of it change."""
+        """Restore the padding and truncation of the user's tokenizer afterwards: calling it changes them."""
         backend = _backend_of(self._tokenizer)
         if backend is None:
             yield
@@ -176,7 +181,7 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def entries(self) -> Mapping[int, str]:
-        """The tokens by id, in the order of their ids."""
+        """The tokens by id, in ascending order of id."""
         entries: dict[int, str] = {}
         for token, token_id in sorted(self._vocabulary().items(), key=lambda item: int(item[1])):
             text = token.decode("utf-8", "backslashreplace") if isinstance(token, bytes) else token
@@ -184,7 +189,7 @@ class HuggingFaceTokenizer:
         return entries
 
     def _vocabulary(self) -> Mapping[Any, Any]:
-        """Return the ids by token, as the tokenizer has them."""
+        """Return the id of each token, unsorted; empty if the tokenizer does not list its vocabulary."""
         if self._backend is not None:
             return self._backend.get_vocab()
         try:
@@ -194,21 +199,21 @@ class HuggingFaceTokenizer:
         return vocabulary
 
     def _require_entries(self) -> None:
-        """Refuse a vocabulary without entries to search.
+        """Check that the vocabulary has entries to search for sticky tokens.
 
         Raises:
-            ModelError: it is empty, is Unicode itself, or has only special tokens.
+            ModelError: the vocabulary is empty, is Unicode itself, or has only special tokens.
         """
         class_name = type(self._tokenizer).__name__
         if not self.entries:
             raise ModelError(
                 f"the vocabulary of a {class_name} has no entries: pass a model with a vocabulary"
             )
-        # CANINE: the vocabulary of its tokenizer is Unicode itself.
+        # For example, the tokenizer of CANINE.
         if all(self.entries.get(ord(character)) == character for character in _CODE_POINTS):
             raise ModelError(
-                f"the ids of a {class_name} are Unicode code points, which are no vocabulary to search for "
-                "sticky tokens: pass a model with a vocabulary of pieces"
+                f"the ids of a {class_name} are Unicode code points, not a vocabulary to search for sticky "
+                "tokens: pass a model with a subword vocabulary"
             )
         ordinary_ids = set(self.entries) - self.special_ids
         ordinary_ids.discard(getattr(self._tokenizer, "cls_token_id", -1))
@@ -221,7 +226,7 @@ class HuggingFaceTokenizer:
         special = {getattr(self._tokenizer, f"{role}_token_id", None) for role in _SPECIAL_ROLES}
         if hasattr(self._tokenizer, "all_special_ids"):
             marked = set(self._tokenizer.all_special_ids)
-        else:  # a bare pipeline marks its special tokens, without roles
+        else:  # a bare pipeline marks special tokens, but has no roles
             added = self._tokenizer.get_added_tokens_decoder()
             marked = {token_id for token_id, token in added.items() if token.special}
         marked.discard(getattr(self._tokenizer, "cls_token_id", None))
@@ -230,7 +235,7 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def unknown_id(self) -> int | None:
-        """Id of the token for unknown text; None if the tokenizer has none."""
+        """Id of the token for unknown text; None if the tokenizer has no such token."""
         unknown_id = getattr(self._tokenizer, "unk_token_id", None)
         if unknown_id is not None or self._backend is None:
             return unknown_id
@@ -257,16 +262,19 @@ class HuggingFaceTokenizer:
         return self._encoded_by_tokenizer(texts)
 
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
-        """Return the ids of each text, and the span of characters of each id; None if spans are unknown."""
+        """Return, for each text, its ids and the span of characters of each id.
+
+        Spans are pairs of the first character and the one after the last. They are None without a pipeline.
+        """
         if self._backend is None:
             return [(ids, None) for ids in self.encode_many(texts)]
         return [(encoding.ids, encoding.offsets) for encoding in self._encodings(self._backend, texts)]
 
     def tokenize(self, texts: Sequence[str], prompt: str = "") -> list[TokenizedText]:
-        """Return the ids of each text by word, with those of the prompt in the head.
+        """Return the ids of each text divided into words, with the ids of the prompt in the head.
 
-        A token with both the end of the prompt and the start of the text counts as text. Without a pipeline,
-        spans are unknown, and every token counts as a word.
+        A token that spans the end of the prompt and the start of the text belongs to the text. Without a
+        pipeline, spans are unknown, and every token is a word of its own.
         """
         prompted_texts = [prompt + text for text in texts]
         if self._backend is not None:
@@ -305,7 +313,7 @@ def adapted(tokenizer: Any) -> RoundTripTokenizer:
 
 
 def vocabulary_size(tokenizer: Any) -> int | None:
-    """Return the number of entries of a tokenizer, as far as that is cheap to tell."""
+    """Return the number of entries of a tokenizer; None if it cannot be told cheaply."""
     backend = _backend_of(tokenizer)
     if backend is not None:
         return backend.get_vocab_size()
@@ -313,11 +321,11 @@ def vocabulary_size(tokenizer: Any) -> int | None:
 
 
 def _split_into_words(encoding: Encoding, text: str, prompt_length: int) -> TokenizedText:
-    """Divide the ids of a text into those of the prompt and those of each word.
+    """Divide the ids of a prompted text into the ids of the prompt (head) and of each word.
 
     Args:
-        encoding: the ids of the text, and the span of characters of each.
-        text: prompt and text.
+        encoding: the ids, and the span of characters of each.
+        text: the prompt followed by the text.
         prompt_length: number of characters of the prompt.
     """
     word_starts = {match.start() for match in _WORD.finditer(text, prompt_length)}
@@ -328,7 +336,7 @@ def _split_into_words(encoding: Encoding, text: str, prompt_length: int) -> Toke
         if end <= prompt_length and not words and prompt_length:
             head.append(token_id)
             continue
-        # A token may include the whitespace before its word; blank tokens belong to a word.
+        # A token may include the whitespace before its word. A token of whitespace alone is added to a word.
         token_text = text[start:end]
         content_start = start + len(token_text) - len(token_text.lstrip())
         begins_word = content_start in word_starts and end > start
@@ -336,7 +344,7 @@ def _split_into_words(encoding: Encoding, text: str, prompt_length: int) -> Toke
             words.append([])
         if begins_word:
             word_starts.discard(content_start)
-        if token_text.strip():  # blanks may have spans of no characters
+        if token_text.strip():  # false for whitespace, and for tokens with an empty span
             has_content = True
         words[-1].append(token_id)
     return TokenizedText(tuple(head), tuple(tuple(word) for word in words))

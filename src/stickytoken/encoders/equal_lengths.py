@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# The number of tokens in a batch is a multiple of this where possible: matrix kernels are fastest with
-# multiples of 64, and with few distinct numbers of tokens.
+# The number of tokens in a batch is a multiple of this where possible. Matrix kernels are fastest with
+# multiples of 64, and if the number of tokens takes few different values.
 TOKEN_MULTIPLE = 64
 
 
@@ -18,7 +18,7 @@ def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDAr
 
     Args:
         lengths: number of tokens of each input.
-        token_budget: tokens in a batch; an input that is longer is a batch of its own.
+        token_budget: largest number of tokens in a batch; a longer input becomes a batch of its own.
 
     Returns:
         The indices of the inputs of each batch.
@@ -28,7 +28,7 @@ def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDAr
     for length in sorted(set(sizes.tolist()), reverse=True):
         indices = np.flatnonzero(sizes == length)
         rows = max(1, token_budget // max(1, length))
-        # The fewest rows whose tokens are a multiple of TOKEN_MULTIPLE.
+        # The smallest number of rows with a multiple of TOKEN_MULTIPLE tokens.
         step = TOKEN_MULTIPLE // math.gcd(length, TOKEN_MULTIPLE)
         if rows >= step:
             rows -= rows % step

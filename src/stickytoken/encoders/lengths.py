@@ -1,4 +1,4 @@
-"""How many tokens a model reads: its positions, and the limit of its tokenizer."""
+"""The number of tokens that a model can read, from its positions and from its tokenizer's limit."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     import torch
 
 NO_LIMIT = 10**9
-"""Lengths from this one are no limit: tokenizers write "no limit" as a huge integer or as infinity."""
+"""A length of at least this means "no limit", for which tokenizers store a huge integer or infinity."""
 
-# Names of the modules in which models of transformers keep learned position embeddings.
+# Names that transformers gives to modules with learned position embeddings.
 _POSITION_EMBEDDINGS = ("position_embeddings", "embed_positions", "wpe")
 
 
 def learned_positions(model: torch.nn.Module) -> list[int]:
-    """Return how many tokens each table of learned position embeddings in the model is good for."""
+    """Return the number of tokens that each table of learned position embeddings in the model allows."""
     import torch
 
     positions: list[int] = []
@@ -26,19 +26,19 @@ def learned_positions(model: torch.nn.Module) -> list[int]:
         if not name.endswith(_POSITION_EMBEDDINGS) or not isinstance(module, torch.nn.Embedding):
             continue
         unused = getattr(module, "offset", 0)  # OPT numbers positions from an offset
-        if module.padding_idx is not None:  # RoBERTa numbers them from after the padding index
+        if module.padding_idx is not None:  # RoBERTa numbers positions from padding_idx + 1
             unused = module.padding_idx + 1
         positions.append(int(module.num_embeddings - unused))
     return positions
 
 
 def readable_positions(model: torch.nn.Module, max_length: int | None, name: str) -> int | None:
-    """Return the number of positions that the model has, learned or configured; None if it has no limit.
+    """Return the smallest number of learned or configured positions in a model; None if there is no limit.
 
     Args:
         model: any torch model.
-        max_length: the length that the user asks for, which must not exceed the positions.
-        name: of the model, for the error message.
+        max_length: the longest input that the user requests; it must not exceed the number of positions.
+        name: name of the model, for the error message.
 
     Raises:
         InputError: `max_length` exceeds the positions.
@@ -60,18 +60,18 @@ def readable_positions(model: torch.nn.Module, max_length: int | None, name: str
 
 
 def _configured_positions(config: Any) -> int | None:
-    """Return `max_position_embeddings` where it is a limit, else None."""
+    """Return `max_position_embeddings` of a configuration; None if it does not limit the input."""
     declared = getattr(config, "max_position_embeddings", None)
     if not isinstance(declared, int) or declared <= 0:  # XLNet uses -1 for no limit
         return None
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
     if not isinstance(rope, Mapping):
         return declared
-    # The settings hold for all layers, or there are some for each kind of layer.
+    # The settings apply to all layers, or are nested by kind of layer.
     settings_of_kinds = [value for value in rope.values() if isinstance(value, Mapping)]
     for settings in [rope, *settings_of_kinds]:
         rope_type = settings.get("rope_type", settings.get("type", "default"))
-        if rope_type != "default":  # scaled rotary positions have no such limit
+        if rope_type != "default":  # scaled rotary positions go beyond max_position_embeddings
             return None
     return declared
 
@@ -79,14 +79,14 @@ def _configured_positions(config: Any) -> int | None:
 def context_length(
     model: torch.nn.Module, tokenizer: Any, max_length: int | None, name: str, *, taken: int
 ) -> int | None:
-    """Return how many tokens a prompted language model reads; None is no limit.
+    """Return the number of tokens that a prompted language model reads; None if there is no limit.
 
     Args:
         model: the language model.
         tokenizer: its tokenizer, which may declare a limit.
-        max_length: the length that the user asks for; None is the model's own limit.
-        name: of the model, for messages.
-        taken: tokens of the prompt without a text.
+        max_length: the limit that the user requests; None is the model's own limit.
+        name: name of the model, for messages.
+        taken: number of tokens of the prompt without a text.
 
     Raises:
         InputError: the prompt leaves no room for a text, or `max_length` exceeds the positions.

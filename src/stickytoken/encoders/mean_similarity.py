@@ -12,7 +12,7 @@ from stickytoken.encoders.protocol import Encoder, has_vector, reads_ids
 from stickytoken.errors import EncodingError
 from stickytoken.unit_vectors import exact_unit_vectors
 
-# Seed of the sample of entries from which u is estimated: models with one vocabulary have one sample.
+# Seed of the random sample of entries. It is fixed, so models with the same vocabulary get the same sample.
 _SEED = 4
 
 
@@ -22,10 +22,10 @@ class MeanSimilarity(NamedTuple):
     Attributes:
         value: the mean similarity u.
         entries: number of vocabulary entries used.
-        left_out: number of entries that tokenize to nothing or to more than the model reads, or whose vector
-            is zero.
-        error: standard error of the value; 0 if all entries were encoded.
-        isoscore: how evenly the same vectors use all dimensions, from 0 to 1; see `isoscore`.
+        left_out: number of entries not used: they have no tokens or more than the model reads, or their
+            vector is zero.
+        error: standard error of the value; 0 if u was computed from all entries, not from a sample.
+        isoscore: how evenly the vectors use all dimensions, from 0 to 1; None if undefined. See `isoscore`.
     """
 
     value: float
@@ -36,16 +36,17 @@ class MeanSimilarity(NamedTuple):
 
 
 def isoscore(covariance: NDArray[np.float64]) -> float | None:
-    """Return how evenly vectors use their dimensions: 0 if one has all the variance, 1 if all have the same.
+    """Return how evenly vectors use their dimensions, by the IsoScore.
 
     Rudman et al., "IsoScore: Measuring the Uniformity of Embedding Space Utilization" (Findings of ACL 2022),
     section 4.
 
     Args:
-        covariance: of the vectors, shape (d, d).
+        covariance: covariance matrix of the vectors, shape (d, d).
 
     Returns:
-        The IsoScore; None if there is one dimension, or if nothing varies.
+        The IsoScore: 0 if one dimension has all the variance, 1 if all dimensions have the same variance.
+        None if there is only one dimension or no variance.
     """
     size = len(covariance)
     variances = np.maximum(np.linalg.eigvalsh(covariance), 0.0)  # along the principal components
@@ -68,15 +69,15 @@ def mean_similarity(
     """Compute u: the mean cosine over all ordered pairs of vocabulary embeddings.
 
     Every vocabulary string is encoded as a text, as for the published values (Chen et al. 2025). The mean
-    over all V x V pairs, including each entry with itself, is the squared norm of the mean unit vector, which
+    over all V x V pairs, including each entry with itself, is the squared norm of the mean unit vector. It
     takes O(V d) time and O(d) memory. The covariance of the same vectors, for the IsoScore, takes O(V d^2)
-    and O(d^2).
+    time and O(d^2) memory.
 
     Args:
         encoder: the model.
-        report: called with the number of entries done and the total, first with 0 done.
-        most: number of entries to encode at most; if there are more, u is estimated from a fixed random
-            sample of this size.
+        report: called with the number of entries done and the total; the first call has 0 done.
+        most: largest number of entries to encode. If the vocabulary has more, u is estimated from a random
+            sample of this size. None encodes all.
         chunk: number of entries to encode at a time.
 
     Raises:
@@ -114,7 +115,10 @@ def mean_similarity(
 
 
 def _unit_vectors_of_entries(encoder: Encoder, strings: list[str]) -> NDArray[np.float64]:
-    """Return the unit vectors of the strings that the model reads in full and that have a vector."""
+    """Return the unit vectors of some strings, shape (n, d).
+
+    Strings that the model cannot read in full, or that have no usable vector, are left out.
+    """
     ids = encoder.content_ids(strings)
     readable = [index for index, content in enumerate(ids) if content and encoder.fits(content)]
     if reads_ids(encoder):
@@ -141,7 +145,7 @@ def _estimated(
     count = len(vectors)
     if count < 2:
         raise EncodingError(
-            f"{encoder.name}: of {sample_size:,} random vocabulary entries, {count} can be encoded"
+            f"{encoder.name}: only {count} of {sample_size:,} random vocabulary entries can be encoded"
         )
     mean = vectors.mean(axis=0)
     between_entries = (count * float(mean @ mean) - 1) / (count - 1)

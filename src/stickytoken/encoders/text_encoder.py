@@ -1,4 +1,4 @@
-"""Use any object with a method ``encode(texts)`` as an encoder."""
+"""Encoders of objects that have a method ``encode(texts)``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stickytoken.insertion import TokenizedText
 from stickytoken.unit_vectors import exact_unit_vectors
 from stickytoken.vocabulary import CandidateTokenizer, RoundTripTokenizer
 
-# Fixed texts whose vectors identify a model that gives no fingerprint.
+# Fixed texts. Their vectors identify a model that has no fingerprint.
 SENTINELS = (
     "a",
     "The river is cold in winter.",
@@ -30,25 +30,26 @@ SENTINELS = (
 
 
 def fingerprint_of(vectors: NDArray[np.float32]) -> str:
-    """Return a hash of vectors that ignores their lengths and differences beyond four decimals."""
+    """Return a hash of the unit vectors, rounded to four decimals."""
     rounded = exact_unit_vectors(vectors).round(4)
     positive_zeros = rounded + 0.0  # -0.0 and 0.0 have different bytes
     return hashlib.sha256(positive_zeros.tobytes()).hexdigest()
 
 
 class TextModel(Protocol):
-    """What `load_encoder` accepts besides models: a class with this one method.
+    """An object of the user that `load_encoder` accepts. It needs only the method `encode`.
 
     Optional attributes:
 
-    - ``name``: name used in messages and run folders; the default is the name of its class.
-    - ``tokenizer``: of transformers or the tokenizers library, or a `RoundTripTokenizer`. Without one the
-      vocabulary is unknown, so there is nothing to look for sticky tokens in.
-    - ``max_length``: longest input in tokens, special tokens included; texts beyond it are refused.
-    - ``device``: where it computes.
+    - ``name``: name in messages and run folders; the default is the name of the class.
+    - ``tokenizer``: a tokenizer of transformers or the tokenizers library, or a `RoundTripTokenizer`. Without
+      one, the vocabulary is unknown, so there are no tokens to examine.
+    - ``max_length``: longest input in tokens, including special tokens; longer texts are refused.
+    - ``device``: device on which the model computes.
     - ``fingerprint``: a string that changes whenever the vectors change, such as a version or a hash of the
-      weights; it identifies runs. Without one, the vectors of six fixed texts do, rounded to four decimals.
-      These can differ between machines, and then a run cannot be continued on another one.
+      weights. It identifies the model of a run. Without one, the vectors of six fixed texts, rounded to four
+      decimals, identify it. They can differ between machines, so such a run may not be resumable on another
+      machine.
     """
 
     def encode(self, texts: Sequence[str]) -> Any: ...
@@ -59,7 +60,7 @@ TextFunction: TypeAlias = Callable[[list[str]], Any]
 
 
 class FunctionModel:
-    """A function from texts to vectors as a `TextModel`."""
+    """Makes a `TextModel` of a function from texts to vectors."""
 
     def __init__(self, function: TextFunction, tokenizer: Any = None, max_length: int | None = None) -> None:
         self._function = function
@@ -80,14 +81,14 @@ class TextEncoder:
 
         Args:
             model: the object; see `TextModel`.
-            truncate_dim: number of first components of every vector to read; None reads all.
+            truncate_dim: read only this many leading components of each vector; None reads all.
 
         Raises:
             ModelError: the model is a class, or has no method `encode`.
-            InputError: its vectors have fewer components than `truncate_dim`.
+            InputError: the model's vectors have fewer components than `truncate_dim`.
         """
         if isinstance(model, type):
-            raise ModelError(f"{model.__name__} is a class: pass an object of it, {model.__name__}(...)")
+            raise ModelError(f"{model.__name__} is a class: pass an instance of it, {model.__name__}(...)")
         if not callable(getattr(model, "encode", None)):
             raise ModelError(
                 f"an object of type {type(model).__name__} is not an encoder: it lacks the method "
@@ -129,7 +130,7 @@ class TextEncoder:
         )
 
     def _weights_hash(self) -> str:
-        """Return a hash of the model's own fingerprint, or of the vectors of fixed texts."""
+        """Return a hash of the model's own fingerprint, or else of the vectors of the fixed texts."""
         fingerprint = getattr(self.model, "fingerprint", None)
         if fingerprint is None:
             return fingerprint_of(self._vectors(SENTINELS))
@@ -138,7 +139,7 @@ class TextEncoder:
         return _sha256(str(fingerprint))
 
     def _forget_derived(self) -> None:
-        """Forget the cached properties, which are derived from the user's object."""
+        """Delete the cached properties, so that they are computed again from the user's object."""
         for name in ("dimension", "tokenizer", "_special_tokens"):
             vars(self).pop(name, None)
 
@@ -161,7 +162,7 @@ class TextEncoder:
         if hasattr(self.tokenizer, "tokenize"):
             tokenized: list[TokenizedText] = self.tokenizer.tokenize(texts)
             return tokenized
-        # A tokenizer that does not tell words apart: every token counts as a word.
+        # The tokenizer does not report words, so every token is a word of its own.
         tokenized = []
         for ids in self.content_ids(texts):
             words = tuple((token_id,) for token_id in ids)
@@ -184,10 +185,14 @@ class TextEncoder:
         return vectors[[row_of[text] for text in texts]]
 
     def _require_fitting(self, texts: Sequence[str]) -> None:
-        """Check that the model reads every text in full, where its tokenizer and its limit are known."""
+        """Check that the model reads every text in full, if its tokenizer and its limit are known.
+
+        Raises:
+            EncodingError: a text has too many tokens.
+        """
         if self._model_tokenizer is None or self.max_length is None:
             return
-        if isinstance(self.tokenizer, CandidateTokenizer):  # only the server can count the tokens
+        if isinstance(self.tokenizer, CandidateTokenizer):  # only the model can count the tokens
             return
         for text, ids in zip(texts, self.content_ids(texts), strict=True):
             if not self.fits(ids):
@@ -202,10 +207,10 @@ class TextEncoder:
         protocol.require_usable(vectors, self.name, lambda row: shown(texts[row]), allow_zero=allow_zero)
 
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return one row per text, as the model computes them.
+        """Return the model's full vectors of some texts, shape (n, components).
 
         Raises:
-            EncodingError: the model returns anything else.
+            EncodingError: `encode` of the model returns anything but one vector per text.
         """
         output = self.model.encode(list(texts))
         if hasattr(output, "detach"):  # a torch tensor, which may have a gradient or be on a GPU
@@ -241,7 +246,11 @@ class TextEncoder:
 
 
 def require_components(truncate_dim: int, components: int, name: str) -> None:
-    """Refuse to read more components of a vector than it has."""
+    """Check that vectors have enough components to be truncated.
+
+    Raises:
+        InputError: `truncate_dim` exceeds the number of components.
+    """
     if truncate_dim > components:
         raise InputError(
             f"truncate_dim is {truncate_dim}, and the vectors of {name} have {components} components: pass 1 "
@@ -250,7 +259,7 @@ def require_components(truncate_dim: int, components: int, name: str) -> None:
 
 
 def vocabulary_hash(tokenizer: RoundTripTokenizer | None) -> str:
-    """Return the tokenizer's own fingerprint, or else a hash of its entries; None has a hash as well."""
+    """Return the tokenizer's own fingerprint, or else a hash of its entries; for None, a constant hash."""
     if tokenizer is None:
         return _sha256("")
     fingerprint: str = getattr(tokenizer, "fingerprint", "")
@@ -264,29 +273,29 @@ def _sha256(text: str) -> str:
 
 
 def as_id_reader(encoder: Encoder, purpose: str) -> IdReader:
-    """Return the encoder, or one that sends token ids to it as text.
+    """Return the encoder if it reads token ids; otherwise wrap it so that ids are decoded to text.
 
     Args:
         encoder: any encoder.
-        purpose: what needs token ids; the subject of error messages.
+        purpose: what needs token ids, such as a command. It is the subject of error messages.
 
     Raises:
-        ModelError: the tokens of texts are unknown.
+        ModelError: the encoder does not know the tokens of texts.
     """
     if protocol.reads_ids(encoder):
         return encoder
     if isinstance(encoder.tokenizer, CandidateTokenizer):
         raise ModelError(
-            f"{purpose} needs the tokens of texts, and of {encoder.name} only candidates are known: "
-            "detect with its tokenizer"
+            f"{purpose} needs the tokens of texts, but {encoder.name} was loaded with candidates in place of "
+            "a tokenizer: detect with its tokenizer"
         )
     return DecodedEncoder(protocol.require_words(encoder, purpose))
 
 
 class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
-    """An encoder of texts that reads token ids by decoding them.
+    """Lets an encoder of texts read token ids: it decodes them to text first.
 
-    In rare cases the model cuts the decoded text into other tokens.
+    In rare cases, the model splits the decoded text into different tokens.
     """
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
@@ -301,7 +310,7 @@ class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
         return self._encoder.content_ids([""])[0]
 
     def _text_of(self, content: Sequence[int]) -> str:
-        """Return the longest readable beginning of the content as text, without the prompt."""
+        """Decode content ids, without the prompt's, and shorten the text until the model reads it in full."""
         start = 0
         for content_id, prompt_id in zip(content, self._prompt_ids, strict=False):
             if content_id != prompt_id:
