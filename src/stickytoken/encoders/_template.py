@@ -95,8 +95,8 @@ def read_template(
         templates = [_template_around(sample, model, tokenizer, prompt, name) for sample in samples]
     if templates[0] != templates[1]:
         raise ModelError(
-            f"{name}: the special tokens depend on the text, so token ids cannot be inserted: use another
-            model"
+            f"{name}: the special tokens depend on the text, so token ids cannot be inserted: use another "
+            "model"
         )
     return templates[0]
 
