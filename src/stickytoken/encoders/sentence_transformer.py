@@ -40,12 +40,12 @@ Content = tuple[int, ...]
 Derived = TypeVar("Derived")
 _LOG = logging.getLogger(__name__)
 
-# Inputs on which ways to compute are compared: this many vocabulary entries, in rows of so many tokens, and
-# the same rows with so many copies of one entry.
+# Size of the sample on which faster ways to compute are compared with the plain one: number of vocabulary
+# entries, entries in each input, and copies of one entry that are added to each input a second time.
 _SAMPLED_ENTRIES = 512
 _ENTRIES_IN_A_ROW = 8
 _COPIES = 8
-# Samples on which it is tested that the last layer can be computed for the first token alone.
+# Number of samples for the test whether the last layer can be computed for the first token alone.
 _FIRST_TOKEN_SAMPLES = 4
 # Children of a layer of BERT and of those built like it: attention with residual and norm, and then what
 # works token by token.
@@ -55,14 +55,14 @@ _BERT_LAYER_CHILDREN = {"attention", "intermediate", "output"}
 class ModelEncoder(ABC):
     """An encoder of a torch model that belongs to the user, who may change it at any time.
 
-    The encoder keeps what it has read from the model (tokenizer, special tokens, lengths) and what it has
-    computed from the weights (dimension, lower precisions, tests of faster ways). Every `encode` compares
-    cheap marks: addresses and versions of the weights, the size of the vocabulary, prompt and longest input.
-    `identity` compares everything, so that each run begins with the model as it is.
+    The encoder caches what it reads from the model (tokenizer, special tokens, lengths) and what it computes
+    from the weights (dimension, lower precisions, tests of faster ways). Every `encode` checks cheap signs of
+    a change: addresses and versions of the weights, the size of the vocabulary, the prompt and the longest
+    input. `identity` compares everything, so each run begins with the current model.
 
     Attributes:
         own_tokenizer: a copy of the user's tokenizer.
-        entries_tokenizer: the same, or one that encodes vocabulary entries as in a prompt.
+        entries_tokenizer: the same tokenizer, or one that encodes vocabulary entries as part of a prompt.
         max_length: longest input in tokens, including special tokens; None is no limit.
         user_tokenizer: the tokenizer of the user's model.
         normalizes: whether vectors are scaled to length 1.
@@ -83,9 +83,10 @@ class ModelEncoder(ABC):
         Args:
             network: the torch model.
             name: the name that the user gave.
-            precision: arithmetic that is less exact than the weights; None is that of the weights.
-            packed_layers: whether linear layers on a CPU may have packed weights; None leaves it to the
-                environment, or else to a measurement.
+            precision: precision of the arithmetic, lower than that of the weights; None is that of the
+                weights.
+            packed_layers: whether linear layers on a CPU use packed weights; None decides by the environment
+                variable, or else by a measurement.
         """
         if precision is not None:
             batches.require_precision(network, precision, name)
@@ -94,7 +95,7 @@ class ModelEncoder(ABC):
         self._network = network
         self._precision = precision
         self._packed_layers = packed_layers
-        # What is derived from the weights, by name; replaced as a whole when they change.
+        # Values computed from the weights, by name. The dict is replaced when the weights change.
         self._derived: dict[str, Any] = {}
         self._weights_hash: str | None = None
         self._weights_marks = self._marks_of_weights()
@@ -134,15 +135,15 @@ class ModelEncoder(ABC):
 
     @abstractmethod
     def _configure(self) -> None:
-        """Read tokenizer, special tokens and lengths from the user's model."""
+        """Set `own_tokenizer`, `entries_tokenizer`, `max_length` and private state from the user's model."""
 
     @abstractmethod
     def _settings(self) -> tuple[object, ...]:
-        """Return what `_configure` depends on in the user's model, as far as that is cheap to compare."""
+        """Return the settings of the user's model that `_configure` reads and that are cheap to compare."""
 
     @abstractmethod
     def _modules_and_prompt(self) -> tuple[str, str]:
-        """Return a hash of the modules and the prompt, for the identity."""
+        """Return a hash of the modules, and the text of the prompt, for the identity."""
 
     @abstractmethod
     def _measured_dimension(self) -> int:
@@ -227,7 +228,7 @@ class ModelEncoder(ABC):
         return lower
 
     def _copy(self) -> Self:
-        """Return another encoder of the same model; call `_reset` after a change of its settings."""
+        """Return a copy of this encoder that shares the model. Call `_reset` after changing its settings."""
         other = copy.copy(self)
         other.spec = None
         other._weights_hash = None
@@ -235,7 +236,7 @@ class ModelEncoder(ABC):
         return other
 
     def _reset(self) -> None:
-        """Read the model and forget everything derived, after a change of the encoder's own settings."""
+        """Read the model again and drop all cached values, after a change of the encoder's own settings."""
         self._configure()
         self._forget_derived()
         self._input_marks = self._marks_of_inputs()
@@ -250,7 +251,13 @@ class ModelEncoder(ABC):
     def _encode(
         self, ids: Sequence[Sequence[int]], texts: Sequence[str] | None, *, allow_zero: bool
     ) -> NDArray[np.float32]:
-        """Return the vectors of contents; `texts` names them in messages, None decodes their ids."""
+        """Return the vectors of contents, shape (n, d).
+
+        Args:
+            ids: content ids of each input.
+            texts: the texts of the inputs, for error messages; if None, messages show the decoded ids.
+            allow_zero: as for `encode`.
+        """
         # Equal inputs share one row: less work, and exactly equal vectors.
         row_of: dict[Content, int] = {}
         rows = [row_of.setdefault(tuple(content), len(row_of)) for content in ids]
@@ -293,14 +300,14 @@ class ModelEncoder(ABC):
             raise
 
     def _center(self, exact: NDArray[np.float32]) -> Any:
-        """Return what all vectors share, which is subtracted before precisions are compared."""
+        """Return the part that all vectors share. It is subtracted before precisions are compared."""
         del exact
         return np.float32(0)
 
     # How the model computes.
 
     def _chosen_arithmetic(self) -> batches.Arithmetic:
-        """Return the context in which to compute: linear layers are packed where asked for, or if faster."""
+        """Return the context in which to compute; layers are packed if requested, or else if faster."""
         packing_asked = self._packing_asked()
         packed = batches.arithmetic(self._network, self._precision, packed=packing_asked is not False)
         if packing_asked is not None or self._precision is not None:
@@ -327,7 +334,7 @@ class ModelEncoder(ABC):
         return packed if packing_pays else plain
 
     def _packing_asked(self) -> bool | None:
-        """Whether the user asks for packed layers, by argument or by environment; None if not said."""
+        """Whether the user requests packed layers, by argument or environment; None if neither says."""
         if self._packed_layers is not None:
             return self._packed_layers
         switch = os.environ.get(linear.SWITCH, "").strip().lower()
@@ -337,7 +344,7 @@ class ModelEncoder(ABC):
 
     @property
     def _samples(self) -> list[Content]:
-        """Readable inputs of vocabulary entries, without and with copies, to compare ways to compute."""
+        """Content ids of sample inputs, with and without copies, on which ways to compute are compared."""
         return self._derived_once("samples", self._chosen_samples)
 
     def _chosen_samples(self) -> list[Content]:
@@ -365,7 +372,7 @@ class ModelEncoder(ABC):
     # Changes of the user's model.
 
     def _derived_once(self, name: str, compute_value: Callable[[], Derived]) -> Derived:
-        """Return a value that is derived from the weights, computed once until they change."""
+        """Return a value computed from the weights; it is cached under a name until the weights change."""
         derived = self._derived  # another thread may replace it
         if name not in derived:
             derived[name] = compute_value()
@@ -373,7 +380,7 @@ class ModelEncoder(ABC):
         return value
 
     def _apply_model_changes(self) -> None:
-        """Read the model again, and forget what was derived from it, if its marks have changed."""
+        """Read the model again and drop cached values if the user has changed the model."""
         marks = self._marks_of_weights()
         if marks != self._weights_marks:
             with compute.exclusive(self._network):
@@ -398,7 +405,7 @@ class ModelEncoder(ABC):
 
 
 class SentenceTransformerEncoder(ModelEncoder):
-    """Encode with a loaded SentenceTransformer, which is not changed except for ``max_length``."""
+    """Encodes with a loaded SentenceTransformer; changes nothing in it but its longest input, if asked."""
 
     def __init__(  # noqa: PLR0913 - all of them keyword-only, one decision each
         self,
@@ -423,12 +430,13 @@ class SentenceTransformerEncoder(ModelEncoder):
             prompt: text put before every input; None is the model's default prompt.
             token_budget: tokens per batch; None chooses by device.
             max_length: longest input in tokens; it is set on the user's model.
-            reuse: when inputs that begin alike share their computation; None is never.
-            precision: arithmetic that is less exact than the weights.
-            packed_layers: whether linear layers may have packed weights.
-            truncate_dim: number of first components of a vector to read.
-            layer: number of layers to run.
-            route: way to read texts, such as ``query``.
+            reuse: when inputs with a common beginning share its computation; None is never.
+            precision: precision of the arithmetic, lower than that of the weights; None is that of the
+                weights.
+            packed_layers: whether linear layers on a CPU use packed weights; None decides by measurement.
+            truncate_dim: read only this many leading components of each vector; None reads all.
+            layer: number of layers to run; None runs all.
+            route: route that texts take, such as ``query``; None is the model's default.
         """
         from stickytoken.encoders._routes import routed
 
@@ -440,7 +448,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._asked_route = route
         if getattr(self.model, "tokenizer", None) is None:
             raise ModelError(f"{name}: the model has no tokenizer, so it does not read text")
-        # How the model is read; None if that is as it was saved.
+        # None unless it differs from the saved model.
         self.truncate_dim: int | None = None
         self.layer: int | None = None
         if layer is not None:
@@ -455,7 +463,7 @@ class SentenceTransformerEncoder(ModelEncoder):
             self._limit(max_length)
 
     def _run_first_layers(self, layer: int, name: str) -> None:
-        """Run only so many layers from now on, without a change to the user's model."""
+        """Replace `model` by a copy that runs only the first layers; the user's model is unchanged."""
         shorter = layers.first_layers(self.model, layer, name)
         if shorter is self.model:
             return
@@ -464,7 +472,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._routed_from = None  # the shorter model is a copy that no longer follows the routes
 
     def _truncate(self, dimension: int) -> None:
-        """Read only so many components from now on, without a change to the user's model."""
+        """Read only the first `dimension` components from now on; the user's model stays as it is."""
         require_components(dimension, self.dimension, self.name)
         if dimension == self.dimension:
             return
@@ -516,7 +524,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._runner = batches.BatchRunner(self.model, self.template, self.name, self._token_budget)
 
     def _longest_input(self) -> int | None:
-        """Return the smallest limit, by truncation or by the number of positions; None if there is none."""
+        """Return the smallest limit, in tokens, of tokenizer, model and positions; None if there is none."""
         truncation = getattr(self.model.tokenizer, "truncation", None)
         limits = [
             self.model.max_seq_length,
@@ -618,7 +626,7 @@ class SentenceTransformerEncoder(ModelEncoder):
             return self._runner.vectors(contents) if vectors is None else vectors
 
     def _prefix_reuse(self) -> prefixes.PrefixReuse | None:
-        """Return what computes inputs that begin alike as a tree; None if the model does not allow it."""
+        """Return an object that computes common beginnings of inputs once; None if the model rules it out."""
         if self._reuse_limits is None or not batches.pools_by(self.model, "lasttoken"):
             return None
         *carrier, other, token = itertools.islice(self.usable_entries(), 5)
@@ -653,7 +661,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         )
 
     def _has_plain_inputs(self) -> bool:
-        """Whether a causal backbone reads nothing but ids, and the pooling nothing but its states."""
+        """Whether the backbone is causal and reads only ids, and the pooling reads only its states."""
         first: Any = self.model[0]
         pooling: Any = self.model[1]
         text_settings = first.modality_config.get("text", {})
@@ -671,10 +679,12 @@ class SentenceTransformerEncoder(ModelEncoder):
         )
 
     def _skippable_attention(self) -> torch.nn.Module | None:
-        """Return the attention of the last layer if it may give the state at the first token alone.
+        """Return the attention of the last layer if its output can be cut to the first token.
 
-        That saves the feed-forward part of the layer for all other tokens. It is tested on a few inputs; None
-        if the vectors differ, or if the model has no such layer or reads another token.
+        This saves the feed-forward part of the layer for all other tokens. It is tested on a few inputs.
+
+        Returns:
+            The attention module; None if the vectors change, or if the model is not of a suitable kind.
         """
         if not batches.pools_by(self.model, "cls"):
             return None
@@ -718,7 +728,7 @@ class SentenceTransformerEncoder(ModelEncoder):
 
 
 def _is_bert_layer(layer: Any) -> bool:
-    """Whether a layer is one of transformers, works as BERT's, and computes each token by itself."""
+    """Whether a layer of transformers is like BERT's: after attention, it treats each token by itself."""
     children = {name for name, _ in layer.named_children()}
     is_of_transformers = type(layer).__module__.startswith("transformers.models.")
     is_decoder = getattr(layer, "is_decoder", False)

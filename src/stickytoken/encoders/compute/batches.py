@@ -29,9 +29,10 @@ _LOG = logging.getLogger(__name__)
 # Tokens per batch on a CPU. all-MiniLM-L6-v2 and all-mpnet-base-v2 run at the same speed, within 5%, with 512
 # to 4096 tokens per batch.
 _CPU_TOKEN_BUDGET = 1024
-# Batches per worker, so that all workers end at about the same time.
+# Number of batches per worker: several, so that all workers finish at about the same time.
 _BATCHES_PER_WORKER = 4
-# Fewest tokens per batch when batches are made smaller for several workers: below it, calls cost more.
+# Fewest tokens per batch when several workers share the inputs. In smaller batches, the overhead of a call
+# dominates.
 _MIN_SHARED_TOKENS = 256
 # Tokens per batch on an accelerator whose free memory is not known.
 _ACCELERATOR_TOKEN_BUDGET = 65536
@@ -45,7 +46,7 @@ _TRIAL_TEXTS = 64
 _TRIAL_LENGTH = 32
 # Batches that are launched before the first result is read: while one is computed, the next is prepared.
 _BATCHES_IN_FLIGHT = 2
-# Characters of an error of the model that are shown.
+# Longest part of a model's error that a message quotes, in characters.
 _SHOWN_REASON = 300
 
 # OpenMP keeps the number of threads for each thread that asks.
@@ -122,12 +123,12 @@ class BatchEngine:
     def run(
         self, lengths: Sequence[int], compute: Callable[[NDArray[np.intp]], torch.Tensor], workers: int = 1
     ) -> NDArray[np.float32]:
-        """Compute at least one input, and return the results in the order of the inputs.
+        """Compute all inputs in batches, and return one row per input, in the order of the inputs.
 
         Args:
-            lengths: tokens of each input.
-            compute: computes a batch, given the indices of its inputs, which have equal lengths.
-            workers: batches that are computed at a time.
+            lengths: number of tokens of each input; at least one input.
+            compute: returns the results of a batch, given the indices of its inputs. They have equal lengths.
+            workers: number of batches to compute at a time.
         """
         if workers == 1:
             batches, outputs = self._run_in_turn(lengths, compute)
@@ -144,7 +145,7 @@ class BatchEngine:
     ) -> tuple[list[NDArray[np.intp]], list[NDArray[np.float32]]]:
         """Return the batches that were computed, and the output of each.
 
-        A batch for which the memory does not suffice is divided, and so are the later ones.
+        A batch that does not fit into memory is divided, and later batches are smaller.
         """
         batches: list[NDArray[np.intp]] = []
         outputs: list[NDArray[np.float32]] = []
@@ -202,7 +203,7 @@ class BatchRunner(BatchEngine):
         return budget
 
     def _budget_by_memory(self) -> int:
-        """Measure the memory per token of a trial batch, and return the tokens for which there is room."""
+        """Measure the memory per token on a trial batch, and return the number of tokens that fit."""
         overhead = self._template.overhead
         length = min(_TRIAL_LENGTH, (self._model.max_seq_length or _TRIAL_LENGTH) - overhead)
         trial = [(0,) * max(1, length)] * _TRIAL_TEXTS
@@ -306,9 +307,12 @@ def require_precision(model: torch.nn.Module, precision: Precision, name: str) -
 
 
 def arithmetic(model: torch.nn.Module, precision: Precision | None, packed: bool) -> Arithmetic:
-    """Return what computes at a precision on the model's device; None is the model's own precision.
+    """Return a function that makes the context in which the model computes at a precision.
 
-    ``packed`` allows packed weights of linear layers on a CPU.
+    Args:
+        model: the model.
+        precision: precision of the arithmetic; None is the model's own.
+        packed: whether linear layers on a CPU may use packed weights.
     """
     device = next(model.parameters()).device.type
     if device == "cpu":

@@ -21,10 +21,11 @@ _SAMPLE = "The cat sat on a warm stone."
 
 
 def first_layers(model: SentenceTransformer, count: int, name: str) -> SentenceTransformer:
-    """Return a model that runs only the first layers of the transformer, then all that follows the last one.
+    """Return a model that runs only the first ``count`` layers of the transformer.
 
-    A final norm, the pooling and later modules work as they do after the last layer. The two models share
-    their weights, and the original stays as it is. If all layers are to run, the original is returned.
+    A final norm, the pooling and later modules are applied as after the last layer. The new model shares its
+    weights with the original, which stays unchanged. If ``count`` is the number of layers, the original is
+    returned.
     """
     backbone: Any = getattr(model[0], "model", None)
     config: Any = getattr(backbone, "config", None)

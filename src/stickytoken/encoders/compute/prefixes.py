@@ -19,38 +19,38 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Branch:
-    """Tokens in a row that no other branch has: the rest of one input behind what it shares with others."""
+    """A part of a tree of inputs: the tokens of an input after those that it shares with its parent."""
 
-    parent: Branch | None  # the branch that it leaves at some token; None for a root
+    parent: Branch | None  # the branch from which this one splits off; None for a root
     shared: int  # number of tokens before it
     tokens: tuple[int, ...]
-    # Pairs (length, row) of the inputs that end on it; the length includes the shared tokens.
+    # Pairs (length, row) of the inputs that end on this branch. The length includes the shared tokens.
     ends: list[tuple[int, int]] = field(default_factory=list)
-    # Branches that leave it, by the number of tokens before them and their first token.
+    # Branches that split off, by the number of tokens before them and their first token.
     continuations: dict[tuple[int, int], Branch] = field(default_factory=dict)
 
     @property
     def length(self) -> int:
-        """Number of tokens up to its end, shared ones included."""
+        """Number of tokens from the root to the end of the branch."""
         return self.shared + len(self.tokens)
 
     @property
     def end_lengths(self) -> tuple[int, ...]:
-        """Lengths of the inputs that end on it, in order."""
+        """Lengths of the inputs that end on this branch, in ascending order."""
         return tuple(sorted(length for length, _ in self.ends))
 
     @property
     def end_rows(self) -> list[int]:
-        """The inputs that end on it, in order of length."""
+        """Rows of the inputs that end on this branch, in ascending order of length."""
         return [row for _, row in sorted(self.ends)]
 
     def has(self, place: int, token: int) -> bool:
-        """Say whether the input with these tokens has the token at a place on this branch."""
+        """Whether the branch has this token at a place, counted from the root."""
         return place < self.length and self.tokens[place - self.shared] == token
 
 
 def grow(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
-    """Return the roots of trees in which every common beginning of the inputs stands once."""
+    """Build trees that contain every common beginning of the inputs once, and return their roots."""
     roots: dict[tuple[int, int], Branch] = {}
 
     def longest_first(row: int) -> tuple[int, tuple[int, ...]]:
@@ -79,7 +79,7 @@ def grow(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
 
 
 def levels(roots: Sequence[Branch]) -> Iterator[list[Branch]]:
-    """Yield the roots, then the branches that leave them, and so on."""
+    """Yield the roots, then the branches that split off from them, and so on."""
     level = list(roots)
     while level:
         yield level
@@ -114,7 +114,7 @@ KeysAndValues: TypeAlias = list[tuple[torch.Tensor, torch.Tensor]]
 class ReuseLimits:
     """When shared work pays for its overhead."""
 
-    tree_share: float = 0.8  # largest share of the tokens that a tree may leave to compute
+    tree_share: float = 0.8  # largest share of all tokens that trees may still have to compute
     fixed_share: float = 0.1  # smallest share of the tokens that fixed beginnings of prompts make up
     rows: int = 4  # fewest inputs per prompt for which fixed beginnings are reused
 
@@ -133,13 +133,13 @@ def known_kind(backbone: Any) -> bool:
 
 
 def agree(vectors: NDArray[np.float32], plain: NDArray[np.float32], rounding: float) -> bool:
-    """Say whether vectors equal those of the plain path, up to rounding (machine epsilon)."""
+    """Whether vectors equal those of the plain path, within a multiple of the machine epsilon `rounding`."""
     tolerance = max(_TOLERANCE, 4 * rounding) * np.linalg.norm(plain, axis=-1).max()
     return bool(np.abs(vectors - plain).max() <= tolerance)
 
 
 def samples_of(carrier: tuple[int, ...], tokens: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return a carrier with one to three copies of each token behind it, then with the copies before it."""
+    """Return a carrier with one to three copies of each token after it, then with the copies before it."""
     copies = [(token,) * count for token in tokens for count in (1, 2, 3)]
     behind = [carrier + row for row in copies]
     before = [row + carrier for row in copies]
@@ -148,7 +148,7 @@ def samples_of(carrier: tuple[int, ...], tokens: Sequence[int]) -> list[tuple[in
 
 @dataclass
 class PrefixReuse:
-    """Computes inputs as trees, if that gives the vectors of the plain path on a few samples."""
+    """Computes inputs as trees, provided that this gives the plain path's vectors on a few samples."""
 
     backbone: Any  # of a causal model
     before: tuple[int, ...]  # tokens of the template before each content

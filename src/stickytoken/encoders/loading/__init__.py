@@ -150,18 +150,17 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         packed_layers: compute float32 linear layers on a CPU through oneDNN, with weights packed once; None
             leaves it to the variable STICKYTOKEN_PACKED_LAYERS (0 or 1), or else to a measurement of half a
             second, whose result is kept in the cache folder.
-        truncate_dim: read only so many first components of every vector, as a model that was trained with a
-            Matryoshka loss is used; None reads all. A loaded SentenceTransformer is read as it is now, and
-            keeps its own ``truncate_dim``.
-        layer: read the vectors after so many layers, from 1, through the final norm, the pooling and later
-            modules; None is the last layer. It is ``Prompting.layer``, which says what it means for a
-            language model with a prompt.
+        truncate_dim: read only this many leading components of each vector, as models trained with a
+            Matryoshka loss allow; None reads all. A loaded SentenceTransformer keeps its own
+            ``truncate_dim``.
+        layer: number of layers to run, from 1, before the final norm, the pooling and later modules; None
+            runs all. See ``Prompting.layer`` for its meaning in a language model with a prompt.
         route: how an asymmetric model reads texts: ``query`` or ``document``, as `encode_query` and
             `encode_document` of sentence-transformers, or another route of its Router; None is the model's
             default route.
         tokenizer: of a model behind an endpoint or a function, which do not bring their own: an object, a
             folder, a hub name or ``tiktoken:NAME``.
-        candidates: in place of a tokenizer that is secret: the strings to examine, or a file of them.
+        candidates: strings to examine if the tokenizer is unpublished, or a file with one per line.
         endpoint: how to use a model behind an endpoint.
 
     Raises:
@@ -281,7 +280,7 @@ def _refuse_endpoint_options(model: object, options: dict[str, Any]) -> None:
 
 
 def _prompting_of(prompt: str | Prompting | None, layer: int | None) -> Prompting:
-    """Return the prompt and the layer in one object; both may say the layer, if they agree."""
+    """Return the prompt and the layer in one `Prompting`; both arguments may name the layer if they agree."""
     prompting = prompt if isinstance(prompt, Prompting) else Prompting(prompt)
     if layer is None:
         layer = prompting.layer

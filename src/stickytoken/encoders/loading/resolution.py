@@ -1,4 +1,4 @@
-"""Where the model of a name is, and its tokenizer."""
+"""Find the model that a name refers to, and load its tokenizer."""
 
 from __future__ import annotations
 
@@ -221,10 +221,10 @@ _LOADING = threading.RLock()
 
 @contextmanager
 def loading_weights(source: ModelSource) -> Iterator[None]:
-    """Load a model of transformers, and refuse a checkpoint that lacks tensors.
+    """Context in which to load a model of transformers; it refuses a checkpoint that lacks tensors.
 
-    Tensors of a pooler may be missing: no vector depends on them. Whatever is random is so in the same way at
-    every load.
+    Tensors of a pooler may be missing, since no vector depends on them. The random seed is fixed, so every
+    load initialises them in the same way.
 
     Raises:
         ModelError: the model cannot be loaded, or its checkpoint lacks tensors.
@@ -541,7 +541,7 @@ def _set_up(
 
 
 def _add_lower_casing(tokenizer: Any) -> None:
-    """Let a tokenizer lower-case every text before all else."""
+    """Make a tokenizer lower-case every text before its other normalization steps."""
     from tokenizers.normalizers import Lowercase, Sequence
 
     if not tokenizer.is_fast:

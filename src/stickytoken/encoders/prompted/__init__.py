@@ -1,4 +1,4 @@
-"""The prompts that turn a language model into a sentence encoder, and the settings that steer it. Pure.
+"""The prompts that turn a language model into a sentence encoder, and the settings that steer it.
 
 PromptEOL: Jiang et al. 2023 (arXiv 2307.16645). Pretended chain of thought and knowledge enhancement: Zhang
 et al. 2024 (2404.03921); the mean of both: Cheng et al., ACL 2025 (2505.12831). MetaEOL: Lei et al. 2024

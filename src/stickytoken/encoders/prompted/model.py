@@ -100,10 +100,11 @@ class PromptedModel:
     """A decoder with a prompt around every sentence.
 
     Attributes:
-        number: how many layers run.
+        number: number of layers that run.
         prompts: the ids of each template.
         auxiliary: the model of the auxiliary prompt; None without contrast.
-        attends: whether it is an auxiliary model, which is read where its last layer projects its attention.
+        attends: whether this is an auxiliary model. It is read at the output projection of the attention in
+            the last layer that runs.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class PromptedModel:
         return [PromptRow(prompt, content) for content in contents for prompt in range(len(self.prompts))]
 
     def length(self, content_length: int) -> int:
-        """Return the tokens of the longest prompt, the auxiliary one included, for a sentence of so many."""
+        """Return the number of tokens of the longest prompt with a sentence of ``content_length`` tokens."""
         longest = max(prompt.length(content_length) for prompt in self.prompts)
         if self.auxiliary is None:
             return longest
@@ -190,7 +191,8 @@ class PromptedModel:
         with torch.inference_mode():
             root_mean_square = self.decoder.embedding(sampled_ids).float().square().mean().sqrt().item()
             size = self.decoder.embedding(sampled_ids[:1]).shape[-1]
-        # Of the mean norm of embedded tokens; any other will do (Fu et al., table 4).
+        # A random vector with the root mean square of the embeddings; the choice matters little (Fu et al.,
+        # table 4).
         direction = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
         return torch.from_numpy(direction * np.float32(root_mean_square))
 

@@ -1,4 +1,4 @@
-"""Prompts as token ids: which ids belong to the template, and which to each word of the sentence. Pure."""
+"""Prompts as token ids: which ids belong to the template, and which to each word of the sentence."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PromptIds:
         return self.before + content + self.between + content + self.after
 
     def length(self, content_length: int) -> int:
-        """Return how many ids the prompt has with a sentence of so many."""
+        """Return the number of ids of the prompt with a sentence of ``content_length`` ids."""
         middle = content_length
         if self.between is not None:
             middle += len(self.between) + content_length
@@ -81,11 +81,11 @@ class _Quotation:
     tail: Ids = ()
 
     def around_words(self, ids: Ids) -> TokenizedText:
-        """Return a text of a word for each id, inside the quotation."""
+        """Return a tokenized text in which each id is a word, between the ids of the quotation marks."""
         return TokenizedText(self.head, tuple((token_id,) for token_id in ids), self.tail)
 
     def split(self, content: Ids) -> TokenizedText:
-        """Cut the quotation off a content if it is there; every other id is a word."""
+        """Move the ids of the quotation marks, if present, into head and tail; each other id is a word."""
         head = self.head if content[: len(self.head)] == self.head else ()
         content = content[len(head) :]
         tail = self.tail if self.tail and content[-len(self.tail) :] == self.tail else ()
@@ -167,7 +167,7 @@ class PromptTokenizer:
         return _words_by_characters(content_ids, content_spans, filled)
 
     def _content_between_fixed_ids(self, filled: _FilledPrompt) -> range | None:
-        """Return which ids are between those of the template; None if those are not there as expected."""
+        """Return the indices between the template's ids; None if those ids are not where expected."""
         before = self.prompts[0].before
         after = self.prompts[0].after
         start = len(before) - len(self._special)
@@ -180,7 +180,7 @@ class PromptTokenizer:
         return range(start, stop)
 
     def _content_of_echo(self, filled: _FilledPrompt) -> range | None:
-        """Return which ids have characters of the second copy; None if one has characters before it too."""
+        """Return the indices of the ids of the second copy; None if the first one begins before the copy."""
         spans = filled.spans or ()
         first_character = _without_blanks(filled.text, filled.start)
         stop = len(filled.ids) - len(self.prompts[0].after)
@@ -264,7 +264,7 @@ def _without_blanks(text: str, stop: int) -> int:
 
 
 def _between(ids: Sequence[int], spans: Sequence[Span], start: int, stop: int) -> Ids:
-    """Return the ids that begin or end between two characters."""
+    """Return the ids whose span begins or ends between two characters."""
     return tuple(
         token_id
         for token_id, (first, end) in zip(ids, spans, strict=True)
