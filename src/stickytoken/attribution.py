@@ -1,4 +1,4 @@
-"""Why two texts are similar: their similarity as a sum over pairs of tokens, and without each token."""
+"""Explain why two texts are similar: divide their similarity among pairs of tokens, and delete each token."""
 
 from __future__ import annotations
 
@@ -37,35 +37,37 @@ class TextPart:
     text: str
     token_ids: tuple[int, ...]
     sticky: bool  # whether the run calls one of its tokens sticky; False without a run
-    deletion: float | None  # change of the similarity without this part; None if nothing is left of the text
+    deletion: float | None  # change of the similarity when this part is deleted; None if it is the only part
 
 
 @dataclass(frozen=True, slots=True)
 class ReadText:
-    """A text as the model reads it."""
+    """A text, divided into the parts that the model reads."""
 
-    text: str
-    parts: tuple[TextPart, ...]  # what the model reads of it, in order
-    left_out: int  # tokens beyond what the model reads
+    text: str  # the whole text
+    parts: tuple[TextPart, ...]  # in reading order, up to the maximum input length
+    left_out: int  # number of tokens after the maximum input length, which the model does not read
 
     @property
     def tokens(self) -> tuple[str, ...]:
+        """The texts of the parts."""
         return tuple(part.text for part in self.parts)
 
     @property
     def ids(self) -> tuple[int, ...]:
+        """The token ids of all parts."""
         return _ids(self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPair:
-    """A part of the first text and one of the second."""
+    """A part of the first text and a part of the second text."""
 
-    first: int  # index of the part of the first text
-    second: int
+    first: int  # index of the part in the first text
+    second: int  # index of the part in the second text
     first_text: str
     second_text: str
-    value: float  # what the two contribute to the similarity
+    value: float  # contribution of the pair to the similarity
     sticky: bool  # whether the run calls a token of either part sticky
 
 
@@ -74,24 +76,26 @@ class Why:
     """The similarity of two texts as a sum over pairs of their parts.
 
     Up to the completeness error, `matrix`, `first_reference`, `second_reference` and `reference` sum to the
-    similarity. What the reference is depends on the method. Deletion has none, and the reference terms are
-    0. With Jacobians it is the text with padding in place of its content.
+    similarity. The reference depends on the method. With Jacobians, the reference of a text is the text with
+    its content replaced by padding. Deletion has no reference: the three reference terms are 0.
 
     Attributes:
-        model: name of the model.
-        method: how the similarity was divided: ``deletion`` or ``jacobians``.
-        similarity: cosine of the two texts, computed by the model itself.
-        u: mean cosine of two vocabulary entries, from the run or estimated.
-        first: the first text, n parts.
-        second: the second text, m parts.
-        matrix: contributions of pairs of parts, float32 of shape (n, m).
-        first_reference: contributions of the first text's parts with the second reference, shape (n,).
-        second_reference: contributions of the second text's parts with the first reference, shape (m,).
-        reference: cosine of the two references.
-        without_sticky: similarity without the parts that the run calls sticky; None without a run, without
-            such parts or if nothing is left.
-        run: folder of the run; None without one.
-        declared_similarity: how the model itself compares vectors. All numbers here are cosines.
+        model: Name of the model.
+        method: How the similarity was divided: ``deletion`` or ``jacobians``.
+        similarity: Cosine of the vectors of the two texts, as the model encodes them.
+        u: Mean cosine of two vocabulary entries: taken from the run, or estimated if there is no run.
+        first: The first text, divided into n parts.
+        second: The second text, divided into m parts.
+        matrix: Contribution of each pair of parts, float32 of shape (n, m).
+        first_reference: Contribution of each part of the first text, paired with the second reference,
+            shape (n,).
+        second_reference: Contribution of each part of the second text, paired with the first reference,
+            shape (m,).
+        reference: Contribution of the pair of the two references.
+        without_sticky: Cosine after the parts that the run calls sticky are deleted from both texts. None if
+            there is no run, if no part is sticky, or if a text has only sticky parts.
+        run: Folder of the run. None if no run was passed.
+        declared_similarity: How the model itself compares vectors. All numbers here are cosines.
     """
 
     model: str
@@ -121,10 +125,13 @@ class Why:
         return sum(part.sticky for text in (self.first, self.second) for part in text.parts)
 
     def strongest(self, top: int = 10) -> list[TokenPair]:
-        """List the pairs that raise the similarity most, strongest first; equal ones in reading order."""
+        """Return the ``top`` pairs with the largest contributions, largest first.
+
+        Pairs with equal contributions are in reading order.
+        """
         pairs = []
-        for place in np.argsort(-self.matrix, axis=None, kind="stable")[:top].tolist():
-            row, column = divmod(place, self.matrix.shape[1])
+        for flat_index in np.argsort(-self.matrix, axis=None, kind="stable")[:top].tolist():
+            row, column = divmod(flat_index, self.matrix.shape[1])
             first = self.first.parts[row]
             second = self.second.parts[column]
             pairs.append(
@@ -140,11 +147,12 @@ class Why:
         return pairs
 
     def grouped(self) -> Why:
-        """Return it with neighbouring copies of a sticky token as one part, as people read it.
+        """Return this attribution with neighbouring copies of a sticky token merged into one part.
 
-        The deletion of such a part is that of all copies, where no other part of the texts is sticky.
+        The deletion effect of a merged part is known only if it holds all sticky parts of both texts.
+        Otherwise it is None.
         """
-        effect = None if self.without_sticky is None else self.without_sticky - self.similarity
+        sticky_effect = None if self.without_sticky is None else self.without_sticky - self.similarity
         first_groups = _groups_of_copies(self.first)
         second_groups = _groups_of_copies(self.second)
         row_starts = [group.start for group in first_groups]
@@ -152,15 +160,15 @@ class Why:
         by_row = np.add.reduceat(self.matrix, row_starts, axis=0)
         return replace(
             self,
-            first=_joined_copies(self.first, first_groups, self.sticky_count, effect),
-            second=_joined_copies(self.second, second_groups, self.sticky_count, effect),
+            first=_merged_copies(self.first, first_groups, self.sticky_count, sticky_effect),
+            second=_merged_copies(self.second, second_groups, self.sticky_count, sticky_effect),
             matrix=np.add.reduceat(by_row, column_starts, axis=1),
             first_reference=np.add.reduceat(self.first_reference, row_starts),
             second_reference=np.add.reduceat(self.second_reference, column_starts),
         )
 
     def document(self, top: int = 10) -> dict[str, Any]:
-        """Return JSON values."""
+        """Return the attribution as JSON values, with its ``top`` strongest pairs."""
         return {
             "model": self.model,
             "run": self.run,
@@ -180,9 +188,9 @@ class Why:
         }
 
 
-# More parts than this are joined to spans: the time grows with their number.
+# A text of more parts is divided into this many spans, because the time grows with the number of parts.
 _MAX_PARTS = 48
-# Vocabulary entries from which u is estimated without a run.
+# Number of vocabulary entries from which u is estimated if there is no run.
 _ENTRIES_FOR_U = 256
 
 
@@ -196,28 +204,32 @@ def why(
     words: bool = False,
     progress: ProgressCallback = ignore_progress,
 ) -> Why:
-    """Say which pairs of tokens make two texts similar.
+    """Divide the similarity of two texts among pairs of their tokens.
 
-    Each part is also deleted on its own, and the similarity computed again. The order of the texts does not
-    matter. Texts of more than 48 parts are cut into 48 spans. The similarity is the cosine, whatever the
-    model declares.
+    The similarity is also computed again without each part. The order of the texts does not matter. A text
+    of more than 48 parts is divided into 48 spans. The similarity is always the cosine, even if the model
+    declares another one.
 
     Args:
-        encoder: anything that `load_encoder` takes and that reads token ids: a SentenceTransformer or a
-            prompted language model.
-        first: one text.
-        second: the other text.
-        method: how the similarity is divided among pairs: ``deletion`` (Shapley values) or ``jacobians``
+        encoder: The model: anything that `load_encoder` takes and that reads token ids, such as a
+            SentenceTransformer or a prompted language model.
+        first: The first text.
+        second: The second text.
+        method: How the similarity is divided among pairs: ``deletion`` (Shapley values) or ``jacobians``
             (integrated Jacobians).
-        run: a finished run of this model, or its folder, whose sticky tokens are marked.
-        words: attribute to words in place of tokens.
-        progress: called after every batch; a stage for each text.
+        run: A finished run of this model, or its folder. Parts with its sticky tokens are marked. None marks
+            no part.
+        words: Divide the texts into words instead of tokens.
+        progress: Called after every batch, with one stage for each text.
+
+    Returns:
+        The similarity, the contribution of each pair, and the effect of deleting each part.
 
     Raises:
-        InputError: a text is empty or not a text, or an argument cannot be used.
-        ModelError: the method needs the inside of the model, and cannot look into this one.
-        EncodingError: a text has no tokens or no usable vector.
-        RunError: the run is of another model.
+        InputError: A text is empty or not a string, or an argument cannot be used.
+        ModelError: The method is ``jacobians``, which does not support the layers of this model.
+        EncodingError: A text has no tokens or no usable vector.
+        RunError: The run was made with another model.
     """
     _require_text("first", first)
     _require_text("second", second)
@@ -229,8 +241,8 @@ def why(
     opened = None if run is None else open_run(run)
     model = require_ids(encoder_for(encoder, opened, "why"), "why")
     sticky_ids = frozenset[int]() if opened is None else frozenset(opened.sticky["token_id"].to_list())
-    first_text = _read(model, first, sticky_ids, words=words)
-    second_text = _read(model, second, sticky_ids, words=words)
+    first_text = _divided_text(model, first, sticky_ids, words=words)
+    second_text = _divided_text(model, second, sticky_ids, words=words)
     first_unit, second_unit = exact_unit_vectors(model.encode_ids([first_text.ids, second_text.ids]))
     similarity = float(first_unit @ second_unit)
 
@@ -248,7 +260,7 @@ def why(
         u=_mean_similarity_of(model) if opened is None else opened.plan.mean_similarity,
         first=_with_deletions(model, first_text, second_unit, similarity),
         second=_with_deletions(model, second_text, first_unit, similarity),
-        # The last row and column are those of the references.
+        # The last row belongs to the first reference, and the last column to the second.
         matrix=matrix[:-1, :-1].astype(np.float32),
         first_reference=matrix[:-1, -1].astype(np.float32),
         second_reference=matrix[-1, :-1].astype(np.float32),
@@ -265,10 +277,13 @@ def _require_text(name: str, text: object) -> None:
 
 
 def _mean_similarity_of(model: IdEncoder) -> float:
+    """Return an estimate of the mean cosine of two vocabulary entries."""
     return mean_similarity(model, most=_ENTRIES_FOR_U).value
 
 
 def _watch(stage: str, progress: ProgressCallback) -> Watch:
+    """Return a function that reports its two counts to ``progress`` under this stage."""
+
     def watch(done: int, total: int) -> None:
         progress(Progress(stage, done, total, done))
 
@@ -281,25 +296,32 @@ Attribute: TypeAlias = Callable[[ReadText, Watch], Contributions]
 def _attribution_by(
     method: AttributionMethod, model: IdEncoder, texts: tuple[ReadText, ReadText], similarity: float
 ) -> Attribute:
-    """Return the function that divides the vector of a text among its parts."""
+    """Return the function that divides the vector of a text among its parts by this method."""
     if method is AttributionMethod.DELETION:
         return partial(_shapley_contributions, model)
     return _by_jacobians(model, texts, similarity)
 
 
 def _with_deletions(model: IdEncoder, text: ReadText, other_unit: Vector, similarity: float) -> ReadText:
-    """Delete every part once, and note by how much the similarity with the other text changes."""
+    """Return the text with the deletion effect of every part.
+
+    The effect is the similarity with the other text without this part, minus the similarity with it. The only
+    part of a text cannot be deleted: its effect stays None.
+    """
     parts = text.parts
     if len(parts) == 1:
         return text
-    remainders = [_ids((*parts[:place], *parts[place + 1 :])) for place in range(len(parts))]
+    remainders = [_ids((*parts[:index], *parts[index + 1 :])) for index in range(len(parts))]
     changes = exact_unit_vectors(model.encode_ids(remainders)) @ other_unit - similarity
     changed = [replace(part, deletion=float(change)) for part, change in zip(parts, changes, strict=True)]
     return replace(text, parts=tuple(changed))
 
 
 def _similarity_without_sticky(model: IdEncoder, first: ReadText, second: ReadText) -> float | None:
-    """Return the cosine without sticky parts; None if there are none, or nothing else in one of the texts."""
+    """Return the cosine of the texts without their sticky parts.
+
+    None if no part is sticky, or if all parts of one text are.
+    """
     remainders = [_ids(part for part in text.parts if not part.sticky) for text in (first, second)]
     has_sticky = any(part.sticky for text in (first, second) for part in text.parts)
     if not has_sticky or not all(remainders):
@@ -309,11 +331,12 @@ def _similarity_without_sticky(model: IdEncoder, first: ReadText, second: ReadTe
 
 
 def _ids(parts: Iterable[TextPart]) -> tuple[int, ...]:
+    """Return the token ids of all parts, in order."""
     return tuple(token_id for part in parts for token_id in part.token_ids)
 
 
-def _read(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, words: bool) -> ReadText:
-    """Cut a text to what the model reads, and into tokens, words or spans."""
+def _divided_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, words: bool) -> ReadText:
+    """Cut a text to the length that the model reads, and divide it into tokens, words or spans."""
     tokenized = encoder.tokenize([text])[0]
     ids = tokenized.ids
     if not ids:
@@ -331,28 +354,29 @@ def _read(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, words: b
     parts = []
     for piece, decoded in zip(pieces, encoder.tokenizer.decode_many(pieces), strict=True):
         name = _name_of(piece, decoded, encoder.tokenizer.entries)
-        parts.append(TextPart(name, piece, not sticky_ids.isdisjoint(piece), None))
-    return ReadText(text, tuple(parts), len(ids) - read_count)
+        has_sticky_token = not sticky_ids.isdisjoint(piece)
+        parts.append(TextPart(name, piece, sticky=has_sticky_token, deletion=None))
+    return ReadText(text, tuple(parts), left_out=len(ids) - read_count)
 
 
 def _readable_count(encoder: IdEncoder, ids: tuple[int, ...]) -> int:
-    """Return how many of the first ids the model reads together with what it puts around them."""
+    """Return how many of the first ids fit into the model together with its special tokens and prompt."""
     if encoder.max_length is None or encoder.fits(ids):
         return len(ids)
     fitting = 0
     maximum = min(len(ids), encoder.max_length)
-    while fitting < maximum:  # the largest number that fits lies between the two
+    while fitting < maximum:  # a binary search for the largest number that fits
         middle = (fitting + maximum + 1) // 2
         if encoder.fits(ids[:middle]):
             fitting = middle
         else:
             maximum = middle - 1
-    # If nothing fits, an entry has no row, for which the encoder has an error of its own.
+    # If not even the first id fits, the encoder itself raises the error when it encodes the text.
     return fitting or len(ids)
 
 
 def _first_ids(pieces: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
-    """Return the pieces that hold the first so many ids; the last of them may be cut."""
+    """Return the pieces that hold the first ``count`` ids; the last piece may be cut."""
     kept_pieces = []
     missing = count
     for piece in pieces:
@@ -363,37 +387,44 @@ def _first_ids(pieces: Sequence[tuple[int, ...]], count: int) -> list[tuple[int,
 
 
 def _joined_to_spans(pieces: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Join neighbouring pieces to the largest number of spans, of almost equal numbers of pieces."""
+    """Join neighbouring pieces into `_MAX_PARTS` spans; the spans differ by at most one piece in length."""
     groups = np.array_split(np.arange(len(pieces)), _MAX_PARTS)
-    return [tuple(token_id for place in group for token_id in pieces[place]) for group in groups]
+    return [tuple(token_id for index in group for token_id in pieces[index]) for group in groups]
 
 
 def _name_of(piece: tuple[int, ...], decoded: str, entries: Mapping[int, str]) -> str:
-    """Return the text of a part; a piece of a character has only its vocabulary string."""
+    """Return the text to show for a part: its decoded text, or else its vocabulary strings.
+
+    Some tokens have no decoded text, such as one byte of a character of several bytes.
+    """
     name = decoded.strip()
     if name and "\N{REPLACEMENT CHARACTER}" not in name:
         return name
     return "".join(entries.get(token_id, str(token_id)) for token_id in piece)
 
 
-# Up to this many parts, all sets of parts are encoded, and the values are exact.
+# Largest number of parts for which all sets of parts are encoded, so that the Shapley values are exact.
 MAX_EXACT_PARTS = 8
-# With more parts, about this many texts are encoded, in at least so many orders. Each order comes with its
-# reverse, which lowers the error of the mean.
+# A text of more parts is encoded about this many times, with the parts added one by one in random orders.
 ENCODED_TEXTS = 512
+# Smallest number of random orders. Each order is used with its reverse, which lowers the error of the mean.
 _MIN_ORDERS = 16
-# Texts that are encoded at a time.
+# Number of texts in one call of the encoder.
 _BATCH = 256
 
 ShapleyStep: TypeAlias = tuple[int, frozenset[int]]
-"""A part, and the parts that come before it in some order."""
+"""The index of a part, and the set of the parts that come before it in some order."""
 
 
 def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Contributions:
     """Divide the unit vector of a text among its parts by Shapley values.
 
-    The value of a part is the weighted mean over sets of other parts of the change of the unit vector when
-    the part is added to the set. An empty text, and a set without a direction, count as the zero vector.
+    The value of a part is the weighted mean change of the unit vector when the part is added to a set of
+    other parts. The empty set, and any set that the model encodes as zeros, has the zero vector.
+
+    Returns:
+        The unit vector of the text, a reference of zeros, and one row for each part. The rows sum to the unit
+        vector.
     """
     count = len(text.parts)
     weights = _exact_weights(count) if count <= MAX_EXACT_PARTS else _sampled_weights(count)
@@ -407,7 +438,7 @@ def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Co
 
 
 def _exact_weights(count: int) -> dict[ShapleyStep, float]:
-    """Return for each part and set of others the share of all orders in which that set comes before it."""
+    """Return the weight of each step: the share of all orders in which exactly this set precedes the part."""
     weights: dict[ShapleyStep, float] = {}
     for part in range(count):
         others = [other for other in range(count) if other != part]
@@ -419,29 +450,32 @@ def _exact_weights(count: int) -> dict[ShapleyStep, float]:
 
 
 def _sampled_weights(count: int) -> dict[ShapleyStep, float]:
-    """Return the same shares among random orders and their reverses."""
+    """Estimate the weights of `_exact_weights` from random orders and their reverses."""
     generator = np.random.default_rng((0, count))
     pair_count = max(_MIN_ORDERS, ENCODED_TEXTS // count) // 2
     orders: list[list[int]] = []
     for _ in range(pair_count):
         order = generator.permutation(count).tolist()
         orders += [order, order[::-1]]
-    occurrences: Counter[ShapleyStep] = Counter()
+    step_counts: Counter[ShapleyStep] = Counter()
     for order in orders:
-        for place, part in enumerate(order):
-            occurrences[part, frozenset(order[:place])] += 1
-    return {step: times / len(orders) for step, times in occurrences.items()}
+        for position, part in enumerate(order):
+            step_counts[part, frozenset(order[:position])] += 1
+    return {step: count_of_step / len(orders) for step, count_of_step in step_counts.items()}
 
 
 def _units_of_subsets(
     model: IdEncoder, text: ReadText, subsets: Iterable[frozenset[int]], watch: Watch
 ) -> dict[frozenset[int], Vector]:
-    """Encode the text with the parts of each set alone; zeros where the model has no direction for a set."""
+    """Return the unit vector of the text reduced to each set of parts.
+
+    The vector is zero for the empty set, and where the model encodes the parts as zeros.
+    """
     by_size = sorted(filter(None, subsets), key=lambda subset: (len(subset), sorted(subset)))
     units: list[Vector] = []
     for start in range(0, len(by_size), _BATCH):
         contents = [
-            _ids(text.parts[place] for place in sorted(subset)) for subset in by_size[start : start + _BATCH]
+            _ids(text.parts[index] for index in sorted(subset)) for subset in by_size[start : start + _BATCH]
         ]
         units.extend(exact_unit_vectors(model.encode_ids(contents, allow_zero=True)))
         watch(len(units), len(by_size))
@@ -450,18 +484,23 @@ def _units_of_subsets(
     return by_subset
 
 
-# Numbers of points of the integrals. The smallest is chosen whose sums are the unit vectors up to a norm, and
-# whose product is the similarity up to a share of it or an absolute error.
+# Numbers of integration points to try. The first that keeps all errors within the limits below is used.
 _STEPS = (8, 12, 16, 24, 32, 48, 64, 96)
+# Largest norm of the error of a text's unit vector.
 _MAX_NORM_ERROR = 0.01
+# Largest error of the similarity: this share of it, or this absolute error if that is larger.
 _MAX_SIMILARITY_ERROR_SHARE = 0.01
 _MAX_SIMILARITY_ERROR = 0.0001
-# So many points suffice for the parts if the similarity is right.
+# From this number of points on, only the error of the similarity is checked.
 _ENOUGH_STEPS = 16
 
 
 def _by_jacobians(model: IdEncoder, texts: Sequence[ReadText], similarity: float) -> Attribute:
-    """Choose the number of points; a text as one part is enough to know how many are needed."""
+    """Return the function that divides a text's vector by integrated Jacobians.
+
+    The number of integration points is chosen first. Each text is treated as a single part for that, because
+    the errors do not depend on how the text is divided.
+    """
     from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
     integrator = JacobianIntegrator(inspector_of(model), most=1)
@@ -475,32 +514,36 @@ def _by_jacobians(model: IdEncoder, texts: Sequence[ReadText], similarity: float
             break
 
     def attribute(text: ReadText, watch: Watch) -> Contributions:
-        labels = [number for number, part in enumerate(text.parts) for _ in part.token_ids]
+        labels = [index for index, part in enumerate(text.parts) for _ in part.token_ids]
         return integrator.contributions(text.ids, labels, steps, watch)
 
     return attribute
 
 
 def _groups_of_copies(text: ReadText) -> list[range]:
-    """Divide the parts of a text into groups: neighbouring copies of a sticky token, and single parts."""
+    """Divide the part indices into ranges: one per series of equal sticky parts, one per other part."""
     starts = []
     previous: TextPart | None = None
-    for place, part in enumerate(text.parts):
-        is_copy = previous is not None and part.sticky and previous.sticky
-        if previous is None or not is_copy or part.token_ids != previous.token_ids:
-            starts.append(place)
+    for index, part in enumerate(text.parts):
+        both_sticky = previous is not None and part.sticky and previous.sticky
+        if previous is None or not both_sticky or part.token_ids != previous.token_ids:
+            starts.append(index)
         previous = part
     ends = [*starts[1:], len(text.parts)]
     return [range(start, end) for start, end in zip(starts, ends, strict=True)]
 
 
-def _joined_copies(
-    text: ReadText, groups: Sequence[range], sticky_count: int, effect: float | None
+def _merged_copies(
+    text: ReadText, groups: Sequence[range], sticky_count: int, sticky_effect: float | None
 ) -> ReadText:
-    """Make one part of each group.
+    """Return the text with the parts of each group merged into one.
 
-    ``effect`` is the change of the similarity without all sticky parts of both texts, ``sticky_count`` of
-    them; it is the effect of a group that has them all.
+    Args:
+        text: The text.
+        groups: Indices of the parts to merge, from `_groups_of_copies`.
+        sticky_count: Number of sticky parts in both texts.
+        sticky_effect: Change of the similarity when all sticky parts are deleted; None if unknown. A merged
+            part that holds all of them has this deletion effect, and any other merged part has None.
     """
     parts = []
     for group in groups:
@@ -508,21 +551,22 @@ def _joined_copies(
         count = len(group)
         if count > 1:
             name = f"{part.text} \N{MULTIPLICATION SIGN}{count}"
-            deletion = effect if count == sticky_count else None
-            part = TextPart(name, part.token_ids * count, True, deletion)
+            deletion = sticky_effect if count == sticky_count else None
+            part = TextPart(name, part.token_ids * count, sticky=True, deletion=deletion)
         parts.append(part)
     return replace(text, parts=tuple(parts))
 
 
-# A part in this share of the strongest pairs, with so many different partners, joins the texts by itself.
+# A part recurs if it is in this share of the strongest pairs ...
 _RECURRING_SHARE = 0.6
+# ... with at least this many different parts of the other text.
 _MIN_PARTNERS = 4
-# Sticky tokens that are named.
+# Largest number of sticky tokens that the summary names.
 _NAMED_TOKENS = 3
 
 
 def summary(result: Why, top: int = 10) -> list[str]:
-    """Say in a few sentences what makes the two texts similar; ``top`` is the number of strongest pairs."""
+    """Return a few sentences on what makes the two texts similar, drawn from the ``top`` strongest pairs."""
     pairs = result.grouped().strongest(top)
     lines = [
         f"The cosine of the two texts is {result.similarity:.3f}; that of two vocabulary entries of this "
@@ -540,6 +584,7 @@ def summary(result: Why, top: int = 10) -> list[str]:
 
 
 def _notes_on_length(name: str, text: ReadText) -> list[str]:
+    """Return a sentence for each way in which the length of a text limits the result."""
     notes = []
     if text.left_out:
         notes.append(
@@ -551,11 +596,14 @@ def _notes_on_length(name: str, text: ReadText) -> list[str]:
 
 
 def _main_sentence(result: Why, pairs: Sequence[TokenPair]) -> str:
-    """Name the sticky tokens that join the texts, or else the strongest pair."""
+    """Return a sentence that names the sticky tokens in the strongest pairs, or else the strongest pair.
+
+    Without a run, the sentence names a part that recurs in the strongest pairs, if there is one.
+    """
     best = pairs[0]
     strongest = f"The strongest pair is {best.first_text!r} with {best.second_text!r} ({best.value:+.3f})."
     if result.run is None:
-        return _recurring(result, pairs) or strongest
+        return _recurring_part_sentence(result, pairs) or strongest
     sticky_texts = Counter(
         part.text for text in (result.first, result.second) for part in text.parts if part.sticky
     )
@@ -574,11 +622,11 @@ def _main_sentence(result: Why, pairs: Sequence[TokenPair]) -> str:
     return f"{sentence} See: stickytoken repair {quote(result.run)} --out YOUR_FOLDER"
 
 
-def _recurring(result: Why, pairs: Sequence[TokenPair]) -> str | None:
-    """Name a part of either text that is in most of the strongest pairs; None if there is none."""
-    joined = [(pair.first_text, pair.second_text) for pair in pairs]
-    reversed_pairs = [(second, first) for first, second in joined]
-    for named_pairs in (joined, reversed_pairs):
+def _recurring_part_sentence(result: Why, pairs: Sequence[TokenPair]) -> str | None:
+    """Return a sentence that names a part in most of the strongest pairs; None if there is no such part."""
+    first_and_second = [(pair.first_text, pair.second_text) for pair in pairs]
+    second_and_first = [(second, first) for first, second in first_and_second]
+    for named_pairs in (first_and_second, second_and_first):
         name, count = Counter(part for part, _ in named_pairs).most_common(1)[0]
         partners = {partner for part, partner in named_pairs if part == name}
         if count >= _RECURRING_SHARE * len(pairs) and len(partners) >= _MIN_PARTNERS:

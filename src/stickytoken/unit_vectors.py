@@ -24,7 +24,10 @@ def exact_unit_vectors(vectors: NDArray[np.floating[Any]]) -> NDArray[np.float64
 
 
 class Similarity(StrEnum):
-    """How a model compares vectors, by the names of sentence-transformers. A distance is negated."""
+    """How a model compares vectors, named as in sentence-transformers.
+
+    Distances are negated, so that a larger value always means more similar.
+    """
 
     COSINE = "cosine"
     DOT = "dot"
@@ -32,11 +35,17 @@ class Similarity(StrEnum):
     MANHATTAN = "manhattan"
 
     def prepared(self, vectors: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-        """Return vectors in float64, as `of_pairs` and `of_all` take them. The cosine needs length 1."""
+        """Convert vectors to float64, as `of_pairs` and `of_all` need them.
+
+        For the cosine, they are also scaled to length 1.
+        """
         return exact_unit_vectors(vectors) if self is Similarity.COSINE else vectors.astype(np.float64)
 
     def of_pairs(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Compare prepared vectors row by row, shape (n, d) twice; return shape (n,)."""
+        """Return the similarity of each row of ``left`` with the same row of ``right``, shape (n,).
+
+        Both hold prepared vectors, shape (n, d).
+        """
         if self in (Similarity.COSINE, Similarity.DOT):
             similarities: NDArray[np.float64] = (left * right).sum(axis=1)
         elif self is Similarity.EUCLIDEAN:
@@ -46,7 +55,10 @@ class Similarity(StrEnum):
         return similarities
 
     def of_all(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Compare every row of (n, d) with every row of (m, d), both prepared; return shape (n, m)."""
+        """Return the similarity of every row of ``left`` with every row of ``right``, shape (n, m).
+
+        Both hold prepared vectors: ``left`` has shape (n, d) and ``right`` has shape (m, d).
+        """
         if self in (Similarity.COSINE, Similarity.DOT):
             return left @ right.T
         from scipy.spatial.distance import cdist

@@ -1,4 +1,4 @@
-"""Explain why a token sticks: what the model does with its copies, compared with matched benign tokens."""
+"""Explain why a token is sticky: compare its copies inside the model with those of benign tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stickytoken.vocabulary import Vocabulary, categorize, match_benign
 
 __all__ = ["ExplainSettings", "Explanation", "explain"]
 
-# Tokens of a run that are explained if none are named: each takes most of a minute on two cores.
+# Number of tokens of a run that are explained if none are named. Each takes most of a minute on two cores.
 _WORST_TOKENS = 3
 
 
@@ -43,28 +43,33 @@ def explain(
     """Show what a model does with copies of tokens, compared with matched benign tokens.
 
     Args:
-        encoder: anything that `load_encoder` takes, or an encoder; None loads the model of the run.
-        tokens: ids or texts of available tokens, or a file of them; None takes the three worst of the run.
-        run: a finished run of this model, or its folder. Its flagged tokens are not used as benign tokens,
-            and its carriers, anchors and mean similarity are used.
-        texts: carriers to use instead of those of the run or the corpus.
-        sentences: the corpus: a list of sentences, or anything that `load_sentences` takes; None takes
-            the texts of the run, or the bundled corpus.
-        settings: settings of the explanation; None takes the defaults.
-        out: folder that gets one folder per token, committed as soon as that token is explained; None writes
-            nothing. The same call continues an interrupted explanation and opens a finished one.
-        progress: called after every step.
+        encoder: The model: an encoder, or anything else that `load_encoder` takes. None loads the model of
+            the run.
+        tokens: Ids or texts of the tokens to explain, or a file of them. None takes the three worst tokens of
+            the run.
+        run: A finished run of this model, or its folder. The explanation uses its carriers, anchors and mean
+            similarity, and takes none of its sticky or topical tokens as a benign token.
+        texts: Carriers to use instead of those of the run or the corpus.
+        sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. None takes
+            the texts of the run, or the bundled corpus if there is no run.
+        settings: Settings of the explanation. None takes the defaults.
+        out: Folder in which each token gets a folder of its own, written as soon as the token is explained.
+            None writes nothing. The same call continues an interrupted explanation, and opens a finished one.
+        progress: Called after every step.
+
+    Returns:
+        The explanations of all tokens, in the order of ``tokens``.
 
     Raises:
-        InputError: tokens, texts or settings cannot be used, or too few benign tokens match.
-        ModelError: the inside of the encoder cannot be inspected.
-        EncodingError: a text has no usable vector.
-        RunError: the run belongs to another model, or ``out`` holds another explanation of a token or cannot
-            be written.
+        InputError: The tokens, texts or settings cannot be used, or too few benign tokens match.
+        ModelError: The encoder gives no access to the inside of its model.
+        EncodingError: A text has no usable vector.
+        RunError: The run belongs to another model, ``out`` holds another explanation of a token, or ``out``
+            cannot be written.
     """
     from stickytoken.inspection import inspector_of
 
-    # Whatever can be refused without the model is refused before it is loaded.
+    # Check everything that does not need the model before it is loaded.
     settings = or_default("settings", settings, ExplainSettings())
     require_callable("progress", progress)
     run = None if run is None else open_run(run)
@@ -82,7 +87,7 @@ def explain(
         corpus = readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = categorize(encoder.tokenizer)
     token_ids = _explained_ids(encoder, vocabulary, tokens)
-    # A run says which tokens are benign. Without one, those that somebody asks about are not presumed to be.
+    # A run says which tokens are not benign. Without a run, only the tokens to explain are excluded.
     not_benign = set(token_ids) if run is None else flagged_tokens(run)
     excluded = _unreadable_ids(encoder, vocabulary) | not_benign
     matches = {
@@ -104,13 +109,14 @@ def explain(
 
 
 def _listed(texts: Iterable[str] | str | None) -> list[str] | None:
+    """Return the texts as a list; None if no texts were passed."""
     if texts is None:
         return None
     return list_of("texts", "texts", [texts] if isinstance(texts, str) else texts)
 
 
 def _unreadable_ids(encoder: IdEncoder, vocabulary: Vocabulary) -> set[int]:
-    """Return the available tokens that have no embedding."""
+    """Return the ids of the available tokens that have no row in the model's embedding matrix."""
     return {token.id for token in vocabulary.available if not encoder.fits((token.id,))}
 
 
@@ -118,7 +124,7 @@ def _explained_ids(encoder: IdEncoder, vocabulary: Vocabulary, tokens: TokenSour
     """Return the ids of the tokens to explain.
 
     Raises:
-        InputError: a token is named twice, cannot occur in text, or has no embedding.
+        InputError: A token is named twice, cannot occur in text, or has no embedding.
     """
     token_ids = named_ids(vocabulary, tokens)
     repeated_ids = [token_id for token_id, count in Counter(token_ids).items() if count > 1]
@@ -133,18 +139,19 @@ def _explained_ids(encoder: IdEncoder, vocabulary: Vocabulary, tokens: TokenSour
 def require_unlocked(folder: Path, tokens: TokenSource | None, run: Run | None) -> None:
     """Raise an error if another process is explaining one of the tokens in this folder.
 
-    Tokens that are named by text are checked if the run knows their ids.
+    A token that is named by its text is checked only if the run has that token.
     """
-    named = _worst(run) if tokens is None else tokens
-    entries: Sequence[object] = named if isinstance(named, (list, tuple)) else [named]
+    requested = _worst(run) if tokens is None else tokens
+    names: Sequence[object] = requested if isinstance(requested, (list, tuple)) else [requested]
     ids_in_run = {} if run is None else dict(run.tokens.select("token", "token_id").iter_rows())
-    for entry in entries:
-        token_id = ids_in_run.get(entry) if isinstance(entry, str) else entry
+    for name in names:
+        token_id = ids_in_run.get(name) if isinstance(name, str) else name
         if isinstance(token_id, Integral):
             ResultFolder(folder / str(token_id)).require_unlocked()
 
 
 def _worst(run: Run | None) -> list[int]:
+    """Return the ids of the worst sticky tokens of a run."""
     if run is None:
         raise InputError("no tokens are named: pass tokens, or a run whose sticky tokens are explained")
     return worst_tokens(run, _WORST_TOKENS)

@@ -1,4 +1,4 @@
-"""Which part of the similarity of carriers with unrelated anchors comes from copies of a token."""
+"""Compute how much copies of a token contribute to the similarity of carriers with unrelated anchors."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 Vector: TypeAlias = NDArray[np.float64]
 
-# The measures that are attributed.
+# The measures that attribution computes.
 _FROM_COPIES, _FROM_CARRIER = AREAS["attribution"]
-# The name of the reference among rows and columns of an attribution matrix.
+# Name of the reference in the rows and columns of an attribution matrix.
 _REFERENCE = "(reference)"
 
 
@@ -33,33 +33,38 @@ class _Pair:
     """A carrier with copies of the token, and an anchor that is unrelated to it."""
 
     carrier: PlacedCarrier
-    carrier_ids: tuple[int, ...]  # with the copies
+    carrier_ids: tuple[int, ...]  # content ids, including the copies
     anchor: str
     anchor_ids: tuple[int, ...]
-    similarity_before: float  # without copies
+    similarity_before: float  # cosine of the pair without copies
 
     @property
     def size(self) -> int:
+        """Number of tokens in both texts."""
         return len(self.carrier_ids) + len(self.anchor_ids)
 
 
 @dataclass(frozen=True)
 class AttributedPair:
-    """The similarity of a pair as a matrix over its tokens, with a last row and column for the references."""
+    """The similarity of a pair, divided among pairs of tokens.
+
+    The matrix has a row for each token of the carrier and a column for each token of the anchor. The last row
+    and column belong to the references.
+    """
 
     pair: _Pair
-    matrix: Vector
-    similarity: float
+    matrix: Vector  # shape (carrier tokens + 1, anchor tokens + 1)
+    similarity: float  # cosine of the pair with copies
 
 
 @dataclass(frozen=True)
 class Attribution:
-    """What was attributed of a token and its benign tokens.
+    """The attributions of a token and its benign tokens.
 
     Attributes:
-        by_token: values by token id and measure, one for each carrier.
-        pairs: pairs of the token itself.
-        error: largest distance of a sum of contributions from the unit vector.
+        by_token: Values by token id and measure, each of shape (carriers,).
+        pairs: The attributed pairs of the token itself.
+        error: Largest distance between a sum of contributions and the unit vector that it should equal.
     """
 
     by_token: Mapping[int, Mapping[str, Vector]]
@@ -72,17 +77,17 @@ NO_ATTRIBUTION = Attribution({}, (), 0.0)
 
 @dataclass(frozen=True)
 class _Step:
-    """One computation, whose result is stored."""
+    """One computation, whose result is stored in a shard."""
 
-    stage: str  # of the shard
-    index: int
+    stage: str  # stage of the shard: "attribution" or "pair"
+    index: int  # index of the shard in its stage
     token_id: int
-    size: int  # in parts or positions
+    size: int  # amount of work, in parts or positions to integrate
     compute: Callable[[], dict[str, Any]]
 
 
 class Attributor:
-    """Attributes similarities of carriers by integrated Jacobians."""
+    """Divides the similarities of carriers with anchors among tokens, by integrated Jacobians."""
 
     def __init__(
         self,
@@ -104,9 +109,13 @@ class Attributor:
     def attribution(
         self, tokens: Sequence[int], folder: ResultFolder | None, progress: ProgressCallback
     ) -> Attribution:
-        """Attribute the first token and its pairs, and the first of the others, which are its benign tokens.
+        """Return the attributions of the first token, of its pairs, and of its benign tokens.
 
-        Every result is stored in the folder, if there is one, and read from there by a later call.
+        Args:
+            tokens: Id of the token, followed by those of its benign tokens. Only the first benign tokens are
+                attributed, as many as the settings say.
+            folder: Stores every result, so that a later call reads it. None stores nothing.
+            progress: Called after every step.
         """
         carrier_vectors = self._carrier_vectors()
         pairs = self._pairs(tokens[0], carrier_vectors)
@@ -137,27 +146,30 @@ class Attributor:
         return vectors
 
     def _pairs(self, token_id: int, carrier_vectors: Vector) -> list[_Pair]:
-        """Pair the first carriers with the unrelated anchor of median similarity, chosen before any copy."""
+        """Pair each of the first carriers with one unrelated anchor.
+
+        The anchor is the one of median similarity with the carrier without copies.
+        """
         pairs = []
         for carrier, vector in zip(self._carriers[: self._settings.pairs], carrier_vectors, strict=False):
             similarities = self._surroundings.anchors @ unit_vectors(vector)
             unrelated = np.flatnonzero(self._surroundings.unrelated(vector))
             by_similarity = unrelated[np.argsort(similarities[unrelated], kind="stable")]
-            place = int(by_similarity[len(by_similarity) // 2])
-            anchor = self._anchors[place]
+            median_index = int(by_similarity[len(by_similarity) // 2])
+            anchor = self._anchors[median_index]
             pairs.append(
                 _Pair(
                     carrier=carrier,
                     carrier_ids=carrier.with_copies(token_id),
                     anchor=anchor,
                     anchor_ids=self._encoder.tokenize([anchor])[0].ids,
-                    similarity_before=float(similarities[place]),
+                    similarity_before=float(similarities[median_index]),
                 )
             )
         return pairs
 
     def _steps(self, tokens: Sequence[int], carrier_vectors: Vector, pairs: Sequence[_Pair]) -> list[_Step]:
-        """List the computations: the carriers of each token in order, and after the first token its pairs."""
+        """Return the computations: the carriers of each token in turn, and the pairs after the first token."""
         carriers = self._carriers[: self._settings.attribution_carriers]
         unrelated = [
             self._surroundings.anchors[self._surroundings.unrelated(vector)]
@@ -177,8 +189,11 @@ class Attributor:
         return steps
 
     def _by_part(self, carrier: PlacedCarrier, token_id: int, unrelated: Vector) -> dict[str, Any]:
-        """Return what copies and carrier contribute to similarities with unrelated anchors, on average."""
-        # The reference contributes the same for all tokens, so that says nothing about any of them.
+        """Return the mean contribution of copies and carrier to similarities with unrelated anchors.
+
+        ``unrelated`` holds the unit vectors of these anchors, shape (anchors, d).
+        """
+        # The contribution of the reference is left out: it is the same for all tokens.
         present_labels = sorted(set(carrier.labels))
         part_numbers = [present_labels.index(label) for label in carrier.labels]  # without gaps
         contributions = self._integrator.contributions(
@@ -195,7 +210,7 @@ class Attributor:
         }
 
     def _by_position(self, pair: _Pair) -> dict[str, Any]:
-        """Return the similarity of a pair as a matrix over its tokens."""
+        """Return the attribution matrix of a pair, and the cosine of the pair."""
         from stickytoken.inspection import similarity_matrix
 
         steps = self._settings.steps
@@ -210,6 +225,7 @@ class Attributor:
 
 
 def _by_measure(results: Sequence[Mapping[str, Any]]) -> dict[str, Vector]:
+    """Return the values of all carriers by measure, each of shape (carriers,)."""
     return {name: np.array([result[name] for result in results]) for name in AREAS["attribution"]}
 
 
@@ -222,8 +238,8 @@ def _pair_row(token_id: int, number: int, attributed: AttributedPair) -> dict[st
     row_sums = attributed.matrix.sum(axis=1)
     row_parts = _row_parts(attributed)
 
-    def sum_of(part: str) -> float:
-        return float(row_sums[[row_part == part for row_part in row_parts]].sum())
+    def sum_of(part_name: str) -> float:
+        return float(row_sums[[row_part == part_name for row_part in row_parts]].sum())
 
     total = float(attributed.matrix.sum())
     return {
@@ -267,9 +283,11 @@ def cell_rows(
 
 
 def _row_parts(attributed: AttributedPair) -> list[str]:
+    """Return the name of the part to which each row of the matrix belongs."""
     labels = [Part(label).name.lower() for label in attributed.pair.carrier.labels]
     return [*labels, "reference"]
 
 
 def _tokens_and_reference(ids: Sequence[int], names: Mapping[int, str]) -> list[str]:
+    """Return the names of the tokens, followed by that of the reference."""
     return [names.get(token_id, "") for token_id in ids] + [_REFERENCE]

@@ -1,4 +1,4 @@
-"""Explain one token at a time with the same texts: measure, compare, and write the tables."""
+"""Explain tokens one at a time on the same texts: measure, compare, and build the tables."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 Vector: TypeAlias = NDArray[np.float64]
 
-# Increase it when the same inputs give other numbers than before.
+# Increase this when the same inputs give other numbers than before.
 _IDENTITY_VERSION = 3
-# Vocabulary entries that are pooled at a time: the hidden states of all at once would need more memory than
-# many a model.
+# Number of vocabulary entries that are pooled at a time. The hidden states of all entries at once could need
+# more memory than the model itself.
 _ENTRIES_AT_A_TIME = 64
 
 
 @dataclass(frozen=True)
 class Job:
-    """What the explanations of several tokens have in common."""
+    """Explains tokens of one model with the same texts and settings."""
 
     inspector: Inspector
     vocabulary: Vocabulary
@@ -71,7 +71,10 @@ class Job:
         return Surroundings(self._mean_direction(), anchors, mean_similarity)
 
     def _mean_direction(self) -> Vector | None:
-        """Return the direction of the mean pooled vector of random entries; None if none has a vector."""
+        """Return the direction of the mean pooled vector of random vocabulary entries, shape (P,).
+
+        None if the pooled vectors of all these entries are unknown or zero.
+        """
         encoder = self.inspector.encoder
         readable_ids = [token.id for token in self.vocabulary.available if encoder.fits((token.id,))]
         generator = np.random.default_rng([self.settings.seed, 1])
@@ -104,7 +107,7 @@ class Job:
         )
 
     def identity_parts(self, token_id: int, match: BenignMatch) -> dict[str, Any]:
-        """Return everything that can change the explanation of a token."""
+        """Return everything that can change the explanation of a token, as JSON values by name."""
         run_columns: dict[str, Any] = {}
         if self.run is not None:
             rows = self.run.tokens.filter(token_id=token_id).to_dicts()
@@ -131,7 +134,17 @@ class Job:
         identity_parts: dict[str, Any],
         folder: ResultFolder | None,
     ) -> files.StoredExplanation:
-        """Explain a token; results go to a folder as soon as they are known, if there is one."""
+        """Explain a token.
+
+        Args:
+            token_id: Id of the token.
+            match: The benign tokens to compare it with.
+            identity_parts: What `identity_parts` returned for this token.
+            folder: Stores every result as soon as it is computed. None stores nothing.
+
+        Returns:
+            The record and the tables of the token.
+        """
         token = self.inspector.encoder.tokenizer.entries[token_id]
         tokens = [token_id, *(benign.id for benign in match.tokens)]
 
@@ -144,7 +157,7 @@ class Job:
         notes = self._notes_on_measures(measured, token_id)
         attribution = NO_ATTRIBUTION
         if self.settings.attribution:
-            if folder is not None:  # attribution takes long; what is known by now can be read meanwhile
+            if folder is not None:  # attribution is slow, and the other tables can be read meanwhile
                 files.write_tables(folder, self._tables(token_id, match, measured, attribution))
             try:
                 attribution = self._attributor.attribution(tokens, folder, self.progress)
@@ -179,7 +192,7 @@ class Job:
         return files.StoredExplanation(record, tables)
 
     def _notes_on_measures(self, measured: Mapping[str, Any], token_id: int) -> list[str]:
-        """Say what could not be measured on the carriers, and what the numbers rest on."""
+        """Return a note for each measure that the model does not allow, and for each limit of the numbers."""
         name = self.model_name
         measures = measured["values"][str(token_id)]
         notes = []
@@ -278,7 +291,11 @@ class Job:
         return rows
 
     def _measures_of_matrix(self, token_id: int, benign_ids: list[int]) -> list[dict[str, Any]]:
-        """Return the measures of the token's row; ``share_below`` is the share of entries below its value."""
+        """Return the measures of the token's row in the embedding matrix.
+
+        ``share_below`` is the share of available entries with a smaller value; None if the token has no
+        value.
+        """
         if self.matrix is None:
             return []
         row_count = len(self.matrix.rows)

@@ -1,4 +1,4 @@
-"""The rows of an embedding matrix beside each other: lengths, distances from means, and neighbours."""
+"""Measure the rows of an embedding matrix: lengths, distances from means, and nearest neighbours."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from stickytoken.unit_vectors import unit_vectors
 
 Vector: TypeAlias = NDArray[np.float64]
 
-# Usual names of reserved vocabulary entries.
+# Words in the usual names of reserved vocabulary entries.
 _RESERVED = re.compile(r"unused|reserved|extra_id|extra_token|madeupword|placeholder", re.IGNORECASE)
 _BRACKETED = re.compile(r"[<\[].+[>\]]")
-# Rows that are copied at a time: the matrix is most of a small model.
+# Number of rows that are copied at a time, because the matrix is most of a small model.
 ROWS_AT_A_TIME = 4096
 
 
@@ -27,11 +27,11 @@ class EmbeddingMatrix:
     """The token embeddings of a model, and the names of its vocabulary entries."""
 
     rows: NDArray[np.float32]  # shape (entries, D)
-    names: Mapping[int, str]
+    names: Mapping[int, str]  # vocabulary strings by token id
 
     @cached_property
     def unused(self) -> list[int]:
-        """Rows beyond the vocabulary, or with the name of a reserved entry."""
+        """Indices of the rows that belong to no vocabulary entry or to a reserved one."""
         return [row for row in range(len(self.rows)) if self._is_unused(row)]
 
     def _is_unused(self, row: int) -> bool:
@@ -42,7 +42,7 @@ class EmbeddingMatrix:
 
     @cached_property
     def measures(self) -> dict[str, Vector]:
-        """Measures of all rows by name, each of shape (entries,); NaN for the cosine of a row of zeros."""
+        """Each measure by name, for all rows, shape (entries,). The cosine of a row of zeros is NaN."""
         all_rows = np.arange(len(self.rows))
         means = {"mean": self._mean(all_rows)}
         if self.unused:
@@ -58,10 +58,13 @@ class EmbeddingMatrix:
                 cosines = np.divide(rows @ mean, lengths, out=undefined, where=lengths > 0)
                 chunks.setdefault(f"embedding_distance_to_{name}", []).append(distances)
                 chunks.setdefault(f"embedding_cosine_to_{name}", []).append(cosines)
-        return {name: np.concatenate(parts) for name, parts in chunks.items()}
+        return {name: np.concatenate(name_chunks) for name, name_chunks in chunks.items()}
 
     def neighbours(self, token_id: int, count: int) -> list[tuple[int, float]]:
-        """Return the entries with the largest cosine with a token, and the cosines."""
+        """Return the ids of the entries nearest to a token by cosine, and their cosines, nearest first.
+
+        The list is empty if the token's row is zero.
+        """
         norms = self.measures["embedding_norm"].astype(np.float32)
         if norms[token_id] == 0:
             return []
@@ -70,13 +73,15 @@ class EmbeddingMatrix:
         products = np.concatenate([rows @ self.rows[token_id] for rows in chunks])
         cosines = products / (norms[candidates] * norms[token_id])
         nearest = np.argsort(-cosines, kind="stable")[:count]
-        return [(int(candidates[place]), float(cosines[place])) for place in nearest]
+        return [(int(candidates[index]), float(cosines[index])) for index in nearest]
 
     @cached_property
     def geometry(self) -> dict[str, float | int]:
-        """Facts about the entries. The mean cosine over all pairs is 0 if the rows are isotropic.
+        """Geometry of the rows of all vocabulary entries.
 
-        The share of the first principal component is that of the variance around the mean.
+        ``mean_cosine`` is the mean over all pairs of rows, which is 0 if the rows are isotropic.
+        ``first_component_share`` is the share of the first principal component in the variance around the
+        mean row.
         """
         entries = np.array(self._entries)
         norms = self.measures["embedding_norm"][entries]

@@ -53,7 +53,7 @@ class Finding(resume.Record):
     value: float
     benign_mean: float
     deviations: float | None
-    called: str  # the measure in words
+    called: str  # words for the measure in a sentence
 
 
 class TokenExplanation(resume.Record):
@@ -74,7 +74,7 @@ class TokenExplanation(resume.Record):
 
 
 class ExplanationRecord(resume.MeasurementRecord):
-    """What explanation.json holds."""
+    """explanation.json: the explanation of one token, except for its tables."""
 
     schema_version: int = EXPLANATION_SCHEMA_VERSION
     model: str
@@ -108,7 +108,7 @@ def stored_explanation(
     """Return the explanation in a folder; if it is not finished, compute and write it.
 
     Raises:
-        RunError: the folder holds an explanation with another identity, or cannot be used.
+        RunError: The folder holds an explanation with another identity, or cannot be used.
     """
     files = store.ResultFolder(folder)
     claim = resume.IdentityRecord(
@@ -122,7 +122,7 @@ def stored_explanation(
             explanation = compute(files)
             write_tables(files, explanation.tables)
             held.finish(explanation.record)
-        # Also of a finished explanation: an earlier call may have been killed before it removed them.
+        # A finished explanation may still have shards, if an earlier call was killed before it removed them.
         files.remove_shards()
     return explanation
 
@@ -134,9 +134,12 @@ def stored_result(
     token_id: int,
     compute: Callable[[], dict[str, Any]],
 ) -> tuple[dict[str, Any], bool]:
-    """Return the result in a shard, or compute and write it; and whether it was computed.
+    """Read a result from a shard; if there is none, compute the result and write it.
 
-    A computed result goes through JSON too, so that it equals what a later call reads.
+    A computed result is also converted to JSON and back, so that it equals what a later call reads.
+
+    Returns:
+        The result, and whether it was computed now.
     """
     shard = None if folder is None else folder.read_shard(stage, index, [token_id])
     if shard is not None:
@@ -150,7 +153,7 @@ def stored_result(
 
 
 def require_place(folder: Path) -> None:
-    """Raise an error if explanations cannot be written to a folder, or it holds another measurement."""
+    """Raise an error if explanations cannot be written to a folder, or if it holds another measurement."""
     store.require_writable(folder)
     if any((folder / name).exists() for name in (store.RUN_FILE, store.IDENTITY_FILE)):
         raise RunError(
@@ -181,7 +184,7 @@ def read_explanation(folder: Path) -> StoredExplanation:
     """Read the explanation of one token.
 
     Raises:
-        RunError: a file is missing or damaged, or of another version.
+        RunError: A file is missing or damaged, or another version wrote it.
     """
     record = _record(folder / EXPLANATION_FILE)
     files = store.ResultFolder(folder)

@@ -32,22 +32,22 @@ class ExplainSettings:
     """Settings of `explain`.
 
     Attributes:
-        copies: number of copies of the token in each carrier.
-        placement: where the copies go.
-        carriers: number of texts that copies are added to; fewer if the corpus or the user has fewer.
-        benign: number of matched benign tokens that each token is compared with.
-        confidence: coverage of the intervals.
-        attribution: whether to compute integrated Jacobians.
-        attribution_carriers: number of carriers whose similarities are attributed.
-        attribution_benign: number of benign tokens whose similarities are also attributed.
-        pairs: number of carrier-anchor pairs whose token-by-token matrix is kept.
-        steps: points per integral; more are used where the integrand changes sharply.
-        neighbours: number of nearest rows of the embedding matrix to list.
-        directions: number of random vocabulary entries used for the mean direction.
-        seed: seed of all sampling.
+        copies: Number of copies of the token that are added to each carrier.
+        placement: Where in the carrier the copies go.
+        carriers: Largest number of texts to which copies are added.
+        benign: Number of matched benign tokens with which each token is compared.
+        confidence: Coverage of the intervals.
+        attribution: Whether to compute integrated Jacobians.
+        attribution_carriers: Number of carriers whose similarities are attributed.
+        attribution_benign: Number of benign tokens that are attributed too.
+        pairs: Number of pairs of a carrier and an anchor for which the token-by-token matrix is kept.
+        steps: Number of points per integral. More are used where the integrand changes sharply.
+        neighbours: Number of nearest rows of the embedding matrix to list.
+        directions: Number of random vocabulary entries from which the mean direction is computed.
+        seed: Seed of all random choices.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: A value is out of range.
     """
 
     copies: int = 8
@@ -83,16 +83,16 @@ class ExplainSettings:
         object.__setattr__(self, "confidence", proportion("confidence", self.confidence))
 
 
-# Stands for a copy until the token is known; the token itself may also occur in the carrier.
+# Placeholder for a copy. It differs from every token, because the token itself may also occur in the carrier.
 _COPY = Token(-1, "")
 # Largest number of anchors.
 _MAX_ANCHORS = 64
-# Characters of a text that an error quotes.
+# Number of characters of a text that an error quotes.
 _SHOWN_CHARACTERS = 60
 
 
 class Part(IntEnum):
-    """The part of an input to which a position belongs."""
+    """The parts into which the positions of an input are divided."""
 
     CARRIER = 0
     COPIES = 1
@@ -105,21 +105,21 @@ PARTS = int(Part.SPECIAL)
 
 @dataclass(frozen=True, slots=True)
 class PlacedCarrier:
-    """A text, and where copies of any token go in it."""
+    """A text with fixed places for the copies, whatever the token is."""
 
     text: str
     before: tuple[int, ...]  # content ids without copies, including the prompt
-    before_labels: tuple[int, ...]  # the part of each of them
-    template: tuple[int, ...]  # content ids with -1 for each copy
-    labels: tuple[int, ...]  # the part of each of them
+    before_labels: tuple[int, ...]  # `Part` of each id in `before`
+    template: tuple[int, ...]  # content ids, with -1 in place of each copy
+    labels: tuple[int, ...]  # `Part` of each id in `template`
 
     def with_copies(self, token_id: int) -> tuple[int, ...]:
-        """Return the content ids with copies of a token."""
+        """Return the content ids of the text with copies of a token."""
         return tuple(token_id if entry == _COPY.id else entry for entry in self.template)
 
 
 def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]) -> list[PlacedCarrier]:
-    """Choose the places of the copies in every text."""
+    """Choose the places of the copies in every text, and return the carriers in the order of the texts."""
     carriers = []
     for number, (text, tokenized) in enumerate(zip(texts, encoder.tokenize(texts), strict=True)):
         path: tuple[int, ...] = ()
@@ -134,7 +134,7 @@ def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[
 
 
 def _labels_of(ids: Sequence[int], prompt_length: int) -> tuple[int, ...]:
-    """Return the part of each id of a carrier: the prompt comes first."""
+    """Return the `Part` of each id of a carrier, whose first ``prompt_length`` ids are the prompt."""
     rest = [int(Part.COPIES if entry == _COPY.id else Part.CARRIER) for entry in ids[prompt_length:]]
     return (int(Part.PROMPT),) * prompt_length + tuple(rest)
 
@@ -144,9 +144,9 @@ class Material:
     """The texts of an explanation.
 
     Attributes:
-        carriers: texts that copies are added to.
-        anchors: texts that the carriers are compared with.
-        source: where the carriers come from, for a person.
+        carriers: The texts to which copies are added.
+        anchors: The texts with which the carriers are compared.
+        source: Where the carriers come from, for display.
     """
 
     carriers: list[PlacedCarrier]
@@ -164,14 +164,14 @@ def gather(
     """Choose the texts of an explanation.
 
     Args:
-        encoder: the model, which must be able to read the texts.
-        settings: the settings.
-        run: a run whose carriers and anchors are used, unless there are sentences.
-        texts: carriers of the user, used instead of others.
-        sentences: the corpus; None is the run's texts or the bundled corpus.
+        encoder: The model. Texts that do not fit into it are not used.
+        settings: The settings.
+        run: A run whose carriers and anchors are used if ``sentences`` is None.
+        texts: Carriers that the user passed. They replace those of the run or the corpus.
+        sentences: The corpus. None takes the texts of the run, or the bundled corpus if there is no run.
 
     Raises:
-        InputError: a text of the user cannot be used, or no other text fits into the model.
+        InputError: A text of the user cannot be used, or no text of the run or corpus fits into the model.
     """
     if run is not None and sentences is None:
         carrier_texts, anchors, source = _texts_of_run(run)
@@ -193,32 +193,32 @@ def gather(
 
 
 def _texts_of_run(run: Run) -> tuple[list[str], list[str], str]:
-    """Return the carriers and anchors of a run, and its name."""
+    """Return the carriers and the anchors of a run, and the name of the run for display."""
     material = run.method.texts(run.plan)
     anchors = list(material.anchors)
     if material.by_topic and len(anchors) > _MAX_ANCHORS:
-        # Anchors are in order of their topics, so an even choice has some of each.
-        anchors = [anchors[place * len(anchors) // _MAX_ANCHORS] for place in range(_MAX_ANCHORS)]
+        # Anchors are sorted by topic, so evenly spaced ones cover all topics.
+        anchors = [anchors[number * len(anchors) // _MAX_ANCHORS] for number in range(_MAX_ANCHORS)]
     return list(material.carriers), anchors, f"run {run.path.name}"
 
 
 def _texts_of_corpus(corpus: Sentences, settings: ExplainSettings) -> tuple[list[str], list[str], str]:
-    """Draw carriers and anchors from a corpus.
+    """Divide a corpus into carriers and anchors, and return both in random order with the name of the corpus.
 
-    Carriers come from the shortest sentences, twice as many as are needed, without their final punctuation.
-    The other sentences are the anchors.
+    The carriers are the shortest sentences, without their final punctuation: twice as many as are needed, but
+    at most half of the corpus. The other sentences are the anchors.
     """
     order = np.random.default_rng([settings.seed]).permutation(len(corpus)).tolist()
-    by_length = sorted(order, key=lambda place: len(corpus.texts[place]))
+    by_length = sorted(order, key=lambda index: len(corpus.texts[index]))
     shortest = by_length[: 2 * settings.carriers]
-    carrier_places = set(shortest[: max(1, len(order) // 2)])
-    carriers = [open_ended(corpus.texts[place]) for place in order if place in carrier_places]
-    anchors = [corpus.texts[place] for place in order if place not in carrier_places]
+    carrier_indices = set(shortest[: max(1, len(order) // 2)])
+    carriers = [open_ended(corpus.texts[index]) for index in order if index in carrier_indices]
+    anchors = [corpus.texts[index] for index in order if index not in carrier_indices]
     return list(dict.fromkeys(carriers)), anchors, corpus.source
 
 
 def _readable_anchors(encoder: IdEncoder, anchors: Sequence[str]) -> list[str]:
-    """Return the first distinct anchors that have words and fit into the model."""
+    """Return the first distinct anchors that have words and fit into the model, at most `_MAX_ANCHORS`."""
     distinct = list(dict.fromkeys(anchors))
     tokenized = zip(distinct, encoder.tokenize(distinct), strict=True)
     readable = [text for text, ids in tokenized if ids.words and encoder.fits(ids.ids)]
@@ -228,7 +228,7 @@ def _readable_anchors(encoder: IdEncoder, anchors: Sequence[str]) -> list[str]:
 def _carriers_of_user(
     encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[Any]
 ) -> list[PlacedCarrier]:
-    """Place the copies in the user's texts; a text that cannot be used is an error."""
+    """Place the copies in the user's texts, and raise an error for a text that cannot be used."""
     if not texts:
         raise InputError("texts is empty: pass at least one text, or leave texts out")
     for text in texts:
@@ -253,21 +253,33 @@ def _carriers_of_user(
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the vectors of carriers are compared with."""
+    """The vectors with which those of carriers are compared."""
 
-    direction: Vector | None  # of the mean pooled vector of vocabulary entries, shape (P,); None without any
+    direction: Vector | None  # unit mean of pooled vectors of vocabulary entries, shape (P,); None if unknown
     anchors: Vector  # unit vectors of the anchors, shape (anchors, d)
-    mean_similarity: float  # less similar pairs are unrelated
+    mean_similarity: float  # pairs with a cosine below this are unrelated
 
     def unrelated(self, vector: Vector) -> NDArray[np.bool_]:
-        """Return which anchors are unrelated to a vector; at least the least similar ones are."""
+        """Return which anchors are unrelated to a vector, shape (anchors,).
+
+        If all anchors are related, the least similar ones count as unrelated.
+        """
         similarities = self.anchors @ unit_vectors(vector)
         below: NDArray[np.bool_] = similarities < self.mean_similarity
         return below if below.any() else np.asarray(similarities == similarities.min())
 
 
 def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[str, Vector]:
-    """Return the measures of one carrier with copies; those that the model does not expose are left out."""
+    """Return the measures of one carrier by name: scalars, or one value per layer.
+
+    Args:
+        before: The states of the model for the carrier without copies.
+        after: Its states for the carrier with copies.
+        surroundings: The vectors to compare with.
+
+    Returns:
+        The measures. Those that need states which the model does not expose are left out.
+    """
     values: dict[str, Any] = {}
     if after.attention is not None:
         values["attention_received"] = _received(after.attention, after.labels).mean(axis=1)
@@ -301,9 +313,9 @@ def _received(attention: Vector, labels: NDArray[np.intp], *, by_copies: bool = 
     """Return the share of attention that the copies receive, shape (layers, heads).
 
     Args:
-        attention: mean weights, shape (layers, heads, attending parts, attended parts).
-        labels: part of each position.
-        by_copies: whether the attention of the copies themselves counts.
+        attention: Mean weights, shape (layers, heads, attending parts, attended parts).
+        labels: `Part` of each position.
+        by_copies: Whether to include the attention that the copies themselves pay.
     """
     sizes = np.bincount(labels, minlength=PARTS + 1).astype(np.float64)
     if not by_copies:
@@ -313,13 +325,13 @@ def _received(attention: Vector, labels: NDArray[np.intp], *, by_copies: bool = 
 
 
 def _cosine(left: Vector, right: Vector) -> Any:
-    """Return cosines along the last axis; a zero state has no direction and counts as unchanged."""
+    """Return the cosines along the last axis; 1 where a vector is zero, so that it counts as unchanged."""
     lengths = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
     products = (left * right).sum(axis=-1)
     return np.divide(products, lengths, out=np.ones_like(products), where=lengths > 0)
 
 
-# Memory for the hidden states of the carriers without copies.
+# Memory, in bytes, for the hidden states of the carriers without copies.
 HELD_BYTES = 2**27
 
 
@@ -330,13 +342,21 @@ def measure(
     surroundings: Surroundings,
     progress: ProgressCallback,
 ) -> dict[str, Any]:
-    """Measure the first of the tokens, and the others as its benign tokens, on all carriers.
+    """Measure a token and its benign tokens on all carriers.
+
+    Args:
+        inspector: Looks inside the model.
+        carriers: The carriers.
+        tokens: Id of the token, followed by those of its benign tokens.
+        surroundings: The vectors with which those of the carriers are compared.
+        progress: Called after each token of a group of carriers.
 
     Returns:
-        ``values``: by token id and measure, shape (carriers, layers) or (carriers,).
-        ``heads``: attention to the copies by token id, shape (carriers, layers, heads).
-        ``distances``: by measure, shape (tokens, carriers, layers). The first row is the distance of the
-        token from its benign tokens, every other row that of a benign token from the rest of them.
+        A dict with three keys. ``values`` holds each measure by token id and name, shape (carriers, layers)
+        or (carriers,). ``heads`` holds the attention to the copies by token id, shape (carriers, layers,
+        heads). ``distances`` holds, under the id of the token, each distance by name, shape (tokens,
+        carriers, layers): the first row is the distance of the token from the mean of its benign tokens, and
+        every other row that of a benign token from the mean of the other ones.
     """
     group_size = _carriers_at_a_time(inspector, carriers)
     observed: dict[int, list[dict[str, Vector]]] = {token_id: [] for token_id in tokens}
@@ -373,14 +393,17 @@ def measure(
 
 
 def _carriers_at_a_time(inspector: Inspector, carriers: Sequence[PlacedCarrier]) -> int:
-    """Return for how many carriers there is memory, given the hidden states of the longest one."""
+    """Return the number of carriers whose hidden states fit into memory, all as long as the longest one."""
     longest = max(carriers, key=lambda carrier: len(carrier.before))
     hidden = inspector.look([longest.before], [longest.before_labels], PARTS)[0].hidden
     return len(carriers) if hidden is None else max(1, HELD_BYTES // hidden.nbytes)
 
 
 def _states_of_copies(insides: Sequence[Inside]) -> Vector | None:
-    """Return the mean state of the copies, shape (carriers, layers + 1, D); None if states are hidden."""
+    """Return the mean hidden state of the copies, shape (carriers, layers + 1, D).
+
+    None if the model does not expose its hidden states.
+    """
     means = []
     for inside in insides:
         if inside.hidden is None:
@@ -393,14 +416,15 @@ def _states_of_copies(insides: Sequence[Inside]) -> Vector | None:
 def _distances_between_tokens(states: Sequence[Vector]) -> Vector:
     """Return the distances of each token's states from those of its benign tokens.
 
-    The first token is compared with the mean of the others, and each of these with the mean of the rest.
+    The first token is compared with the mean of its benign tokens. Each benign token is compared with the
+    mean of the other benign tokens.
 
     Returns:
         Cosine and Euclidean distances, shape (2, tokens, carriers, layers + 1).
     """
     benign = np.stack(states[1:])
     centres = [benign.mean(axis=0)]
-    centres += [np.delete(benign, place, axis=0).mean(axis=0) for place in range(len(benign))]
+    centres += [np.delete(benign, index, axis=0).mean(axis=0) for index in range(len(benign))]
     cosine_distances = []
     lengths = []
     for token_states, centre in zip(states, centres, strict=True):
@@ -410,7 +434,10 @@ def _distances_between_tokens(states: Sequence[Vector]) -> Vector:
 
 
 def _distances_by_measure(groups: Sequence[Vector]) -> dict[str, Vector]:
-    """Join the distances of groups of carriers, shape (tokens, carriers, layers + 1) for each measure."""
+    """Return the distances of all carriers by measure, each of shape (tokens, carriers, layers + 1).
+
+    ``groups`` holds the distances of each group of carriers, as `_distances_between_tokens` returns them.
+    """
     if not groups:
         return {}
     cosine_distances, lengths = np.concatenate(groups, axis=2)
@@ -420,7 +447,7 @@ def _distances_by_measure(groups: Sequence[Vector]) -> dict[str, Vector]:
 def _common_measures(
     observed: Mapping[int, Sequence[Mapping[str, Vector]]],
 ) -> dict[int, dict[str, Vector]]:
-    """Stack the measures of all carriers by token; those that some texts do not support are left out."""
+    """Stack the measures of all carriers by token; leave out a measure that is missing for any carrier."""
     common = set.intersection(*(set(row) for rows in observed.values() for row in rows))
     stacked = {}
     for token_id, rows in observed.items():

@@ -1,4 +1,4 @@
-"""An explanation in words and as an object."""
+"""An explanation as an object, and its findings and verdicts in words."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from stickytoken.methods import Verdict, wording
 
 _LIFT = "lift_sentences"
 _LIFT_IN_WORDS = AREAS["similarity"][_LIFT]
-# With fewer benign tokens, an interval is so wide that a token inside it may still differ by several standard
-# deviations in any measure.
+# With fewer benign tokens, the interval is so wide that a token inside it may still differ by several
+# standard deviations. Then the verdict does not say that the token is like benign ones.
 ENOUGH_BENIGN = 8
-# The effect comes first, then its possible causes in the order of the model.
+# Order of the areas in a verdict: first the effect, then its possible causes in the order of the model.
 _AREA_ORDER = ("similarity", "embedding", "attention", "hidden states", "pooling", "attribution")
 # Columns of tokens.parquet that a verdict quotes. `texts` is the number of texts behind the numbers.
 OF_RUN = ("verdict", "severity", "erased", "lift_sd", "kinds_lifted", "strongest_kind", "texts")
 
 
 def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
-    """Return the measures in which a token differs, by area, and the furthest of each area first.
+    """Return the measures in which a token differs from its benign tokens.
 
-    ``rows`` are those of the table of measures. A measure with layers is quoted where it is furthest.
+    They are sorted by area, and within an area by distance, the largest first. A measure with layers is
+    quoted at the layer where the token is furthest. ``rows`` are the rows of the table of measures.
     """
     all_findings: list[Finding] = []
     for area, measures in AREAS.items():
@@ -50,7 +51,10 @@ def _by_distance(finding: Finding) -> float:
 
 
 def _finding(area: str, name: str, words: str, outside_rows: Sequence[dict[str, Any]]) -> Finding:
-    """Quote the row that is furthest from the benign tokens, the first of equal ones."""
+    """Return the finding of a measure, from the row that is furthest from the benign tokens.
+
+    Of rows at the same distance, the lowest layer is taken.
+    """
     furthest = max(outside_rows, key=lambda row: (abs(row["deviations"] or 0.0), -(row["layer"] or 0)))
     layers = [row["layer"] for row in outside_rows if row["layer"] is not None]
     return Finding(
@@ -73,22 +77,22 @@ def verdict(
     benign: int,
     run: Mapping[str, Any] | None = None,
 ) -> str:
-    """Say in one or two sentences whether a token differs from benign tokens, and in what.
+    """Say in one or two sentences whether a token differs from benign tokens, and in which measures.
 
     Args:
-        token: the token.
-        token_id: its id.
-        rows: rows of the table of measures.
-        differences: what `findings` returns for these rows.
-        benign: number of benign tokens.
-        run: what a run says of the token, by column of `OF_RUN`; None without a verdict of a run.
+        token: The token.
+        token_id: Id of the token.
+        rows: Rows of the table of measures.
+        differences: The findings in these rows, from `findings`.
+        benign: Number of benign tokens.
+        run: The token's row in a run, by column of `OF_RUN`. None if no run has a verdict on the token.
     """
     subject = f"{token!r} ({token_id})"
     benign_tokens = f"{benign} matched benign tokens"
     measure_count = len({row["measure"] for row in rows})
     strongest = _strongest_by_area(rows, differences)
     lift = _comparable_lift(rows)
-    if run is not None:  # it comes first, for it rests on more texts
+    if run is not None:  # the run comes first, because it measured more texts
         strongest.pop("similarity", None)
         listed = f": {'; '.join(strongest.values())}" if strongest else ""
         return (
@@ -102,7 +106,7 @@ def verdict(
         )
     clauses = list(strongest.values())
     if "similarity" not in strongest and lift is not None:
-        # A lift inside the benign interval is no evidence that the token has none.
+        # A lift inside the benign interval does not show that the token has no lift.
         clauses.insert(
             0,
             f"over {_texts(lift['carriers'])}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (mean of "
@@ -118,7 +122,7 @@ def verdict(
 
 
 def _strongest_by_area(rows: Sequence[dict[str, Any]], differences: Sequence[Finding]) -> dict[str, str]:
-    """Describe the first finding of each area."""
+    """Return a description of the first finding of each area, by area."""
     layers = [row["layer"] for row in rows if row["layer"] is not None]
     last_layer = max(layers, default=None)
     strongest: dict[str, str] = {}
@@ -128,7 +132,7 @@ def _strongest_by_area(rows: Sequence[dict[str, Any]], differences: Sequence[Fin
 
 
 def _comparable_lift(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the row of the lift; None if it is missing or has no benign tokens to be compared with."""
+    """Return the row of the lift; None if there is none, or if it has no benign tokens to compare with."""
     for row in rows:
         if row["measure"] == _LIFT and row["outside"] is not None:
             return row
@@ -136,7 +140,7 @@ def _comparable_lift(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _measured_lifts(rows: Sequence[dict[str, Any]]) -> str:
-    """Quote the lift if it was measured; else return nothing."""
+    """Return a clause that quotes the lift; empty if the lift was not measured."""
     return "".join(
         f"; the {_LIFT_IN_WORDS} is {row['value']:.3f} (mean of the benign tokens {row['benign_mean']:.3f})"
         for row in rows
@@ -145,7 +149,7 @@ def _measured_lifts(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _beside_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) -> str:
-    """Quote a run, and say whether the lift on the texts of the explanation agrees with it."""
+    """Return sentences that quote a run, and say whether the lift measured here agrees with the run."""
     run_verdict = run.get("verdict")
     severity = f" ({run['severity']})" if run.get("severity") else ""
     numbers = _numbers_of_run(run)
@@ -205,28 +209,28 @@ TABLES = tuple(files.TABLE_SCHEMAS)
 
 
 class Explanation:
-    """Why tokens stick, or that they do not.
+    """How tokens differ from benign tokens inside a model.
 
     Args:
-        contents: explanations of tokens that share model, settings and texts.
+        contents: Explanations of tokens that share model, settings and texts.
 
     Attributes:
-        model: name given by the user.
-        tokens: explained tokens in the order requested.
-        measures: one row per token, measure and layer: the value with its interval, and the benign interval.
-        heads: attention that the copies receive, one row per token, layer and head; rows without a head are
-            means over heads.
-        pairs: pairs whose similarity was attributed.
-        attribution: matrices of these pairs, one row per cell.
-        benign: benign tokens of each token.
-        neighbours: nearest rows of the embedding matrix.
-        vocabulary: geometry of the embedding matrix; empty if the model does not expose it.
-        notes: what could not be measured, and why.
-        settings: settings of the explanation.
-        carriers: number of texts that copies were added to.
-        source: where these texts come from.
-        pooling: pooling of the model; None if unknown.
-        contents: record and tables of each token, by token id.
+        model: Name of the model, as the user gave it.
+        tokens: The explained tokens, in the order requested.
+        measures: One row per token, measure and layer: the value with its interval, and the benign interval.
+        heads: Attention that the copies receive, one row per token, layer and head. Rows without a head are
+            means over the heads of a layer.
+        pairs: The pairs whose similarity was attributed, one row per pair.
+        attribution: The matrices of these pairs, one row per cell.
+        benign: The benign tokens, one row per token and benign token.
+        neighbours: The nearest rows of the embedding matrix, one row per token and neighbour.
+        vocabulary: Geometry of the embedding matrix; empty if the model does not expose the matrix.
+        notes: What could not be measured and why, and other limits of the numbers.
+        settings: Settings of the explanation.
+        carriers: Number of texts to which copies were added.
+        source: Where these texts come from, for display.
+        pooling: Name of the model's pooling; None if unknown.
+        contents: Record and tables of each token, by token id.
     """
 
     def __init__(self, contents: Sequence[StoredExplanation]) -> None:
@@ -263,11 +267,11 @@ class Explanation:
 
     @property
     def parts(self) -> dict[int, dict[str, Any]]:
-        """Everything that can change the numbers, by token id."""
+        """For each token id, everything that can change the numbers of that token."""
         return {token_id: content.record.identity_parts for token_id, content in self.contents.items()}
 
     def document(self) -> dict[str, Any]:
-        """Return JSON values of all tokens; matrices are only in the tables."""
+        """Return JSON values of all tokens. They do not include the attribution matrices."""
         record = next(iter(self.contents.values())).record
         shared = record.model_dump(exclude={"identity", "identity_parts", "notes", "tokens", "versions"})
         tokens = [token.model_dump() for token in self.tokens]
@@ -277,7 +281,7 @@ class Explanation:
         """Return one token in the form in which `read_explanation` reads it back.
 
         Raises:
-            InputError: the token was not explained.
+            InputError: The token was not explained.
         """
         if token_id not in self.contents:
             explained = ", ".join(map(str, self.contents))
@@ -288,24 +292,25 @@ class Explanation:
         """Write one folder per token: explanation.json, and a Parquet file per table.
 
         Args:
-            folder: folder that gets one folder per token, named by id. A folder that already holds the same
-                explanation is left as it is.
+            folder: The folder in which each token gets a folder, named by its id. A folder that already holds
+                the same explanation is not written again.
 
         Returns:
             The folders, in the order of the tokens.
 
         Raises:
-            RunError: a folder holds another explanation or something else, or cannot be written.
+            RunError: A folder holds another explanation or other files, or cannot be written.
         """
         token_folders = []
         for token_id, content in self.contents.items():
             token_folder = Path(folder).expanduser() / str(token_id)
-            files.stored_explanation(token_folder, content.record.identity_parts, partial(_already, content))
+            compute = partial(_already_computed, content)
+            files.stored_explanation(token_folder, content.record.identity_parts, compute)
             token_folders.append(token_folder)
         return token_folders
 
 
-def _already(explanation: StoredExplanation, folder: ResultFolder) -> StoredExplanation:
-    """Return an explanation where it would be computed for a folder."""
+def _already_computed(explanation: StoredExplanation, folder: ResultFolder) -> StoredExplanation:
+    """Return the explanation, where `stored_explanation` expects a function that computes it."""
     del folder
     return explanation

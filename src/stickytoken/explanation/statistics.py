@@ -1,4 +1,7 @@
-"""Compare the measures of a token with those of its benign tokens, in rows of tables. Pure."""
+"""Compare the measures of a token with those of its benign tokens, and return the rows of the tables.
+
+Nothing here reads files or runs a model.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,17 @@ from numpy.typing import NDArray
 Vector: TypeAlias = NDArray[np.float64]
 Bounds: TypeAlias = tuple[float, float]
 
-# Smaller differences, relative to 1 plus the value, are rounding errors.
+# Differences below this share of (1 + value) are taken as rounding errors.
 _ROUNDING = 1e-6
-# Values between two bounds are clipped this far from them, as a share of the range: log-odds are infinite at
-# a bound.
+# Values are clipped to stay at least this far from their bounds, as a share of the range, because log-odds
+# are infinite at a bound.
 _CLIPPED_SHARE = 1e-6
-# Bins of the histograms whose KL divergence is computed.
+# Number of bins of the histograms from which the KL divergence is computed.
 _BINS = 10
 
-# A value with its interval, and the mean and interval of the benign tokens.
+# Columns of a comparison: the value with its interval, and the mean and interval of the benign tokens.
 NUMBERS = ("value", "low", "high", "benign_mean", "benign_low", "benign_high", "deviations")
-# Measures by the part of the model that they describe, with their names in a sentence.
+# The measures of each part of the model, with the words for them in a sentence.
 AREAS: Mapping[str, Mapping[str, str]] = {
     "attention": {
         "attention_received": "share of all attention that the copies receive",
@@ -85,7 +88,7 @@ BOUNDS: Mapping[str, Bounds] = {
 
 @dataclass(frozen=True)
 class _Scale:
-    """Maps measures between two bounds to log-odds; others stay as they are."""
+    """Maps a measure with two finite bounds to log-odds. Any other measure stays unchanged."""
 
     low: float
     high: float
@@ -106,7 +109,7 @@ class _Scale:
         return self.low + (self.high - self.low) * scipy.special.expit(numbers)
 
     def slope(self, numbers: Any) -> Any:
-        """Return how fast a measure changes with its scaled value, at scaled numbers."""
+        """Return the derivative of the measure with respect to its scaled value, at scaled ``numbers``."""
         if not self.is_closed:
             return 1.0
         share = scipy.special.expit(numbers)
@@ -115,17 +118,21 @@ class _Scale:
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """A token's mean over carriers beside those of its benign tokens, for every place of a measure.
+    """A measure of a token, compared with its benign tokens.
+
+    A place is a layer, or a head of a layer; a measure without layers has one place. All arrays have shape
+    (places,), and all values are means over carriers.
 
     Attributes:
-        value: mean of the token.
-        low: low end of the interval of that mean over carriers; NaN with a single carrier.
-        high: its high end.
-        benign_mean: mean of the benign tokens.
-        benign_low: low end of the interval in which one more benign token would lie.
-        benign_high: its high end.
-        deviations: distance from the benign mean in standard deviations; NaN without a spread.
-        outside: whether the token lies outside the benign interval.
+        value: Mean of the token.
+        low: Lower end of the confidence interval of ``value``; NaN with a single carrier.
+        high: Upper end of the same interval.
+        benign_mean: Mean of the benign tokens.
+        benign_low: Lower end of the prediction interval for one more benign token.
+        benign_high: Upper end of the same interval.
+        deviations: Distance of the token from the benign mean, in standard deviations of the benign tokens;
+            NaN if the benign tokens do not differ.
+        outside: Whether the token lies outside the prediction interval.
     """
 
     value: Vector
@@ -138,7 +145,7 @@ class Compared:
     outside: NDArray[np.bool_]
 
     def row(self, place: int) -> dict[str, Any]:
-        """Return the numbers of one place by column; what is undefined is None."""
+        """Return the numbers of one place by column; None for a number that is not finite."""
         row: dict[str, Any] = {}
         for column in NUMBERS:
             number = float(getattr(self, column)[place])
@@ -152,20 +159,21 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
     """Compare a token with k benign tokens.
 
     The benign interval is Student's prediction interval for one more observation, m -+ t s sqrt(1 + 1/k),
-    from the means of the benign tokens. It holds simultaneously for all comparisons of a family
-    (Bonferroni): an ordinary token leaves it anywhere with a probability of about 1 - confidence. The other
-    interval is Student's for the mean over carriers.
+    computed from the means of the benign tokens. It holds simultaneously for all comparisons of a family
+    (Bonferroni): the probability that an ordinary token leaves any of these intervals is about
+    1 - confidence. The interval of the token's own mean is Student's confidence interval over carriers.
 
-    A measure between two bounds is skewed, more so near a bound. It is compared by its log-odds (of a cosine
-    twice Fisher's z), with the delta method for the interval over carriers. With one bound, intervals end
-    there: an observation beyond it is impossible, so the coverage is the same.
+    The distribution of a measure with two bounds is skewed, the more so near a bound. Such a measure is
+    compared by its log-odds (for a cosine, this is twice Fisher's z), and its confidence interval comes from
+    the delta method. If a measure has one bound, intervals end at the bound. Their coverage stays the same,
+    because no observation lies beyond it.
 
     Args:
-        values: of the token, carriers along the first axis, shape (carriers, places).
-        benign: of the benign tokens, shape (k, carriers, places).
-        confidence: coverage of the intervals.
-        family: number of comparisons among which the token may leave the interval.
-        bounds: least and largest possible value of the measure.
+        values: Values of the token, shape (carriers, places).
+        benign: Values of the benign tokens, shape (k, carriers, places).
+        confidence: Coverage of the intervals.
+        family: Number of comparisons for which the benign intervals hold simultaneously.
+        bounds: Smallest and largest possible value of the measure.
     """
     scale = _Scale(*bounds)
     benign_count = len(benign)
@@ -186,7 +194,7 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
         where=np.asarray(spread > rounding),
     )
     low, high = _interval_over_carriers(values, scale, confidence)
-    # Log-odds make large differences of tiny ones near a bound.
+    # Near a bound, log-odds turn a rounding error into a large difference.
     differs = np.abs(value - mean) > _ROUNDING * (1 + np.abs(mean))
     return Compared(
         value=value,
@@ -201,7 +209,10 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
 
 
 def _interval_over_carriers(values: Vector, scale: _Scale, confidence: float) -> tuple[Vector, Vector]:
-    """Return Student's interval for the mean over carriers; NaN with a single carrier."""
+    """Return the ends of Student's confidence interval for the mean over carriers, each of shape (places,).
+
+    Both are NaN with a single carrier.
+    """
     count = len(values)
     value = values.mean(axis=0)
     if count == 1:
@@ -211,21 +222,24 @@ def _interval_over_carriers(values: Vector, scale: _Scale, confidence: float) ->
     quantile = scipy.stats.t.ppf((1 + confidence) / 2, count - 1)
     standard_error = values.std(axis=0, ddof=1) / np.sqrt(count)
     half_width = quantile * standard_error / scale.slope(scaled_value)
-    # A mean at a bound is clipped, but lies in its own interval.
+    # The log-odds of a mean at a bound are clipped, so the interval is extended to contain the mean.
     low = np.minimum(scale.unscaled(scaled_value - half_width), value)
     high = np.maximum(scale.unscaled(scaled_value + half_width), value)
     return low, high
 
 
 def distribution_distances(sample: Vector, reference: Vector) -> tuple[float, float]:
-    """Return the Wasserstein distance from a reference, and the KL divergence in nats, of ten common bins."""
+    """Return how far a sample is from a reference: the Wasserstein distance and the KL divergence in nats.
+
+    The KL divergence is computed from histograms with ten common bins.
+    """
     distance = float(scipy.stats.wasserstein_distance(sample, reference))
     low = min(sample.min(), reference.min())
     high = max(sample.max(), reference.max())
     if high - low <= _ROUNDING:
         return distance, 0.0
     edges = np.linspace(low, high, _BINS + 1)
-    # Half a count more in every bin, so that no bin is empty.
+    # Half a count is added to every bin, so that no bin is empty.
     sample_counts = np.histogram(sample, edges)[0] + 0.5
     reference_counts = np.histogram(reference, edges)[0] + 0.5
     return distance, float(scipy.stats.entropy(sample_counts, reference_counts))
@@ -235,10 +249,10 @@ def measure_rows(name: str, values: Vector, benign: Vector, confidence: float) -
     """Return the rows of one measure: one for each layer, or one for a measure without layers.
 
     Args:
-        name: name of the measure.
-        values: of the token, shape (carriers, layers) or (carriers,).
-        benign: of the benign tokens, shape (k, carriers, layers) or (k, carriers).
-        confidence: coverage of the intervals.
+        name: Name of the measure.
+        values: Values of the token, shape (carriers, layers) or (carriers,).
+        benign: Values of the k benign tokens, shape (k, carriers, layers) or (k, carriers).
+        confidence: Coverage of the intervals.
     """
     area = _AREA_OF[name]
     has_layers = values.ndim > 1
@@ -261,12 +275,12 @@ def measure_rows(name: str, values: Vector, benign: Vector, confidence: float) -
 
 
 def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str, Any]]:
-    """Return a row for the mean over the heads of each layer, followed by one for each of its heads.
+    """Return the rows of all layers: for each layer, one row for the mean over its heads and one per head.
 
     Args:
-        heads: attention to the token's copies, shape (carriers, layers, heads).
-        benign: the same of the benign tokens, shape (k, carriers, layers, heads).
-        confidence: coverage of the intervals.
+        heads: Share of attention that the token's copies receive, shape (carriers, layers, heads).
+        benign: The same share for the k benign tokens, shape (k, carriers, layers, heads).
+        confidence: Coverage of the intervals.
     """
     _, layer_count, head_count = heads.shape
     flat = heads.reshape(len(heads), -1)
@@ -284,15 +298,19 @@ def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str
 
 
 def _distances(values: Vector, benign: Vector) -> dict[str, float]:
-    """Compare the distribution over carriers with that of all benign tokens.
+    """Return how far the distribution over carriers is from that of all benign tokens together.
 
-    Each benign token is also compared with the others, and the distances are averaged.
+    For comparison, the distance of each benign token from all other benign tokens is averaged.
+
+    Args:
+        values: Values of the token, shape (carriers,).
+        benign: Values of the k benign tokens, shape (k, carriers).
     """
     wasserstein, divergence = distribution_distances(values, benign.ravel())
     benign_wasserstein = []
     benign_divergence = []
-    for place, benign_values in enumerate(benign):
-        rest = np.delete(benign, place, axis=0).ravel()
+    for index, benign_values in enumerate(benign):
+        rest = np.delete(benign, index, axis=0).ravel()
         distance_to_rest, divergence_from_rest = distribution_distances(benign_values, rest)
         benign_wasserstein.append(distance_to_rest)
         benign_divergence.append(divergence_from_rest)
@@ -305,7 +323,10 @@ def _distances(values: Vector, benign: Vector) -> dict[str, float]:
 
 
 def furthest(measures: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return the row of each measure that is furthest from the benign tokens, by order of measure."""
+    """Return one row per measure: the layer where the token is furthest from the benign tokens.
+
+    The measures keep their order.
+    """
     ranked = measures.sort(
         pl.col("deviations").abs(), "layer", descending=[True, False], nulls_last=True, maintain_order=True
     )

@@ -1,4 +1,4 @@
-"""Look inside a model: hidden states, attention weights, Jacobians."""
+"""Look inside a model: at its hidden states, attention weights and Jacobians."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["inspector_of"]
 
 
 def inspector_of(encoder: IdEncoder) -> Inspector:
-    """Return an inspector of an encoder's model.
+    """Return the inspector that looks inside an encoder's model.
 
     Args:
-        encoder: a SentenceTransformer or a prompted language model.
+        encoder: The encoder of a SentenceTransformer or of a prompted language model.
 
     Raises:
-        ModelError: the encoder does not show the inside of its model.
+        ModelError: The encoder is of another kind and gives no access to the inside of its model.
     """
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
@@ -39,38 +39,44 @@ def inspector_of(encoder: IdEncoder) -> Inspector:
         return PromptInspector(encoder)
     raise ModelError(
         f"{encoder.name} is a {type(encoder).__name__}, which returns vectors and does not show the inside "
-        "of its model: pass a model that sentence-transformers loads, or a language model with a prompt"
+        "of its model: pass a model that sentence-transformers can load, or a language model with a prompt"
     )
 
 
 class AttributionMethod(StrEnum):
     """How a similarity is divided among pairs of parts."""
 
-    DELETION = "deletion"  # Shapley values: parts are deleted in random orders; needs no gradients
-    JACOBIANS = "jacobians"  # integrated Jacobians, from a text of padding to the text
+    DELETION = "deletion"  # Shapley values: the model encodes the text without some parts; no gradients
+    JACOBIANS = "jacobians"  # Jacobians, integrated on a line from padding to the text
 
 
-Watch: TypeAlias = Callable[[int, int], None]  # called with how much is computed, and of how much
+Watch: TypeAlias = Callable[[int, int], None]
+"""A function that is called with the amount of work done and the total amount."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contributions:
-    """The unit vector of a text as a sum, up to the error of the method."""
+    """The unit vector of a text, divided into the contributions of its parts and of a reference."""
 
     vector: NDArray[np.float64]  # the unit vector, shape (d,)
-    reference: NDArray[np.float64]  # what no part of the text contributes, shape (d,)
+    reference: NDArray[np.float64]  # contribution that belongs to no part, shape (d,)
     parts: NDArray[np.float64]  # contribution of each part of the text, shape (parts, d)
 
     @property
     def error(self) -> float:
-        """Distance of the sum from the unit vector."""
+        """Euclidean distance between the sum of all contributions and the unit vector."""
         import numpy as np
 
         return float(np.linalg.norm(self.reference + self.parts.sum(axis=0) - self.vector))
 
 
 def similarity_matrix(first: Contributions, second: Contributions) -> NDArray[np.float64]:
-    """Return the cosine of two texts by pairs of parts: Moeller, Nikolaev, Pado (EMNLP 2023), section 2."""
+    """Divide the cosine of two texts among pairs of parts: Moeller, Nikolaev, Pado (EMNLP 2023), section 2.
+
+    Returns:
+        Shape (parts of the first + 1, parts of the second + 1). The last row belongs to the reference of the
+        first text, and the last column to the reference of the second.
+    """
     import numpy as np
 
     rows = np.vstack([first.parts, first.reference])

@@ -1,4 +1,4 @@
-"""The attention weights of a model, layer by layer, which are reduced immediately."""
+"""Collect the attention weights of a model, and average each layer's over parts of the text at once."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ import torch
 from stickytoken.encoders.compute import switched_on
 
 Sources: TypeAlias = dict[torch.nn.Module, int]
-"""Modules that return attention weights, and their index in the returned tuple."""
+"""Modules that return attention weights, with the index of the weights in the returned tuple."""
 
-# Largest error of a row of weights, which sum to 1: in half precision, only up to an error.
+# A row of attention weights may differ from a sum of 1 by this much, because half precision rounds.
 _ROW_SUM_ERROR = 0.02
 
 
 @dataclass(frozen=True)
 class _Returned:
-    """Weights that a module returned, and their index in its tuple."""
+    """Attention weights that a module returned."""
 
     module: torch.nn.Module
-    index: int
+    index: int  # of the weights in the tuple that the module returned
     weights: torch.Tensor
 
     def equals(self, weights: torch.Tensor) -> bool:
+        """Whether these are the same weights, possibly on another device."""
         if self.weights is weights:
             return True
         return self.weights.shape == weights.shape and torch.equal(
@@ -36,15 +37,16 @@ class _Returned:
 
 
 def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], object]) -> Sources:
-    """Find the modules that return the attention weights which the model reports.
+    """Find the modules that compute the attention weights in the model's output.
 
     Args:
-        model: the whole model.
-        backbone: its transformer.
-        run: runs the model on a short input.
+        model: The whole model.
+        backbone: The transformer in the model.
+        run: Runs the model on a short input.
 
     Returns:
-        A module for every layer; none if the model reports no weights, or a layer does not return them.
+        One module per layer. Empty if the model's output has no attention weights, or if the weights of a
+        layer are returned by no module.
     """
     config = getattr(backbone, "config", None)
     if config is None:
@@ -74,11 +76,11 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
     finally:
         for handle in handles:
             handle.remove()
-    # The last report is that of the outermost module.
+    # The outermost module returns last, so its report is the last one.
     last_report = next((weights for weights in reversed(reports) if weights), [])
     sources: Sources = {}
     for weights in last_report:
-        # An outer module may return the same weights again, so the first one counts.
+        # An outer module may return the same weights again, so the first module is the source.
         source = next((candidate for candidate in returned if candidate.equals(weights)), None)
         if source is None:
             return {}
@@ -88,7 +90,10 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
 
 @contextmanager
 def _recording_reports(backbone: Any, reports: list[list[torch.Tensor]]) -> Iterator[None]:
-    """Record what the backbone reports: sentence-transformers bypasses its forward hooks."""
+    """Record the attention weights in the backbone's output, by wrapping its ``forward``.
+
+    A forward hook would not do, because sentence-transformers calls ``forward`` directly.
+    """
     forward = backbone.forward
     replaced_forward = vars(backbone).get("forward")
 
@@ -108,12 +113,16 @@ def _recording_reports(backbone: Any, reports: list[list[torch.Tensor]]) -> Iter
 
 
 def _reported(output: Any) -> list[torch.Tensor]:
-    """Return the attention weights in an output; with two stacks, those of the decoder if it has any."""
+    """Return the attention weights in a model's output, one tensor per layer.
+
+    For an encoder-decoder model, these are the decoder's weights, or else the encoder's.
+    """
     weights = getattr(output, "attentions", None) or getattr(output, "encoder_attentions", None) or ()
     return [layer for layer in weights if isinstance(layer, torch.Tensor)]
 
 
 def _are_weights(value: Any) -> bool:
+    """Whether a value looks like attention weights: square, not negative, with rows that sum to 1."""
     if not isinstance(value, torch.Tensor) or value.ndim != 4 or value.shape[-1] != value.shape[-2]:
         return False
     row_sums = value.float().sum(dim=-1)
@@ -122,12 +131,15 @@ def _are_weights(value: Any) -> bool:
 
 @contextmanager
 def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iterator[list[torch.Tensor]]:
-    """Give a list that gets the mean weights between parts of every layer that runs.
+    """Yield a list to which every layer that runs appends its attention weights between parts.
+
+    A layer's tensor has shape (texts, heads, attending parts, attended parts). It sums the weights over the
+    attended positions, and averages them over the attending ones.
 
     Args:
-        backbone: the transformer.
-        sources: what `attention_sources` returns.
-        members: 1 where a position belongs to a part, shape (texts, positions, parts).
+        backbone: The transformer.
+        sources: The result of `attention_sources`.
+        members: 1 where a position belongs to a part, else 0; shape (texts, positions, parts).
     """
     layers: list[torch.Tensor] = []
 
@@ -143,7 +155,7 @@ def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iter
     try:
         with plain_attention(backbone), ExitStack() as stack:
             is_plain = getattr(config, "_attn_implementation", None) in (None, "eager")
-            # The layers of a model that does not record outputs return weights only if they are asked to.
+            # Older models return weights only if asked to; newer ones have a list of outputs to record.
             if config is not None and is_plain and not getattr(backbone, "_can_record_outputs", None):
                 stack.enter_context(switched_on(config, "output_attentions"))
             yield layers
@@ -154,8 +166,8 @@ def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iter
 
 @contextmanager
 def plain_attention(backbone: Any) -> Iterator[None]:
-    """Let a model compute attention without fused kernels, which return no weights, if it can switch."""
-    # transformers sets the implementation by a public method, but tells it by private names only.
+    """Switch a model to plain attention, if it can: fused kernels return no attention weights."""
+    # transformers has a public method that sets the implementation, but only private names to read it.
     config = getattr(backbone, "config", None)
     implementation = getattr(config, "_attn_implementation", None)
     set_implementation = getattr(backbone, "set_attn_implementation", None)

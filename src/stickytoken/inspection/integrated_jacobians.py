@@ -6,13 +6,13 @@ e, texts a, b and references r_a, r_b, with x(t) = r + t (a - r) between the inp
     e(a) - e(r_a) = sum_i v_i(a),    v_i(a) = J_a[:, i] (a - r_a)_i,    J_a = int_0^1 de/dx (x(t)) dt
     e(a).e(b) - e(r_a).e(b) - e(a).e(r_b) + e(r_a).e(r_b) = sum_ij v_i(a).v_j(b)
 
-so the vector of a text is a sum over positions, and the product of two such sums is a matrix over pairs of
+so the vector of a text is a sum over positions, and the dot product of two texts is a sum over pairs of
 positions. The paper trains models whose reference has the vector 0, so that the reference terms vanish. Other
-models have no such reference; their reference terms are kept here as one more row and column of the matrix.
+models have no such reference: their reference terms are kept here as one more row and column of the matrix.
 
-Here e is the *unit* vector, whose dot product is the cosine: the integrand includes the normalisation.
-Dividing by a constant norm at the end would keep the norm of the reference, in some models several times that
-of a text, and the other cells would mainly cancel it.
+Here e is the *unit* vector, so that the dot product is the cosine: the integrand includes the normalisation.
+Normalising after the integration instead would not scale the reference to length 1. In some models the
+reference is several times as long as a text's vector, and the other cells would mainly cancel its terms.
 """
 
 from __future__ import annotations
@@ -34,32 +34,35 @@ if TYPE_CHECKING:
 
 Vector: TypeAlias = NDArray[np.float64]
 Rule: TypeAlias = tuple[Vector, Vector]
-"""Places in (0, 1) in order, and weights that sum to 1, both of shape (points,)."""
+"""Integration points in (0, 1) in ascending order, and their weights; both of shape (points,).
 
-# Weight of travelled distance in the size of a panel; the rest is its width.
+The weights sum to 1.
+"""
+
+# All panels have the same size: a weighted sum of the distance travelled in the panel and of its width. This
+# is the weight of the distance.
 _TRAVELLED = 0.8
 
 
 def whole_rule(points: int) -> Rule:
-    """Return the Gauss-Legendre rule with so many points."""
+    """Return the Gauss-Legendre rule with this number of points on (0, 1)."""
     nodes, weights = np.polynomial.legendre.leggauss(points)
     return (nodes + 1) / 2, weights / 2
 
 
 def rule_along(travelled: Vector, points: int) -> Rule:
-    """Return a rule of panels, each with a Gauss-Legendre rule of its own.
+    """Divide (0, 1) into panels, and return the Gauss-Legendre rules of all panels as one rule.
 
-    The panels are equal in a weighted sum of their width and of the distance that the vector travels in them,
-    so they are short where the path of the vector is long.
+    Where the vector travels far, the panels are narrow, so that there are more points.
 
     Args:
-        travelled: distance travelled up to evenly spaced places from 0 to 1.
-        points: number of points of all panels.
+        travelled: Distance that the vector has travelled at evenly spaced places from 0 to 1.
+        points: Number of points in all panels together.
     """
     panel_count = max(1, points // 4)
     even_places = np.linspace(0, 1, len(travelled))
     distance = float(travelled[-1])
-    # Products with a length so short would lose all their digits.
+    # Arithmetic with a distance this small would lose all its digits.
     stands_still = distance < np.finfo(float).tiny
     if stands_still:
         progress = even_places
@@ -77,16 +80,16 @@ def rule_along(travelled: Vector, points: int) -> Rule:
     return np.concatenate(nodes), np.concatenate(weights)
 
 
-# torch does not annotate its functions.
+# Any, because torch does not annotate the functions of this module.
 _forward_mode: Any = torch.autograd.forward_ad
-# Tokens that are computed at a time.
+# Number of tokens in one batch.
 _TOKENS = 2048
-# Largest error of an integral, as a distance from a unit vector; a larger one gets twice the points,
-# repeatedly if needed.
+# Largest error of an integral, as a distance from a unit vector. With a larger error, the number of points is
+# doubled.
 _MAX_ERROR = 0.01
-# Up to this many parts are integrated one by one to measure the error; more are integrated as their sum.
+# To measure the error, up to this many parts are integrated separately. More parts are integrated as one sum.
 _FEW_PARTS = 3
-# A reference whose vector is shorter than this share of the text's has no direction.
+# If the reference's vector is shorter than this share of the text's vector, it counts as having no direction.
 _MIN_REFERENCE_SHARE = 1e-3
 
 
@@ -95,11 +98,12 @@ class _Path:
     """The straight line from the embeddings of the reference to those of the text."""
 
     text: EmbeddedText
-    reference: torch.Tensor
-    length: float | None  # divisor of vectors where the reference has no direction
+    reference: torch.Tensor  # embeddings of the reference, shape (T, D)
+    length: float | None  # constant by which vectors are divided; None divides each by its own length
 
     @property
     def batch(self) -> int:
+        """Number of copies of the text in one batch."""
         return max(1, _TOKENS // len(self.reference))
 
     def at(self, places: Vector) -> torch.Tensor:
@@ -109,7 +113,7 @@ class _Path:
         return self.reference + along[:, None, None] * (text - self.reference)
 
     def travelled(self, points: int) -> Vector:
-        """Return how far the unit vector has travelled at evenly spaced places."""
+        """Return the distance that the unit vector has travelled at ``points + 1`` evenly spaced places."""
         places = np.linspace(0, 1, points + 1)
         vectors = torch.cat(
             [
@@ -124,13 +128,13 @@ class _Path:
     def integrals(
         self, directions: torch.Tensor, rule: Rule, width: int, watch: Watch | None = None
     ) -> torch.Tensor:
-        """Integrate the derivatives of the unit vector in several directions, shape (directions, width).
+        """Integrate the derivative of the unit vector in each direction, shape (directions, width).
 
         Args:
-            directions: changes of the embeddings, shape (directions, T, D).
-            rule: points and weights.
-            width: components of a vector.
-            watch: called after every batch.
+            directions: Changes of the embeddings, shape (directions, T, D).
+            rule: Integration points and weights.
+            width: Number of components of a vector.
+            watch: Called after every batch.
         """
         places, weights = rule
         device = self.reference.device
@@ -147,7 +151,10 @@ class _Path:
         return total
 
     def _slope(self, embeddings: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
-        """Return the derivative of the unit vector at embeddings, each in its own direction."""
+        """Return the derivative of the unit vector at each of the embeddings, in the direction of same index.
+
+        Both arguments have shape (n, T, D), and the result has shape (n, d).
+        """
         with _forward_mode.dual_level():
             dual = _forward_mode.make_dual(embeddings, directions)
             vector, tangent = _forward_mode.unpack_dual(self.text.vectors(dual))
@@ -164,16 +171,19 @@ class _Path:
 
 
 class JacobianIntegrator:
-    """Compute the contributions of parts of texts.
+    """Compute the contributions of a text's parts to its unit vector by integrated Jacobians.
 
-    The reference replaces the content with padding tokens, or with zeros. If its vector has no direction (the
-    zeros of a static model), vectors are divided by the norm of the text's vector, and the reference
-    contributes nothing. Derivatives are exact (forward-mode differentiation), and integrals are
-    Gauss-Legendre sums. A large error means that the vector turns on a short stretch of the path, where
-    attention moves to other tokens: there the points are set closer, up to `most` times as many in all.
+    The reference is the text with its content replaced by padding tokens, or by zeros if the model has no
+    padding token. If the reference's vector has no direction (it is zero in a static model), all vectors are
+    divided by the norm of the text's vector, and the reference contributes nothing.
+
+    Derivatives are exact (forward-mode differentiation), and integrals are Gauss-Legendre sums. A large error
+    means that the vector turns on a short stretch of the path, where attention moves to other tokens. Then
+    more points are used, and most of them lie on that stretch.
     """
 
     def __init__(self, inspector: Inspector, *, most: int = 4) -> None:
+        """``most`` is the largest factor by which the number of points may grow."""
         self._inspector = inspector
         self._max_factor = most
 
@@ -183,14 +193,14 @@ class JacobianIntegrator:
         """Return the contribution of every part of a text to its unit vector.
 
         Args:
-            content: content ids of the text.
-            labels: part of each, numbered from 0 without gaps.
-            steps: points per integral; more are used where the integrand changes sharply.
-            watch: called after every batch.
+            content: Token ids of the text, without those that the model puts around it.
+            labels: Number of the part to which each id belongs, from 0 without gaps.
+            steps: Number of points per integral. More are used if the error is large.
+            watch: Called after every batch.
 
         Raises:
-            EncodingError: the text has no tokens or no usable vector.
-            ModelError: the model cannot be differentiated.
+            EncodingError: The text has no tokens or no usable vector.
+            ModelError: The model cannot be differentiated.
         """
         name = self._inspector.encoder.name
         if not len(labels):
@@ -210,8 +220,8 @@ class JacobianIntegrator:
             else:
                 path = _Path(text, reference, length)
                 reference_unit = torch.zeros_like(reference_vector)
-            # The direction of each part, nonzero only at its positions. Tokens around the text get the last
-            # id's part, but their difference is zero.
+            # The direction of a part is nonzero only at its own positions. Positions around the text have the
+            # index -1, which picks the last id's part; that is harmless, because their difference is zero.
             label_tensor = torch.tensor(labels, device=reference.device)
             members = torch.nn.functional.one_hot(label_tensor).to(reference)
             directions = members[text.content].T[:, :, None] * (text.rows - reference)
@@ -236,7 +246,11 @@ class JacobianIntegrator:
         steps: int,
         watch: Watch | None,
     ) -> torch.Tensor:
-        """Integrate in every direction, with more points until the sum is right or the limit is reached."""
+        """Integrate in every direction, shape (directions, d).
+
+        The number of points is doubled until the sum of the integrals is close to ``expected``, or until the
+        largest number is reached.
+        """
         width = len(expected)
         is_few = len(directions) <= _FEW_PARTS
         tried_directions = directions if is_few else directions.sum(dim=0, keepdim=True)
@@ -251,4 +265,5 @@ class JacobianIntegrator:
 
 
 def _error(integrals: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the Euclidean distance between the sum of the integrals and the expected vector."""
     return float((integrals.sum(dim=0) - expected).norm())

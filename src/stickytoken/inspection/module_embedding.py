@@ -1,4 +1,4 @@
-"""Look into models: their token embeddings, hidden states, attention and pooling."""
+"""Look inside models: at their token embeddings, hidden states, attention and pooling."""
 
 from __future__ import annotations
 
@@ -30,74 +30,86 @@ if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules import Pooling
 
 
-# Largest error of a pooling that counts as a sum of its parts, as a share of the pooled vector.
+# A pooling counts as a sum over parts if the parts add up to the pooled vector with at most this error, as a
+# share of the vector's length.
 _MAX_POOLING_ERROR = 0.01
 
 
 @dataclass(frozen=True)
 class EmbeddedText:
-    """A text as embeddings, and the model from there on."""
+    """The token embeddings of a text, and a function that computes the rest of the model."""
 
-    rows: torch.Tensor  # embeddings of T tokens, with those that the model puts around a text, shape (T, D)
-    filler: torch.Tensor  # embedding of the padding token, or zeros, shape (D,)
-    # Index of the content id at each position, which may be at several; -1 around the text. Shape (T,).
+    rows: torch.Tensor  # embeddings of T tokens, including those around the text, shape (T, D)
+    filler: torch.Tensor  # embedding of the padding token, or zeros if there is none, shape (D,)
+    # Index of the content id at each position, or -1 for tokens around the text; shape (T,). An id has
+    # several positions if the prompt repeats the text.
     content: torch.Tensor
-    # Maps embeddings of shape (n, T, D) to vectors before any final normalisation, shape (n, d).
+    # Maps embeddings of shape (n, T, D) to vectors of shape (n, d), before any final normalisation.
     vectors: Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What happens inside the model with one text.
+    """The states of a model while it encodes one text.
 
-    T is its number of tokens in all its prompts, with those that the model puts around it.
+    T is the number of tokens of the text in all its prompts, including those that the model puts around it.
+    None stands for states that the model does not expose.
     """
 
-    labels: NDArray[np.intp]  # part of each position, shape (T,); that around the text is the last
-    hidden: NDArray[np.float32] | None  # states by layer, embeddings first, shape (layers + 1, T, D)
-    # Mean weight, shape (layers, heads, attending parts, attended parts); NaN for a part without positions.
+    # Number of the part at each position, shape (T,). The last part is what the model puts around the text.
+    labels: NDArray[np.intp]
+    hidden: NDArray[np.float32] | None  # hidden states by layer, embeddings first, shape (layers + 1, T, D)
+    # Mean attention weight, shape (layers, heads, attending parts, attended parts); NaN where the attending
+    # part has no positions.
     attention: NDArray[np.float64] | None
     pooled: NDArray[np.float64] | None  # pooled last hidden states, shape (P,)
-    # Share of each part in the pooled states, shape (parts, P); None if the pooling is not a sum.
+    # What each part adds to the pooled states, shape (parts, P). None also if the pooling is not a sum.
     supplied: NDArray[np.float64] | None
     vector: NDArray[np.float32]  # output of the model, shape (d,)
 
 
 def as_numbers(values: torch.Tensor, dtype: torch.dtype = torch.float64) -> Any:
+    """Return the values as a NumPy array in main memory."""
     return values.detach().to(dtype).cpu().numpy()
 
 
 def backbone_of(model: Any) -> Any:
+    """Return the transformer of a SentenceTransformer; None if its first module holds none."""
     return getattr(model[0], "model", None)
 
 
 def input_embeddings(model: Any) -> Any:
-    """Return the table of token vectors, or None if it is missing or not a matrix (a quantized one)."""
+    """Return the embedding module of the tokens; None if it is missing or its weights are not a matrix.
+
+    Quantized weights, for instance, are not a matrix.
+    """
     table: Any = token_table(model)
     weight = getattr(table, "weight", None)
     return table if isinstance(weight, torch.Tensor) and weight.ndim == 2 else None
 
 
 def sharing_weights(model: Any, embeddings: Any) -> list[Any]:
-    """Find all modules with the weights of one: T5 has several, and calls another than it declares."""
+    """Return all embedding modules that share their weights with ``embeddings``.
+
+    T5 has several such modules, and calls another one than it declares.
+    """
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
     tables = [module for module in model.modules() if isinstance(module, kinds)]
     return [table for table in tables if table.weight is embeddings.weight]
 
 
 class Inspector(ABC):
-    """Looks into the model of an encoder.
+    """Looks inside the model of an encoder.
 
     Attributes:
-        encoder: the encoder.
-        pooling: how states are pooled; None if unknown.
-        has_layers: whether the model has layers; a static one has none.
+        encoder: The encoder.
+        pooling: Name of the pooling; None if unknown.
+        has_layers: Whether the model has layers; a static embedding model has none.
     """
 
-    # What a batch may hold: attention weights in one layer, components in the hidden states of all layers,
-    # and tokens.
-    most_weights = 2**25
-    most_states = 2**26
+    # Limits of one batch, so that its states fit into memory.
+    most_weights = 2**25  # attention weights in one layer
+    most_states = 2**26  # numbers in the hidden states of all layers
     most_tokens = 2048
 
     encoder: SentenceTransformerEncoder | CausalPromptEncoder
@@ -106,7 +118,7 @@ class Inspector(ABC):
     pooling: str | None
     has_layers = True
     _embeddings: Any
-    _length: Callable[[int], int]  # of an input, from that of its content
+    _length: Callable[[int], int]  # maps the number of content ids to the number of tokens of the input
 
     def embedding_matrix(self) -> NDArray[np.float32] | None:
         """Return the token embeddings, shape (entries, D); None if they cannot be reached."""
@@ -114,26 +126,26 @@ class Inspector(ABC):
 
     @abstractmethod
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
-        """Return a text as embeddings."""
+        """Return the token embeddings of a text, given its content ids."""
 
     @abstractmethod
     def _look(
         self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], around: int
     ) -> list[Inside]:
-        """Look at contents of one length, in one batch."""
+        """Do the work of `look` for contents of one length, in one batch."""
 
     def look(
         self, contents: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], around: int
     ) -> list[Inside]:
-        """Look at what the model does with texts.
+        """Encode texts, and return the states inside the model for each of them.
 
         Args:
-            contents: content ids of each text.
-            labels: part of each of them, numbered from 0.
-            around: number of the part of what the model puts around the texts; the last one.
+            contents: Content ids of each text.
+            labels: Number of the part of each content id, from 0.
+            around: Number of the part for the tokens around a text, one more than that of any other part.
 
         Raises:
-            EncodingError: a text has no usable vector, or the memory does not suffice.
+            EncodingError: A text has no usable vector, or the device does not have enough memory.
         """
         rows = [tuple(content) for content in contents]
 
@@ -155,7 +167,7 @@ class Inspector(ABC):
         return in_order
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[NDArray[np.intp]]:
-        """Divide inputs into batches of one length whose weights and states fit into memory."""
+        """Yield the indices of each batch: inputs of one length whose weights and states fit into memory."""
         config = getattr(self._backbone, "config", None)
         heads = getattr(config, "num_attention_heads", None) or 32
         layers = getattr(config, "num_hidden_layers", None) or 1
@@ -169,7 +181,7 @@ class Inspector(ABC):
 
     @contextmanager
     def differentiating(self) -> Iterator[None]:
-        """Lock the model for forward-mode derivatives, without gradients and dropout."""
+        """Lock the model in evaluation mode and plain attention, so that forward-mode derivatives work."""
         with self._computing("attribute", gradients=True), plain_attention(self._backbone):
             yield
 
@@ -193,17 +205,17 @@ def _insides(
     supplied: torch.Tensor | None,
     vectors: NDArray[np.float32],
 ) -> list[Inside]:
-    """Divide what was seen of a batch into texts.
+    """Divide the states of a batch into one record per text.
 
     Args:
-        labels: part of each position, shape (texts, T).
-        hidden: states, shape (texts, layers + 1, T, D).
-        layers: mean attention weights of every layer, each of shape (texts, heads, parts, parts).
-        pooled: pooled states, shape (texts, P).
-        supplied: share of each part in them, shape (texts, parts, P).
-        vectors: output of the model, shape (texts, d).
+        labels: Number of the part at each position, shape (texts, T).
+        hidden: Hidden states, shape (texts, layers + 1, T, D).
+        layers: Mean attention weights of every layer, each of shape (texts, heads, parts, parts).
+        pooled: Pooled states, shape (texts, P).
+        supplied: What each part adds to the pooled states, shape (texts, parts, P).
+        vectors: Output of the model, shape (texts, d).
     """
-    # Without weights there are no heads; in unusual models their number differs between layers.
+    # Layers can be stacked only if all have the same number of heads, which some unusual models do not.
     head_counts = {layer.shape[1] for layer in layers}
     weights = torch.stack(list(layers), dim=1) if len(head_counts) == 1 else None
     return [
@@ -220,7 +232,7 @@ def _insides(
 
 
 def _expanded(values: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Repeat tensors of one row; other values stay as they are."""
+    """Repeat each tensor, which has one row, ``count`` times; values that are not tensors stay unchanged."""
     return {
         name: value.expand(count, *value.shape[1:]) if torch.is_tensor(value) else value
         for name, value in values.items()
@@ -228,7 +240,7 @@ def _expanded(values: Mapping[str, Any], count: int) -> dict[str, Any]:
 
 
 class ModuleInspector(Inspector):
-    """Looks into a SentenceTransformer."""
+    """Looks inside a SentenceTransformer."""
 
     encoder: SentenceTransformerEncoder
 
@@ -252,7 +264,7 @@ class ModuleInspector(Inspector):
         features = self.encoder.features([ids])
 
         def embed(ids: torch.Tensor) -> Any:
-            # Not always equal to the weights: some models scale them here.
+            # The module is called, because some models scale the weights in it.
             return embeddings.weight.detach()[ids] if template.flat else embeddings(ids[None])[0]
 
         rows = embed(features["input_ids"].reshape(-1))
@@ -266,9 +278,12 @@ class ModuleInspector(Inspector):
         return EmbeddedText(rows, filler, content_index, partial(self._vectors_of_embeddings, features))
 
     def _vectors_of_embeddings(self, features: dict[str, Any], embeddings: torch.Tensor) -> torch.Tensor:
-        """Return the vectors, before any final normalisation, of texts with these embeddings.
+        """Encode texts from given token embeddings, shape (n, T, D).
 
-        ``features`` are the inputs of one text; its token embeddings are replaced.
+        ``features`` are the model's inputs for one text, whose own token embeddings are replaced.
+
+        Returns:
+            The vectors before any final normalisation, shape (n, d).
         """
         model = self._model
         is_flat = self.encoder.template.flat
@@ -302,7 +317,7 @@ class ModuleInspector(Inspector):
         return vectors[:, : model.truncate_dim]
 
     def _first_final_normalisation(self) -> Any:
-        """Return the first of the normalisations at the end of the model; None without any."""
+        """Return the first of the normalisation modules at the end of the model; None if there is none."""
         from sentence_transformers.sentence_transformer.modules import Normalize
 
         normalize = None
@@ -333,7 +348,7 @@ class ModuleInspector(Inspector):
         with ExitStack() as stack:
             layers = stack.enter_context(attention_of(self._backbone, self._attention_sources, members))
             if hasattr(getattr(self._backbone, "config", None), "output_hidden_states"):
-                # sentence-transformers returns the states if the configuration asks for them.
+                # With this switch on, sentence-transformers also returns the hidden states.
                 stack.enter_context(switched_on(self._backbone.config, "output_hidden_states"))
             if pooling is not None:
                 handle = pooling.register_forward_pre_hook(
@@ -369,9 +384,10 @@ class ModuleInspector(Inspector):
 def _pooled_by_part(
     pooling: Any, inputs: dict[str, Any], members: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the pooled states, and the share of each part in them; None if the pooling is not a sum.
+    """Return the pooled states, shape (texts, P), and what each part adds to them, shape (texts, parts, P).
 
-    The share of a part is the pooling with all other states zero.
+    What a part adds is the result of pooling with the states of all other parts set to zero. The second value
+    is None if the parts do not add up to the pooled states.
     """
     states = inputs["token_embeddings"]
 
@@ -387,10 +403,11 @@ def _pooled_by_part(
 
 
 class PromptInspector(Inspector):
-    """Looks into a prompted language model.
+    """Looks inside a prompted language model.
 
-    The template, with the placeholder, is what the model puts around a text. Layers after the one that is
-    read are not recorded, and neither is the auxiliary prompt of contrast, which attributions include.
+    The tokens around a text are those of the prompt template, including the placeholder token. `look` records
+    neither the layers after the one that is read, nor the auxiliary prompt of contrast. The embeddings that
+    `embedded` returns include the auxiliary prompt, so attributions cover it.
     """
 
     encoder: CausalPromptEncoder
@@ -428,10 +445,11 @@ class PromptInspector(Inspector):
     def _vectors_of_embeddings(
         self, batches: Sequence[PromptBatch], embeddings: torch.Tensor
     ) -> torch.Tensor:
-        """Return the vectors of texts with these embeddings.
+        """Encode texts from given token embeddings, and return their vectors, shape (n, d).
 
-        ``batches`` has one row for each prompt of the text, the auxiliary one last; the embeddings of all are
-        behind each other, shape (n, tokens of all prompts, D).
+        Args:
+            batches: One batch of one row for each prompt of the text, the auxiliary prompt last.
+            embeddings: Embeddings of all prompts, one prompt after the other; shape (n, tokens, D).
         """
         sizes = [batch.embeddings.shape[1] for batch in batches]
         filled = []
@@ -446,7 +464,7 @@ class PromptInspector(Inspector):
             filled = [replace(batch, auxiliary=values) for batch in filled]
         number = self._prompted.number
         by_prompt = [pooled_states(self._decoder, batch, [number])[:, 0] for batch in filled]
-        # Where a model is spread over devices, its last layer computes elsewhere.
+        # If the model is spread over several devices, its last layer may be on another one.
         return torch.stack(by_prompt).mean(dim=0).to(embeddings.device)
 
     @cached_property
@@ -478,7 +496,10 @@ class PromptInspector(Inspector):
         around: int,
         auxiliary: torch.Tensor | None,
     ) -> list[Inside]:
-        """Look at contents in one prompt, given what the last tokens of the auxiliary prompts attended to."""
+        """Do the work of `look` for one prompt.
+
+        ``auxiliary`` is what the last tokens of the auxiliary prompts attended to; None without contrast.
+        """
         prompted = self._prompted
         rows = [PromptRow(prompt, content) for content in contents]
         part_labels = torch.stack(
@@ -496,13 +517,16 @@ class PromptInspector(Inspector):
         supplied = torch.stack([batch.pool(last * mask[..., None]).float() for mask in part_masks], dim=1)
         pooled = batch.pool(last).float()
         by_layer = [states[number].float().cpu() for number in sorted(states)]
-        # Layers that differ in width cannot be stacked.
+        # Layers of different widths cannot be stacked.
         have_one_shape = len({layer.shape for layer in by_layer}) == 1
         hidden = torch.stack(by_layer, dim=1) if have_one_shape else None
         return _insides(part_labels.numpy(), hidden, layers, pooled, supplied, pooled.cpu().numpy())
 
     def _joined(self, prompts: Sequence[Inside]) -> Inside:
-        """Join what was seen of one text in several prompts: states behind each other, the rest as means."""
+        """Merge the records of one text in several prompts.
+
+        Labels and hidden states are concatenated, one prompt after the other. All other values are averaged.
+        """
         vector = np.stack([prompt.vector for prompt in prompts]).mean(axis=0)
         states = [prompt.hidden for prompt in prompts if prompt.hidden is not None]
         pooled = [prompt.pooled for prompt in prompts if prompt.pooled is not None]
@@ -518,13 +542,16 @@ class PromptInspector(Inspector):
 
 
 def _mean_attention(prompts: Sequence[Inside]) -> NDArray[np.float64] | None:
-    """Return the mean weights over the positions of all prompts; None if a prompt has none."""
+    """Average the attention weights of a text over its prompts; None if the weights of a prompt are missing.
+
+    Each prompt is weighted by the number of positions that the attending part has in it.
+    """
     weights = [prompt.attention for prompt in prompts if prompt.attention is not None]
     if len(weights) != len(prompts):
         return None
     part_count = weights[0].shape[-1]
     counts = np.array([np.bincount(prompt.labels, minlength=part_count) for prompt in prompts])
-    # A part that is missing in one prompt has NaN and no positions there.
+    # A part without positions in a prompt has NaN weights there, which count as 0.
     sums: NDArray[np.float64] = sum(
         np.nan_to_num(prompt_weights) * prompt_counts[:, None]
         for prompt_weights, prompt_counts in zip(weights, counts, strict=True)
@@ -535,7 +562,10 @@ def _mean_attention(prompts: Sequence[Inside]) -> NDArray[np.float64] | None:
 
 
 def _by_position(model: PromptedModel, row: PromptRow, values: Sequence[int], other: int) -> torch.Tensor:
-    """Return a value per position of a prompt: that of its content id, or ``other`` for the template."""
+    """Return one value per position of a prompt.
+
+    A position of the text has the value of its content id; a position of the template has ``other``.
+    """
     prompt = model.prompts[row.prompt]
     by_position = torch.full((prompt.length(len(row.content)),), other)
     for content_range in prompt.content_ranges(len(row.content)):
