@@ -1,4 +1,4 @@
-"""Detect sticky tokens: `detect` makes a run, `probe` measures a few tokens, `judge` measures other texts."""
+"""Detect sticky tokens: `detect` makes a run, `probe` measures named tokens, `judge` measures other texts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TokenSource: TypeAlias = int | str | Path | Iterable[int | str]
 
 # Raise this when the same inputs give different numbers than before.
 IDENTITY_VERSION = 8
-# Largest number of texts of a corpus that `judge` compares with, unless the user passes another.
+# Default for the largest number of texts of the corpus that `judge` uses as anchors.
 ANCHORS = 2000
 
 
@@ -58,7 +58,10 @@ def identity_parts(
     corpus: str,
     tokens: Sequence[Token] | None,
 ) -> dict[str, Any]:
-    """Return everything that can change a number of a run; ``tokens`` is None for all available ones."""
+    """Return everything that can change a number of a run, by name.
+
+    ``tokens`` are the tokens to measure; None stands for all available tokens.
+    """
     return resume.identity_of(
         IDENTITY_VERSION,
         encoder,
@@ -95,19 +98,20 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
             the bundled corpus.
         pairs: Sentence pairs, or a file of them, instead of sentences. Only some methods accept pairs.
         tokens: Ids or texts of the tokens to measure, or a file of them. None takes all available tokens.
-        sample: Measure only a random sample of this size.
+        sample: Number of tokens to draw at random; only these are measured. None measures all.
         settings: Settings of the method. None takes the defaults, with ``words`` insertion if the model only
             accepts text.
-        seed: Replaces the seed of the settings.
+        seed: Seed that replaces the one in the settings. None keeps it.
         out: The run folder. None is ``runs/<model>-<method>-<identity>``.
-        engine: Where to compute: ``local`` is this process; ``ray`` is a Ray cluster, started on this machine
-            or named by RAY_ADDRESS; or a `RayCluster`, or an open engine such as that of `ray_engine`. The
-            engine changes no number beyond rounding, so a run can be continued with another one.
-        evidence: Also measure what reports show: symptom curves, sentence pairs and search results. A
-            finished run that lacks them gets them.
-        shard_probes: Texts per shard, the most that a kill can cost. None is 8,192, or 32,768 on a CUDA GPU.
-            It changes no number beyond rounding, but a run that continues with another value computes its
-            shards again.
+        engine: Where to compute. ``local`` computes in this process, and ``ray`` on the Ray cluster named by
+            RAY_ADDRESS or on one started on this machine. A `RayCluster` or an open engine, such as that of
+            `ray_engine`, can also be passed. The engine changes no number beyond rounding, so another engine
+            can continue the run.
+        evidence: Whether to also measure symptom curves, sentence pairs and search results, which reports
+            show. They are added to a finished run that lacks them.
+        shard_probes: Number of texts per shard: the largest amount of work that is lost if the process is
+            killed. None is 8,192, or 32,768 on a CUDA GPU. The number changes no result beyond rounding, but
+            a run that continues with another number computes its shards again.
         progress: Called at every step.
 
     Returns:
@@ -169,7 +173,10 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
 def _write_evidence(
     job: base.Job[base.MethodSettings], run: Run, folder: run_folder.RunFolder, progress: ProgressCallback
 ) -> None:
-    """Measure curves, pairs and search results, if the method has any, and write them into the run folder."""
+    """Measure curves, pairs and search results, and write them into the run folder.
+
+    Nothing is written if the method of the run measures no curves.
+    """
     stage = run.method.evidence_stage(job, run.plan)
     if stage is None:
         return
@@ -181,6 +188,7 @@ def _write_evidence(
 
 
 def _warn_unless_cosine(encoder: Encoder) -> None:
+    """Warn if the model compares vectors by anything but the cosine, which detection uses."""
     similarity = similarity_of(encoder)
     if similarity is not Similarity.COSINE:
         warnings.warn(
@@ -225,7 +233,7 @@ def _record(
 
 
 def _loading_record(spec: EncoderSpec | None) -> run_folder.LoadingRecord | None:
-    """Return how to load the encoder again; None if it was made from an object."""
+    """Return the options that load the encoder again; None if it was made from a model object."""
     if spec is None:
         return None
     endpoint = None
@@ -277,8 +285,8 @@ def probe(
 
     Args:
         encoder: The model: an encoder, or anything else that `load_encoder` takes.
-        tokens: Ids or texts of tokens, or a file of them. With text insertion, they must be able to occur in
-            text.
+        tokens: Ids or texts of tokens, or a file of them. Unless the insertion is ``ids``, every token must
+            be able to occur in text.
         method: Name of the method. None takes the method of the settings, or else the first method that
             accepts the input.
         sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. None takes
@@ -329,16 +337,16 @@ def judge(
 ) -> base.Judgement:
     """Measure what the tokens of a finished run do to the texts of a corpus.
 
-    Encodes the texts of the corpus, copies of a few random tokens in them, and copies of the tokens that may
-    matter there. All other lifts are computed from the pull and contraction that the run measured. To measure
-    every token on the corpus, which takes minutes, call ``detect(..., sentences=...)``.
+    Only a few random tokens, and the tokens that may matter on this corpus, are added to its texts and
+    encoded. The lift of every other token is computed from the pull and contraction that the run measured. To
+    measure every token on the corpus, which takes minutes, call ``detect(..., sentences=...)``.
 
     Args:
         run: A finished run, or its folder.
         sentences: The corpus: a list of texts, or anything else that `load_sentences` takes.
         column: The column with the texts, for files and Hub datasets.
         encoder: The model of the run. None loads the model that the run names, with the same options.
-        anchors: Maximum number of texts of the corpus to compare with, drawn at random.
+        anchors: Largest number of texts of the corpus to use as anchors; they are chosen at random.
         queries: Texts to compare with, instead of those of the corpus.
         measure_all: Measure every token that may matter. By default, the 256 that matter most are measured.
         progress: Called at every step.
@@ -384,10 +392,16 @@ _BY_ID = re.compile(r"\s*#(\d{1,9})\s*", re.ASCII)
 def choose_tokens(
     vocabulary: Vocabulary, ids: Sequence[int] | None, sample: int | None, seed: int
 ) -> list[Token]:
-    """Return the tokens to measure, by ascending id: the named ones or all, or a random sample of these.
+    """Return the tokens to measure, in order of their ids.
+
+    Args:
+        vocabulary: The vocabulary.
+        ids: Ids of the tokens to choose from. None takes all available tokens.
+        sample: Number of tokens to draw at random from them. None takes all of them.
+        seed: Seed of the sample.
 
     Raises:
-        InputError: There are no tokens, a named one is not available, or the sample is too large.
+        InputError: There are no tokens, a token in ``ids`` is not available, or the sample is too large.
     """
     tokens = vocabulary.available if ids is None else available_tokens(vocabulary, ids)
     tokens_by_id = {token.id: token for token in sorted(tokens, key=lambda token: token.id)}
@@ -412,10 +426,10 @@ def drawn_ids(ids: Sequence[int], sample: int, seed: int) -> list[int]:
 
 
 def available_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:
-    """Return the tokens with these ids, without repetitions.
+    """Return the tokens with these ids in order, without repetitions.
 
     Raises:
-        InputError: Text cannot produce one of them.
+        InputError: One of the tokens cannot occur in text.
     """
     available = {token.id: token for token in vocabulary.available}
     for token_id in ids:
@@ -427,7 +441,7 @@ def available_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:
 
 
 def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
-    """Return the ids of tokens that a Python caller names: one id or text, a list of them, or a file.
+    """Return the ids of the tokens that a Python caller names by an id, a text, a list of these, or a file.
 
     Raises:
         InputError: A token is not in the vocabulary, or is neither an id nor a text.
@@ -453,7 +467,11 @@ def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
 
 
 def find_token(vocabulary: Vocabulary, text: str) -> int:
-    """Return the id of the entry with this vocabulary string, decoded text, or decoded text without spaces.
+    """Return the id of the vocabulary entry with this text.
+
+    The text is first looked up among the vocabulary strings, then among the decoded texts, and then among the
+    decoded texts without spaces around them. If several entries match, those that can occur in text are
+    preferred.
 
     Raises:
         InputError: No entry matches, or several entries match equally well.
@@ -477,7 +495,7 @@ def find_token(vocabulary: Vocabulary, text: str) -> int:
 
 
 def find_named(vocabulary: Vocabulary, name: str) -> int:
-    """Return the id of an entry named by ``#`` and its id, or as in `find_token`."""
+    """Return the id of an entry that is named by ``#`` and its id, or by its text as in `find_token`."""
     by_id = _BY_ID.fullmatch(name)
     if by_id is not None:
         return int(by_id.group(1))
@@ -522,7 +540,7 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
 
 
 def _column_of_ids(values: pl.Series, path: Path) -> list[int]:
-    """Return the column token_id as whole numbers."""
+    """Return the values of the column token_id as whole numbers, or raise an error."""
     if not values.dtype.is_numeric() and values.dtype != pl.String:
         raise InputError(f"column 'token_id' of {path} contains {values.dtype}, not whole numbers")
     integers = values.cast(pl.Int64, strict=False)
@@ -536,7 +554,7 @@ def _column_of_ids(values: pl.Series, path: Path) -> list[int]:
 
 
 def _column_of_names(values: pl.Series, path: Path) -> list[str]:
-    """Return the column token, which must be text without gaps."""
+    """Return the values of the column token, or raise an error if any is missing or not text."""
     if values.dtype != pl.String:
         raise InputError(f"column 'token' of {path} contains {values.dtype}, not text")
     names: list[str] = values.to_list()
@@ -547,9 +565,9 @@ def _column_of_names(values: pl.Series, path: Path) -> list[str]:
 
 
 def _require_agreement(vocabulary: Vocabulary, ids: Sequence[int], names: Sequence[Any], path: Path) -> None:
-    """Refuse a table whose columns token_id and token name different entries.
+    """Raise an error if the columns token_id and token of a row name different entries.
 
-    Ids that are not in the vocabulary are refused later, where the tokens are chosen.
+    An id that is not in the vocabulary raises an error later, where the tokens are chosen.
     """
     index_by_id = {token_id: index for index, token_id in enumerate(vocabulary.ids)}
     for row, (token_id, name) in enumerate(zip(ids, names, strict=True), start=1):
@@ -593,6 +611,6 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
 
 
 def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bool) -> run_folder.RunEvidence:
-    """Measure curves and pairs of some tokens of a finished run, and of ordinary ones if asked."""
+    """Measure curves and pairs of these tokens, and of some ordinary tokens if ``with_ordinary`` is true."""
     ids = [token.id for token in available_tokens(opened.job.vocabulary, token_ids)]
     return _evidence.measured_evidence(opened.job, opened.stage, opened.run, ids, with_ordinary)

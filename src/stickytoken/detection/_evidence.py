@@ -1,4 +1,4 @@
-"""Measure what reports show beside the numbers of a run: curves, sentence pairs and search results."""
+"""Measure the evidence that reports show: symptom curves, sentence pairs and search results."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ from stickytoken.methods import base
 from stickytoken.methods.probes import EvidenceStage, similarity_counts
 from stickytoken.methods.small_search import COPIES, SearchStage
 
-# Tokens with a curve and pairs: the sticky ones, or else those that the method ranks highest.
+# Largest number of tokens that are measured, besides the ordinary ones.
 _MAX_TOKENS = 12
+# If fewer tokens than this are sticky, the strongest of the other tokens are measured too.
 _MIN_TOKENS = 4
-# Ordinary tokens that are measured as a control.
+# Number of ordinary tokens that are measured as a control.
 _ORDINARY_TOKENS = 8
-# Separates the random stream that draws ordinary tokens from all others of the same seed.
+# Part of the seed for the choice of ordinary tokens, so that it is independent of other random choices.
 _ORDINARY_STREAM = 12
 
 
 @dataclass(frozen=True)
 class _Measured:
-    rows: dict[int, dict[str, Any]]  # one row of the table per token id
-    search: SearchRecord | None
-    sequences: int  # texts that were encoded
+    rows: dict[int, dict[str, Any]]  # one row of evidence.parquet per token id
+    search: SearchRecord | None  # None if search results were not measured
+    sequences: int  # number of encoded texts
 
 
 def measured_evidence(
@@ -56,13 +57,16 @@ def measured_evidence(
 
     Args:
         job: The job of the run.
-        stage: Measures curves and pairs.
+        stage: The stage that measures curves and pairs.
         run: The finished run.
-        named: Ids of the tokens to measure. None takes the sticky tokens and, if there are few, the strongest
-            of the others.
-        with_ordinary: Also measure a few random tokens that are not flagged.
-        search: Measures search results. None leaves them out.
+        named: Ids of the tokens to measure. None takes the sticky tokens and, if there are few of them, also
+            the strongest of the other tokens.
+        with_ordinary: Whether to also measure a few random tokens that are neither sticky nor topical.
+        search: The stage that measures search results. None measures none.
         progress: Called at every step.
+
+    Returns:
+        The record and the table of the evidence.
     """
     started = time.perf_counter()
     worst_ids = _ids_to_measure(run)
@@ -98,8 +102,8 @@ def _measure(
     search: SearchStage | None,
     progress: ProgressCallback,
 ) -> _Measured:
-    """Encode the texts of both stages, and return a row for every token that got all its vectors."""
-    # One shard for all tokens would fill batches best; small shards bound the memory.
+    """Encode the texts of both stages, and return a row for every token whose texts all have a vector."""
+    # One shard for all tokens would fill batches best, but small shards need less memory.
     measure = base.MemoryRunner(job.encoder, progress, _ORDINARY_TOKENS * stage.probes_per_token)
     rows = {row["token_id"]: row for row in _answered(measure(stage, tokens)).to_dicts()}
     sequences = len(tokens) * stage.probes_per_token
@@ -119,14 +123,14 @@ def _measure(
 
 
 def _answered(table: pl.DataFrame) -> pl.DataFrame:
-    """Leave out tokens for which a server gave no vector for one of their texts."""
+    """Return the rows of the tokens for which the server returned a vector for every text."""
     if UNANSWERED not in table.columns:
         return table
     return table.filter(pl.col(UNANSWERED).is_null()).drop(UNANSWERED)
 
 
 def _ids_to_measure(run: Run) -> list[int]:
-    """Return the worst sticky tokens; if they are few, also the strongest of the others."""
+    """Return the ids of the worst sticky tokens and, if there are few, of the strongest other tokens."""
     sticky = run.sticky["token_id"].to_list()
     others = run.strongest(_MAX_TOKENS)["token_id"].to_list()
     count = min(_MAX_TOKENS, max(len(sticky), _MIN_TOKENS))
@@ -136,7 +140,10 @@ def _ids_to_measure(run: Run) -> list[int]:
 def _ordinary_ids(
     job: base.Job[base.MethodSettings], stage: EvidenceStage, excluded: set[int]
 ) -> Iterator[int]:
-    """Yield tokens in random order, without those whose copies the tokenizer reads as unknown."""
+    """Yield the ids of available tokens in random order.
+
+    Tokens in ``excluded``, and those whose copies the tokenizer reads as unknown, are left out.
+    """
     available = job.vocabulary.available
     for index in np.random.default_rng([job.settings.seed, _ORDINARY_STREAM]).permutation(len(available)):
         token = available[index]
@@ -145,12 +152,12 @@ def _ordinary_ids(
 
 
 def _leave_out_unknown(row: dict[str, Any], unknown: set[int], pair_copies: int) -> None:
-    """Set evidence to null at the numbers of copies that the tokenizer reads as an unknown word.
+    """Set the evidence to null wherever the tokenizer reads the copies as an unknown word.
 
     Args:
-        row: of evidence.parquet.
-        unknown: these numbers of copies.
-        pair_copies: number of copies in the pairs.
+        row: A row of evidence.parquet, which is changed.
+        unknown: The numbers of copies that are read as an unknown word.
+        pair_copies: Number of copies in the pairs.
     """
     for curve in ("below", "above", "ahead"):
         points = zip(row["copies"], row[curve], strict=False)  # a curve may be empty
@@ -163,10 +170,10 @@ def _leave_out_unknown(row: dict[str, Any], unknown: set[int], pair_copies: int)
 
 
 def unknown_copies(encoder: Encoder, stage: EvidenceStage, token: Token) -> set[int]:
-    """Return the numbers of copies with which the tokenizer reads a part of a text as unknown.
+    """Return the numbers of copies that make the tokenizer read a part of a text as unknown.
 
-    Copies that are joined to a text become one long word, and a BERT tokenizer does not know words of more
-    than 100 characters.
+    Copies that follow a text without a space become one long word with it, and a BERT tokenizer reads a word
+    of more than 100 characters as unknown.
     """
     carriers = [carrier for carrier in stage.carriers if isinstance(carrier, str)]
     tokenizer = encoder.tokenizer

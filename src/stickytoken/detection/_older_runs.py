@@ -1,4 +1,4 @@
-"""Convert runs of schema 3, whose verdicts follow an older rule, to the current form."""
+"""Convert runs of schema version 3, whose verdicts follow an older rule, to the current form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OLDER_SCHEMA = 3
 
 
 def upgraded_run(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert run.json of schema 3; runs of other methods are returned unchanged."""
+    """Return run.json of schema version 3 in the current form; runs of other methods stay unchanged."""
     result = raw.get("result")
     if not isinstance(result, Mapping) or "ordinary_lift" not in result:
         return dict(raw)
@@ -34,7 +34,7 @@ def upgraded_run(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def upgraded_plan(raw: Any) -> Any:
-    """Convert plan.json of schema 3; any other plan is returned unchanged."""
+    """Return plan.json of schema version 3 in the current form; any other plan stays unchanged."""
     if not isinstance(raw, Mapping) or "late_reference" not in raw:
         return raw
     dropped = ("reference", "late_reference", "vocabulary_anchors", "views")
@@ -49,7 +49,14 @@ def upgraded_plan(raw: Any) -> Any:
 def upgraded_tokens(
     tokens: pl.DataFrame, *, ordinary_lift: float, spread: float, ordinary_contraction: float | None
 ) -> pl.DataFrame:
-    """Convert tokens.parquet of schema 3: numbers to the current units; the verdicts stay."""
+    """Return tokens.parquet of schema version 3 with the current columns and units, and the old verdicts.
+
+    Args:
+        tokens: The table.
+        ordinary_lift: Lift of an ordinary token.
+        spread: Standard deviation of similarities, the unit of the current lifts.
+        ordinary_contraction: Contraction of an ordinary token. None takes the median of the table.
+    """
     if ordinary_contraction is None:
         ordinary_contraction = float(tokens["contraction"].median() or 0.0)  # type: ignore[arg-type]
     columns = []

@@ -1,4 +1,4 @@
-"""Score an encoder on labelled data, choose the layers of a language model, and embed files of texts."""
+"""Score an encoder on labelled data, choose the layers of a language model, and embed the texts of a file."""
 
 from stickytoken.data.tasks import find_task
 from stickytoken.evaluation._embedding import EmbeddedFile, embed_file, require_new_file, texts_of_file

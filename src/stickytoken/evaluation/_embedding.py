@@ -16,12 +16,12 @@ from stickytoken.encoders.protocol import Encoder, require_usable, shown
 from stickytoken.errors import InputError
 from stickytoken.measurement import write_atomically
 
-# Texts between two reports of progress.
+# Number of texts between two reports of progress.
 _TEXTS_AT_A_TIME = 2048
 
 
 def texts_of_file(path: Path, column: str | None = None) -> list[str]:
-    """Read the texts of a file; a row without a text is an error."""
+    """Return the texts of a file in order, and raise an error for a row without a text."""
     texts, _ = all_texts(path, column)
     for row, text in enumerate(texts, start=1):
         if text is None:
@@ -45,11 +45,11 @@ def require_new_file(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedFile:
-    """What `embed_file` wrote.
+    """The result of `embed_file`.
 
     Attributes:
-        dimension: number of components of a vector.
-        without_vector: texts for which a server gave no vector; their vector is null.
+        dimension: Number of components of a vector.
+        without_vector: Texts for which the server returned no vector. Their vectors in the file are null.
     """
 
     dimension: int
@@ -62,11 +62,14 @@ def embed_file(
     path: Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> EmbeddedFile:
-    """Encode texts and write one row per text: ``text``, and ``vector`` as an array of float32.
+    """Encode texts, and write a Parquet file with one row per text.
+
+    The columns are ``text``, and ``vector`` as an array of float32. If a server returns no vector for a text,
+    its ``vector`` is null.
 
     Raises:
-        EncodingError: a text has no usable vector, unless a server gives none: then it is null.
-        InputError: the file exists or cannot be written.
+        EncodingError: A text has a vector that cannot be used, such as one of zeros.
+        InputError: The file exists or cannot be written.
     """
     require_new_file(path)
     vector_chunks = [np.empty((0, encoder.dimension), np.float32)]
@@ -89,11 +92,14 @@ def embed_file(
     )
     frame = frame.select("text", pl.when(~pl.col("missing")).then("vector").alias("vector"))
     write_atomically(path, frame.write_parquet)
-    without_vector = tuple(texts[place] for place in np.flatnonzero(is_missing).tolist())
+    without_vector = tuple(texts[row] for row in np.flatnonzero(is_missing).tolist())
     return EmbeddedFile(size, without_vector)
 
 
 def _require_answers(encoder: Encoder, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
-    """Refuse a vector of zeros; one of NaN is a text for which a server gave no vector."""
+    """Raise an error for a vector of zeros.
+
+    A vector of NaN is allowed: it stands for a text for which the server returned no vector.
+    """
     answered = np.flatnonzero(~np.isnan(vectors).any(axis=1)).tolist()
     require_usable(vectors[answered], encoder.name, lambda row: shown(texts[answered[row]]), allow_zero=False)

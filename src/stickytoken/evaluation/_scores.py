@@ -1,4 +1,4 @@
-"""Score the ways of encoding that a model offers on tasks, and compare them."""
+"""Score an encoder on tasks, and compare the ways of encoding that it offers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from stickytoken.insertion import Insertion
 from stickytoken.unit_vectors import Similarity
 from stickytoken.vocabulary import CandidateTokenizer
 
-# Bootstrap samples: enough for 95% intervals whose ends vary little.
+# Number of bootstrap samples. With this many, the ends of a 95% interval vary little between seeds.
 _RESAMPLES = 1000
 _CONFIDENCE = 0.95
-# Texts of each role that are encoded before the time is taken.
+# Number of texts of each role that are encoded before the clock starts.
 _WARM_UP_TEXTS = 32
 
 _AS_IT_IS = "as it is"
@@ -41,16 +41,16 @@ class Score:
     """The scores of one way of encoding.
 
     Attributes:
-        encoding: ``as it is``, ``plain prompt``, ``token prepending``, ``contrast`` or both of these,
-            separated by a comma.
-        start: First layer that is overwritten; None without token prepending.
-        exit: First later layer that is not overwritten.
-        layer: Layer that is read, from 1; None for a model without a prompt.
+        encoding: ``as it is``, ``plain prompt``, ``token prepending``, ``contrast`` or ``token prepending,
+            contrast``.
+        start: First layer that token prepending overwrites; None without token prepending.
+        exit: First later layer that token prepending does not overwrite; None without token prepending.
+        layer: Layer from which the vector is read, counted from 1; None for a model without a prompt.
         scores: Scores times 100 by metric; None where a metric is undefined.
-        seconds: Time taken.
-        contrast_layer: Layer whose attention contrast changes, from 0; None without it.
-        contrast_strength: Its factor; None for a rule without one.
-        contrast_rule: Its rule.
+        seconds: Time to encode the texts and compute the scores.
+        contrast_layer: Layer whose attention contrast changes, counted from 0; None without contrast.
+        contrast_strength: Factor of contrast; None without contrast, or for a rule without a factor.
+        contrast_rule: Name of the rule of contrast; None without contrast.
     """
 
     encoding: str
@@ -65,7 +65,7 @@ class Score:
 
     @property
     def main_score(self) -> float | None:
-        """The score by the first metric."""
+        """The score times 100 by the first metric; None if it is undefined."""
         return next(iter(self.scores.values()))
 
 
@@ -74,11 +74,11 @@ class Difference:
     """The main score of a way of encoding minus that of the first way, with a paired bootstrap interval.
 
     Attributes:
-        encoding: As in `Score`.
-        layer: As in `Score`.
-        value: Difference of the scores times 100; None where one of them is undefined.
-        low: Low end of the 95% interval over pairs, queries or texts; None without one.
-        high: High end.
+        encoding: The way of encoding, as in `Score`.
+        layer: The layer, as in `Score`.
+        value: Difference of the scores times 100; None if either score is undefined.
+        low: Lower end of the 95% interval over pairs, queries or texts; None if it is undefined.
+        high: Upper end of the same interval.
     """
 
     encoding: str
@@ -90,15 +90,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Scores of a task.
+    """Scores of all ways of encoding on one task.
 
     Attributes:
-        scores: One item per way of encoding; the first metric is the main one.
+        scores: One item per way of encoding. The main score is that of the first metric.
         cut: Number of texts truncated to fit the model, the same for every way of encoding.
-        differences: One item per way of encoding but the first; none for a task of MTEB.
-        resamples: Main scores on all units, and on each bootstrap sample of them, of every way of encoding;
-            None for a task of MTEB.
-        similarity: How vectors are compared: as the model declares.
+        differences: One item for each way of encoding except the first; empty for a task of MTEB.
+        resamples: Main scores times 100, shape (1 + samples, ways of encoding): first on all units, then on
+            each bootstrap sample. None for a task of MTEB.
+        similarity: How vectors are compared, as the model declares.
     """
 
     scores: list[Score] = field(default_factory=list)
@@ -110,13 +110,16 @@ class Comparison:
 
 @dataclass(frozen=True)
 class _Encoding:
-    """A way of encoding: its name, and the encoder that does it."""
+    """A way of encoding: its name, and an encoder that encodes in this way."""
 
     name: str
     encoder: Encoder
 
     def score(self, scores: Mapping[str, float], seconds: float) -> Score:
-        """Return a row of results; scores are fractions, and undefined ones are NaN."""
+        """Return the `Score` of this way of encoding.
+
+        ``scores`` holds fractions by metric, NaN where a metric is undefined; ``seconds`` is the time taken.
+        """
         percentages = {metric: None if math.isnan(score) else 100 * score for metric, score in scores.items()}
         encoder = self.encoder
         if not isinstance(encoder, CausalPromptEncoder):
@@ -137,10 +140,11 @@ class _Encoding:
 
 
 def _encodings_of(encoder: Encoder) -> list[_Encoding]:
-    """List the ways of encoding to compare.
+    """Return the ways of encoding to compare.
 
-    A language model with a prompt is compared with its plain prompt at the same layer and after the last
-    layer, and with token prepending and contrast alone.
+    For a language model with a prompt, these are the plain prompt at the last layer and at the encoder's own
+    layer, token prepending alone, contrast alone, and both, as far as the encoder uses them. Any other
+    encoder has only one way.
     """
     if not isinstance(encoder, CausalPromptEncoder):
         return [_Encoding(_AS_IT_IS, encoder)]
@@ -163,12 +167,12 @@ def _encodings_of(encoder: Encoder) -> list[_Encoding]:
 
 
 def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
-    """Score an encoder, and its plain prompt at the same layer if it uses token prepending or contrast.
+    """Score all ways of encoding that an encoder offers on a task, and compare them with the first.
 
     Args:
-        encoder: The model.
+        encoder: The encoder.
         task: A task from `find_task`.
-        seed: Seed of random steps, such as the start of a clustering, and of the bootstrap.
+        seed: Seed of the bootstrap and of other random steps, such as the start of a clustering.
 
     Raises:
         InputError: The data of an MTEB task cannot be loaded.
@@ -191,6 +195,7 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
 
 
 def _mteb_score(encoding: _Encoding, task: MtebTask) -> Score:
+    """Return the main score of one way of encoding on a task of MTEB."""
     started = time.perf_counter()
     if isinstance(encoding.encoder, CausalPromptEncoder):
         model = encoding.encoder.sentence_transformer()
@@ -201,9 +206,10 @@ def _mteb_score(encoding: _Encoding, task: MtebTask) -> Score:
 
 
 def _score(encoding: _Encoding, task: Task, texts: Texts, seed: int) -> tuple[Score, NDArray[np.float64]]:
-    """Return the scores of one way of encoding, and the outcomes of all units.
+    """Return the scores of one way of encoding, and the outcomes of all units, shape (units, columns).
 
-    The first texts are encoded once before the time is taken: kernels are built, and shortcuts are tested.
+    The first texts are encoded once before the clock starts, so that the time does not include building
+    kernels and testing shortcuts.
     """
     encoder = encoding.encoder
     encoder.encode([text for role_texts in texts.values() for text in role_texts[:_WARM_UP_TEXTS]])
@@ -215,8 +221,17 @@ def _score(encoding: _Encoding, task: Task, texts: Texts, seed: int) -> tuple[Sc
 
 
 def _resampled_main_scores(task: Task, outcomes: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """Return main scores times 100 on all units and on bootstrap samples, shape (samples, ways)."""
-    # Tasks are resampled independently of each other.
+    """Return main scores times 100, first on all units and then on each bootstrap sample.
+
+    Args:
+        task: The task.
+        outcomes: Outcomes of all ways of encoding, shape (ways, units, columns).
+        seed: Seed of the bootstrap.
+
+    Returns:
+        Shape (1 + samples, ways).
+    """
+    # The key includes the task, so that different tasks are resampled independently.
     key = [seed, int(task.fingerprint[:8], 16)]
     samples = bootstrap_samples(task.units, _RESAMPLES, key)
     main_metric = task.metrics[0]
@@ -224,13 +239,14 @@ def _resampled_main_scores(task: Task, outcomes: NDArray[np.float64], seed: int)
 
 
 def _fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], int]:
-    """Return the texts of a task by role, cut to what the model reads, and how many were cut."""
-    # All ways of encoding get the same texts; of all, the encoder itself has the longest prompts.
+    """Return the texts of a task by role, cut to the length that the model reads, and how many were cut."""
+    # All ways of encoding get the same texts. The encoder's own prompts are the longest, so its limit is
+    # used.
     texts = {role: list(role_texts) for role, role_texts in task.texts.items()}
     try:
         words = require_words(encoder, "evaluate")
         is_estimate = isinstance(words.tokenizer, CandidateTokenizer)
-    except ModelError:  # without its tokenizer, an encoder truncates or refuses long texts itself
+    except ModelError:  # an encoder without a tokenizer truncates or refuses long texts itself
         return texts, 0
     if is_estimate:
         return texts, 0
@@ -243,7 +259,7 @@ def _fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], 
 
 
 def _differences(scores: Sequence[Score], resamples: NDArray[np.float64]) -> list[Difference]:
-    """Compare every way of encoding with the first, given main scores of shape (samples, ways)."""
+    """Compare every way of encoding with the first, given ``resamples`` as in `Comparison`."""
     if len(scores) == 1:
         return []
     contrasts = np.eye(len(scores))[1:]
@@ -257,12 +273,12 @@ def _differences(scores: Sequence[Score], resamples: NDArray[np.float64]) -> lis
 
 @dataclass(frozen=True)
 class TaskMean:
-    """Main scores of several tasks, averaged.
+    """Main scores, averaged over several tasks.
 
     Attributes:
         encodings: Name and layer of each way of encoding.
-        scores: Mean main score times 100 of each; None where one is undefined.
-        differences: Of the means, as in `Comparison`; none if one of the tasks is of MTEB.
+        scores: Mean of the main scores times 100 of each way; None if the score of any task is undefined.
+        differences: Differences of the means, as in `Comparison`; empty if any of the tasks is of MTEB.
     """
 
     encodings: list[tuple[str, int | None]]
@@ -278,7 +294,7 @@ def average(comparisons: Sequence[Comparison]) -> TaskMean:
     resamples = [comparison.resamples for comparison in comparisons if comparison.resamples is not None]
     differences: list[Difference] = []
     if len(resamples) == len(comparisons):
-        # The tasks are fixed, and their units are drawn independently.
+        # The interval is over the units of these tasks, which are resampled independently of each other.
         differences = _differences(first_scores, np.mean(resamples, axis=0))
     return TaskMean([(score.encoding, score.layer) for score in first_scores], means, differences)
 
@@ -290,7 +306,10 @@ def _mean(scores: Sequence[float | None]) -> float | None:
 
 
 def guess_note(comparison: Comparison | TaskMean) -> str | None:
-    """Say so if the plain prompt at the encoder's layer scores worse than after the last layer."""
+    """Return a note if the plain prompt scores worse at the encoder's layer than after the last layer.
+
+    None if it does not, or if the difference may be due to chance.
+    """
     if not comparison.differences:
         return None
     first = comparison.differences[0]

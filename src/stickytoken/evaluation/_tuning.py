@@ -16,24 +16,25 @@ from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.steering import layers_with_projection
 from stickytoken.errors import InputError
 
-# Pairs that are encoded at a time: vectors of all layers are held.
+# Number of pairs that are encoded at a time, because the vectors of all layers are in memory.
 _PAIRS_AT_A_TIME = 256
-# Largest number of exits of token prepending, and of layers of contrast, that are tried.
+# Largest number of exits of token prepending to try.
 _MAX_EXITS = 12
+# Largest number of layers of contrast to try.
 _MAX_CONTRAST_LAYERS = 8
-# Exits are tried up to this share of the depth.
+# Deepest exit to try, as a share of the number of layers.
 _EXIT_DEPTH = 2 / 3
-# Starts of token prepending that are tried, from 0, with the best exit.
+# Number of starts of token prepending to try with the best exit, from layer 0.
 _STARTS = 4
-# Strengths of contrast that are tried at the best layer.
+# Strengths of contrast to try at the best layer.
 _STRENGTHS = (0.25, 0.5, 1.0, 2.0)
 
 
 def read_similarity(path: Path) -> SimilarityTask:
-    """Read pairs of sentences with scores.
+    """Read a task of sentence pairs with similarity scores.
 
     Raises:
-        InputError: The file cannot be used, or is a task of another kind.
+        InputError: The file cannot be used, or it holds a task of another kind.
     """
     if not path.exists():
         raise InputError(f"there is no task file {str(path)!r}")
@@ -48,13 +49,13 @@ class Tried:
     """One setting and its score.
 
     Attributes:
-        start: First layer that is overwritten; None without token prepending.
-        exit: First later layer that is not overwritten.
-        layer: Layer that is read, from 1.
+        start: First layer that token prepending overwrites; None without token prepending.
+        exit: First later layer that token prepending does not overwrite; None without token prepending.
+        layer: Layer from which the vector is read, counted from 1.
         spearman: Spearman correlation times 100; None if all cosines are equal.
-        contrast_layer: Layer whose attention contrast changes, from 0; None without contrast.
-        contrast_strength: Its factor; None for a rule without one.
-        contrast_rule: Its rule.
+        contrast_layer: Layer whose attention contrast changes, counted from 0; None without contrast.
+        contrast_strength: Factor of contrast; None without contrast, or for a rule without a factor.
+        contrast_rule: Name of the rule of contrast; None without contrast.
     """
 
     start: int | None
@@ -67,7 +68,7 @@ class Tried:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it has neither token prepending nor contrast."""
+        """Whether the setting has neither token prepending nor contrast."""
         return self.start is None and self.contrast_layer is None
 
 
@@ -76,9 +77,9 @@ class Tuning:
     """All settings that were tried, in order, and the best ones.
 
     Attributes:
-        tried: All settings at all layers; of contrast, the layers after the one that it changes.
-        plain: The best layer of the plain prompt.
-        best: The best setting of what was tuned, token prepending or contrast.
+        tried: Every setting at every layer. A setting with contrast is read only after the layer it changes.
+        plain: The plain prompt at its best layer.
+        best: The best setting with token prepending or contrast, whichever was tuned.
         plain_at_best: The plain prompt at the layer of the best setting.
     """
 
@@ -90,7 +91,7 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """How a model is steered, at whatever layer it is read."""
+    """Token prepending and contrast, without the layer from which the vector is read."""
 
     prepending: TokenPrepending | None = None
     contrast: Contrast | None = None
@@ -98,13 +99,13 @@ class _Setting:
 
 @dataclass(frozen=True)
 class _Search:
-    """What to try.
+    """The settings of a search, in two rounds.
 
     Attributes:
-        first: settings that are tried first; some are only compared with.
-        is_tuned: whether a setting is one of those to choose from.
-        refine: further settings, given the best of the first.
-        max_refinements: largest number of them.
+        first: Settings of the first round, including those that serve only as a comparison.
+        is_tuned: Says whether a setting may be chosen as the best one.
+        refine: Returns the settings of the second round, given the best of the first.
+        max_refinements: Largest number of settings of the second round.
     """
 
     first: Sequence[_Setting]
@@ -120,7 +121,17 @@ def tune(
     start: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Tuning:
-    """Score settings of token prepending at every layer."""
+    """Score settings of token prepending at every layer, and choose the best.
+
+    Args:
+        encoder: The language model with its prompt.
+        task: Pairs of sentences with similarity scores.
+        start: First layer to overwrite in the first round. None takes layer 1.
+        progress: Called with the number of settings done and the total number.
+
+    Raises:
+        InputError: The prompt is an echo prompt, or the model has no layer ``start``.
+    """
     if encoder.reading.prompt.echoes:
         raise InputError("an echo prompt has no layers to overwrite: use another prompt")
     layers = encoder.layers
@@ -130,15 +141,16 @@ def tune(
         raise InputError(
             f"start is {first_start}, but {encoder.name} has {layers} layers: pass 0 to {layers - 1}"
         )
-    # Exits to try: the layers up to two thirds of the depth, or evenly spread ones.
+    # Try all layers up to two thirds of the depth as exits, or evenly spaced ones if there are too many.
     last_exit = max(first_start + 1, round(_EXIT_DEPTH * layers))
     exit_count = min(_MAX_EXITS, last_exit - first_start)
     exits = sorted({round(layer) for layer in np.linspace(first_start + 1, last_exit, exit_count)})
-    other_starts = [other for other in range(min(_STARTS, layers)) if other != first_start]
+    other_starts = [layer for layer in range(min(_STARTS, layers)) if layer != first_start]
 
     def with_other_starts(best: Tried) -> list[_Setting]:
-        stop = best.exit or layers
-        return [_Setting(TokenPrepending(other, stop)) for other in other_starts if other < stop]
+        best_exit = best.exit or layers
+        earlier_starts = [layer for layer in other_starts if layer < best_exit]
+        return [_Setting(TokenPrepending(layer, best_exit)) for layer in earlier_starts]
 
     search = _Search(
         first=[_Setting(), *(_Setting(TokenPrepending(first_start, end)) for end in exits)],
@@ -158,19 +170,30 @@ def tune_contrast(
     rule: ContrastRule = ContrastRule.SCALED,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Tuning:
-    """Score settings of contrast at every layer that can be read after it."""
+    """Score settings of contrast at every layer after the one that contrast changes, and choose the best.
+
+    Args:
+        encoder: The language model with its prompt. Its token prepending, if any, stays on.
+        task: Pairs of sentences with similarity scores.
+        layer: The layer whose attention contrast changes, counted from 0. None tries several.
+        strength: The factor of contrast. None tries several.
+        rule: The rule of contrast.
+        progress: Called with the number of settings done and the total number.
+    """
     prepending = encoder.reading.prepending
     chooses_strength = rule.scales and strength is None
     first_strength = DEFAULT_STRENGTH if chooses_strength else strength
     layers = _contrast_layers(encoder) if layer is None else [layer]
     contrasts = [Contrast(contrast_layer, first_strength, rule) for contrast_layer in layers]
-    other_strengths = [other for other in _STRENGTHS if chooses_strength and other != first_strength]
-    # Refuse an impossible setting before any pass.
+    other_strengths: list[float] = []
+    if chooses_strength:
+        other_strengths = [factor for factor in _STRENGTHS if factor != first_strength]
+    # Raises an error for an impossible setting before anything is encoded.
     encoder.reread(replace(encoder.reading, contrast=contrasts[0], layer=-1))
 
     def with_other_strengths(best: Tried) -> list[_Setting]:
         best_layer = best.contrast_layer or 0
-        return [_Setting(prepending, Contrast(best_layer, other, rule)) for other in other_strengths]
+        return [_Setting(prepending, Contrast(best_layer, factor, rule)) for factor in other_strengths]
 
     without_contrast = [_Setting()] if prepending is None else [_Setting(), _Setting(prepending)]
     search = _Search(
@@ -183,12 +206,15 @@ def tune_contrast(
 
 
 def _contrast_layers(encoder: CausalPromptEncoder) -> list[int]:
-    """Return layers with a projection in the first half, or evenly spread ones."""
+    """Return the layers of contrast to try, at most `_MAX_CONTRAST_LAYERS`, evenly spaced.
+
+    They are layers with a projection in the first half of the model, or else anywhere in it.
+    """
     possible_layers = layers_with_projection(encoder.prompted.decoder)
     early_layers = [layer for layer in possible_layers if layer <= encoder.layers // 2]
     candidates = early_layers or possible_layers or [0]
-    places = np.linspace(0, len(candidates) - 1, min(_MAX_CONTRAST_LAYERS, len(candidates)))
-    return [candidates[round(place)] for place in places]
+    indices = np.linspace(0, len(candidates) - 1, min(_MAX_CONTRAST_LAYERS, len(candidates)))
+    return [candidates[round(index)] for index in indices]
 
 
 def _tuned(
@@ -197,7 +223,7 @@ def _tuned(
     search: _Search,
     progress: Callable[[int, int], None],
 ) -> Tuning:
-    """Try all settings of a search at every layer, and choose the best."""
+    """Score all settings of a search at every layer, and choose the best."""
     tried: list[Tried] = []
     waiting = list(search.first)
     total = len(search.first) + search.max_refinements
@@ -216,7 +242,7 @@ def _tuned(
 
 
 def _best(tried: Iterable[Tried], encoder: CausalPromptEncoder) -> Tried:
-    """Return the first of the settings with the largest score."""
+    """Return the setting with the largest score, the first of equal ones."""
     scored = [setting for setting in tried if setting.spearman is not None]
     if not scored:
         raise InputError(
@@ -232,8 +258,11 @@ def layers_scored(
     prepending: TokenPrepending | None,
     contrast: Contrast | None = None,
 ) -> list[Tried]:
-    """Score one setting at every layer that it changes, in one pass."""
-    # Read from the last layer: the encoder's own may come before the layer of contrast.
+    """Score one setting at every layer from which it can be read, in one pass.
+
+    Without contrast these are all layers, and with contrast those after the layer that it changes.
+    """
+    # The model is set to the last layer, because its own layer may come before that of contrast.
     reading = replace(encoder.reading, prepending=prepending, contrast=contrast, layer=-1)
     steered = encoder.reread(reading)
     first_layer = 1 if contrast is None else contrast.layer + 1
@@ -261,7 +290,7 @@ def layers_scored(
 def _cosines_by_layer(
     encoder: CausalPromptEncoder, first: Sequence[str], second: Sequence[str], numbers: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Return the cosine of every pair at every layer, shape (pairs, layers)."""
+    """Return the cosine of each pair of texts at each of the layers ``numbers``, shape (pairs, layers)."""
     vectors = encoder.encode_layers([*first, *second], numbers).astype(np.float64)
     left = vectors[: len(first)]
     right = vectors[len(first) :]

@@ -169,7 +169,7 @@ class Attributor:
         return pairs
 
     def _steps(self, tokens: Sequence[int], carrier_vectors: Vector, pairs: Sequence[_Pair]) -> list[_Step]:
-        """Return the computations: the carriers of each token in turn, and the pairs after the first token."""
+        """Return the computations: the carriers of each token in turn; the pairs follow the first token."""
         carriers = self._carriers[: self._settings.attribution_carriers]
         unrelated = [
             self._surroundings.anchors[self._surroundings.unrelated(vector)]
