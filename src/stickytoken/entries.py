@@ -1,4 +1,4 @@
-"""What a tokenizer and the stored weights say about a vocabulary, before any text is encoded."""
+"""Examine a vocabulary by the tokenizer and the stored weights alone, without encoding any text."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from stickytoken.vocabulary import Category, RoundTripTokenizer, Vocabulary
 
 __all__ = ["EntryWeights", "entry_weights", "fertility", "script_shares"]
 
-# Fewest ordinary entries from which the spread of ordinary distances is estimated.
+# Smallest number of ordinary entries from which the spread of their distances is estimated.
 _LEAST_ORDINARY = 200
-# Quantile of the untrained rows' own distances up to which an entry counts as near to them.
+# An entry is near the untrained rows if its distance is at most this quantile of their own distances.
 _UNTRAINED_QUANTILE = 0.95
-# Rows that are read from the file at a time.
+# Number of rows that are read from the file at a time.
 _ROWS = 8192
-# Parts of the names of input and output embedding matrices, the most usual first.
+# Substrings of the names of input and output embedding matrices, the most common first.
 _INPUT_NAMES = ("word_embeddings", "embed_tokens", "wte", "shared", "tok_embeddings", "embed")
 _OUTPUT_NAMES = ("lm_head", "embed_out", "predictions.decoder", "output")
 
@@ -60,8 +60,8 @@ class EntryWeights:
             such matrix.
         dtype: Precision of the stored rows, such as ``F32``.
         dimensions: Length of a row.
-        untrained: Rows that cannot have been trained: reserved entries and rows beyond the vocabulary. If
-            there are none, distances and verdicts are null.
+        untrained: Indices of the rows that cannot have been trained: those of reserved entries, and those
+            beyond the vocabulary. If there are none, distances and verdicts are null.
         tokens: One row per vocabulary entry, with the columns token_id, token, decoded and category; norm
             (Euclidean length); distance (Euclidean, to the mean of the untrained rows); cosine_distance (to
             the same mean, after the first principal component is removed, in the output matrix if there is
@@ -83,7 +83,10 @@ class EntryWeights:
 
     @property
     def reachable(self) -> pl.DataFrame:
-        """The under-trained rows of ``tokens`` that text can produce, nearest to the untrained rows first."""
+        """The rows of ``tokens`` for under-trained entries that can occur in text.
+
+        Those nearest to the mean untrained row come first.
+        """
         available = [category.value for category in Category if category.available]
         return self.tokens.filter("under_trained", pl.col("category").is_in(available)).sort(
             "distance", "token_id"
@@ -91,7 +94,7 @@ class EntryWeights:
 
 
 def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | None = None) -> EntryWeights:
-    """Compute the indicators of under-trained entries from a model's weights; nothing is encoded.
+    """Compute the indicators of under-trained entries from a model's weights, without encoding any text.
 
     The indicators are those of Land and Bartolo, "Fishing for Magikarp" (EMNLP 2024), sections 3.2 and 3.3:
     rows that training has hardly moved lie near the mean of the rows that it cannot have moved. An entry is
@@ -101,12 +104,12 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
 
     Args:
         model: Folder or name of a model whose weights are ``*.safetensors`` files, whole or in shards.
-        vocabulary: The categories of its entries; see `stickytoken.analyze_vocabulary`.
+        vocabulary: The vocabulary of the model, from `stickytoken.analyze_vocabulary`.
         revision: Branch, tag or commit on the hub.
 
     Raises:
-        ModelError: There are no such files, one is missing or damaged, or none has a floating-point matrix
-            with a row for every entry.
+        ModelError: There are no such files, a file is missing or damaged, or no file has a floating-point
+            matrix with a row for every entry.
         InputError: A revision is given for a folder.
     """
     rows, output = _matrices(str(model), revision, vocabulary.ids[-1] + 1)
@@ -143,13 +146,13 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
 
 
 def _untrained_rows(vocabulary: Vocabulary, row_count: int) -> NDArray[np.int64]:
-    """Return the rows that cannot have been trained: of unused entries, and of no entry."""
+    """Return the indices of the rows that belong to an unused vocabulary entry or to none at all."""
     mark = vocabularies.word_mark(vocabulary.tokens)
     is_trained = np.zeros(row_count, bool)
     is_trained[np.array(vocabulary.ids)] = True
     entries = zip(vocabulary.ids, vocabulary.tokens, vocabulary.decoded, vocabulary.categories, strict=True)
     for token_id, token, text, category in entries:
-        # Only an entry in brackets can be unused. Most entries are not, which saves time.
+        # Only an entry in brackets can be unused, so the slow check is skipped for all other entries.
         if token[:1] in ("[", "<"):
             kind = vocabularies.kind_of(token, text, category, mark)
             is_trained[token_id] = kind is not vocabularies.Kind.UNUSED
@@ -157,7 +160,7 @@ def _untrained_rows(vocabulary: Vocabulary, row_count: int) -> NDArray[np.int64]
 
 
 def _as_series(columns: dict[str, Any], count: int) -> list[pl.Series]:
-    """Return all columns with their types. A column that was not computed is null, and so is NaN."""
+    """Return all measurement columns with their types; null where a value is NaN or was not computed."""
     series_list = []
     for name, dtype in _COLUMNS.items():
         values = columns.get(name)
@@ -171,15 +174,18 @@ def _under_trained(
     is_ordinary: NDArray[np.bool_],
     distances_of_untrained: NDArray[np.float64],
 ) -> NDArray[np.bool_] | None:
-    """Say which entries lie as near to the untrained rows as these do, and far nearer than ordinary entries.
+    """Return which entries are under-trained.
+
+    An entry is under-trained if it lies as near to the mean untrained row as the untrained rows themselves,
+    and far nearer than ordinary entries.
 
     Args:
         distances: Distance of each of N entries to the mean untrained row, shape (N,).
-        is_ordinary: Which of them are ordinary, shape (N,).
+        is_ordinary: Whether each entry is ordinary, shape (N,).
         distances_of_untrained: Distances of the untrained rows to their own mean.
 
     Returns:
-        Shape (N,). None if there are too few ordinary entries, or if all have the same distance.
+        Booleans, shape (N,). None if there are too few ordinary entries, or if all have the same distance.
     """
     nearness = -np.log(np.maximum(distances, np.finfo(np.float64).tiny))
     if is_ordinary.sum() < _LEAST_ORDINARY:
@@ -194,7 +200,10 @@ def _under_trained(
 
 
 def _deviations(rows: _Matrix, available: NDArray[np.int64]) -> NDArray[np.float64] | None:
-    """Measure how unusual the rows of the available entries are, reading the file block by block."""
+    """Return how unusual the row of each available entry is, shape (available,); read block by block.
+
+    None if `vector_deviations_of` cannot compute it.
+    """
 
     def blocks() -> Iterator[NDArray[np.float64]]:
         for start, block in rows.blocks():
@@ -214,13 +223,13 @@ def _distances(
 
     Args:
         matrix: The rows, shape (N, D).
-        untrained: The untrained rows.
+        untrained: Indices of the untrained rows.
         squares: Squared lengths of all rows, shape (N,).
-        covariance: Scatter matrix of the rows, shape (D, D); None for Euclidean distances only.
+        covariance: Scatter matrix of the rows, shape (D, D). None computes only Euclidean distances.
 
     Returns:
-        Euclidean distances, and cosine distances after the first principal component is removed; None without
-        a covariance. Shape (N,).
+        Euclidean distances, and cosine distances after the first principal component is removed, each of
+        shape (N,). The cosine distances are None without a scatter matrix.
     """
     centre = matrix.mean(untrained)
     if covariance is None:
@@ -272,7 +281,7 @@ class _Matrix:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
         """Return the squared length of every row, shape (N,), and the scatter matrix, shape (D, D).
 
-        The scatter matrix is the covariance times N; None if it is not wanted.
+        The scatter matrix is the covariance times N. It is None if ``with_covariance`` is false.
         """
         squares = np.empty(len(self))
         total = np.zeros(self.shape[1])
@@ -298,7 +307,7 @@ class _Matrix:
 
 
 def _matrices(model: str, revision: str | None, entries: int) -> tuple[_Matrix, _Matrix | None]:
-    """Find the input embedding matrix of a model, and its output matrix if that is stored too.
+    """Return the input embedding matrix of a model, and its output matrix; None if none is stored.
 
     Raises:
         ModelError: No floating-point matrix has a row for every entry.
@@ -332,7 +341,7 @@ def _matrices(model: str, revision: str | None, entries: int) -> tuple[_Matrix, 
 
 
 def _first_named(matrices: Sequence[_Matrix], names: Sequence[str]) -> _Matrix | None:
-    """Return the matrix whose name contains the earliest of some names."""
+    """Return the first matrix whose name contains one of ``names``, tried in order; None if there is none."""
     for name in names:
         for matrix in matrices:
             if name in matrix.name:
@@ -341,7 +350,7 @@ def _first_named(matrices: Sequence[_Matrix], names: Sequence[str]) -> _Matrix |
 
 
 def _weight_files(model: str, revision: str | None) -> list[Path]:
-    """Return the safetensors files of a model, in its folder or in the first subfolder that has some.
+    """Return the safetensors files in a model's folder or, if it has none, in its first subfolder with some.
 
     Raises:
         ModelError: There are no such files, or a shard is missing.
@@ -390,7 +399,7 @@ def script_shares(vocabulary: Vocabulary) -> pl.DataFrame:
     """Count the entries that text can produce, by the script of most of their letters.
 
     Returns:
-        One row per script, the script with most entries first, with the columns script (``none`` for entries
+        One row per script, with the most frequent script first. The columns are script (``none`` for entries
         without letters), entries and share.
     """
     entries = zip(vocabulary.decoded, vocabulary.categories, strict=True)

@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 LONGEST_SENTENCE = 100_000
-"""Most characters of a sentence. No model reads more, and tokenizing megabytes takes minutes."""
+"""Largest number of characters of a sentence. No model reads more, and tokenizing megabytes takes minutes."""
 
 # The datasets of the published runs. The multilingual ones are read in English.
 PAPER_DATASETS = (
@@ -215,7 +215,7 @@ def _texts(frame: pl.DataFrame, column: str | None, name: str) -> list[str | Non
 
 
 def _is_missing(value: object) -> bool:
-    """Say whether a value is None, NaN or the missing value of pandas, as in columns of a data frame."""
+    """Return whether a value is missing: None, NaN or the missing value of pandas."""
     is_nan = isinstance(value, float) and math.isnan(value)
     return value is None or is_nan or type(value).__name__ == "NAType"
 
@@ -332,7 +332,7 @@ class SentencePair:
     """Two sentences and their similarity.
 
     Attributes:
-        sentence1: The anchor, which stays as it is.
+        sentence1: The anchor, which is never changed.
         sentence2: The carrier, into which tokens are inserted.
         similarity: Their cosine similarity under the model.
     """
@@ -435,7 +435,7 @@ def pairs_from_file(path: Path) -> list[SentencePair]:
 
 
 def _checked(sentence1: object, sentence2: object, similarity: object, where: str) -> SentencePair:
-    """Return a pair, or refuse it with a message that begins with where it stands."""
+    """Return a valid pair, or raise an error whose message begins with ``where``."""
     for sentence in (sentence1, sentence2):
         if not isinstance(sentence, str | None):
             raise InputError(f"{where} has {shown(sentence)} for a sentence: pass text")

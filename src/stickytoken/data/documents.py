@@ -1,4 +1,4 @@
-"""Documents of every format, read as a stream. Of what cannot be read, only the record is skipped."""
+"""Read documents of every format as a stream. Only a record that cannot be read is skipped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stickytoken.errors import InputError, reading
 from stickytoken.validation import file_path, shown
 
 STDIN = "-"
-# Name of the collection that is read from there.
+# Name of the collection that is read from standard input.
 STDIN_COLLECTION = "standard input"
 GZIP = ".gz"
 _LINES = (".txt", "")
@@ -35,13 +35,13 @@ class Document:
     """One document of a collection.
 
     Attributes:
-        number: Its position in the collection, from 0. Records that were skipped count.
+        number: Its position in the collection, from 0. Skipped records are counted too.
         id: Its own id, or else its line, its row or its file name.
         text: Its text, in valid Unicode.
-        source: Where it came from, if the collection says so.
-        path: The file that it is in; None for texts from elsewhere.
-        line: The line of the file on which it begins, from 1.
-        is_whole_file: Whether it is a whole file, so that its lines are those of the file.
+        source: Where it came from; None if the collection does not say.
+        path: The file that contains it; None if it does not come from a file.
+        line: The line of the file on which it begins, from 1; None if the file has no lines.
+        is_whole_file: Whether it is a whole file, so that its line numbers are those of the file.
     """
 
     number: int
@@ -59,7 +59,7 @@ class Skipped:
 
     Attributes:
         place: The file, and the line or the row.
-        reason: What is wrong, with the byte where it is known.
+        reason: What is wrong with it, including the position of the wrong byte if known.
     """
 
     place: str
@@ -89,7 +89,7 @@ class Collection:
     Attributes:
         name: Its name in messages.
         read: Yields the records in order, and keeps the meter up to date. A stream can be read only once.
-        key: Where the collection lies. It tells collections apart, but not versions of their content.
+        key: The location of the collection. It identifies the collection, but not the version of its content.
     """
 
     name: str
@@ -279,7 +279,7 @@ def _folder(folder: Path, columns: NamedColumns) -> Collection:
 
 
 def _whole_file(path: Path, folder: Path, number: int) -> Record | None:
-    """Return a file of a folder as one document, or why it cannot be read; None if it is blank."""
+    """Return a file of a folder as one document, or as Skipped if it cannot be read; None if it is blank."""
     name = _unicode_name(path)
     _, is_compressed = format_of(path)
     try:
@@ -308,7 +308,7 @@ def _unicode_name(path: Path) -> str:
 
 
 class Row(NamedTuple):
-    """A record as it is read, before its text is looked for.
+    """A raw record, from which no text has been extracted yet.
 
     Attributes:
         place: Where it stands, in messages: "line 3".
@@ -433,7 +433,7 @@ class Reader:
         )
 
     def _problem_with(self, values: Mapping[str, Any]) -> str:
-        """Say what is wrong with the text columns of an object; an empty string if nothing is.
+        """Return what is wrong with the text columns of an object; an empty string if nothing is.
 
         One of several text columns may be missing, but not the only one.
         """
@@ -680,9 +680,9 @@ def separated_records(lines: Iterable[str], separator: str) -> Iterator[tuple[in
 
 
 def _record_on_one_line(line: str, separator: str) -> list[str] | None:
-    """Return the fields of a line that is a record by itself; None if the line needs a closer look.
+    """Return the fields of a line that is a complete record; None if `separated_records` must parse the line.
 
-    This is fast, because compiled code does the work. The limit of the csv module is read and never set.
+    This is the fast path, which uses compiled code. It never changes the field limit of the csv module.
     """
     if not line:
         return []

@@ -117,14 +117,14 @@ def rewrite(
     compress: bool | None = None,
     meter: Meter | None = None,
 ) -> None:
-    """Write every record of a source: with its edits, or as it is if it has none.
+    """Write every record of a source with its edits. A record without edits is written unchanged.
 
     Args:
         source: What to read.
         output: Where to write.
         revise: Called with each document and its texts, one per column; returns their edits.
-        skip: Called with each record that cannot be read. The record is written as it is.
-        compress: Whether to compress the output by gzip; None if the source is compressed.
+        skip: Called with each record that cannot be read. The record is written unchanged.
+        compress: Whether to compress the output with gzip. None does as in the source.
         meter: Counts how much of the source has been read.
 
     Raises:
@@ -205,7 +205,7 @@ def _rewrite_lines(
                 edits_by_column = dict(zip(columns, edits, strict=True))
                 raw = _edited(raw.decode("utf-8"), row, edits_by_column, source).encode("utf-8")
             output.write(raw)
-        # What is left, such as the end of the last line, belongs to no record.
+        # The remaining bytes, such as the end of the last line, belong to no record.
         output.write(buffer.take())
 
 
@@ -242,9 +242,9 @@ def edited_text(text: str, edits: Edits) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Literal:
-    """A text as it is written in a file.
+    """The written form of a text in a record, with its quotes and escapes.
 
-    All positions are in the record, and the quotes belong to the literal.
+    All positions are those of characters in the raw record.
 
     Attributes:
         start: Its first position.
@@ -323,7 +323,7 @@ def _skip_space(raw: str, position: int) -> int:
 
 
 def _json_literal(raw: str, start: int, end: int) -> _Literal:
-    """Return a JSON string with the position of each character that it stands for."""
+    """Return the JSON string from ``start`` to ``end`` as a literal."""
     positions = []
     position = start + 1
     while position < end - 1:
@@ -334,7 +334,7 @@ def _json_literal(raw: str, start: int, end: int) -> _Literal:
 
 
 def _length_of_json_character(raw: str, position: int) -> int:
-    """Return how many characters of JSON stand for one character: 1, or 2, 6 or 12 for an escape."""
+    """Return the written length of the next character of a JSON string: 1, or 2, 6 or 12 for an escape."""
     if raw[position] != "\\":
         return 1
     if raw[position + 1] != "u":
@@ -349,7 +349,7 @@ def _length_of_json_character(raw: str, position: int) -> int:
 
 
 def _json_writer(literal: str) -> Callable[[str], str]:
-    """Return a function that escapes text as a literal does: beyond ASCII, or not."""
+    """Return a function that escapes text for JSON; it escapes non-ASCII characters if ``literal`` has none."""
     ascii_only = literal.isascii()
     return lambda text: json.dumps(text, ensure_ascii=ascii_only)[1:-1]
 
@@ -391,7 +391,7 @@ def _doubled_quotes(text: str) -> str:
 
 
 def _is_read_as(raw: str, value: str, separator: str) -> bool:
-    """Say whether a field, as it is written, is read as this value."""
+    """Return whether reading the raw text of one field gives this value."""
     return [field.value for field in _fields(raw, separator)] == [value]
 
 
@@ -473,7 +473,7 @@ def _rewrite_parquet(
 def _revised(
     count: int, rows: Iterator[Row], reader: Reader, revise: Revise, skip: Callable[[Skipped], None]
 ) -> dict[str, dict[int, str]]:
-    """Return the texts that change in the next rows, by column and by the number of the row among them."""
+    """Return the texts that change in the next ``count`` rows, by column and by index among these rows."""
     changed: dict[str, dict[int, str]] = {}
     for number, row in enumerate(islice(rows, count)):
         record = reader.record_of(row)
@@ -488,7 +488,7 @@ def _revised(
 
 
 def _with_texts(table: Any, column: str, texts: dict[int, str]) -> Any:
-    """Return an Arrow table with other texts in some rows of a column, whose type stays."""
+    """Return an Arrow table in which ``texts`` replace some values of a column, whose type stays."""
     from pyarrow import array
 
     column_index = table.schema.get_field_index(column)

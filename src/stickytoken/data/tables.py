@@ -1,4 +1,4 @@
-"""Tables and text files that are read whole, and their columns.
+"""Read tables and text files into memory, and check their columns.
 
 A damaged file is refused here. `data.documents` reads collections of documents as a stream instead, and skips
 damaged records.
@@ -106,7 +106,7 @@ def decode(content: bytes, path: Path) -> str:
 
 
 def read_lines(path: Path, column: str | None) -> io.StringIO:
-    """Read a text file by lines. It has no columns, so that naming one is an error."""
+    """Return the lines of a text file; raise an error if the user named a column, because it has none."""
     if column is not None:
         raise InputError(f"{path} is a text file without columns: leave the column out")
     return io.StringIO(decode(read_bytes(path), path), newline=None)
@@ -116,8 +116,8 @@ def all_texts(path: Path, column: str | None = None) -> tuple[list[str | None], 
     """Read every text of a file in order.
 
     Returns:
-        The texts, also those that are missing or blank, and the other columns of a table; None for a text
-        file.
+        The texts, including missing and blank ones, and a table of the other columns. The table is None for a
+        text file.
     """
     if path.suffix.lower() not in TABLE_SUFFIXES:
         return [line.removesuffix("\n") for line in read_lines(path, column)], None
@@ -161,7 +161,7 @@ def require_columns(frame: pl.DataFrame, columns: Sequence[str], path: str | Pat
 
 
 def text_column(frame: pl.DataFrame, column: str, path: str | Path) -> list[str | None]:
-    """Return the texts of a column; those that are missing are None."""
+    """Return the texts of a column; None for a missing text."""
     require_columns(frame, (column,), path)
     values = frame[column]
     if values.dtype != pl.String:
@@ -229,14 +229,18 @@ def numbers(frame: pl.DataFrame, column: str, path: Path) -> tuple[float, ...]:
 
 
 def numbers_or_none(values: pl.Series, path: Path, also: pl.DataType) -> list[Any]:
-    """Return numbers, or None for what is not a number. The column has numbers, text or the type ``also``."""
+    """Return the values of a column as numbers; None for a value that is not a number.
+
+    Raises:
+        InputError: The column has neither numbers, nor text, nor the type ``also``.
+    """
     if values.dtype != pl.String and not values.dtype.is_numeric() and values.dtype != also:
         raise InputError(f"column {values.name!r} of {path} contains {values.dtype}, not numbers")
     return _as_numbers(values).to_list()
 
 
 def _as_numbers(values: pl.Series) -> pl.Series:
-    """Convert a column to numbers; what is not a number becomes null."""
+    """Convert a column to numbers; a value that is not a number becomes null."""
     if values.dtype == pl.String:
         values = values.str.strip_chars()
     return values.cast(pl.Float64, strict=False)

@@ -71,7 +71,7 @@ def _classification_in_folder(folder: Path) -> Task:
 
 
 def _name(path: Path) -> str:
-    """Return the name of a file, with the name of its folder in front if the file is called after a split."""
+    """Return the file's name without its ending; put the folder's name in front if it is only a split."""
     if path.stem in _SPLITS:
         return f"{path.resolve().parent.name}-{path.stem}"
     return path.resolve().stem
@@ -132,7 +132,7 @@ def _split_classification(frame: pl.DataFrame, path: Path) -> Task:
 
 
 def _classification(train: tuple[pl.DataFrame, Path], test: tuple[pl.DataFrame, Path], path: Path) -> Task:
-    """Build a classification task from tables of texts and labels, each with the file that it is from."""
+    """Build a classification task from two tables of texts and labels, each with the path of its file."""
     train_texts = tables.filled_texts(train[0], "text", train[1])
     train_labels = tables.labels(train[0], "label", train[1])
     test_texts = tables.filled_texts(test[0], "text", test[1])
@@ -164,7 +164,7 @@ def _clustering(frame: pl.DataFrame, path: Path) -> Task:
 
 
 def _require_two(counts: Counter[str], path: Path) -> None:
-    """Refuse a task whose texts all have the same label."""
+    """Raise an error if all texts of a task have the same label."""
     if len(counts) < 2:
         raise InputError(
             f"{path}: all texts have the label {next(iter(counts))!r}: at least two labels are needed"
@@ -236,7 +236,7 @@ def _normalized(text: str) -> str:
 
 
 def read_texts(path: Path, *, titles: bool) -> dict[str, str]:
-    """Read the texts of a file in the layout of BEIR by id, with their titles in front if wanted."""
+    """Return the texts of a BEIR file by id; if ``titles`` is true, each starts with its title."""
     frame = tables.read_table(path)
     tables.require_columns(frame, ("_id", "text"), path)
     texts = [text or "" for text in tables.text_column(frame, "text", path)]

@@ -71,7 +71,7 @@ class Run:
             )
 
     def _read_tokens(self) -> pl.DataFrame:
-        """Read tokens.parquet, in the current form."""
+        """Return tokens.parquet, converted to the current columns if an earlier version wrote it."""
         if not self.is_of_older_rule:
             return self._folder.read_table(TOKENS_FILE, self.method.columns)
         plan: Any = self.plan
@@ -123,11 +123,11 @@ class Run:
         return sticky.sort(self.method.ranked_by.key, "token_id", descending=[True, False], nulls_last=True)
 
     def strongest(self, count: int) -> pl.DataFrame:
-        """The strongest tokens that are not flagged.
+        """About ``count`` of the strongest tokens that are neither sticky nor topical.
 
-        The first half has the largest values in the column that the method ranks by. The second half has the
-        largest lifts, if the method measures lift in standard deviations. Tokens that were measured closely
-        come before those that were only screened.
+        Half of them have the largest values in the column by which the method ranks, and the other half the
+        largest lifts. If the method does not measure lift in standard deviations, all come from the first
+        column. Confirmed tokens come before those that were only screened.
         """
         unflagged = self.tokens.filter(~run_folder.is_flagged())
         if "confirmed" not in unflagged.columns:
@@ -145,7 +145,7 @@ class Run:
         return order.join(unflagged, on="token_id", maintain_order="left").select(self.tokens.columns)
 
     def listed(self, rows: pl.DataFrame) -> list[Column]:
-        """Columns of a short table of some tokens, without text columns that are empty in all rows."""
+        """The columns to show in a short table of these rows; text columns without any text are left out."""
         columns = []
         for column in self.method.listed:
             is_number = column.digits is not None
@@ -180,7 +180,7 @@ class Run:
 
     @property
     def plan(self) -> base.PlanRecord:
-        """What was derived from the model and the corpus before any token was measured.
+        """The plan of the run: what the method computed from model and corpus before it measured any token.
 
         Raises:
             RunError: plan.json is missing or damaged.
@@ -200,20 +200,23 @@ class Run:
         return run_folder.read_evidence(self._folder)
 
     def moved(self, token_id: int) -> Moved | None:
-        """What copies of a token do to the rank of an average unrelated document.
+        """How copies of a token change the rank of an average unrelated document.
 
-        None if that was not measured: for most tokens, and in a run without evidence.
+        None if the run has no evidence for this token, as for most tokens.
         """
         evidence = self.evidence
         return None if evidence is None else evidence.moved(token_id)
 
     def harm(self, token_id: int) -> SearchHarm | None:
-        """What copies of a token do in a small search; None if that was not measured."""
+        """How copies of a token change the results of a small search; None if that was not measured."""
         evidence = self.evidence
         return None if evidence is None else evidence.harm(token_id)
 
     def harm_sentences(self, limit: int) -> list[str]:
-        """What copies of the worst sticky tokens do in a search, one sentence each, without full stops."""
+        """Sentences on the worst ``limit`` sticky tokens that say what their copies do in a search.
+
+        They have no full stops. Tokens whose effect was not measured have no sentence.
+        """
         sentences = []
         for row in self.sticky.head(limit).iter_rows(named=True):
             sentence = wording.harm_sentence(row, self.harm(row["token_id"]))
@@ -278,7 +281,7 @@ class Run:
 
 
 def _cell(value: object) -> str:
-    """Write a value as HTML; a missing one is a hyphen."""
+    """Return a value as the HTML of a table cell; a hyphen for a missing value."""
     if value is None:
         return "-"
     return html.escape(visible(f"{value:.4g}" if isinstance(value, float) else str(value)))
@@ -290,7 +293,7 @@ def is_run(path: str | Path) -> bool:
 
 
 def open_run(path: Run | str | Path) -> Run:
-    """Open a finished run; a `Run` is returned as it is.
+    """Open a finished run from its folder; an open `Run` is returned unchanged.
 
     Raises:
         InputError: The argument is not a path.
@@ -300,7 +303,7 @@ def open_run(path: Run | str | Path) -> Run:
 
 
 def flagged_tokens(run: Run | None) -> frozenset[int]:
-    """Return the ids of the sticky and topical tokens of a run; none without a run."""
+    """Return the ids of the sticky and topical tokens of a run; an empty set if there is no run."""
     return frozenset() if run is None else frozenset(run_folder.flagged_ids(run.tokens))
 
 
@@ -308,26 +311,26 @@ def flagged_tokens(run: Run | None) -> frozenset[int]:
 
 _MODEL_FILE = "model.json"
 _MODEL_FILE_VERSION = 1
-# Packages that take part in loading a model: with another version, the same files may give another model.
+# Packages that load a model. With other versions of them, the same files may give another model.
 _LOADING_PACKAGES = ("stickytoken", "torch", "transformers", "sentence-transformers", "tokenizers")
-# Files that name further files elsewhere.
+# Configuration files that refer to files outside the model's folder.
 _FILES_WITH_REFERENCES = ("adapter_config.json", "router_config.json")
-# Nanoseconds. Two states of a file with the same times cannot be told apart, and some file systems have a
-# resolution of two seconds. A file that was older than this at the first look cannot change unnoticed later.
+# Age in nanoseconds that a file must have when its state is recorded. Some file systems store times to two
+# seconds, so a younger file could change again without any change of its times.
 _MIN_AGE = 3_000_000_000
 
 
 class ModelFilesRecord(Record):
-    """model.json: the files from which the model of a run was loaded, without options that change it."""
+    """model.json: the hash of the files from which a run's model was loaded, without other options."""
 
     schema_version: int
     files: str  # hash of all files
-    versions: dict[str, str]  # of the packages that loaded them
+    versions: dict[str, str]  # versions of the packages that loaded the files
     encoder: dict[str, Any]  # identity of the encoder
 
 
 class FileState(NamedTuple):
-    """What changes when a file changes."""
+    """Properties of a file, at least one of which changes when the file changes."""
 
     size: int
     modified: int  # nanoseconds
@@ -341,17 +344,17 @@ class ModelFiles:
     """The files of a model at one moment."""
 
     folder: Path
-    states: Mapping[str, FileState]  # of every file, by relative path
-    looked_at: int  # the moment, in nanoseconds
+    states: Mapping[str, FileState]  # state of every file, by relative path
+    looked_at: int  # time at which the states were read, in nanoseconds since the epoch
 
     @property
     def settled(self) -> bool:
-        """Whether every file is old enough that a later change shows in its state."""
+        """Whether every file is old enough for any later change to show in its state."""
         latest = (max(state.modified, state.changed) for state in self.states.values())
         return all(moment < self.looked_at - _MIN_AGE for moment in latest)
 
     def fingerprint(self) -> str | None:
-        """Return a hash of all files; None if one has changed since the look or cannot be read."""
+        """Return a hash of all files; None if a file has changed since `looked_at` or cannot be read."""
         hashes = []
         for name in sorted(self.states):
             with suppress(OSError), (self.folder / name).open("rb") as stream:
@@ -361,7 +364,7 @@ class ModelFiles:
 
 
 def look_at_model(name: str, revision: str | None = None) -> ModelFiles | None:
-    """Return the files of a model; None if it is not on this machine, or needs files of other folders."""
+    """Return the files of a model; None if it is not a local folder, or needs files in other folders."""
     if names_endpoint(name):
         return None
     source = resolve_model(name, revision)
@@ -407,7 +410,10 @@ def _model_files_record(record: RunRecord, fingerprint: str) -> ModelFilesRecord
 
 
 def _file_states(folder: Path) -> dict[str, FileState] | None:
-    """Return the state of every file in a folder by relative path; None if it cannot be read completely."""
+    """Return the state of every file in a folder by relative path.
+
+    None if the folder cannot be read completely, or contains a linked folder, a pipe or a device.
+    """
     states: dict[str, FileState] = {}
     errors: list[OSError] = []
     for parent, folders, names in os.walk(folder, onerror=errors.append, followlinks=False):
@@ -445,7 +451,7 @@ def _is_self_contained(folder: Path) -> bool:
 
 
 def _is_module_inside(module: Mapping[str, Any]) -> bool:
-    """Return whether an entry of modules.json has a known type, and its files below the folder."""
+    """Return whether an entry of modules.json has a known type and refers to files in the model's folder."""
     path = Path(str(module["path"]))
     is_known = str(module["type"]).startswith("sentence_transformers.")
     return is_known and not path.is_absolute() and ".." not in path.parts
@@ -455,13 +461,16 @@ def _is_module_inside(module: Mapping[str, Any]) -> bool:
 
 
 def model_difference(record: MeasurementRecord, identity: EncoderIdentity) -> list[str] | None:
-    """Name what differs between the model of a record and this one; None if the record has no model."""
+    """Return the names of the properties in which the model of a record differs from this one.
+
+    The list is empty for the same model. None if the record does not contain its model.
+    """
     recorded = record.identity_parts.get("encoder")
     return differences(asdict(identity), recorded) if isinstance(recorded, dict) else None
 
 
 def require_same_model(run: Run, encoder: Encoder) -> None:
-    """Refuse an encoder that is not the model of a run."""
+    """Raise an error if an encoder is not the model of a run."""
     different = model_difference(run.record, encoder.identity)
     if different is None:
         raise RunError(f"{run.path} does not record its model: run the detection again")
@@ -473,7 +482,7 @@ def require_same_model(run: Run, encoder: Encoder) -> None:
 
 
 def recorded_loading(run: RunRecord) -> LoadingRecord:
-    """Return with which options the model of a run was loaded, as far as the run says."""
+    """Return the options with which the model of a run was loaded, as far as the run records them."""
     if run.model.loading is not None:
         return run.model.loading
     identity = run.identity_parts.get("encoder", {})
@@ -484,9 +493,9 @@ def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encode
     """Return the encoder that a caller passed, or else the model of the run, loaded as in the run.
 
     Args:
-        model: The model, if the caller passed one.
-        run: The run, if there is one. The model must be that of the run.
-        purpose: What needs the model, for the error if there is neither.
+        model: The model that the caller passed. None loads the model of the run.
+        run: The run, which must have been made with the model. None if there is no run.
+        purpose: Name of the function that needs the model, for the error if both are None.
 
     Raises:
         InputError: There is neither a model nor a run.
@@ -523,7 +532,7 @@ def _load_recorded(name: str, recorded: LoadingRecord) -> Encoder:
 
 
 def load_recorded_endpoint(name: str, recorded: LoadingRecord, options: EndpointOptions) -> Encoder:
-    """Connect to the endpoint of a run; ``options`` take precedence over what the run recorded."""
+    """Connect to the endpoint of a run; ``options`` take precedence over those that the run recorded."""
     endpoint = recorded.endpoint or EndpointRecord()
     dimensions = options.dimensions or endpoint.dimensions
     key_variable = options.key_variable or endpoint.key_variable
@@ -539,7 +548,7 @@ def load_recorded_endpoint(name: str, recorded: LoadingRecord, options: Endpoint
 
 
 def restored_settings(run: Run) -> base.MethodSettings:
-    """Return the settings of a run as the method takes them."""
+    """Return the settings of a run as the settings object of its method."""
     try:
         return run.settings.restored()
     except (TypeError, InputError) as error:
@@ -547,7 +556,7 @@ def restored_settings(run: Run) -> base.MethodSettings:
 
 
 def worst_tokens(run: Run, count: int) -> list[int]:
-    """Return the ids of the worst sticky tokens of a run."""
+    """Return the ids of the worst ``count`` sticky tokens of a run; raise an error if it has none."""
     sticky_ids: list[int] = run.sticky["token_id"].to_list()
     if not sticky_ids:
         raise InputError(f"the run in {run.path} found no sticky tokens: name the tokens to look at")
@@ -558,18 +567,18 @@ def worst_tokens(run: Run, count: int) -> list[int]:
 
 
 class NextStep(NamedTuple):
-    """Something that the user can do about what a run found."""
+    """A step that the user can take after a run."""
 
-    purpose: str  # an imperative in small letters, without a full stop
-    command: str  # the command line; the user fills in the names in capitals
+    purpose: str  # an imperative in lower case, without a full stop
+    command: str  # the command line, in which the user replaces the names in capitals
 
 
 def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
-    """Return what a user can do about what a run found, the best step first.
+    """Return the steps that a user can take after a run, the best step first.
 
     Args:
         run: The run.
-        repaired: The date of a verified repair of its model, if there is one.
+        repaired: The date of a verified repair of the run's model. None if there is no such repair.
     """
     folder = quote(str(run.path))
     judge = f"stickytoken judge {folder} --sentences YOUR_DOCUMENTS"

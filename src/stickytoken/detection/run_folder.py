@@ -1,4 +1,4 @@
-"""The folder of a run: its records and tables, and how they are read and checked."""
+"""The folder of a run: read and check its records and tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCHEMA_VERSION = 4
 
 
 class EndpointRecord(resume.Record):
-    """How a model behind an endpoint was called; never a key."""
+    """The options with which the endpoint of a model was called. The API key is never recorded."""
 
     tokenizer: str | None = None  # folder, name or file of its tokenizer
     candidates: str | None = None  # file of strings instead of a tokenizer
@@ -37,11 +37,11 @@ class EndpointRecord(resume.Record):
 
 
 class LoadingRecord(resume.Record):
-    """With which options the model of a run was loaded."""
+    """The options with which the model of a run was loaded."""
 
     dtype: str = "float32"
     revision: str | None = None
-    prompt: str | None = None  # null for a saved model with a prompt of its own
+    prompt: str | None = None  # null also if the prompt is part of the saved model
     token_prepending: bool = False
     start: int | None = None
     exit: int | None = None
@@ -52,8 +52,8 @@ class LoadingRecord(resume.Record):
     contrast_rule: str | None = None
     layer_choice: str | None = None  # where the layer comes from; null without a prompt
     endpoint: EndpointRecord | None = None  # null for a model on this machine
-    truncate_dim: int | None = None  # number of components that are used; null for all
-    route: str | None = None  # that the user asked for; null is the model's default
+    truncate_dim: int | None = None  # number of components to use; null for all
+    route: str | None = None  # route that the user named; null for the model's default
 
     def prompting(self) -> dict[str, Any]:
         """Return the arguments of `Prompting`."""
@@ -71,7 +71,7 @@ class ModelRecord(resume.Record):
     device: str
     parameters: int | None  # number of parameters, if known
     loading: LoadingRecord | None = None  # null if the encoder was made from a model object
-    route: str | None = None  # that was measured; null for a model without routes
+    route: str | None = None  # route that was measured; null for a model without routes
 
     @property
     def short_name(self) -> str:
@@ -118,7 +118,7 @@ class CorpusRecord(resume.Record):
 
 
 class RunRecord(resume.MeasurementRecord):
-    """run.json: everything about a run but its tables."""
+    """run.json: everything about a run except its tables."""
 
     schema_version: int = SCHEMA_VERSION
     method: str
@@ -147,15 +147,15 @@ class RunRecord(resume.MeasurementRecord):
         return method_named(info.data["method"]).result_record.model_validate(result)
 
 
-# Text columns of the tables of tokens. Those of the second group are null where there is nothing to say.
+# Text columns of the tables of tokens. Only those of the second group may be null.
 _TEXT_COLUMNS = ("token", "decoded")
 _NULLABLE_TEXT_COLUMNS = ("category", "verdict", "severity", "kind", "strongest_kind", "reason", "precision")
-# Characters of the longest text in a table of tokens; a longer one is damage.
+# Largest number of characters of a text in a table of tokens. A longer text means that the file is damaged.
 _LONGEST_TEXT = 10_000
 
 
 def _defect_of_table(table: pl.DataFrame) -> str | None:
-    """Return what makes a table of tokens unusable, as the rest of a sentence; None if nothing does."""
+    """Return what makes a table of tokens unusable, as a predicate such as "has no rows"; None if usable."""
     ids = table.get_column("token_id", default=pl.Series([None]))
     if not ids.dtype.is_integer() or ids.null_count() or not ids.is_unique().all():
         return "has no column of distinct token ids"
@@ -188,10 +188,10 @@ class RunFolder(store.ResultFolder):
     """The folder of a run."""
 
     def read_run(self) -> RunRecord:
-        """Read run.json, in the current form.
+        """Return the record in run.json, converted to the current form if an earlier version wrote it.
 
         Raises:
-            RunError: There is none, it is damaged, or another version wrote it.
+            RunError: The file is missing or damaged, or the version that wrote it is not supported.
         """
         if not self.holds_run():
             raise RunError(f"{self.path} is not a run folder: it has no {store.RUN_FILE}")
@@ -216,7 +216,7 @@ class RunFolder(store.ResultFolder):
         return store.validated(RunRecord, raw, path)
 
     def read_plan(self, method: str) -> base.PlanRecord | None:
-        """Read plan.json; None if it is not written yet."""
+        """Return the record in plan.json; None if the file is not written yet."""
         path = self.path / store.PLAN_FILE
         if not path.is_file():
             return None
@@ -240,7 +240,7 @@ class RunFolder(store.ResultFolder):
 
 
 def require_usable(path: Path, method: str, settings: base.MethodSettings) -> None:
-    """Check before the model is loaded that a run can be written into a folder.
+    """Raise an error if a run cannot be written into a folder. This is checked before the model is loaded.
 
     Raises:
         RunError: The folder holds other files or another run, or cannot be written.
@@ -277,7 +277,7 @@ RUN = resume.MeasurementKind(
 
 
 class SearchRecord(resume.Record):
-    """Results of the small search without any copies; those with copies are in evidence.parquet."""
+    """The small search without copies. The results with copies are in evidence.parquet."""
 
     documents: int
     copies: int  # number of copies that are put into a document
@@ -290,8 +290,8 @@ class EvidenceRecord(resume.Record):
 
     model_config = ConfigDict(extra="ignore")  # earlier versions also recorded a map of the vocabulary
 
-    carriers: list[str]  # texts that got the copies, after their last word
-    anchors: int  # number of texts that they were compared with
+    carriers: list[str]  # texts to which copies were added, after the last word
+    anchors: int  # number of texts with which the carriers were compared
     placement: Placement = Placement.SUFFIX
     pair_copies: int  # number of copies in the pairs
     sequences: int  # number of encoded texts
@@ -305,7 +305,7 @@ FLAGGED = (Verdict.STICKY.value, Verdict.TOPICAL.value)
 
 
 def is_flagged() -> pl.Expr:
-    """Return whether a token is sticky or topical, as an expression over a table of tokens."""
+    """Return a Polars expression that is true in the rows of sticky and topical tokens."""
     return pl.col("verdict").is_in(FLAGGED).fill_null(value=False)
 
 
@@ -351,7 +351,7 @@ class RunEvidence(NamedTuple):
     tokens: pl.DataFrame  # with the columns of EVIDENCE_SCHEMA
 
     def moved(self, token_id: int) -> Moved | None:
-        """Return what copies of a token do to the rank of an unrelated document; None if not measured."""
+        """Return how copies of a token change the rank of an unrelated document; None if not measured."""
         copies = self.record.pair_copies
         token_rank: float | None = None
         ordinary_ranks: list[float] = []
@@ -366,7 +366,7 @@ class RunEvidence(NamedTuple):
         return Moved(copies, token_rank, fmean(ordinary_ranks) if ordinary_ranks else None)
 
     def cut_curves(self) -> str | None:
-        """Say which curves lack some numbers of copies; None if none does."""
+        """Return a note on the curves that leave out some numbers of copies; None if all are complete."""
         has_nulls = [
             pl.col(curve).list.eval(pl.element().is_null()).list.any() for curve in ("below", "above")
         ]
@@ -383,7 +383,7 @@ class RunEvidence(NamedTuple):
         )
 
     def harm(self, token_id: int) -> SearchHarm | None:
-        """Return what copies of a token do in a small search; None if it was not measured."""
+        """Return how copies of a token change the results of a small search; None if not measured."""
         search = self.record.search
         rows = self.tokens.filter(pl.col("answering").is_not_null())
         token = rows.filter(pl.col("token_id") == token_id)
@@ -401,12 +401,12 @@ class RunEvidence(NamedTuple):
 
 
 def has_evidence(folder: RunFolder) -> bool:
-    """Return whether both files of evidence are there."""
+    """Return whether the run folder has both evidence files."""
     return all((folder.path / name).is_file() for name in (EVIDENCE_RECORD_FILE, EVIDENCE_FILE))
 
 
 def read_evidence(folder: RunFolder) -> RunEvidence | None:
-    """Read the curves, pairs and search results of a run; None if it has none."""
+    """Return the curves, pairs and search results of a run; None if it has none."""
     record = folder.read_record(EVIDENCE_RECORD_FILE, EvidenceRecord) if has_evidence(folder) else None
     if record is None:
         return None
