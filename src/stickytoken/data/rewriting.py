@@ -349,7 +349,7 @@ def _length_of_json_character(raw: str, position: int) -> int:
 
 
 def _json_writer(literal: str) -> Callable[[str], str]:
-    """Return a function that escapes text for JSON; it escapes non-ASCII characters if ``literal`` has none."""
+    """Return a function that escapes text for JSON; non-ASCII too if ``literal`` has none."""
     ascii_only = literal.isascii()
     return lambda text: json.dumps(text, ensure_ascii=ascii_only)[1:-1]
 
