@@ -1,4 +1,4 @@
-"""How a command is declared: groups of options, rare options as settings, and files with settings."""
+"""Declare commands: groups of options, rarely needed options as settings, and files with settings."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
 
 
 def _groups_of(function: _Command) -> dict[str, Any]:
-    """Return the dataclass of each parameter that stands for a group of options.
+    """Return the dataclass of each parameter that represents a group of options, by parameter name.
 
-    It is the type of the parameter, or a subclass of it that the annotation names.
+    The dataclass is the parameter's type or, in an Annotated type, a subclass in the metadata.
     """
     groups: dict[str, Any] = {}
     for name, hint in get_type_hints(function, include_extras=True).items():
@@ -95,7 +95,13 @@ def _options_in(group: Any) -> list[Field[Any]]:
 def _own_parameters(
     function: _Command, groups: Mapping[str, Any], settings: tuple[str, ...]
 ) -> list[inspect.Parameter]:
-    """Return one parameter for every option of a command, those of its groups included."""
+    """Return one parameter for each option of a command, including the options in its groups.
+
+    Args:
+        function: The function of the command.
+        groups: The dataclass of each parameter that represents a group of options.
+        settings: Names of options that only --set and files reach.
+    """
     hints = get_type_hints(function, include_extras=True)
     texts = _documented_entries(function)
     parameters: list[inspect.Parameter] = []
@@ -117,7 +123,15 @@ def _own_parameters(
 def _parameter(
     name: str, default: Any, hint: Any, text: str | None = None, is_setting: bool = False
 ) -> inspect.Parameter:
-    """Return a parameter as Typer reads it; ``text`` is the help of an option that declares none."""
+    """Return a keyword parameter from which Typer makes an option.
+
+    Args:
+        name: Name of the parameter.
+        default: Default of the option.
+        hint: Annotated type whose first metadata item declares the option.
+        text: Help of the option if its declaration has none.
+        is_setting: Whether only --set and files reach the option.
+    """
     # Several commands share the declaration of an option, but not its help.
     option = copy.copy(hint.__metadata__[0])
     option.help = option.help or text
@@ -127,7 +141,7 @@ def _parameter(
 
 
 def _documented_entries(*documented: Any) -> dict[str, str]:
-    """Return the entries under ``Args:`` and ``Attributes:`` by name; those of the first object win."""
+    """Return docstring entries under ``Args:`` and ``Attributes:`` by name; earlier objects win."""
     entries: dict[str, str] = {}
     for item in reversed(documented):
         sections = re.split(r"^(?:Args|Attributes):\n", inspect.getdoc(item) or "", flags=re.MULTILINE)[1:]
@@ -154,7 +168,7 @@ _INSTEAD = {
 
 
 class PanelledCommand(TyperCommand):
-    """A command whose options stand in panels, with settings that only --set and files reach."""
+    """A command that groups its options in panels of --help and has settings for --set and files."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -216,7 +230,7 @@ class PanelledCommand(TyperCommand):
 
 
 def _metavar(param: TyperOption) -> str | None:
-    """Return what stands for the value of an option in the help; None leaves it to Typer."""
+    """Return the placeholder for an option's value in --help; None leaves the choice to Typer."""
     kind = param.type_descriptor
     if param.is_flag:
         return ""
@@ -301,10 +315,10 @@ class ProjectTable(NamedTuple):
 
     file: Path
     table: dict[str, Any]
-    model_line: int  # line that names the model, or else the one that opens the table
+    model_line: int  # number of the line that names the model, or else of the table's header; from 1
 
 
-# Command that the entries of the table itself belong to; other commands have a table of their own in it.
+# Command whose options stand directly in the table; other commands have their own subtable.
 _PROJECT_COMMAND = "check"
 
 
@@ -326,7 +340,7 @@ def project_table(start: Path) -> ProjectTable | None:
 
 
 def _line_of_model(text: str) -> int:
-    """Return the line of the entry ``model`` of the table, or else that of its header."""
+    """Return the line number of the entry ``model`` in the table, or else of the table's header; from 1."""
     header = re.search(r"^\s*\[\s*tool\s*\.\s*stickytoken\s*\]", text, re.MULTILINE)
     if header is None:
         return 1
@@ -362,7 +376,7 @@ def _read_config(ctx: typer.Context, value: Path | None) -> None:
 
 
 def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> dict[str, Any]:
-    """Return the values that a file has for a command, by parameter.
+    """Return the values for a command in a file, by parameter name.
 
     Args:
         ctx: Context of the command.
@@ -414,7 +428,7 @@ _EXPECTED = {bool: "true or false", float: "a number", str: "a text that is not 
 
 
 def _typed(param: Any, value: Any, folder: Path) -> Any:
-    """Return a value of a file as Typer takes it; paths are relative to the file."""
+    """Return a value from a file as Typer expects it; relative paths start from the file's folder."""
     kind_name = _kind_of_value(param)
     kind = _KINDS.get(kind_name, str)
     value_type = float if type(value) is int else type(value)

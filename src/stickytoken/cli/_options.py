@@ -105,7 +105,7 @@ CATEGORIES = {
 
 
 def _category(name: str) -> str:
-    """Return a category in upper case."""
+    """Return a category's name in upper case, or raise BadParameter if it is not a category."""
     if name.upper() not in CATEGORIES:
         raise typer.BadParameter(f"{name!r} is not a category: use one of {', '.join(CATEGORIES)}")
     return name.upper()
@@ -356,7 +356,7 @@ def _connect(model: str, loading: AnyModelOptions, tokenizer_needed: bool) -> st
 
 
 def _refuse_endpoint_options(model: str, loading: AnyModelOptions) -> None:
-    """Refuse options that only a model behind an endpoint has."""
+    """Raise InputError if the user passed options that only models behind an endpoint have."""
     settings = ("tokenizer", "candidates", "request_dimensions", "key_variable", "price_per_million")
     names = [name.replace("_", "-") for name in settings if getattr(loading, name) is not None]
     refused = [f"--set {name}" for name in names]
@@ -370,7 +370,7 @@ def _refuse_endpoint_options(model: str, loading: AnyModelOptions) -> None:
 
 
 def _announced_server(encoder: EndpointEncoder) -> stickytoken.Encoder:
-    """Print how the server of an encoder behaves, and later every wait for it."""
+    """Print how an encoder's server behaves, make later waits be printed, and return the encoder."""
     encoder.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
     server = encoder.server
     length = "reads any length that was tried"
@@ -384,7 +384,11 @@ def _announced_server(encoder: EndpointEncoder) -> stickytoken.Encoder:
 
 
 def _names_endpoint(model: str, loading: LoadingOptions) -> bool:
-    """Return whether a model is behind an endpoint; refuse it if the command needs the model itself."""
+    """Return whether a model is behind an endpoint.
+
+    Raises:
+        InputError: The model is behind an endpoint, and the command needs the model itself.
+    """
     from stickytoken.encoders.endpoint import names_endpoint
 
     if names_endpoint(model) and not isinstance(loading, EndpointLoadingOptions):
@@ -453,7 +457,7 @@ def require_found(
 
 @contextmanager
 def _named_by(source: str) -> Iterator[None]:
-    """Add to an error about a model which run names it."""
+    """Return a context manager that adds to a ModelError which run or model the user named."""
     try:
         yield
     except ModelError as error:
@@ -584,7 +588,7 @@ class _CostAnnouncer:
                 console.inform(f"estimate for the rest: {_described(estimate)}")
 
     def _estimate(self) -> CostEstimate | None:
-        """Do the work with a stand-in that only counts; None if that fails."""
+        """Return the cost of the work, counted by a stand-in for the encoder; None if that fails."""
         from stickytoken.encoders.endpoint.dry_run import estimate_cost
 
         with TemporaryDirectory(prefix="stickytoken-") as folder:
@@ -600,7 +604,7 @@ class _CostAnnouncer:
                 return None
 
 
-# Number of texts without a vector that are named on the screen.
+# Maximum number of texts without a vector that are printed.
 _REFUSED_SHOWN = 5
 
 
@@ -663,7 +667,7 @@ def collector_paused() -> Iterator[None]:
 
 
 def run_in(source: str, model: str | None) -> stickytoken.Run | None:
-    """Return the run that the source names; None if it names a model. Only a run takes --model."""
+    """Return the run that `source` names; None if it names a model. --model with a model is an error."""
     from stickytoken.detection.run import is_run
 
     if is_run(source):
@@ -705,7 +709,7 @@ def named_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -
 
 
 def token_id(argument: str) -> int:
-    """Return a token id from the command line."""
+    """Convert a command-line argument to a token id, or raise InputError."""
     try:
         return int(argument)
     except ValueError:

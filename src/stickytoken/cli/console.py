@@ -1,4 +1,4 @@
-"""Print results on stdout and everything else on stderr, with token text made harmless."""
+"""Print results on stdout and everything else on stderr, with control characters escaped."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def show_warnings_as_notes() -> None:
     warnings.showwarning = show
 
 
-# Characters. Columns of text up to this width are not broken over lines.
+# Columns of text up to this width, in characters, are not wrapped.
 _SHORT = 8
 
 

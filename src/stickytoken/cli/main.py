@@ -10,11 +10,12 @@ from stickytoken.cli import console
 
 
 def prepare_stream(stream: object, *, utf8: bool) -> None:
-    """Let a stream escape the characters that its encoding lacks.
+    """Make a stream escape the characters that its encoding lacks.
 
     Args:
         stream: stdout or stderr.
-        utf8: Write UTF-8 instead. Windows by default writes redirected output in the encoding of the country.
+        utf8: Whether to write UTF-8. By default, Windows writes redirected output in the system's locale
+            encoding.
     """
     if not isinstance(stream, io.TextIOWrapper):
         return

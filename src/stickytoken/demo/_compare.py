@@ -28,7 +28,7 @@ _TWO_RUNS_NEEDED = (
     "A comparison needs two runs, and there is {count}. Make another with `stickytoken detect MODEL`, then "
     "start the app with both: `stickytoken demo --run RUN --run RUN`."
 )
-# The most figures that `comparison_figures` returns.
+# Maximum number of figures that `comparison_figures` returns.
 _FIGURES = 2
 
 
@@ -71,9 +71,9 @@ _NO_REPAIR = (
     "No repaired model is open. Make one with `stickytoken repair RUN --out YOUR_FOLDER`, then start the app "
     "with it: `stickytoken demo --run RUN --repair YOUR_FOLDER`."
 )
-# Ordinary tokens that a repaired token is compared with.
+# Number of ordinary tokens that a repaired token is compared with.
 _ORDINARY = 4
-# Copies in the worked example.
+# Number of copies in the worked example.
 _COPIES = 8
 
 
@@ -136,7 +136,7 @@ def repair_tab(startup: shared.Startup, page: gr.Blocks) -> None:
 
 
 def _repaired_token(token_by_id: dict[int, RepairedTokenRecord], token_id: object) -> RepairedTokenRecord:
-    """Return the token that a visitor chose."""
+    """Return the record of the token with the id that a visitor chose, or raise InputError."""
     token = token_by_id.get(shared.checked_token_id(token_id))
     if token is None:
         raise InputError("the repair has no token with that id: choose one from the list")
@@ -197,7 +197,7 @@ _CURVE_WORDS = CurveWords(
 )
 
 _SEED = 42
-# Keeps the random places of copies in this tab apart from those of other tabs.
+# Second part of the seed for the places of copies; each tab has its own.
 _KEY = 1
 # Numbers of copies on the curves, besides the one that the visitor asks for.
 _CURVE_COUNTS = (0, 1, 2, 4, 8, 16, 32)

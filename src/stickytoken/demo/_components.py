@@ -1,4 +1,4 @@
-"""Figures, tables, fields and errors as components of the page, and how its events are run."""
+"""Components of the page (figures, tables, fields, errors), and options of its events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stickytoken.validation import visible
 
 _Arguments = ParamSpec("_Arguments")
 _LOG = logging.getLogger(__name__)
-# Characters of an error on the page and in the log.
+# Maximum number of characters of an error on the page and in the log.
 _LONGEST_LINE = 500
 
 
@@ -29,12 +29,12 @@ def render(template: str, **values: Any) -> str:
 
 
 def tables(*titled: tuple[str, DataTable]) -> str:
-    """Render tables with their titles, without those that have no rows."""
+    """Render titled tables as HTML; tables without rows are left out."""
     return render("tables.html.j2", tables=[(title, table) for title, table in titled if table.rows])
 
 
 def message(text: str) -> str:
-    """Render a message; what stands between backticks is code."""
+    """Render a message as HTML; text between backticks becomes code."""
     return render("message.html.j2", text=text)
 
 
@@ -44,7 +44,7 @@ def lead(text: str) -> str:
 
 
 def figure_slots(count: int) -> list[Any]:
-    """Make hidden places for figures; `slot_contents` returns what goes into them."""
+    """Add hidden slots for figures to the page, and return their components; `slot_contents` fills them."""
     slots: list[Any] = []
     for _ in range(count):
         with gr.Column(visible=False, elem_classes="figure") as column:
@@ -53,7 +53,7 @@ def figure_slots(count: int) -> list[Any]:
 
 
 def slot_contents(figures: Iterable[ReportFigure | None]) -> list[Any]:
-    """Return the values of the components of `figure_slots`; None hides a slot."""
+    """Return values for the components of `figure_slots`, one figure per slot; None hides a slot."""
     contents: list[Any] = []
     for figure in figures:
         if figure is None:
@@ -91,7 +91,7 @@ def count_field(
 
 
 def placement_field(interactive: bool = False) -> gr.Radio:
-    """Make a choice of where the copies go."""
+    """Make a radio field for the placement of the copies."""
     placements = [
         ("before (prefix)", "prefix"),
         ("after (suffix)", "suffix"),
@@ -105,15 +105,15 @@ def placement_field(interactive: bool = False) -> gr.Radio:
 def show_errors(
     handler: Callable[_Arguments, list[Any]], blank: Callable[[str], list[Any]]
 ) -> Callable[_Arguments, list[Any]]:
-    """Make an error of a handler replace the old answer.
+    """Return a handler that shows an error in place of the previous answer.
 
     Args:
-        handler: of an event.
-        blank: returns the outputs with an error in place of an answer.
+        handler: Handler of an event.
+        blank: Takes an error as HTML, and returns the outputs with the error in place of an answer.
 
     Returns:
-        The handler. A `StickyTokenError` is shown and logged in one line; any other error is a defect, and
-        is logged with its traceback.
+        The guarded handler. A `StickyTokenError` is shown and logged on one line; any other error is a bug
+        and is logged with its traceback.
     """
 
     @functools.wraps(handler)
@@ -132,20 +132,20 @@ def show_errors(
 
 
 def one_line(text: str) -> str:
-    """Return a text in one line, with visible characters, cut where it is very long."""
+    """Return a text on one line, escaped by `visible` and shortened if it is very long."""
     line = visible(" ".join(text.split()))
     return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} ..."
 
 
 class Once:
-    """Values of components that the first visitor computes and later visitors get a copy of."""
+    """Component values that are computed for the first visitor and copied for later visitors."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: list[Any] | None = None
 
     def get(self, compute: Callable[[], list[Any]]) -> list[Any]:
-        """Return the values, computed at the first call."""
+        """Return a copy of the values; the first call computes them."""
         with self._lock:
             if self._values is None:
                 self._values = compute()
@@ -153,12 +153,13 @@ class Once:
 
 
 def on_first_visit(was_visited: bool, outputs: int, answer: Callable[[], list[Any]]) -> list[Any]:
-    """Return the state of a tab that a visitor opens, and its outputs.
+    """Return the new state of a tab that a visitor opens, followed by its outputs.
 
     Args:
-        was_visited: the state: whether this visitor has opened the tab before.
-        outputs: their number. They stay as they are in a tab that was opened before.
-        answer: returns the outputs.
+        was_visited: The tab's state: whether this visitor has opened the tab before. If so, no output
+            changes.
+        outputs: Number of outputs.
+        answer: Returns the outputs for the first visit.
     """
     if was_visited:
         return [True, *([gr.skip()] * outputs)]
@@ -171,10 +172,10 @@ def _event_options(name: str, limit: int, trigger: str, progress: str) -> dict[s
     Handlers check their inputs themselves, because Gradio's components would refuse with a traceback.
 
     Args:
-        name: of the queue.
-        limit: events of the queue that run at a time.
-        trigger: what happens to a second event while the first one runs.
-        progress: how the page shows that an event runs.
+        name: Name of the queue.
+        limit: Maximum number of events of the queue that run at a time.
+        trigger: Gradio's rule for a second event while the first one runs.
+        progress: How the page shows that an event is running.
     """
     return {
         "preprocess": False,
@@ -190,5 +191,5 @@ def _event_options(name: str, limit: int, trigger: str, progress: str) -> dict[s
 ON_MODEL = _event_options("model", 1, "always_last", "minimal")
 # Events that only read tables in memory.
 ON_TABLES = _event_options("tables", 4, "always_last", "hidden")
-# Events that wait until the model is loaded, then return what is computed once for all visitors.
+# Events that wait until the model is loaded; their result is computed once for all visitors.
 ON_STARTUP = _event_options("startup", 16, "once", "minimal")

@@ -27,17 +27,17 @@ from stickytoken.reports.page import shaded_rows
 from stickytoken.validation import visible
 from stickytoken.vocabulary import LEAST_BENIGN
 
-# What the form begins with.
+# Initial values of the form.
 _COPIES = 8
 _CARRIERS = 8
 _BENIGN = 8
-# The most that the form takes: an answer should come within a minute on two cores.
+# Upper limits of the form: an answer should take at most a minute on two cores.
 _MOST_CARRIERS = 20
 _MOST_BENIGN = 16
 # Fewer than `explain` takes by default, for the same reason.
 _ATTRIBUTION_CARRIERS = 2
 _DIRECTIONS = 256
-# The overview of all measures, and the figures of the report.
+# Number of figures: the overview of all measures, and the six figures of `explanation_figures`.
 _FIGURES = 7
 
 
@@ -247,7 +247,7 @@ def _draw_deviations(rows: list[dict[str, Any]]) -> go.Figure:
     return figure
 
 
-# Pairs of tokens that are listed.
+# Number of token pairs that are listed.
 _PAIRS = 10
 _METHODS = [
     ("deletions (Shapley values)", AttributionMethod.DELETION.value),

@@ -21,7 +21,7 @@ from stickytoken.reports.cards import FIRST_CARDS, cards
 from stickytoken.reports.content import RunContent, row_dicts
 from stickytoken.validation import visible
 
-# More rows make the page slow.
+# Maximum number of rows in the table; more would make the page slow.
 _TABLE_ROWS = 500
 _FILTERED = ("verdict", "entry", "script")
 _NO_RUN = (
@@ -30,7 +30,7 @@ _NO_RUN = (
 
 
 def explore_tab(startup: Startup, tab: gr.Tab) -> None:
-    """Fill the tab with the tokens of a run."""
+    """Add the components and events of the tab that shows the tokens of a run."""
     if startup.opened is None:
         gr.HTML(ui.message(_NO_RUN))
         return
@@ -124,7 +124,7 @@ def _first_token(content: RunContent) -> int | None:
 
 
 def _about(content: RunContent) -> dict[str, str]:
-    """Render the answer of a run: its headline, and the rest of the first screen of its report."""
+    """Return two HTML pieces by name: the run's headline, and the rest of its report's first screen."""
     steps = list(facts.steps(content))
     if content.path.is_relative_to(EXAMPLES):
         # The path of the installed package helps nobody.
@@ -149,7 +149,12 @@ def _about(content: RunContent) -> dict[str, str]:
 
 
 def _counted(content: RunContent, rows: int) -> str:
-    """Say how many tokens pass the filters, and which of them are listed."""
+    """Render a message on how many tokens match, and how many of them are listed.
+
+    Args:
+        content: The run.
+        rows: Number of matching tokens.
+    """
     text = f"{rows:,} {'token' if rows == 1 else 'tokens'}"
     if rows > _TABLE_ROWS:
         text += f"; the first {_TABLE_ROWS} are listed, so narrow the search"
@@ -165,7 +170,7 @@ _NO_TEXT = "–"
 
 
 def _choices(content: RunContent, column: str) -> list[str]:
-    """Return what a filter offers: the values in a column."""
+    """Return the choices of a filter: the distinct values of its column."""
     if content.run is None:
         return []
     return sorted(content.tokens[column].fill_null(_NOT_JUDGED).unique())
@@ -175,12 +180,12 @@ def _filtered(content: RunContent, text: str = "", filter_values: Sequence[objec
     """Return the tokens of a run that pass the search and the filters, flagged ones first.
 
     Args:
-        content: of the run.
-        text: part of a token, in any case.
-        filter_values: of the columns in `_FILTERED`, in their order; an empty list passes all tokens.
+        content: The run.
+        text: Part of a token; case is ignored.
+        filter_values: Accepted values for each column in `_FILTERED`; an empty list accepts all tokens.
 
     Raises:
-        InputError: the value of a filter is no list of text.
+        InputError: The value of a filter is not a list of strings.
     """
     if content.run is None:
         return content.tokens
@@ -210,7 +215,7 @@ def _filter_values(column: str, values: object) -> list[str]:
 
 
 def _table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
-    """Lay out tokens for Gradio: values to sort by, and the same as text to read."""
+    """Return tokens as Gradio's table value: headers, values to sort by, and the text shown for each."""
     columns = facts.columns(content)
     values = []
     texts = []
@@ -225,7 +230,7 @@ def _table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
 
 
 def _value(value: Any, column: Column) -> Any:
-    """Return a cell's value as it is sorted; a number has as many digits as its text."""
+    """Return the value by which a cell is sorted; numbers are rounded as they are shown."""
     if isinstance(value, str):
         return visible(value)
     if value is None:
@@ -237,12 +242,12 @@ def _value(value: Any, column: Column) -> Any:
 
 
 def _text(value: Any, column: Column) -> str:
-    """Return a cell's value as it is read."""
+    """Return the text of a cell."""
     return _NO_TEXT if value is None else visible(column.text(value))
 
 
 def _offered(tokens: pl.DataFrame) -> list[tuple[str, int]]:
-    """Return the choices of the token to show: what is listed, with ids."""
+    """Return the choices of the token field, as labels with ids, for the listed tokens."""
     if tokens.is_empty():
         return []
     rows = tokens.head(_TABLE_ROWS).select("token", "token_id").iter_rows()
@@ -253,7 +258,7 @@ def _evidence_outputs(startup: Startup, label: object, token_id: object) -> list
     """Return the card and the curves of a token of a run.
 
     Raises:
-        InputError: the run is not finished or did not examine the token.
+        InputError: The run is not finished or did not examine the token.
     """
     if token_id is None:
         return ["", *ui.slot_contents([None])]
@@ -270,7 +275,7 @@ def _evidence_outputs(startup: Startup, label: object, token_id: object) -> list
 
 
 def _evidence_of(startup: Startup, content: RunContent, token_id: int) -> RunEvidence:
-    """Return the evidence of a token and of ordinary tokens; measure it if the run does not keep it."""
+    """Return the evidence of a token and of ordinary tokens; what the run does not store is measured."""
     stored = content.evidence
     if stored is not None and token_id in stored.tokens["token_id"]:
         rows = stored.tokens.filter(pl.col("ordinary") | (pl.col("token_id") == token_id))

@@ -28,9 +28,9 @@ Matrix = NDArray[np.float64]
 Ids = tuple[int, ...]
 
 _SEED = 42
-# Keeps the random places of copies in this tab apart from those of other tabs.
+# Second part of the seed for the places of copies; each tab has its own.
 _KEY = 0
-# Benign tokens that a token is compared with.
+# Number of benign tokens to compare with.
 _BENIGN = 4
 _PLACEMENTS = {
     Placement.PREFIX: "before sentence B",
@@ -91,7 +91,7 @@ def _blank(error: str) -> list[Any]:
 
 
 def _filled_form(context: shared.AppContext) -> list[Any]:
-    """Return the form with the worked example, unlocked, and its outputs."""
+    """Return updates that unlock the form and fill in the worked example, followed by the outputs."""
     example = shared.worked_example(context)
     name = context.model.name_of(example.token_id)
     values = (example.anchor, example.carrier, name, Placement.SUFFIX.value, example.copies)
@@ -134,7 +134,7 @@ def _checked_question(
     """Check the values of the form.
 
     Raises:
-        InputError: a value is missing, of the wrong kind or beyond its limit.
+        InputError: A value is missing, of the wrong type or beyond its limit.
     """
     return _Question(
         anchor=shared.checked_text("sentence A", anchor),
@@ -151,17 +151,17 @@ class Trial:
 
     token: Token
     placement: Placement
-    copies: int  # that the visitor asked for, at least 1
+    copies: int  # number of copies that the visitor asked for, at least 1
     benign: tuple[Token, ...]  # tokens to compare with; the first one is in the heat map
-    counts: list[int]  # numbers of copies on the curves, 0 first, ascending
-    # Similarities of the two sentences by token, the visitor's first, and number of copies
+    counts: list[int]  # numbers of copies on the curves, ascending from 0
+    # Similarity of sentences A and B, shape (tokens, counts): the visitor's token first, then the benign ones
     curves: Matrix
-    # Of the sentences in the heat map: A stays as it is, B gets the copies, C and so on are others; those
-    # without room for the copies are left out
+    # Letters of the sentences in the heat map: A and B are the visitor's. Sentences without room for the
+    # copies are left out.
     names: list[str]
-    texts: list[str]  # these sentences
-    # Similarities of their rows to the plain ones: without copies, with those of the token, and with those of
-    # the first benign token if there is one
+    texts: list[str]  # the sentence of each letter
+    # Square matrices of similarities: sentences with copies in rows, without copies in columns. The rows have
+    # no copies, then copies of the token, then copies of the first benign token if there is one.
     heat: list[Matrix]
 
     def similarities(self, copies: int) -> list[float]:
@@ -173,9 +173,9 @@ def _answer(context: shared.AppContext, question: _Question, why: str = "") -> l
     """Return the outputs for a question.
 
     Args:
-        context: of the app.
-        question: about a token.
-        why: says why this token is shown; empty where a visitor asked for it.
+        context: Context of the app.
+        question: The visitor's question.
+        why: Why this token is shown; empty if the visitor chose it.
     """
     token = question.token
     benign = context.model.benign(token.id, context.run, _BENIGN)
@@ -216,15 +216,15 @@ def try_token(
     """Put copies of a token, and of benign ones at the same places, into the second text and the others.
 
     Args:
-        encoder: the model.
-        texts: sentence A, sentence B, and others for the heat map.
-        token: that the visitor asks about.
-        benign: tokens to compare with.
-        placement: of the copies.
-        copies: in every sentence of the heat map; the curve has other numbers, too.
+        encoder: The model.
+        texts: Sentence A, sentence B, and further sentences for the heat map.
+        token: The visitor's token.
+        benign: Benign tokens to compare with.
+        placement: Where the copies go.
+        copies: Number of copies in every sentence of the heat map; the curves have other numbers, too.
 
     Raises:
-        InputError: a sentence has no tokens, or is too long for the model.
+        InputError: Sentence A or B has no tokens, or is too long for the model.
     """
     tokenized = encoder.tokenize(texts)
     anchor = tokenized[0]
@@ -284,7 +284,7 @@ def _require_fitting(
     copies: int,
     fits: Callable[[TokenizedText, int], bool],
 ) -> None:
-    """Refuse sentences without tokens, and those that the model does not read whole."""
+    """Raise InputError if sentence A or B has no tokens, or if the model cannot read it in full."""
     for name, text in (("sentence A", anchor), ("sentence B", carrier)):
         if not text.words:
             raise InputError(f"{name} has no tokens that {encoder.name} knows: write one with words")
@@ -334,10 +334,10 @@ def similarity_curve(trial: Trial, token: str, benign: list[str], u: float | Non
     """Draw the similarity of the two sentences by number of copies.
 
     Args:
-        trial: of a token.
-        token: its name.
-        benign: names of the benign tokens.
-        u: the model's mean similarity; None without a run.
+        trial: The trial of a token.
+        token: Name of the token.
+        benign: Names of the benign tokens.
+        u: The model's mean similarity; None if there is no run.
     """
     names = (token, *(f"{name} (benign)" for name in benign))
     dotted = "Dotted: the model's mean similarity u. " if u is not None else ""
@@ -399,9 +399,9 @@ def pair_heatmap(trial: Trial, token: str, benign: str = "") -> ReportFigure:
     """Draw the similarities of all sentences: without copies, with those of the token and of a benign one.
 
     Args:
-        trial: of a token.
-        token: its name.
-        benign: name of the benign token; empty without one.
+        trial: The trial of a token.
+        token: Name of the token.
+        benign: Name of the benign token; empty if there is none.
     """
     titles = ["mean similarity to the others, without copies"]
     titles += [f"with {trial.copies} × {name}" for name in (token, benign)]

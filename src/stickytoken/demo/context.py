@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 EXAMPLES = Path(__file__).parent / "example"
 EXAMPLE = EXAMPLES / "all-MiniLM-L6-v2"
 TAMPERED = EXAMPLES / "tampered"
-# Runs of a folder that are listed, the latest: more make the list hard to use.
+# Maximum number of runs listed from a folder, latest first; more would make the list hard to use.
 _MOST_RUNS = 50
 
 
@@ -57,8 +57,8 @@ class RunLibrary:
         """List runs.
 
         Args:
-            runs: with distinct labels.
-            left_out: why other folders could not be read as runs, a line for each.
+            runs: The runs, with distinct labels.
+            left_out: For each folder that could not be read as a run, one line that says why.
         """
         self.paths = {run.label: run.path for run in runs}
         self.records = {run.label: run.record for run in runs}
@@ -71,10 +71,10 @@ class RunLibrary:
         return list(self.paths)
 
     def content(self, label: object) -> RunContent:
-        """Return what is stored in a run.
+        """Return the content of the run with a label; it is read once.
 
         Raises:
-            RunError: there is no run with that label, or it is damaged.
+            RunError: There is no run with that label, or the run is damaged.
         """
         if not isinstance(label, str) or label not in self.paths:
             raise RunError("there is no run with that name: choose one from the list")
@@ -87,15 +87,15 @@ class RunLibrary:
 def find_runs(
     named: Sequence[Path], folder: Path, examples: Sequence[Path] = (TAMPERED, EXAMPLE)
 ) -> RunLibrary:
-    """List the runs that a user named, those in a folder, the latest first, and packaged ones.
+    """List the runs that the user named, then those in a folder, latest first, then packaged examples.
 
     Args:
-        named: run folders; a damaged one is an error.
-        folder: with other run folders; those that cannot be read are left out.
-        examples: packaged run folders; absent ones are left out.
+        named: Run folders that the user named.
+        folder: Folder that may contain run folders. Runs that cannot be read are left out.
+        examples: Packaged run folders. Absent ones are left out.
 
     Raises:
-        RunError: a named folder is no run or is damaged.
+        RunError: A named folder is not a run or is damaged.
     """
     runs = [_listed(path.expanduser()) for path in named]
     named_paths = {path.expanduser().resolve() for path in named}
@@ -130,7 +130,7 @@ def _run_folders(folder: Path) -> list[Path]:
 
 
 def _with_distinct_labels(runs: Sequence[ListedRun]) -> list[ListedRun]:
-    """Add their paths to the labels of runs that have the same label."""
+    """Return the runs with their paths added to labels that several runs share."""
     labels = [run.label for run in runs]
     distinct = []
     for run in runs:
@@ -141,7 +141,7 @@ def _with_distinct_labels(runs: Sequence[ListedRun]) -> list[ListedRun]:
 
 
 def _listed(path: Path) -> ListedRun:
-    """Read the record of a run folder; its name is the label."""
+    """Read the record of a run folder, and label the run with the name of the folder."""
     folder = RunFolder(path)
     if not folder.exists():
         raise RunError(f"no run folder {str(path)!r}")
@@ -150,12 +150,12 @@ def _listed(path: Path) -> ListedRun:
     return ListedRun(name if record.result else f"{name} (not finished)", path, record)
 
 
-# Of the choice of benign tokens.
+# Seed for the choice of benign tokens.
 _SEED = 42
 
 
 class SharedModel:
-    """A model that is loaded once. One visitor computes at a time; no visitor's input is kept."""
+    """A loaded model that all visitors share, one at a time. It stores no visitor's input."""
 
     def __init__(self, encoder: IdReader) -> None:
         self._encoder = encoder
@@ -169,6 +169,7 @@ class SharedModel:
 
     @property
     def name(self) -> str:
+        """The name of the model."""
         return self._encoder.name
 
     @contextmanager
@@ -178,14 +179,14 @@ class SharedModel:
             yield self._encoder
 
     def is_model_of(self, record: resume.MeasurementRecord) -> bool:
-        """Say whether a run or a repair is of this model."""
+        """Return whether a run or a repair was made with this model."""
         return model_difference(record, self._identity) == []
 
     def reopened(self, run: Run) -> Reopened:
-        """Return a run with its model, to measure more tokens.
+        """Return the run together with this model, so that more tokens can be measured.
 
         Raises:
-            InputError: the run is of another model.
+            InputError: The run was made with another model.
         """
         if not self.is_model_of(run.record):
             raise InputError(
@@ -196,12 +197,15 @@ class SharedModel:
             return self._reopened(run)
 
     def benign(self, token_id: int, run: Run | None, count: int) -> tuple[Token, ...]:
-        """Return benign tokens that match a token; none that the run flags or that is too long to read."""
+        """Return benign tokens matched to a token, at most `count`.
+
+        Tokens that the run flags, and tokens that do not fit into the model's input, are excluded.
+        """
         excluded = flagged_tokens(run) | self._unread | {token_id}
         return match_benign(self.vocabulary, token_id, excluded, count, _SEED).tokens
 
     def name_of(self, token_id: int) -> str:
-        """Return what a visitor types to name a token: its string, or # and its id if that is not enough."""
+        """Return what a visitor can type to name a token: its string or, if ambiguous, # and its id."""
         name = self._string(token_id)
         try:
             named = named_token(self.vocabulary, name)
@@ -219,16 +223,16 @@ class SharedModel:
         return self.vocabulary.tokens[self.vocabulary.ids.index(token_id)]
 
 
-# The most that a visitor can ask for; a larger input would keep others waiting.
+# Upper limits of a visitor's input; larger inputs would keep other visitors waiting.
 TEXT_CHARACTERS = 1000
 COPIES = 32
 _TOKEN_CHARACTERS = 200
-# Larger ids are no ids of any vocabulary.
+# No vocabulary has ids of this size.
 _FIRST_ABSURD_ID = 10**9
 
 
 def checked_text(name: str, text: object) -> str:
-    """Return a sentence that a visitor typed, or refuse it under the name of its field."""
+    """Return a sentence that a visitor typed, or raise InputError with the name of its field."""
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"{name} is empty: write a sentence")
     if len(text) > TEXT_CHARACTERS:
@@ -239,7 +243,7 @@ def checked_text(name: str, text: object) -> str:
 
 
 def checked_count(name: str, value: object, smallest: int, largest: int) -> int:
-    """Return a whole number that a visitor typed, or refuse it under the name of its field."""
+    """Return a whole number that a visitor typed, or raise InputError with the name of its field."""
     advice = f"enter a whole number from {smallest} to {largest}"
     if value is None:
         raise InputError(f"{name} is empty: {advice}")
@@ -251,14 +255,14 @@ def checked_count(name: str, value: object, smallest: int, largest: int) -> int:
 
 
 def checked_placement(value: object) -> Placement:
-    """Return the placement that a visitor chose."""
+    """Return the placement that a visitor chose, or raise InputError."""
     if not isinstance(value, str) or value not in set(Placement):
         raise InputError(f"the place of the copies is unknown: choose one of {', '.join(Placement)}")
     return Placement(value)
 
 
 def checked_token_id(value: object) -> int:
-    """Return the id of a token that a visitor chose from a list, or in a table, whose cells hold text."""
+    """Return the id of a token that a visitor chose; a list passes a number, and a table cell passes text."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _FIRST_ABSURD_ID:
@@ -270,7 +274,7 @@ def named_token(vocabulary: Vocabulary, name: object) -> Token:
     """Return the token that a visitor named by its string, or by # and its id.
 
     Raises:
-        InputError: there is no such token, or it cannot occur in text.
+        InputError: There is no such token, or it cannot occur in text.
     """
     if not isinstance(name, str) or not name.strip():
         raise InputError("the token is empty: write it as in the vocabulary, or # and its id")
@@ -281,14 +285,14 @@ def named_token(vocabulary: Vocabulary, name: object) -> Token:
 
 @dataclass(frozen=True)
 class AppContext:
-    """What all visitors share; it never changes."""
+    """The model, the runs and the texts that all visitors share; it never changes."""
 
-    model: SharedModel  # the model
-    library: RunLibrary  # the runs
-    # A finished run of the loaded model, for its sentences and its tokens; None without one
+    model: SharedModel  # the loaded model
+    library: RunLibrary  # all listed runs
+    # A finished run of the loaded model, for its sentences and its tokens; None if there is no such run
     content: RunContent | None
     corpus: Sentences  # sentences to use if there is no run
-    repaired: SharedModel | None = None  # the model after a repair; None without one
+    repaired: SharedModel | None = None  # the repaired model; None if no repair of the model is open
 
     @property
     def run(self) -> Run | None:
@@ -296,14 +300,14 @@ class AppContext:
 
     @property
     def sentences(self) -> list[str]:
-        """The anchors of the run, or the sentences to use without one."""
+        """The anchors of the run, or the corpus if there is no run."""
         anchors = []
         if self.content is not None and self.content.plan is not None:
             anchors = self.content.method.texts(self.content.plan).anchors
         return anchors or list(self.corpus.texts)
 
     def verdict_of(self, token_id: int) -> str | None:
-        """Return the verdict of the run on a token, with its reason; None without one."""
+        """Return the run's verdict on a token, with the reason; None if the token was not judged."""
         rows = [] if self.run is None else self.run.tokens.filter(token_id=token_id).to_dicts()
         for row in rows:
             if row["verdict"] is not None:
@@ -315,7 +319,7 @@ class AppContext:
 def make_context(
     model: SharedModel, library: RunLibrary, corpus: Sentences, repaired: SharedModel | None = None
 ) -> AppContext:
-    """Make the context of an app with the first finished run of its model."""
+    """Return the context of an app, with the first finished run of its model if there is one."""
     for label, record in library.records.items():
         if record.result is not None and model.is_model_of(record):
             return AppContext(model, library, library.content(label), corpus, repaired)
@@ -325,12 +329,12 @@ def make_context(
 def source_label(library: RunLibrary, named: int, repair: Repair | None) -> str | None:
     """Return the label of the run whose model the app loads; None if the user named no run.
 
-    It is the first named run of the model that was repaired, or else the first named run.
+    That is the first named run of the model that was repaired, or else the first named run.
 
     Args:
-        library: of the app; the runs that the user named come first.
-        named: number of these runs.
-        repair: that the app opens; None without one.
+        library: Runs of the app; those that the user named come first.
+        named: Number of runs that the user named.
+        repair: The repair that the app opens, or None.
     """
     labels = library.labels[:named]
     if repair is not None:
@@ -342,7 +346,7 @@ def source_label(library: RunLibrary, named: int, repair: Repair | None) -> str 
 
 
 class Startup:
-    """The runs, which are available at once, and the model, which takes some seconds."""
+    """The runs, which are available at once, and the context, which exists once the model is loaded."""
 
     def __init__(self, model: str, library: RunLibrary, repair: Repair | None = None) -> None:
         self.model_name = model
@@ -352,11 +356,11 @@ class Startup:
 
     @property
     def opened(self) -> str | None:
-        """The label of the run that the app opens with; None without runs."""
+        """The label of the run that the app shows first; None if there are no runs."""
         return next(iter(self.library.labels), None)
 
     def finish(self, load: Callable[[], AppContext]) -> None:
-        """Load the model; visitors who wait for it get the context, or the error."""
+        """Call `load`, and pass the context or the error on to visitors who wait in `context`."""
         try:
             context = load()
         except StickyTokenError as error:
@@ -368,12 +372,12 @@ class Startup:
         self._context.set_result(context)
 
     def context(self) -> AppContext:
-        """Return the context; wait until the model is loaded."""
+        """Wait until the model is loaded, and return the context."""
         return self._context.result()
 
 
 def tampered_models(original: Any) -> tuple[SharedModel, SharedModel]:
-    """Return copies of the packaged model: with the rows that were tampered with, and with repaired rows."""
+    """Return two copies of the packaged model: one with tampered embedding rows, one with repaired rows."""
     import torch
 
     rows = np.load(TAMPERED / "rows.npz")
@@ -388,25 +392,25 @@ def tampered_models(original: Any) -> tuple[SharedModel, SharedModel]:
     return with_rows("tampered"), with_rows("repaired")
 
 
-# Copies in the worked example, where the run has no example of its own.
+# Number of copies in the worked example if the run stores no example pair.
 _COPIES = 8
-# Flagged tokens in the list of the first tab.
+# Maximum number of flagged tokens in the list of the first tab.
 _LISTED = 200
-# Characters of a sentence in the heat map: short ones are preferred, because they are read in a table.
+# Sentences of at most this many characters are preferred for the heat map, because a table lists them.
 _CHARACTERS = 120
-# Sentences in the heat map, besides the visitor's two.
+# Number of sentences in the heat map in addition to the visitor's two.
 _OTHER_SENTENCES = 6
 
 
 @dataclass(frozen=True)
 class Example:
-    """What the app shows before a visitor asks anything."""
+    """The example that the app shows before a visitor asks anything."""
 
-    anchor: str
-    carrier: str
+    anchor: str  # sentence A, which stays as it is
+    carrier: str  # sentence B, which gets the copies
     token_id: int
     copies: int
-    why: str  # this token and these sentences
+    why: str  # why this token and these sentences were chosen
 
 
 def worked_example(context: AppContext) -> Example:
@@ -474,7 +478,7 @@ def other_sentences(context: AppContext) -> tuple[str, ...]:
 
 
 def spread(texts: list[str], count: int) -> list[str]:
-    """Choose some texts at equal distances, from the middle of as many equal parts of the list."""
+    """Return `count` texts at equal distances in the list, or all texts if there are no more."""
     if len(texts) <= count:
         return texts
     return [texts[(2 * position + 1) * len(texts) // (2 * count)] for position in range(count)]

@@ -1,4 +1,4 @@
-"""Serve the page on this machine until it is stopped."""
+"""Serve the web app on this machine, and refuse requests that do not come from its own page."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def make_app(startup: Startup, shared: bool = False) -> gr.Blocks:
     """Make the page of the app.
 
     Args:
-        startup: the runs, and the model when it is loaded.
-        shared: whether the page is also served on a public address.
+        startup: The runs, and the model once it is loaded.
+        shared: Whether the page is also served on a public address.
     """
     model = visible(startup.model_name)
     blocks = _CheckedBlocks(title=f"Sticky tokens of {model}", analytics_enabled=False, fill_width=False)
@@ -152,8 +152,8 @@ class RequestGuard:
         """Guard an app.
 
         Args:
-            app: whose requests are checked.
-            public_hosts: names under which others reach the app; filled when it is shared.
+            app: The app to guard.
+            public_hosts: Public names of the app in lower case; filled when the app is shared.
         """
         self._app = app
         self._public_hosts = public_hosts
@@ -191,7 +191,7 @@ class RequestGuard:
         return _refused_body(scope["path"], headers)
 
     def _is_own_origin(self, origin: str, headers: Headers) -> bool:
-        """Say whether a page is the app's own: under the name of this request, or under a public name."""
+        """Return whether an Origin header names the host of this request or a public name of the app."""
         address = origin.partition("://")[2]
         return address == headers.get("host") or address.lower() in self._public_hosts
 
@@ -219,7 +219,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, refusal: _Refusal)
 
 
 class _TrustedHosts:
-    """Makes Starlette's check of the host, which learns the public name when the app is shared."""
+    """A factory of Starlette's host check; `add` allows further names after the server has started."""
 
     def __init__(self) -> None:
         self._middleware: list[TrustedHostMiddleware] = []
@@ -259,17 +259,17 @@ class Served:
 
 
 def require_free(port: int) -> int:
-    """Return a port that is free: the given one, or any for 0.
+    """Check that a port is free, and return it; for 0, return any free port.
 
     Raises:
-        InputError: the port is no port number, or is in use.
+        InputError: The number is not a port number, or the port is in use.
     """
     if not 0 <= port <= _LARGEST_PORT:
         raise InputError(
             f"port {port} is not a port number: use 1 to {_LARGEST_PORT}, or 0 for any free port"
         )
     with socket.socket() as listener:
-        # As servers do: a port whose last connections are closing counts as free.
+        # Servers set this option, too: a port whose last connections are still closing counts as free.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOST, port))
@@ -286,12 +286,12 @@ def serve(blocks: gr.Blocks, port: int, share: bool) -> Served:
     """Start serving in the background, on 127.0.0.1 only.
 
     Args:
-        blocks: the page.
-        port: to serve on; 0 takes any free one.
-        share: whether Gradio also serves the page on a public address.
+        blocks: The page.
+        port: Port to serve on; 0 takes any free port.
+        share: Whether Gradio also serves the page on a public address.
 
     Raises:
-        InputError: the port is in use, or no public address could be made.
+        InputError: The port is in use, or no public address could be made.
     """
     free_port = require_free(port)
     trusted_hosts = _TrustedHosts()
@@ -336,6 +336,6 @@ def serve(blocks: gr.Blocks, port: int, share: bool) -> Served:
 
 
 def _script() -> str:
-    """Return the page's own scripts, with the themes of its pictures."""
+    """Return the JavaScript of the page, with the colour themes of its figures inserted."""
     themes = json.dumps({"light": template("light"), "dark": template("dark")})
     return packaged("app.js", "stickytoken.demo").replace("__THEMES__", themes) + packaged("pieces.js")

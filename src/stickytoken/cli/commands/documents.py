@@ -334,7 +334,7 @@ def _print_difference(document: Document, cleaned: Cleaned) -> None:
 
 
 def _write_to_stdout(write: Callable[[BinaryIO], CleaningTotals]) -> CleaningTotals:
-    """Print what ``write`` writes, all of it or, after an error, nothing."""
+    """Print what ``write`` writes, and return its totals. After an error, nothing is printed."""
     with SpooledTemporaryFile(_IN_MEMORY) as buffer:
         totals = write(cast(BinaryIO, buffer))
         buffer.seek(0)
@@ -346,7 +346,7 @@ def _write_to_stdout(write: Callable[[BinaryIO], CleaningTotals]) -> CleaningTot
 def _cleaner(
     rules: Path, actions: Sequence[str], remove_suspected: bool, remove_all: bool, audit: Path | None
 ) -> Cleaner:
-    """Open a cleaner and change it as the options say."""
+    """Return the cleaner of a run or rules file, changed by the options of the command."""
     from stickytoken.cleaning import open_cleaner
     from stickytoken.cleaning.spans import Action, SpanKind, actions_of, kind_of
 
@@ -375,7 +375,7 @@ def _cleaner(
 
 
 def _kind_and_action(value: str) -> tuple[str, str]:
-    """Split a value of --action."""
+    """Split a value of --action into the kind of finding and the action."""
     kind, sign, action = value.partition("=")
     if not sign:
         raise typer.BadParameter(f"{value!r} is not of the form KIND=ACTION", param_hint="--action")

@@ -123,7 +123,7 @@ def _default_of(owners: Sequence[tuple[MethodEntry, Option]], method_count: int)
 
 
 def _owners(probe: bool = False) -> dict[str, list[tuple[MethodEntry, Option]]]:
-    """Return by name of an option the methods that have it."""
+    """Return the methods that have each option, with their declaration of it, by option name."""
     owners: dict[str, list[tuple[MethodEntry, Option]]] = {}
     for entry in registry.entries():
         for option in entry.options:

@@ -247,7 +247,7 @@ def _words_of_audit(audit: Path | None, documents: str | None) -> tuple[str, ...
 
 
 def _line_in_repository() -> tuple[str, int] | None:
-    """Return the file of the repository and the line that name the model of the project, if any."""
+    """Return the pyproject.toml that names the model, relative to the repository, and the line; or None."""
     from stickytoken.findings import repository_path
 
     project = project_table(Path.cwd())

@@ -294,7 +294,7 @@ def why(
     console.inform(f"method {grouped.method}; error of the sum {grouped.completeness_error:+.4f}{remainder}")
 
 
-# Parts of a text whose deletion changes the cosine most, as many as are listed.
+# Number of deletions to list: those that change the cosine most.
 _MAX_DELETIONS = 5
 
 
@@ -347,7 +347,7 @@ def _largest(values: NDArray[np.floating], count: int) -> list[int]:
 
 
 def _coloured(value: float, highest: float) -> Text:
-    """Return a contribution on red if it is positive, and on blue if not; the highest has the full colour."""
+    """Return a contribution on a red (positive) or blue background, deepest at the value `highest`."""
     faint = round(255 - 175 * min(1.0, abs(value) / highest))
     colour = f"rgb(255,{faint},{faint})" if value >= 0 else f"rgb({faint},{faint},255)"
     return Text(f"{value:+.3f}", style=f"black on {colour}")
