@@ -124,7 +124,7 @@ def _record(
     settings: AuditSettings,
 ) -> AuditRecord:
     """Return the record of an audit that has not begun; the identity is a hash of all inputs."""
-    parts = resume.identity_of(
+    identity_parts = resume.identity_of(
         _IDENTITY_VERSION,
         encoder.identity,
         settings,
@@ -132,8 +132,8 @@ def _record(
         index=index.record.fingerprint,
     )
     return AuditRecord(
-        identity=digest(parts),
-        identity_parts=parts,
+        identity=digest(identity_parts),
+        identity_parts=identity_parts,
         run=str(run.path),
         run_identity=run.record.identity,
         model=run.model_name,
@@ -164,12 +164,12 @@ def _measure(
         "measure": _JUDGED_TEXTS // _TEXTS_PER_DOCUMENT,
         _stuffing.STUFFED: 4 * settings.tokens * len(settings.copies) * settings.stuffed,
     }
-    whole = WholeProgress("audit", texts_by_stage, progress)
+    whole_progress = WholeProgress("audit", texts_by_stage, progress)
     scan = _copies.find_copies(run, index, engines.ignore_progress)
-    search = _index.encode_index(index, encoder, settings, engine, folder, whole)
+    search = _index.encode_index(index, encoder, settings, engine, folder, whole_progress)
     with_findings = _copies.numbers_with_findings(scan)
     stuffed = _stuffing.choose_stuffed(index, with_findings, settings)
-    clean_texts = [index.documents[place].text for place in index.places if place not in with_findings]
+    clean_texts = [index.documents[number].text for number in index.places if number not in with_findings]
     pairs_by_word = _PairsByWord(index, stuffed, settings)
     candidates = choose_candidates(
         run,
@@ -181,10 +181,10 @@ def _measure(
         clean_texts,
         settings,
         folder,
-        whole,
+        whole_progress,
     )
     ranks = _stuffing.measure_ranks(
-        candidates.tokens, index, stuffed, search, encoder, settings, engine, folder, whole
+        candidates.tokens, index, stuffed, search, encoder, settings, engine, folder, whole_progress
     )
     without = search.ranks_of_documents(stuffed)
     shares = _share_rows(candidates.tokens, ranks, without, pairs_by_word, settings)
@@ -263,9 +263,11 @@ def _token_rows(
     """Return the rows of tokens.parquet, the token that helps documents most first."""
     rows = []
     for candidate in candidates:
-        own = [row for row in shares if row["token_id"] == candidate.token_id]
-        without = next(row["share"] for row in own if not row["copies"])
-        best = max((row for row in own if row["copies"]), key=lambda row: (row["rise_low"], row["share"]))
+        token_shares = [row for row in shares if row["token_id"] == candidate.token_id]
+        without = next(row["share"] for row in token_shares if not row["copies"])
+        best = max(
+            (row for row in token_shares if row["copies"]), key=lambda row: (row["rise_low"], row["share"])
+        )
         is_certain = best["rise_low"] > 0
         is_large = best["share"] >= _stuffing.HELPS_FROM * without
         row = {
@@ -302,7 +304,7 @@ def _result(
     return AuditResultRecord(
         share_without=float((baseline <= TOP).mean()),
         mean_rank_without=float(baseline.mean()),
-        stuffed_ids=[index.documents[index.places[place]].id for place in stuffed],
+        stuffed_ids=[index.documents[index.places[position]].id for position in stuffed],
         predicted=candidates.predicted,
         helping=sum(row["helps"] for row in tokens),
         with_copies=scan.result.found,

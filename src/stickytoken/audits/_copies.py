@@ -76,21 +76,21 @@ def rank_documents(
     texts = [index.documents[number].text for number in numbers]
     cleaned_texts = [cleaner.clean(text).text for text in texts]
     # Nothing may be left of a document that consists of copies: it is not in the results at all.
-    kept = [place for place, text in enumerate(cleaned_texts) if text.strip()]
+    remaining = [row_number for row_number, text in enumerate(cleaned_texts) if text.strip()]
     ranks_by_place: dict[int, dict[str, Any]] = {}
-    if kept:
-        both = [texts[place] for place in kept] + [cleaned_texts[place] for place in kept]
-        fitted = fit_texts(encoder, both, 0, settings.insertion, index.record.name)
+    if remaining:
+        texts_to_rank = [texts[place] for place in remaining] + [cleaned_texts[place] for place in remaining]
+        fitted = fit_texts(encoder, texts_to_rank, 0, settings.insertion, index.record.name)
         readable = [text for text in fitted if text.content.words]
         if len(readable) == len(fitted):
             probes = [text.clean(settings.insertion) for text in fitted]
             vectors = encode_in_shards(_SHARD, probes, engine, folder, progress)
             places_in_index = {document: place for place, document in enumerate(index.places)}
-            replaced = [places_in_index.get(numbers[place], -1) for place in kept]
+            replaced = [places_in_index.get(numbers[place], -1) for place in remaining]
             ranks = search.ranks(vectors, replaced * 2)
-            for column, place in enumerate(kept):
+            for column, place in enumerate(remaining):
                 as_it_is = ranks[:, column]
-                without = ranks[:, column + len(kept)]
+                without = ranks[:, column + len(remaining)]
                 hits = int((as_it_is <= TOP).sum())
                 hits_without = int((without <= TOP).sum())
                 ranks_by_place[place] = {
@@ -106,15 +106,15 @@ def rank_documents(
     return CopiesNow(scan, len(ranks_by_place), rows)
 
 
-def _row(found: dict[str, Any]) -> dict[str, Any]:
+def _row(finding: dict[str, Any]) -> dict[str, Any]:
     """Return the columns of a document's findings."""
     row: dict[str, Any] = dict.fromkeys(TABLES["documents.parquet"])
-    words = [f"{word['text']} \N{MULTIPLICATION SIGN}{word['copies']}" for word in found["words"]]
-    row["number"] = found["number"]
-    row["id"] = found["id"]
-    row["causes"] = ", ".join(SpanKind(kind).cause for kind in found["kinds"])
+    words = [f"{word['text']} \N{MULTIPLICATION SIGN}{word['copies']}" for word in finding["words"]]
+    row["number"] = finding["number"]
+    row["id"] = finding["id"]
+    row["causes"] = ", ".join(SpanKind(kind).cause for kind in finding["kinds"])
     row["found"] = ", ".join(words[:_SHOWN_WORDS])
-    row["suspected_only"] = found["suspected_only"]
+    row["suspected_only"] = finding["suspected_only"]
     return row
 
 

@@ -86,17 +86,17 @@ def read_index(
     read = [record for record in records if isinstance(record, Document)]
     documents = tuple(document for document in read if document.text.strip())
     generator = np.random.default_rng([settings.seed, len(documents)])
-    drawn = sorted(generator.permutation(len(documents))[: settings.documents].tolist())
-    texts_of_drawn = [documents[place].text for place in drawn]
+    numbers = sorted(generator.permutation(len(documents))[: settings.documents].tolist())
+    texts_of_drawn = [documents[place].text for place in numbers]
     fitted_by_place = dict(
         zip(
-            drawn,
+            numbers,
             fit_texts(encoder, texts_of_drawn, 0, settings.insertion, collection.name),
             strict=True,
         )
     )
     # A text may have no token, such as one of characters that the tokenizer drops.
-    places = tuple(place for place in drawn if fitted_by_place[place].content.words)
+    places = tuple(place for place in numbers if fitted_by_place[place].content.words)
     if len(places) <= 2 * TOP:
         raise InputError(
             f"{collection.name} has {len(places)} documents with text: a top {TOP} needs more than "
@@ -122,7 +122,7 @@ def read_index(
         read=len(records) - len(skipped),
         documents=len(places),
         cut=sum(fitted_by_place[place].cut for place in places),
-        blank=len(read) - len(documents) + len(drawn) - len(places),
+        blank=len(read) - len(documents) + len(numbers) - len(places),
         skipped=len(skipped),
         skipped_first=f"{skipped[0].place}: {skipped[0].reason}" if skipped else None,
         queries=len(texts),
@@ -155,20 +155,20 @@ def _read_queries(source: DocumentSource, settings: AuditSettings) -> list[str]:
     ]
     if not texts:
         raise InputError(f"{collection.name} has no queries: pass a file with one query per line or row")
-    drawn = np.random.default_rng([settings.seed, len(texts)]).permutation(len(texts))[: settings.queries]
-    return [texts[place] for place in sorted(drawn.tolist())]
+    chosen = np.random.default_rng([settings.seed, len(texts)]).permutation(len(texts))[: settings.queries]
+    return [texts[place] for place in sorted(chosen.tolist())]
 
 
 def _first_sentences(texts: Sequence[str], settings: AuditSettings) -> tuple[list[str], list[int]]:
     """Take the first sentences of random documents as queries, and return the documents' places with them."""
     order = np.random.default_rng([settings.seed, len(texts), 1]).permutation(len(texts)).tolist()
     sentences: dict[int, str] = {}
-    for place in order:
+    for number in order:
         if len(sentences) == min(_DRAWN_QUERIES, settings.queries, len(texts) // 2):
             break
-        words = re.split(r"(?<=[.?!])\s", texts[place].strip(), maxsplit=1)[0].split()
+        words = re.split(r"(?<=[.?!])\s", texts[number].strip(), maxsplit=1)[0].split()
         if len(words) >= _LEAST_QUERY_WORDS:
-            sentences[place] = " ".join(words[:_MOST_QUERY_WORDS])
+            sentences[number] = " ".join(words[:_MOST_QUERY_WORDS])
     owners = sorted(sentences)
     return [sentences[place] for place in owners], owners
 
@@ -187,7 +187,7 @@ class _Encoding:
     ) -> tuple[list[dict[str, Any]], int]:
         first, probes = prepared
         vectors = engines.encode_probes(encoder, probes)
-        rows = [{UNIT: first + place, "vector": vector} for place, vector in enumerate(vectors)]
+        rows = [{UNIT: first + offset, "vector": vector} for offset, vector in enumerate(vectors)]
         return rows, len(rows)
 
 

@@ -63,7 +63,7 @@ class _StuffingWork:
 
 def choose_stuffed(index: Index, with_findings: set[int], settings: AuditSettings) -> list[int]:
     """Draw places in the index of documents that have no copies of anything yet."""
-    clean = [place for place, document in enumerate(index.places) if document not in with_findings]
+    clean = [position for position, document in enumerate(index.places) if document not in with_findings]
     order = np.random.default_rng([settings.seed, len(index.places), 3]).permutation(len(clean))
     return sorted(clean[place] for place in order[: settings.stuffed].tolist())
 
@@ -86,7 +86,7 @@ def measure_ranks(
     """
     tokens = [Token(candidate.token_id, candidate.text) for candidate in candidates]
     conditions = [Condition(Kind.STICKY, (token,), 0, settings.seed) for token in tokens]
-    texts = [index.documents[index.places[place]].text for place in stuffed]
+    texts = [index.documents[index.places[position]].text for position in stuffed]
 
     def make_work() -> tuple[_StuffingWork, ShardCost]:
         # A document is cut so that the model reads all copies in it.
@@ -101,7 +101,7 @@ def measure_ranks(
         return work, ShardCost(0, 0)
 
     rows_per_token = len(settings.copies) * len(stuffed)
-    shards = [Shard(place, (token,)) for place, token in enumerate(tokens)]
+    shards = [Shard(number, (token,)) for number, token in enumerate(tokens)]
 
     def units_of(_: Shard[Token]) -> list[int]:
         return list(range(rows_per_token))

@@ -156,7 +156,7 @@ def _ordinary(run: Run, barred: set[int], settings: AuditSettings) -> list[int]:
     """Draw random tokens that are not among those that stand out."""
     ids = [token_id for token_id in run.tokens["token_id"].to_list() if token_id not in barred]
     order = np.random.default_rng([settings.seed, len(ids), 2]).permutation(len(ids))
-    return sorted(ids[place] for place in order[: settings.tokens].tolist())
+    return sorted(ids[position] for position in order[: settings.tokens].tolist())
 
 
 def _judged(

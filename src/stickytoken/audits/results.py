@@ -87,8 +87,8 @@ class AuditSettings:
     seed: int = 42
 
     def __post_init__(self) -> None:
-        least = {"stuffed": 2, "tokens": 1, "queries": 1, "documents": 30, "resamples": 100, "seed": 0}
-        set_whole_numbers(self, least)
+        minimums = {"stuffed": 2, "tokens": 1, "queries": 1, "documents": 30, "resamples": 100, "seed": 0}
+        set_whole_numbers(self, minimums)
         set_choices(self, {"placement": Placement, "insertion": Insertion})
         if not self.copies:
             raise InputError("copies is empty: name at least one number of copies")
@@ -149,8 +149,8 @@ class AuditRecord(resume.MeasurementRecord):
 
     def measured_with(self) -> AuditSettings:
         """Return the settings of the audit."""
-        known = AuditSettings.__dataclass_fields__
-        values = {name: value for name, value in self.settings.items() if name in known}
+        field_names = AuditSettings.__dataclass_fields__
+        values = {name: value for name, value in self.settings.items() if name in field_names}
         return AuditSettings(**values)
 
 

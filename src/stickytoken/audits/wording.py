@@ -92,9 +92,9 @@ def document_conclusions(audit: Audit) -> list[str]:
     if result.with_copies:
         sentences.append(_rising_sentence(audit))
     if result.suspected:
-        more = "more document" if result.with_copies else "document"
+        noun = "more document" if result.with_copies else "document"
         sentences.append(
-            f"In {counted(result.suspected, more)}, copies are only suspected: look at the text."
+            f"In {counted(result.suspected, noun)}, copies are only suspected: look at the text."
         )
     return sentences
 
@@ -142,13 +142,13 @@ def share_rows(audit: Audit) -> pl.DataFrame:
     """Return one row per token, the one that helps documents most first."""
     rows = []
     for token in audit.tokens.iter_rows(named=True):
-        own = audit.shares.filter(token_id=token["token_id"])
+        token_shares = audit.shares.filter(token_id=token["token_id"])
         row: dict[str, Any] = {"token": token["token"], "group": token["group"]}
-        for share_row in own.iter_rows(named=True):
+        for share_row in token_shares.iter_rows(named=True):
             row[f"share_{share_row['copies']}"] = share_row["share"]
         best = _share_of(audit, token["token_id"], token["copies"])
         row["largest"] = _ends(best)
-        row["rank_without"] = own.filter(copies=0)["mean_rank"].item()
+        row["rank_without"] = token_shares.filter(copies=0)["mean_rank"].item()
         row["rank_with"] = best["mean_rank"]
         rows.append(row)
     return pl.DataFrame(rows, infer_schema_length=None)

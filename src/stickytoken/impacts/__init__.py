@@ -131,8 +131,8 @@ def impact(
             held.begin(held.record.model_copy(update={"result": None}))
             with chosen_engine(engine, reading) as opened:
                 texts_by_stage = _texts_by_stage(loaded, corpus, conditions, settings)
-                whole = WholeProgress("impact", texts_by_stage, progress)
-                runner = Runner(reading, settings, conditions, opened, folder, whole)
+                whole_progress = WholeProgress("impact", texts_by_stage, progress)
+                runner = Runner(reading, settings, conditions, opened, folder, whole_progress)
                 _measure(runner, held, loaded, corpus)
     return open_impact(out)
 
@@ -191,10 +191,10 @@ def _record(
     if similarity is not Similarity.COSINE:
         inputs["similarity"] = similarity.value
         notes.append(f"vectors are compared by the model's own similarity, {similarity}")
-    parts = resume.identity_of(_IDENTITY_VERSION, encoder.identity, settings, **inputs)
+    identity_parts = resume.identity_of(_IDENTITY_VERSION, encoder.identity, settings, **inputs)
     return results.ImpactRecord(
-        identity=digest(parts),
-        identity_parts=parts,
+        identity=digest(identity_parts),
+        identity_parts=identity_parts,
         model=encoder.name,
         device=encoder.device,
         settings=asdict(settings),
@@ -273,24 +273,24 @@ def _tokens(
     settings: ImpactSettings,
 ) -> list[TokenRecord]:
     """Return the tokens to measure, followed by the benign tokens that are matched to them."""
-    known = categorize(encoder.tokenizer)
+    vocabulary = categorize(encoder.tokenizer)
     if tokens is not None:
-        wanted = token_ids(known, tokens)
+        measured_ids = token_ids(vocabulary, tokens)
     elif run is not None:
-        wanted = worst_tokens(run, settings.sticky)
+        measured_ids = worst_tokens(run, settings.sticky)
     else:
         raise InputError(
             "no tokens to measure: pass the folder of a finished run, or name the tokens (--tokens)"
         )
-    sticky = available_tokens(known, wanted)
+    sticky = available_tokens(vocabulary, measured_ids)
     barred = set(flagged_tokens(run))
     excluded = list_of("token ids or texts", "exclude", exclude, ordered=False)
     if excluded:
-        barred.update(token_ids(known, excluded))
-    barred |= {token.id for token in known.available if not encoder.fits((token.id,))}
-    benign = match_apart(known, [token.id for token in sticky], barred, settings.benign, settings.seed)
+        barred.update(token_ids(vocabulary, excluded))
+    barred |= {token.id for token in vocabulary.available if not encoder.fits((token.id,))}
+    benign = match_apart(vocabulary, [token.id for token in sticky], barred, settings.benign, settings.seed)
     sticky_in_run = set() if run is None else set(run.sticky["token_id"])
-    names = dict(zip(known.ids, known.tokens, strict=True))
+    names = dict(zip(vocabulary.ids, vocabulary.tokens, strict=True))
     listed = []
     for token in sticky:
         kind = "sticky" if token.id in sticky_in_run else statistics.NAMED
@@ -298,9 +298,9 @@ def _tokens(
             token_id=token.id, token=names[token.id], text=token.text, kind=kind, matched_to=None
         )
         listed.append(record)
-    for place, token in enumerate(benign):
+    for number, token in enumerate(benign):
         # The first match of every measured token comes first, then the second.
-        match = sticky[place % len(sticky)].id
+        match = sticky[number % len(sticky)].id
         record = TokenRecord(
             token_id=token.id, token=names[token.id], text=token.text, kind="benign", matched_to=match
         )

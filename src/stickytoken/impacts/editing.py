@@ -106,7 +106,7 @@ def with_copies(settings: ImpactSettings, fitted: FittedText, condition: Conditi
     if settings.placement is Placement.RANDOM:
         path = gaps(condition.seed, fitted.text, words, copies)
     order = turns(condition.seed, fitted.text, len(condition.tokens), copies)
-    tokens = [condition.tokens[place] for place in order]
+    tokens = [condition.tokens[turn] for turn in order]
     if as_ids:
         return place_as_ids([token.id for token in tokens], fitted.content, settings.placement, path)
     spelled = [token.text.strip() for token in tokens]

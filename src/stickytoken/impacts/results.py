@@ -65,8 +65,8 @@ class ImpactRecord(resume.MeasurementRecord):
 
     def measured_with(self) -> ImpactSettings:
         """Return the settings of the measurement."""
-        known = ImpactSettings.__dataclass_fields__
-        return ImpactSettings(**{name: value for name, value in self.settings.items() if name in known})
+        field_names = ImpactSettings.__dataclass_fields__
+        return ImpactSettings(**{name: value for name, value in self.settings.items() if name in field_names})
 
 
 def measured_kind(record: ImpactRecord) -> str:
@@ -253,7 +253,7 @@ class ImpactSettings:
     seed: int = 42
 
     def __post_init__(self) -> None:
-        least = {"copies": 1, "sticky": 1, "benign": 1, "seeds": 1, "resamples": 100, "seed": 0}
-        set_whole_numbers(self, least)
+        minimums = {"copies": 1, "sticky": 1, "benign": 1, "seeds": 1, "resamples": 100, "seed": 0}
+        set_whole_numbers(self, minimums)
         set_choices(self, {"placement": Placement, "insertion": Insertion, "side": Side})
         object.__setattr__(self, "confidence", proportion("confidence", self.confidence))

@@ -52,7 +52,7 @@ class CleanVectors:
     @cached_property
     def places(self) -> dict[Probe, int]:
         """The row of each input."""
-        return {probe: place for place, probe in enumerate(self.probes)}
+        return {probe: row for row, probe in enumerate(self.probes)}
 
     def of(
         self, probes: Sequence[Probe], encoder: Encoder, edited: dict[Probe, NDArray[np.float32]]

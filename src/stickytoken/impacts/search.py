@@ -74,10 +74,10 @@ class ExactSearch:
 
     def ranks_of_documents(self, places: Sequence[int]) -> NDArray[np.int64]:
         """Rank documents of the index among the others, shape (Q, len(places))."""
-        own = self.similarities[:, list(places)]
-        ranks = np.empty(own.shape, dtype=np.int64)
+        of_documents = self.similarities[:, list(places)]
+        ranks = np.empty(of_documents.shape, dtype=np.int64)
         for query, ascending in enumerate(self._ascending):
-            ranks[query] = 1 + len(ascending) - np.searchsorted(ascending, own[query], side="right")
+            ranks[query] = 1 + len(ascending) - np.searchsorted(ascending, of_documents[query], side="right")
         return ranks
 
 
@@ -114,7 +114,7 @@ def _bundled_corpus(seed: int) -> tuple[str, list[str], list[str]]:
     """Take one sentence of some pairs of paraphrases as queries, and all other sentences as documents."""
     pairs = bundled_frame().group_by("pair_id", maintain_order=True).agg("sentence")["sentence"]
     chosen = np.random.default_rng(seed).permutation(len(pairs))[:_QUERIES]
-    queries = [pairs[int(place)][0] for place in sorted(chosen)]
+    queries = [pairs[int(pair_number)][0] for pair_number in sorted(chosen)]
     distinct = set(queries)
     documents = [sentence for pair in pairs for sentence in pair if sentence not in distinct]
     return "bundled sentences", queries, documents
@@ -138,8 +138,8 @@ def _corpus_of_file(path: Path, seed: int) -> tuple[str, list[str], list[str]]:
     sentences = load_sentences(path)
     order = np.random.default_rng(seed).permutation(len(sentences))
     count = min(_QUERIES, len(sentences) // 3)
-    queries = [sentences.texts[place] for place in sorted(order[:count])]
-    documents = [sentences.texts[place] for place in sorted(order[count:])]
+    queries = [sentences.texts[number] for number in sorted(order[:count])]
+    documents = [sentences.texts[number] for number in sorted(order[count:])]
     return path.resolve().stem, queries, documents
 
 
@@ -180,8 +180,8 @@ class _IntrusionWork(GroupWork):
         return ExactSearch(self._prepared(self.queries), self._prepared(self.documents), self.similarity)
 
     def _prepared(self, texts: Sequence[Probe]) -> Values:
-        places = self.clean.places
-        return self.similarity.prepared(self.clean.vectors[[places[text] for text in texts]])
+        rows = self.clean.places
+        return self.similarity.prepared(self.clean.vectors[[rows[text] for text in texts]])
 
 
 def intrusion_title(corpus: SearchCorpus) -> str:
@@ -200,10 +200,12 @@ def run_intrusion(runner: Runner, corpus: SearchCorpus, listed: Mapping[int, Tok
     insertion = settings.insertion
     name = f"intrusion-{shard_stage(corpus.name)}"
     conditions = single_tokens(runner.conditions)
-    drawn = np.random.default_rng([settings.seed, len(corpus.documents)]).permutation(len(corpus.documents))
-    places = sorted(drawn[:TARGETS].tolist())
+    shuffled = np.random.default_rng([settings.seed, len(corpus.documents)]).permutation(
+        len(corpus.documents)
+    )
+    target_numbers = sorted(shuffled[:TARGETS].tolist())
     room = needed_room(encoder, conditions, COPIES[-1], insertion)
-    chosen = [corpus.documents[place] for place in places]
+    chosen = [corpus.documents[number] for number in target_numbers]
     targets = fit_texts(encoder, chosen, room, insertion, corpus.name)
 
     def clean_probes(texts: Sequence[str]) -> list[Probe]:
@@ -217,7 +219,7 @@ def run_intrusion(runner: Runner, corpus: SearchCorpus, listed: Mapping[int, Tok
             name, [*queries, *documents, *(target.clean(insertion) for target in targets)]
         )
         work = _IntrusionWork(
-            name, places, targets, settings, queries, documents, clean, similarity_of(encoder)
+            name, target_numbers, targets, settings, queries, documents, clean, similarity_of(encoder)
         )
         return work, spent
 

@@ -61,26 +61,26 @@ def compare(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[float | Non
     of_sticky = differences[:, 0]
     spread = float(of_sticky.std(ddof=1)) if sets > 1 else 0.0
     effect_size = float(of_sticky.mean()) / spread if spread > _ROUNDING else None
-    least = of_sticky.mean() - _ROUNDING
+    threshold = of_sticky.mean() - _ROUNDING
     if members**sets <= _MOST_COUNTED:
         sums = np.zeros(1)
         for row in differences:
             sums = np.add.outer(sums, row).ravel()
-        return float((sums / sets >= least).mean()), effect_size
+        return float((sums / sets >= threshold).mean()), effect_size
     chosen = np.random.default_rng(list(key)).integers(members, size=(_DRAWS, sets))
     means = differences[np.arange(sets), chosen].mean(axis=1)
     # The choice that was observed is one of them (Phipson and Smyth 2010).
-    return float((1 + (means >= least).sum()) / (1 + _DRAWS)), effect_size
+    return float((1 + (means >= threshold).sum()) / (1 + _DRAWS)), effect_size
 
 
 def corrected(p_values: Sequence[float | None]) -> list[float | None]:
     """Correct p-values over tasks (Benjamini and Hochberg 1995); missing ones stay missing."""
     from scipy.stats import false_discovery_control
 
-    known = [p_value for p_value in p_values if p_value is not None]
-    if not known:
+    defined = [p_value for p_value in p_values if p_value is not None]
+    if not defined:
         return list(p_values)
-    remaining = iter(false_discovery_control(known).tolist())
+    remaining = iter(false_discovery_control(defined).tolist())
     return [None if p_value is None else next(remaining) for p_value in p_values]
 
 
@@ -137,13 +137,13 @@ def task_rows(
     groups = _Groups(conditions)
     rows: dict[str, Rows] = {"effects": [], "conditions": [], "scores": []}
     for metric in task.metrics:
-        drawn = resampled(partial(task.scores, metric, outcomes), samples)
-        for condition, value in zip(conditions, drawn[0].tolist(), strict=True):
+        resampled_scores = resampled(partial(task.scores, metric, outcomes), samples)
+        for condition, value in zip(conditions, resampled_scores[0].tolist(), strict=True):
             row = {"task": task.name, "metric": metric, **labels(condition, listed)}
             row["repetition"] = condition.repetition
             row["score"] = present(value)
             rows["scores"].append(row)
-        for row in _condition_rows(drawn, groups, settings.confidence, listed):
+        for row in _condition_rows(resampled_scores, groups, settings.confidence, listed):
             rows["conditions"].append({"task": task.name, "metric": metric, **row})
         effect = {
             "task": task.name,
@@ -153,17 +153,20 @@ def task_rows(
             "unit": task.unit,
             "units": task.units,
         }
-        rows["effects"].append(effect | _effect_of(drawn, groups, settings.confidence, key))
+        rows["effects"].append(effect | _effect_of(resampled_scores, groups, settings.confidence, key))
     return rows
 
 
 def _condition_rows(
-    drawn: NDArray[np.float64], groups: _Groups, confidence: float, listed: Mapping[int, TokenRecord]
+    resampled_scores: NDArray[np.float64],
+    groups: _Groups,
+    confidence: float,
+    listed: Mapping[int, TokenRecord],
 ) -> Rows:
     """Return the score of each group of conditions, and its drop from clean with an interval."""
     (clean,) = groups.of_kind(Kind.CLEAN)
-    scores = combine(groups.weights, drawn[0]).tolist()
-    drops = contrast_intervals(drawn, clean - groups.weights, confidence)
+    scores = combine(groups.weights, resampled_scores[0]).tolist()
+    drops = contrast_intervals(resampled_scores, clean - groups.weights, confidence)
     rows = []
     for group, score, drop in zip(groups.groups, scores, drops, strict=True):
         is_clean = group[0].kind is Kind.CLEAN
@@ -173,7 +176,7 @@ def _condition_rows(
 
 
 def _effect_of(
-    drawn: NDArray[np.float64], groups: _Groups, confidence: float, key: Sequence[int]
+    resampled_scores: NDArray[np.float64], groups: _Groups, confidence: float, key: Sequence[int]
 ) -> dict[str, Any]:
     """Compare what sticky tokens cost with what benign tokens cost, on average over tokens."""
     clean_weights = groups.of_kind(Kind.CLEAN)
@@ -183,7 +186,7 @@ def _effect_of(
     sticky = sticky_weights.mean(axis=0)
     benign = benign_weights.mean(axis=0)
     effect: dict[str, Any] = {}
-    means = combine(np.vstack([clean, sticky, benign]), drawn[0]).tolist()
+    means = combine(np.vstack([clean, sticky, benign]), resampled_scores[0]).tolist()
     for name, value in zip(("clean", "sticky", "benign"), means, strict=True):
         effect[name] = present(value)
     contrasts = {
@@ -191,7 +194,7 @@ def _effect_of(
         "drop_benign": clean - benign,
         "difference": benign - sticky,
     }
-    intervals = contrast_intervals(drawn, np.vstack(list(contrasts.values())), confidence)
+    intervals = contrast_intervals(resampled_scores, np.vstack(list(contrasts.values())), confidence)
     for name, interval in zip(contrasts, intervals, strict=True):
         effect |= ends(name, interval)
     for name in ("drop_sticky", "drop_benign"):
@@ -200,8 +203,10 @@ def _effect_of(
     effect["tokens"] = len(sticky_weights)
     effect["benign_tokens"] = len(benign_weights)
     # One row per matched set. The first match of every sticky token comes first, then the second.
-    costs_of_sticky = combine(clean_weights - sticky_weights, drawn[0]).reshape(1, -1)
-    costs_of_benign = combine(clean_weights - benign_weights, drawn[0]).reshape(-1, len(sticky_weights))
+    costs_of_sticky = combine(clean_weights - sticky_weights, resampled_scores[0]).reshape(1, -1)
+    costs_of_benign = combine(clean_weights - benign_weights, resampled_scores[0]).reshape(
+        -1, len(sticky_weights)
+    )
     p_value, effect_size = compare(np.vstack([costs_of_sticky, costs_of_benign]).T, key)
     effect["effect_size"] = effect_size
     effect["p_value"] = p_value

@@ -82,14 +82,14 @@ def conclusion(effect: Row, kind: str) -> str:
     q_value = effect["q_value"]
     if p_value is None:
         return "too few tokens to conclude (the metric is not defined for all of them)"
-    shown = f"p {_probability(p_value)}"
+    probabilities = f"p {_probability(p_value)}"
     if q_value is not None and q_value != p_value:
-        shown += f", corrected over tasks q {_probability(q_value)}"
+        probabilities += f", corrected over tasks q {_probability(q_value)}"
     if effect["difference"] <= 0:
-        return f"{kind} tokens are not shown to cost more ({shown})"
+        return f"{kind} tokens are not shown to cost more ({probabilities})"
     decisive = p_value if q_value is None else q_value
     costs = f"{kind} tokens cost more" if decisive <= _SIGNIFICANCE else "no difference shown"
-    return f"{costs} ({shown})"
+    return f"{costs} ({probabilities})"
 
 
 def _probability(value: float) -> str:
@@ -134,36 +134,36 @@ def _task_sentences(
         if row["drop"] is None or effect["clean"] is None:
             yield f"{start} {effect['metric']} is not defined."
             continue
-        said = (
+        sentence = (
             f"{start} {settings.copies} copies {_moved(-row['drop'])} {effect['metric']} from "
             f"{effect['clean']:.4f} to {row['score']:.4f}"
         )
         if row["drop_low"] is not None:
-            said += f" ({_interval(-row['drop_high'], -row['drop_low'], settings, 4)})"
+            sentence += f" ({_interval(-row['drop_high'], -row['drop_low'], settings, 4)})"
         benign_drops = of_task.filter(of_task["token_id"].is_in(matches))["drop"].drop_nulls()
         if len(benign_drops):
-            said += f"; copies of {_matches(len(benign_drops))} {_by(-float(benign_drops.mean()), 4)}"  # type: ignore[arg-type]
-        yield f"{said}."
+            sentence += f"; copies of {_matches(len(benign_drops))} {_by(-float(benign_drops.mean()), 4)}"  # type: ignore[arg-type]
+        yield f"{sentence}."
 
 
 def _intrusion_sentences(
     impact: Impact, token_id: int, matches: Sequence[int], settings: ImpactSettings
 ) -> Iterator[str]:
     """Say how many queries find a random document with copies of a token."""
-    told = impact.intrusion_curves.filter(copies=_TOLD_COPIES)
-    for row in told.filter(token_id=token_id).drop_nulls("change").iter_rows(named=True):
-        of_corpus = told.filter(corpus=row["corpus"])
+    curves = impact.intrusion_curves.filter(copies=_TOLD_COPIES)
+    for row in curves.filter(token_id=token_id).drop_nulls("change").iter_rows(named=True):
+        of_corpus = curves.filter(corpus=row["corpus"])
         before = row["hits"] - row["change"]
         interval = _interval(row["change_low"], row["change_high"], settings, 2)
-        said = (
+        sentence = (
             f"{row['token']!r}, intrusion into {row['corpus']}: {_TOLD_COPIES} copies "
             f"{_moved(row['change'])} the number of queries with a random document in their top {TOP} "
             f"from {before:.2f} to {row['hits']:.2f} ({interval})"
         )
         benign_changes = of_corpus.filter(of_corpus["token_id"].is_in(matches))["change"]
         if len(benign_changes):
-            said += f"; copies of {_matches(len(benign_changes))} {_by(float(benign_changes.mean()), 2)}"  # type: ignore[arg-type]
-        yield f"{said}."
+            sentence += f"; copies of {_matches(len(benign_changes))} {_by(float(benign_changes.mean()), 2)}"  # type: ignore[arg-type]
+        yield f"{sentence}."
 
 
 def _moved(change: float) -> str:
@@ -194,20 +194,20 @@ _TABLES = {
 def impact_markdown(record: ImpactRecord, rows: Mapping[str, Sequence[Row]]) -> str:
     """Write the tables of a measurement as Markdown."""
     kind = measured_kind(record)
-    parts = [f"# What {kind} tokens cost {_cell(record.model)}"]
-    parts.append(f"{settings_line(record.measured_with())}.")
+    sections = [f"# What {kind} tokens cost {_cell(record.model)}"]
+    sections.append(f"{settings_line(record.measured_with())}.")
     main = [effect for effect in rows["effects"] if effect["main"]]
     if main:
-        parts.append("\n".join(f"- {_cell(cost_sentence(effect, kind))}" for effect in main))
+        sections.append("\n".join(f"- {_cell(cost_sentence(effect, kind))}" for effect in main))
     for name, (title, columns) in _TABLES.items():
         if rows[name]:
             headings, cells = headed(columns, rows[name], kind)
-            parts.append(f"## {title}")
-            parts.append(markdown_table(headings, (map(_cell, row) for row in cells)))
-    parts += [f"- {_cell(note)}" for note in record.notes]
+            sections.append(f"## {title}")
+            sections.append(markdown_table(headings, (map(_cell, row) for row in cells)))
+    sections += [f"- {_cell(note)}" for note in record.notes]
     failed = record.result.failed if record.result is not None else {}
-    parts += [f"- not run: {_cell(task)}: {_cell(reason)}" for task, reason in failed.items()]
-    return "\n\n".join(parts) + "\n"
+    sections += [f"- not run: {_cell(task)}: {_cell(reason)}" for task, reason in failed.items()]
+    return "\n\n".join(sections) + "\n"
 
 
 def _cell(value: Any) -> str:
