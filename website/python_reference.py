@@ -8,7 +8,7 @@ import stickytoken
 
 _INTRODUCTION = """# Python
 
-The names that `from stickytoken import ...` offers, with their docstrings. [Usage](../usage.md#python) shows
+The names that `from stickytoken import ...` offers, with their docstrings. [Usage](../usage.md#how-do-i-use-it-in-python) shows
 how they work together.
 """
 

@@ -13,7 +13,7 @@ from stickytoken.data import as_read, load_sentences
 from stickytoken.encoders import load_encoder, load_tokenizer
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import ModelError
-from stickytoken.repairs.result import _encoder
+from stickytoken.repairs.result import _tokenize_function
 from stickytoken.vocabulary import Category, categorize
 
 TEXTS = ["The RIVER is cold", "a Café [MASK] here", "river", "NIGHT"]
@@ -66,7 +66,7 @@ def test_a_tokenizer_alone_reads_as_that_of_the_model(kind, settings, tmp_path):
     assert alone.fingerprint == HuggingFaceTokenizer(library.tokenizer).fingerprint
     assert categorize(alone).categories == categorize(load_encoder(folder, device="cpu").tokenizer).categories
     features = [library.preprocess([text])["input_ids"][0].tolist() for text in TEXTS]
-    assert [list(ids) for ids in _encoder(folder)(TEXTS)] == features
+    assert [list(ids) for ids in _tokenize_function(folder)(TEXTS)] == features
 
 
 def clip_tokenizer():

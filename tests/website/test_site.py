@@ -100,7 +100,7 @@ def test_pictures_of_the_gallery_lead_to_reports_that_the_site_has(site):
     assert targets == ["examples/all-MiniLM-L6-v2.html", real, f"{real}#repair", "examples/tampered.html"]
     for run in EXAMPLES.iterdir():
         html = (site / "examples" / f"{run.name}.html").read_text("utf-8")
-        assert ('<article class="card sticky">' in html) is (run.name == "tampered")
+        assert '<article class="card sticky">' in html
         assert str(ROOT) not in html
 
 
@@ -126,7 +126,7 @@ def test_search_answers_in_a_browser_without_a_server(site, browser):
     page.goto((site / "index.html").as_uri())
     page.keyboard.press("Control+k")
     page.keyboard.type("severity")
-    page.get_by_text("Severity says how much further").first.wait_for()
+    page.get_by_text("if only the halved thresholds").first.wait_for()
     assert [message for message in heard if not message.startswith("file:")] == []
     page.close()
 
