@@ -8,8 +8,8 @@ import stickytoken
 
 _INTRODUCTION = """# Python
 
-The names that `from stickytoken import ...` offers, with their docstrings. [Usage](../usage.md#how-do-i-use-it-in-python) shows
-how they work together.
+The names that `from stickytoken import ...` offers, with their docstrings.
+[Usage](../usage.md#how-do-i-use-it-in-python) shows how they work together.
 """
 
 
