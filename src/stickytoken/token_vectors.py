@@ -1,4 +1,4 @@
-"""How unusual the rows of a token embedding matrix are. Pure."""
+"""How unusual each row of a token embedding matrix is among the others. Pure."""
 
 from __future__ import annotations
 
@@ -8,45 +8,46 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-# With fewer rows for each dimension, the covariance says too little about the directions that hardly vary.
+# Smallest number of rows for each dimension. With fewer, the covariance is too uncertain in the directions in
+# which rows hardly vary.
 ROWS_PER_DIMENSION = 10
-# Rows that are computed with at a time: a large matrix is never copied as a whole.
-_BLOCK = 8192
-
-
-# A row is unusual from so many median absolute deviations above the median on. Of all-MiniLM-L6-v2, 125 of
-# 23,699 natural rows are; rows that were optimised from outside lie at 6.5 to 16.
+# Number of rows that are computed with at a time, so that a large matrix is never copied as a whole.
+_BLOCK_ROWS = 8192
+# A row is unusual if it lies at least this many median absolute deviations above the median. That holds for
+# 125 of the 23,699 natural rows of all-MiniLM-L6-v2. Rows that were optimised by an attacker lie at 6.5 to
+# 16.
 UNUSUAL_DEVIATION = 6.0
 
 Blocks: TypeAlias = Callable[[], Iterator[NDArray[np.floating[Any]]]]
 
 
 def vector_deviations(rows: NDArray[np.floating[Any]]) -> NDArray[np.float64] | None:
-    """Measure how unusual each row is among the others; see `vector_deviations_of`."""
+    """Measure how unusual each row of a matrix is among the others; see `vector_deviations_of`."""
 
     def blocks() -> Iterator[NDArray[np.floating[Any]]]:
-        for start in range(0, len(rows), _BLOCK):
-            yield rows[start : start + _BLOCK]
+        for start in range(0, len(rows), _BLOCK_ROWS):
+            yield rows[start : start + _BLOCK_ROWS]
 
     return vector_deviations_of(blocks, *rows.shape)
 
 
 def vector_deviations_of(blocks: Blocks, count: int, dimensions: int) -> NDArray[np.float64] | None:
-    """Measure how unusual each row is among the others, without all rows in memory.
+    """Measure how unusual each row is among the others, without holding all rows in memory.
 
     The statistic is d = (squared Mahalanobis distance from the mean row) / (squared Euclidean distance from
-    it). It is large for a row whose length lies in directions in which the other rows hardly vary, whatever
-    its length. Training leaves few such rows; a row that was optimised from outside is one.
+    the mean row). It does not depend on how far the row is from the mean, only on the direction: d is large
+    in directions in which the other rows hardly vary. Training leaves few such rows, while rows that were
+    optimised by an attacker are among them.
 
     Args:
-        blocks: gives the rows of the entries that can occur in text, block by block, each time anew.
+        blocks: returns an iterator over the rows, block by block. It is called several times.
         count: number of rows n.
         dimensions: length of a row.
 
     Returns:
-        For each row, by how many median absolute deviations log d lies above its median, shape (n,). A row
-        that equals the mean row has NaN. None if there are fewer than 10 rows for each dimension, or if more
-        than half of the rows have the same log d.
+        For each row, how many median absolute deviations its log d lies above the median, shape (n,); NaN for
+        a row that equals the mean row. None if there are fewer than `ROWS_PER_DIMENSION` rows for each
+        dimension, or if more than half of the rows have the same log d.
     """
     if count < ROWS_PER_DIMENSION * dimensions:
         return None
@@ -59,9 +60,9 @@ def vector_deviations_of(blocks: Blocks, count: int, dimensions: int) -> NDArray
         centred = block.astype(np.float64) - mean
         products += centred.T @ centred
     variances, directions = np.linalg.eigh(products / count)
-    # Directions without variance (a matrix of lower rank) would divide rounding by zero.
-    varying = variances > variances[-1] * np.finfo(np.float32).eps
-    whitening = directions[:, varying] / np.sqrt(variances[varying])
+    # A matrix of lower rank has directions without variance, which cannot be divided by.
+    has_variance = variances > variances[-1] * np.finfo(np.float32).eps
+    whitening = directions[:, has_variance] / np.sqrt(variances[has_variance])
     log_ratios = []
     for block in blocks():
         centred = block.astype(np.float64) - mean
@@ -76,14 +77,14 @@ def vector_deviations_of(blocks: Blocks, count: int, dimensions: int) -> NDArray
 def robust_deviations(
     values: NDArray[np.float64], reference: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64] | None:
-    """Compute by how many median absolute deviations each value lies above the median.
+    """Compute how many median absolute deviations each value lies above the median, ignoring NaN.
 
     Args:
         values: shape (n,).
-        reference: values that median and deviation are taken from; None is the values themselves.
+        reference: the values whose median and median absolute deviation are used; None is ``values``.
 
     Returns:
-        Shape (n,); None if the median absolute deviation is 0.
+        Deviations, shape (n,); None if the median absolute deviation is 0.
     """
     reference_values = values if reference is None else reference
     median = float(np.nanmedian(reference_values))

@@ -38,7 +38,9 @@ TABLE_SCHEMAS = resume.table_schemas(
         "neighbours": "token_id rank neighbour_id neighbour cosine",
     },
     text="token area measure carrier anchor row_token row_part column_token benign category neighbour",
-    whole="token_id layer head pair row column benign_id characters rank neighbour_id benign_tokens carriers",
+    integers=(
+        "token_id layer head pair row column benign_id characters rank neighbour_id benign_tokens carriers"
+    ),
     switches="outside attributed",
 )
 

@@ -91,7 +91,7 @@ TABLES = resume.table_schemas(
         "median_rank copies_needed",
     },
     text="task layout metric kind unit token corpus",
-    whole="units tokens benign_tokens token_id repetition copies documents cut copies_needed",
+    integers="units tokens benign_tokens token_id repetition copies documents cut copies_needed",
     switches="main",
 )
 # Columns that measurements of the first version lack.

@@ -1,4 +1,4 @@
-"""The run folder: one writer, one file per shard, and a shard is committed once its file exists."""
+"""The run folder: one process writes it, and each shard is a file, which exists once it is complete."""
 
 from __future__ import annotations
 
@@ -23,18 +23,28 @@ from pydantic_core import PydanticSerializationError
 
 from stickytoken.errors import RunError
 
+# Temporary files of writers that were killed.
 _LEFTOVERS = ".*.tmp"
 
 
 def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
-    """Write a temporary file next to ``path``, flush it to disk, then rename it: nobody reads a part."""
-    # After a kill, the next writer that locks the folder removes the file. A device or a pipe is written to
-    # as it is, and what a link points to is replaced, not the link.
+    """Write a file so that no reader sees a part of it: write a temporary file, flush it to disk, rename it.
+
+    A device or a pipe is written to directly. Of a symbolic link, the target is replaced.
+
+    Args:
+        path: the file.
+        content: the bytes, or a function that writes them to a stream.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
+    # If this process is killed here, the next one that locks the folder removes the temporary file.
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
         mode = path.stat().st_mode
-    except OSError:  # no such file; writing says what else is wrong
+    except OSError:  # there is no such file, or the attempt to write it will say what is wrong
         mode = stat.S_IFREG
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         if not isinstance(content, bytes):
@@ -66,6 +76,7 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
+    """Turn an OSError in the block into a RunError that names the path."""
     try:
         yield
     except OSError as error:
@@ -79,11 +90,21 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
+    """Make a folder and its parents, if they do not exist.
+
+    Raises:
+        RunError: the folder cannot be made.
+    """
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 def move_folder(folder: Path, target: Path) -> None:
+    """Flush a folder to disk and rename it to a target that does not exist yet.
+
+    Raises:
+        RunError: the target cannot be written.
+    """
     with _writing(target):
         for path in [*folder.rglob("*"), folder]:
             if path.is_dir():
@@ -95,24 +116,28 @@ def move_folder(folder: Path, target: Path) -> None:
 
 
 def _sync_file(path: Path) -> None:
+    """Flush a file to disk."""
     # Windows flushes only files that are open for writing.
     with path.open("rb" if os.name == "posix" else "rb+") as stream:
         os.fsync(stream.fileno())
 
 
 def require_writable(folder: Path) -> None:
+    """Raise a RunError if files cannot be written into a folder, which need not exist yet."""
     with _writing(folder):
-        nearest = next((parent for parent in (folder, *folder.absolute().parents) if parent.exists()), folder)
-        if not nearest.is_dir():
-            reason = "it is a file" if nearest == folder else f"{nearest} is a file"
-        elif not os.access(nearest, os.W_OK | os.X_OK):
-            reason = f"{nearest} is read-only"
+        ancestors = (folder, *folder.absolute().parents)
+        existing = next((ancestor for ancestor in ancestors if ancestor.exists()), folder)
+        if not existing.is_dir():
+            reason = "it is a file" if existing == folder else f"{existing} is a file"
+        elif not os.access(existing, os.W_OK | os.X_OK):
+            reason = f"{existing} is read-only"
         else:
             return
     raise RunError(f"{folder} cannot be written: {reason}")
 
 
 def sync_folder(folder: Path) -> None:
+    """Flush the entries of a folder to disk, where the operating system needs it."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -123,10 +148,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def folder_name(kind: str, identity: str) -> str:
+    """Return the name of the folder of a measurement: its kind and the beginning of its identity."""
     return f"{kind}-{identity[:12]}"
 
 
 def default_folder(model: str, kind: str, identity: str) -> Path:
+    """Return the folder in ``runs`` for a measurement of a model, if the user names none."""
     stem = re.sub(r"[^A-Za-z0-9._]+", "-", Path(model).name).strip("-.") or "model"
     return Path("runs") / f"{stem}-{folder_name(kind, identity)}"
 
@@ -141,21 +168,30 @@ TOKENS_FILE = "tokens.parquet"
 _SHARDS = "shards"
 _LOCK = ".lock"
 _SEAL = b"stickytoken sha256"
-# polars panics on some damaged files, which is not one of its own errors.
+# What Polars raises for a damaged file. Some make it panic, and that is not a PolarsError.
 _DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 class ShardCost(NamedTuple):
+    """What shards cost: seconds of computation, and number of texts that were encoded."""
+
     seconds: float
     sequences: int
 
 
 class ResultFolder:
+    """Reads and writes the files of a run folder. Methods raise a RunError for files that they cannot use."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextmanager
     def locked(self) -> Iterator[None]:
+        """Make the folder, and keep other processes from writing to it in the block.
+
+        Raises:
+            RunError: another process is writing to the folder.
+        """
         with self._accessed():
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / _LOCK)
@@ -169,6 +205,7 @@ class ResultFolder:
             lock.release()
 
     def require_unlocked(self) -> None:
+        """Raise a RunError if another process is writing to the folder."""
         with self._accessed():
             locked = (self.path / _LOCK).is_file()
         if locked:
@@ -176,27 +213,37 @@ class ResultFolder:
                 pass
 
     def exists(self) -> bool:
+        """Return whether there is a file or folder at the path."""
         with self._accessed():
             return self.path.exists()
 
     def holds_run(self) -> bool:
+        """Return whether the folder has the record of a run."""
         with self._accessed():
             return (self.path / RUN_FILE).is_file()
 
-    def holds_other_files(self, own: str = RUN_FILE) -> bool:
+    def holds_other_files(self, record_file: str = RUN_FILE) -> bool:
+        """Return whether there is something at the path that no measurement of this package wrote.
+
+        Args:
+            record_file: name of the record of the measurement that the folder is for.
+        """
         with self._accessed():
             if not self.path.is_dir():
                 return self.path.exists()
-            if (self.path / own).is_file() or (self.path / IDENTITY_FILE).is_file():
+            if (self.path / record_file).is_file() or (self.path / IDENTITY_FILE).is_file():
                 return False
             shards = self.path / _SHARDS
-            entries = [*self.path.iterdir(), *(shards.iterdir() if shards.is_dir() else ())]
+            entries = list(self.path.iterdir())
+            if shards.is_dir():
+                entries += shards.iterdir()
             return any(
                 entry != shards and entry.name != _LOCK and not entry.match(_LEFTOVERS) for entry in entries
             )
 
     @contextmanager
     def _accessed(self) -> Iterator[None]:
+        """Turn an OSError or a held lock in the block into a RunError that names the folder."""
         try:
             yield
         except Timeout as error:
@@ -208,6 +255,13 @@ class ResultFolder:
             raise RunError(f"{self.path} cannot be used as a run folder: {reason}") from error
 
     def read_record(self, name: str, kind: type[Record], newest: int | None = None) -> Record | None:
+        """Read a JSON record; None if there is no such file.
+
+        Args:
+            name: name of the file.
+            kind: class of the record.
+            newest: newest schema version that can be read; None does not check it.
+        """
         path = self.path / name
         if not path.is_file():
             return None
@@ -217,25 +271,38 @@ class ResultFolder:
         return validated(kind, raw, path)
 
     def write_record(self, name: str, record: BaseModel) -> None:
+        """Write a record as JSON."""
         try:
             content = record.model_dump_json(indent=2).encode() + b"\n"
         except PydanticSerializationError as error:
-            # pydantic wraps a KeyboardInterrupt raised during serialization.
+            # pydantic turns a KeyboardInterrupt during the serialization into its own error.
             if "KeyboardInterrupt" in str(error):
                 raise KeyboardInterrupt from error
             raise
         write_atomically(self.path / name, content)
 
     def write_text(self, name: str, text: str) -> None:
+        """Write a text file; characters that UTF-8 cannot encode are escaped."""
         write_atomically(self.path / name, text.encode("utf-8", "backslashreplace"))
 
     def write_table(self, name: str, frame: pl.DataFrame) -> None:
+        """Write a table as Parquet."""
         write_atomically(self.path / name, _parquet(frame))
 
     def read_table(
         self, name: str, columns: Sequence[str] | Mapping[str, Any] = (), filled: Sequence[str] = ()
     ) -> pl.DataFrame:
-        """Read a file with these columns: of these types and finite numbers if they are a mapping."""
+        """Read and check a Parquet table.
+
+        Args:
+            name: name of the file.
+            columns: columns that it must have. If this is a mapping to types, they must have these types, and
+                their numbers must be finite.
+            filled: columns without empty values.
+
+        Raises:
+            RunError: the file is missing or damaged, or the table is not like this.
+        """
         path = self.path / name
         again = "run the same command again"
         if not path.is_file():
@@ -252,22 +319,22 @@ class ResultFolder:
         for column in columns:
             values = table[column]
             if values.dtype != types.get(column, values.dtype):
-                wrong = f"{values.dtype} values instead of {types[column]}"
+                problem = f"{values.dtype} values instead of {types[column]}"
             elif column in types and values.dtype.is_float() and not values.is_finite().all():
-                wrong = "a number that is not finite"
+                problem = "a number that is not finite"
             elif column in filled and values.null_count():
-                wrong = "an empty value"
+                problem = "an empty value"
             else:
                 continue
-            raise RunError(f"{path} has {wrong} in column {column!r}: delete it and {again}")
+            raise RunError(f"{path} has {problem} in column {column!r}: delete it and {again}")
         return table
 
     def write_shard(
         self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost
     ) -> pl.DataFrame:
-        """Commit one shard and return its rows as a table.
+        """Write one shard and return its rows as a table.
 
-        The SHA-256 stands in front of the Parquet footer, where readers do not look.
+        A SHA-256 of the file is written in front of the Parquet footer, where readers of Parquet do not look.
         """
         frame = pl.DataFrame(list(rows), infer_schema_length=None)
         metadata = {"seconds": f"{cost.seconds:.3f}", "sequences": str(cost.sequences)}
@@ -282,11 +349,20 @@ class ResultFolder:
     def read_shard(
         self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
     ) -> pl.DataFrame | None:
+        """Read a shard; None if it is missing or damaged, or has other rows than expected.
+
+        Args:
+            stage: name of the stage.
+            index: number of the shard.
+            keys: expected values of the key column, in order.
+            key: the column that says what a row is about.
+        """
         frame = _read_shard(self._shard(stage, index))
         is_complete = frame is not None and key in frame.columns and frame[key].to_list() == list(keys)
         return frame if is_complete else None
 
     def total_cost(self, stages: Mapping[str, int]) -> ShardCost:
+        """Add the costs of all shards, given the number of shards of each stage."""
         paths = [self._shard(stage, index) for stage, size in stages.items() for index in range(size)]
         costs = [pl.read_parquet_metadata(io.BytesIO(path.read_bytes())) for path in paths]
         return ShardCost(
@@ -295,34 +371,38 @@ class ResultFolder:
         )
 
     def shard_count(self) -> int:
+        """Return the number of shards in the folder."""
         return sum(1 for _ in (self.path / _SHARDS).glob("*.parquet"))
 
     def remove_shards(self) -> None:
+        """Delete all shards."""
         shutil.rmtree(self.path / _SHARDS, ignore_errors=True)
 
     def committed(self) -> dict[str, int]:
-        indices_of_stage: dict[str, set[int]] = {}
+        """Count the tokens in complete shards by stage, in the order in which the stages were written."""
+        ids_by_stage: dict[str, set[int]] = {}
         paths = (self.path / _SHARDS).glob("*-*.parquet")
         for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name)):
             frame = _read_shard(path)
             if frame is not None and "token_id" in frame.columns:  # a damaged one will be computed again
-                indices_of_stage.setdefault(path.name.rpartition("-")[0], set()).update(
-                    frame["token_id"].to_list()
-                )
-        return {stage: len(ids) for stage, ids in indices_of_stage.items()}
+                stage = path.name.rpartition("-")[0]
+                ids_by_stage.setdefault(stage, set()).update(frame["token_id"].to_list())
+        return {stage: len(ids) for stage, ids in ids_by_stage.items()}
 
     def _shard(self, stage: str, index: int) -> Path:
+        """Return the file of a shard."""
         return self.path / _SHARDS / f"{stage}-{index:06d}.parquet"
 
 
 def _parquet(frame: pl.DataFrame, metadata: dict[str, str] | None = None) -> bytes:
-    """Serialize in memory, so that a full disk raises an error with an errno when the bytes are written."""
+    """Serialize a table in memory, so that a full disk raises an OSError when the bytes are written."""
     buffer = io.BytesIO()
     frame.write_parquet(buffer, metadata=metadata)
     return buffer.getvalue()
 
 
 def _read_shard(path: Path) -> pl.DataFrame | None:
+    """Read the file of a shard; None if it is missing, or does not match its SHA-256."""
     try:
         content = path.read_bytes()
         start = content.rfind(_SEAL)
@@ -334,6 +414,11 @@ def _read_shard(path: Path) -> pl.DataFrame | None:
 
 
 def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        RunError: the file cannot be read, or is not JSON.
+    """
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -341,6 +426,7 @@ def read_json(path: Path) -> Any:
 
 
 def require_version(version: object, newest: int, path: Path) -> None:
+    """Raise a RunError if a file has a newer schema version than can be read."""
     if isinstance(version, int) and version > newest:
         raise RunError(
             f"{path} has schema version {version}, but this stickytoken reads versions up to {newest}: "
@@ -349,6 +435,7 @@ def require_version(version: object, newest: int, path: Path) -> None:
 
 
 def validated(kind: type[Record], raw: Any, path: Path) -> Record:
+    """Turn the JSON values of a file into a record, or raise a RunError that names the first wrong value."""
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
@@ -360,6 +447,7 @@ def validated(kind: type[Record], raw: Any, path: Path) -> Record:
 
 
 def repair_advice(path: Path) -> str:
+    """Say what to do about a damaged file of a run folder."""
     if path.name != IDENTITY_FILE and (path.parent / IDENTITY_FILE).is_file():
         return "restore it, or move it away and run the same command again, which continues from the shards"
     return "restore it, or move the folder away and run the same command again"

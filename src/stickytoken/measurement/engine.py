@@ -1,8 +1,9 @@
-"""Engines execute plan items through an encoder and commit shards."""
+"""Engines: they compute the shards of any work with an encoder, and `run_work` stores the results."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,56 +29,71 @@ from stickytoken.machine import Precision
 from stickytoken.measurement import ResultFolder, ShardCost
 
 Measured: TypeAlias = float | str | list[float] | list[int] | NDArray[np.floating[Any]]
-"""What a row of a stage holds: a number, a text, or several numbers."""
+"""A value in a row of a stage: a number, a text, or several numbers."""
 
-# Column of a shard: a text of the token for which a server gave no vector; null if it gave all. The column is
-# missing from shards in which it would be null throughout.
+# Column of a shard with a text of the token for which a server gave no vector; null if the server gave all
+# vectors. A shard in which it is null throughout does not have it.
 UNANSWERED = "unanswered"
 
-# The number of shards is a multiple of this, so that one, two or four workers get equal shares.
+# The number of shards is a multiple of this number, so that one, two or four workers get equal shares.
 _TURNS = 4
 
 
 class Stage(Protocol):
-    """One pass over tokens. Pure and self-contained.
+    """One pass over tokens: which texts to encode for a token, and what to compute from their vectors.
 
-    With ``carrier_texts``, the text without copies of each probe, its rows say, as ``seen``, how many copies
-    the tokenizer sees.
+    It does not encode anything itself. A stage may also have ``carrier_texts``, the text without copies
+    behind each probe of a token. The engine then counts the copies that the tokenizer recognizes in each
+    probe, and adds them to the row as ``seen``.
     """
 
     @property
-    def name(self) -> str: ...  # of its shards, too
-    @property
-    def probes_per_token(self) -> int: ...
-    @property
-    def precision(self) -> Precision | None: ...  # that the model may compute in; None is its own
+    def name(self) -> str:
+        """Name of the stage and of its shards."""
 
-    # The encoder input for one token, all texts or all id tuples; and its numbers from their vectors.
-    def probes(self, token: Token) -> Sequence[Probe]: ...
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]: ...
+    @property
+    def probes_per_token(self) -> int:
+        """Largest number of texts that are encoded for a token."""
+
+    @property
+    def precision(self) -> Precision | None:
+        """Precision that the model computes in; None is its own."""
+
+    def probes(self, token: Token) -> Sequence[Probe]:
+        """Return the inputs to encode for a token: all as texts, or all as tuples of token ids."""
+
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
+        """Compute the row of a token from the vectors of its probes, shape (probes, d)."""
 
 
 @runtime_checkable
 class BatchStage(Protocol):
-    """A stage that also measures many tokens at once, which is faster."""
+    """A stage that can also measure many tokens at once, which is faster."""
 
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
-    ) -> Sequence[Mapping[str, Measured]]: ...
+    ) -> Sequence[Mapping[str, Measured]]:
+        """Compute a row for each token from the vectors of all probes, token by token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    index: int  # place in the stage
+    """Tokens that are computed and stored together. ``index`` is the number of the shard in its stage."""
+
+    index: int
     tokens: tuple[Token, ...]
 
 
 def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes: int) -> list[Shard]:
+    """Divide tokens into shards of nearly equal size, each with at most ``shard_probes`` probes if possible.
+
+    The number of shards is rounded up to a multiple of `_TURNS`, unless shards would become very small.
+    """
     probes_per_token = max(1, probes_per_token)
-    count = -(-len(tokens) // max(1, shard_probes // probes_per_token))
-    even = -(-count // _TURNS) * _TURNS
-    if even <= len(tokens) and len(tokens) * probes_per_token >= even * shard_probes / 8:
-        count = even
+    count = math.ceil(len(tokens) / max(1, shard_probes // probes_per_token))
+    even_count = math.ceil(count / _TURNS) * _TURNS
+    if even_count <= len(tokens) and len(tokens) * probes_per_token >= even_count * shard_probes / 8:
+        count = even_count
     ends = [len(tokens) * index // max(1, count) for index in range(count + 1)]
     return [
         Shard(index, tuple(tokens[start:stop]))
@@ -87,21 +103,35 @@ def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes
 
 @dataclass(frozen=True, slots=True)
 class Progress:
+    """How far a stage is. Its units are tokens, or whatever the work counts.
+
+    Attributes:
+        stage: name of the stage.
+        done: units that are finished, those of earlier sessions included.
+        total: number of units.
+        computed: units that this session computed.
+        sequences: texts that this session encoded in this stage.
+        note: a message to show to the user once.
+    """
+
     stage: str
-    done: int  # units, including those of earlier sessions
+    done: int
     total: int
-    computed: int = 0  # units that this session computed
-    sequences: int = 0  # texts that this session encoded in this stage
-    note: str = ""  # something to tell the user once
+    computed: int = 0
+    sequences: int = 0
+    note: str = ""
 
 
 ProgressCallback: TypeAlias = Callable[[Progress], None]
 
 
-def ignore_progress(_: Progress) -> None: ...
+def ignore_progress(_: Progress) -> None:
+    """Show no progress."""
 
 
 class AnyShard(Protocol):
+    """A part of some work, with its number among all parts."""
+
     @property
     def index(self) -> int: ...
 
@@ -112,18 +142,22 @@ P = TypeVar("P")
 
 
 class Work(Protocol[S_contra, P]):
-    """Work that an engine executes shard by shard. Pure except for the encoder; it can be pickled."""
+    """Work that an engine executes shard by shard. It can be pickled and depends only on the encoder."""
 
     @property
     def name(self) -> str: ...
 
-    # While the model computes the previous shard.
-    def prepare(self, shard: S_contra, encoder: Encoder) -> P: ...
-    def compute(self, prepared: P, encoder: Encoder) -> tuple[Sequence[Mapping[str, Any]], int]: ...
+    def prepare(self, shard: S_contra, encoder: Encoder) -> P:
+        """Prepare the inputs of a shard, while the model computes the shard before it."""
+
+    def compute(self, prepared: P, encoder: Encoder) -> tuple[Sequence[Mapping[str, Any]], int]:
+        """Return the rows of a shard, and the number of texts that were encoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedShard(Generic[S]):
+    """A shard with its rows, and what they cost."""
+
     shard: S
     rows: Sequence[Mapping[str, Any]]
     cost: ShardCost
@@ -131,14 +165,19 @@ class ComputedShard(Generic[S]):
 
 @runtime_checkable
 class Engine(Protocol):
-    @property
-    def identity(self) -> EncoderIdentity: ...  # of the model
+    """Computes shards with a model, in this process or elsewhere."""
 
-    # Every shard once, as soon as it is computed.
-    def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]: ...
+    @property
+    def identity(self) -> EncoderIdentity:
+        """Identity of the model."""
+
+    def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
+        """Yield every shard once, as soon as it is computed, in any order."""
 
 
 class LocalEngine:
+    """Computes shards in this process; another thread prepares the next shard meanwhile."""
+
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
 
@@ -147,45 +186,66 @@ class LocalEngine:
         return self._encoder.identity
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="probes") as ahead:
-            upcoming = [ahead.submit(work.prepare, shard, self._encoder) for shard in shards[:1]]
-            for number, shard in enumerate(shards):
-                if number + 1 < len(shards):
-                    upcoming.append(ahead.submit(work.prepare, shards[number + 1], self._encoder))
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="probes") as executor:
+            preparations = [executor.submit(work.prepare, shard, self._encoder) for shard in shards[:1]]
+            for position, shard in enumerate(shards):
+                if position + 1 < len(shards):
+                    next_shard = shards[position + 1]
+                    preparations.append(executor.submit(work.prepare, next_shard, self._encoder))
                 started = time.perf_counter()
-                prepared = upcoming.pop(0).result()
+                prepared = preparations.pop(0).result()
                 rows, sequences = work.compute(prepared, self._encoder)
                 yield ComputedShard(shard, rows, ShardCost(time.perf_counter() - started, sequences))
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """The probes of a shard, token by token."""
+    """The probes of a shard, token by token.
+
+    Attributes:
+        tokens: the T tokens of the shard.
+        counts: number of probes of each token, shape (T,).
+        probes: the P probes of all tokens, as token ids, or as texts if the encoder reads only texts.
+        copies_seen: copies that the tokenizer recognizes in the probes of each token; empty if the stage does
+            not ask for them.
+    """
 
     tokens: Sequence[Token]
-    counts: Sequence[int]  # probes of each token
-    probes: Sequence[Probe]  # as content ids, or as texts if the encoder reads only texts
-    seen: Sequence[list[int]]  # copies that the tokenizer sees in the probes of each token, if the stage asks
+    counts: Sequence[int]
+    probes: Sequence[Probe]
+    copies_seen: Sequence[list[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenWork:
+    """The work of a stage over tokens.
+
+    Attributes:
+        stage: which texts to encode, and what to compute from their vectors.
+        truncate: whether texts that are too long for the model are cut, as the model itself does.
+    """
+
     stage: Stage
-    truncate: bool = False  # cut texts that are longer than the model reads, as the model does
+    truncate: bool = False
 
     @property
     def name(self) -> str:
         return self.stage.name
 
     def prepare(self, shard: Shard, encoder: Encoder) -> _Prepared:
+        """Make the probes of a shard, and tokenize them if the encoder reads token ids."""
         by_token = [self.stage.probes(token) for token in shard.tokens]
         probes = [probe for of_token in by_token for probe in of_token]
         counts = [len(of_token) for of_token in by_token]
         carrier_texts = getattr(self.stage, "carrier_texts", ())
-        copies_seen = _copies_seen(encoder, shard.tokens, probes, carrier_texts) if carrier_texts else []
-        return _Prepared(shard.tokens, counts, tokenized_probes(encoder, probes, self.truncate), copies_seen)
+        copies_seen: list[list[int]] = []
+        if carrier_texts:
+            copies_seen = _copies_seen(encoder, shard.tokens, probes, carrier_texts)
+        inputs = tokenized_probes(encoder, probes, self.truncate)
+        return _Prepared(shard.tokens, counts, inputs, copies_seen)
 
     def compute(self, prepared: _Prepared, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
+        """Encode the probes of a shard; return a row for each token, and the number of probes."""
         stage = self.stage
         tokens = prepared.tokens
         vectors = encode_probes(encoder, prepared.probes, stage.precision)
@@ -201,7 +261,7 @@ class TokenWork:
         rows: list[dict[str, Any]] = [
             {"token_id": token.id, **numbers} for token, numbers in zip(tokens, measurements, strict=True)
         ]
-        for row, copies in zip(rows, prepared.seen, strict=False):
+        for row, copies in zip(rows, prepared.copies_seen, strict=False):
             row["seen"] = copies
         if unanswered:
             for index, row in enumerate(rows):
@@ -212,7 +272,10 @@ class TokenWork:
 def _copies_seen(
     encoder: Encoder, tokens: Sequence[Token], probes: Sequence[Probe], carrier_texts: Sequence[str]
 ) -> list[list[int]]:
-    """Count, by token and carrier, the copies that the tokenizer sees beyond those in the carrier itself."""
+    """Count, by token and carrier, the copies that the tokenizer recognizes.
+
+    Those that are already in the carrier without copies do not count.
+    """
     carriers = encoder.content_ids(carrier_texts)
     probe_ids = iter(encoder.content_ids([probe for probe in probes if isinstance(probe, str)]))
     copies_of_tokens: list[list[int]] = []
@@ -226,32 +289,33 @@ def _copies_seen(
 
 
 def _fill_unanswered(vectors: NDArray[np.float32], prepared: _Prepared, name: str) -> dict[int, str]:
-    """Replace missing vectors by the mean of other tokens' vectors at the same place, in place.
+    """Fill in vectors that a server did not give.
 
-    A server may give no vector for a text. Its token is measured like an ordinary one, so that methods need
-    not know of this, and the numbers of the token are removed at the end (`FolderRunner.unanswered`).
+    A missing vector is replaced by the mean over other tokens of the vectors of the probe with the same
+    number. Methods therefore need not handle missing vectors. The numbers of such tokens are removed at the
+    end; see `FolderRunner.unanswered`.
 
     Args:
-        vectors: one row per probe, shape (P, d); rows of NaN are missing.
+        vectors: one row per probe, shape (P, d), with NaN where a vector is missing. It is changed in place.
         prepared: the probes.
-        name: name of the encoder.
+        name: name of the encoder, for the error.
 
     Returns:
-        One of the texts without a vector, by the place of the token.
+        For each token with a missing vector, by its position in the shard, a text that has none.
 
     Raises:
-        EncodingError: the server gives no token a vector for one of the places.
+        EncodingError: the vector is missing for all tokens of the shard.
     """
     missing = np.isnan(vectors[:, 0])
     unanswered: dict[int, str] = {}
     if not missing.any():
         return unanswered
     token_of_probe = np.repeat(np.arange(len(prepared.counts)), prepared.counts)
-    place_of_probe = np.concatenate([np.arange(count) for count in prepared.counts])
+    number_of_probe = np.concatenate([np.arange(count) for count in prepared.counts])
     for row in np.flatnonzero(missing).tolist():
         text = str(prepared.probes[row])
         unanswered.setdefault(int(token_of_probe[row]), text)
-        answered = vectors[(place_of_probe == place_of_probe[row]) & ~missing]
+        answered = vectors[(number_of_probe == number_of_probe[row]) & ~missing]
         if not len(answered):
             raise EncodingError(
                 f"{name}: the server gives no vector for the text {shown(text)}, nor for others like it: "
@@ -264,11 +328,19 @@ def _fill_unanswered(vectors: NDArray[np.float32], prepared: _Prepared, name: st
 def compute_shard(
     stage: Stage, shard: Shard, encoder: Encoder, truncate: bool = False
 ) -> tuple[list[dict[str, Any]], int]:
+    """Compute a shard of a stage in this process; return a row per token, and the number of texts encoded."""
     work = TokenWork(stage, truncate)
     return work.compute(work.prepare(shard, encoder), encoder)
 
 
 def tokenized_probes(encoder: Encoder, probes: Sequence[Probe], truncate: bool = False) -> Sequence[Probe]:
+    """Turn probes that are texts into token ids, if the encoder reads token ids.
+
+    Args:
+        encoder: the model.
+        probes: all texts, or all tuples of token ids.
+        truncate: whether to cut texts to what the model reads.
+    """
     texts = [probe for probe in probes if isinstance(probe, str)]
     if not texts or not reads_ids(encoder):
         return probes
@@ -279,7 +351,7 @@ def tokenized_probes(encoder: Encoder, probes: Sequence[Probe], truncate: bool =
 def encode_probes(
     encoder: Encoder, probes: Sequence[Probe], precision: Precision | None = None
 ) -> NDArray[np.float32]:
-    """Encode texts or ids. Rows of NaN are texts for which a server gives no vector."""
+    """Encode probes, shape (P, d). A text for which a server gives no vector has a row of NaN."""
     texts = [probe for probe in probes if isinstance(probe, str)]
     if texts and precision is None:
         vectors = encoder.encode(texts, allow_zero=True)
@@ -294,9 +366,17 @@ def encode_probes(
 
 @dataclass(frozen=True)
 class Rows(Generic[S]):
-    keys: Callable[[S], Sequence[int]]  # in the order of the rows
-    column: str  # that holds them
-    size: Callable[[S], int]  # of a shard in units of progress
+    """Which rows the shards of some work have.
+
+    Attributes:
+        keys: returns the keys of a shard's rows, in order.
+        column: the column that holds the keys.
+        size: returns the size of a shard in units of progress.
+    """
+
+    keys: Callable[[S], Sequence[int]]
+    column: str
+    size: Callable[[S], int]
 
 
 def run_work(
@@ -309,17 +389,17 @@ def run_work(
     progress: ProgressCallback,
     title: str | None = None,
 ) -> list[pl.DataFrame]:
-    """Compute the shards that the folder lacks, commit each, and return the tables of all shards.
+    """Compute the shards that a folder lacks, write each to it, and return the tables of all shards.
 
     Args:
-        name: name of the shards.
-        make_work: makes the work, and says what that cost; called only if a shard is missing.
+        name: name of the stage, under which its shards are stored.
+        make_work: returns the work, and what it cost to prepare it. It is called only if a shard is missing.
         shards: all shards of the work.
         rows: which rows a shard has.
         engine: computes the shards.
-        folder: where they are committed.
-        progress: told of every shard.
-        title: what the progress is called; None is the name.
+        folder: where they are stored.
+        progress: called after every shard.
+        title: name of the stage in the progress; None is ``name``.
     """
     title = title or name
     total = sum(rows.size(shard) for shard in shards)

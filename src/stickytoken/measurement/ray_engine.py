@@ -23,26 +23,57 @@ from stickytoken.measurement.engine import ComputedShard, Engine, LocalEngine, P
 from stickytoken.validation import shown
 from stickytoken.version import __version__
 
-# For a local Ray instance: shards and rows are small, and the shared memory of a container may be, too.
+# Size in bytes of the object store of a Ray instance that is started here. Shards and rows are small, and so
+# may be the shared memory of a container.
 _OBJECT_STORE_BYTES = 128 * 2**20
-_SHOWN_REASON = 200
-# One core per worker would be the most efficient, but every worker holds the whole model.
+# Characters of a message of Ray that an error quotes.
+_QUOTED_CHARACTERS = 200
+# CPU cores of each worker. One core per worker would compute fastest, but every worker holds the whole model.
 _CORES_PER_WORKER = 4
+# Seconds to wait for an answer at the address of a cluster. Ray itself would wait for minutes.
+_CONNECT_SECONDS = 5
+# Seconds to wait for the first worker that has loaded the model.
+_START_SECONDS = 300
+# Shards that a worker has at a time: the current one and the next, so that it never waits for this process.
+_SHARDS_PER_WORKER = 2
+# Give up on a shard after it has crashed this many workers.
+_ATTEMPTS = 3
+
+_LOG = logging.getLogger(__name__)
 
 
 class Node(NamedTuple):
+    """Number of CPU cores and GPUs of a machine in the cluster."""
+
     cpus: int
     gpus: int
 
 
 class Share(NamedTuple):
+    """How the cluster is divided into workers.
+
+    Attributes:
+        workers: number of workers.
+        cores: CPU cores of each worker.
+        gpus: GPUs of each worker, 0 or 1.
+    """
+
     workers: int
-    cores: int  # of each worker
-    gpus: int  # of each worker, 0 or 1
+    cores: int
+    gpus: int
 
 
 @contextmanager
 def connected(address: str | None) -> Iterator[Any]:
+    """Yield the module ray, connected to a cluster; see `RayCluster` for the address.
+
+    A connection that was made here is closed at the end of the block.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        InputError: the address is malformed, or this process is already connected to Ray.
+        RunError: no cluster answers, or Ray does not start.
+    """
     try:
         import ray
     except ImportError as error:
@@ -58,46 +89,58 @@ def connected(address: str | None) -> Iterator[Any]:
     if address is None:
         address = os.environ.get("RAY_ADDRESS") or None
     if address is not None and address != "auto":
-        # Ray takes minutes to find out that nothing listens there; this takes seconds.
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or "/" in host:
-            raise InputError(
-                f"{address!r} is not a Ray address: pass host:port of the head node, or auto on one of its "
-                "nodes"
-            )
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-        except (OSError, OverflowError) as error:
-            raise RunError(
-                f"nothing answers at the Ray address {address!r} ({error}): "
-                "check it, and that the cluster is running"
-            ) from error
-    options: dict[str, Any] = (
-        {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES} if address is None else {}
-    )
-    try:
-        with _quiet():
-            ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **options)
-    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        reason = " ".join(str(error).split())[:_SHOWN_REASON]
-        where = "Ray does not start" if address is None else f"there is no Ray cluster at {address!r}"
-        raise RunError(f"{where} ({reason}): check the address, and that the cluster is running") from error
+        _require_listener(address)
+    _connect(ray, address)
     try:
         yield ray
     finally:
         ray.shutdown()
 
 
+def _require_listener(address: str) -> None:
+    """Raise an error if an address is not host:port, or if nothing listens there."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
+        raise InputError(
+            f"{address!r} is not a Ray address: pass host:port of the head node, or auto on one of its nodes"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise RunError(
+            f"nothing answers at the Ray address {address!r} ({error}): "
+            "check it, and that the cluster is running"
+        ) from error
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    """Connect to the cluster at an address; without one, start Ray on this machine."""
+    options: dict[str, Any] = {}
+    if address is None:
+        options = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+    try:
+        with _quiet():
+            ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **options)
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        reason = " ".join(str(error).split())[:_QUOTED_CHARACTERS]
+        problem = "Ray does not start" if address is None else f"there is no Ray cluster at {address!r}"
+        raise RunError(f"{problem} ({reason}): check the address, and that the cluster is running") from error
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
-    requirements = {
+    """Start Ray without usage reports and log messages, and with workers of normal priority.
+
+    Environment variables that the user has set stay as they are.
+    """
+    variables = {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_gcs_server_port_wait_time_s": "1",
-        # The user waits for the workers, but Ray would give them the lowest priority on the machine.
+        # By default, Ray gives its workers the lowest priority on the machine, but the user waits for them.
         "RAY_worker_niceness": "0",
     }
-    changed = {name: value for name, value in requirements.items() if name not in os.environ}
-    os.environ.update(changed)
+    unset_variables = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(unset_variables)
     logger = logging.getLogger("ray")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -105,48 +148,88 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-        for name in changed:
+        for name in unset_variables:
             os.environ.pop(name, None)
 
 
 def divide(nodes: Sequence[Node], device: str, workers: int | None) -> Share:
+    """Divide the cluster into workers.
+
+    Args:
+        nodes: the machines of the cluster.
+        device: ``cpu`` or ``cuda``, optionally with an index.
+        workers: number of workers; None is one per GPU, or on a CPU one per four cores.
+
+    Raises:
+        InputError: Ray workers do not support the device, or the cluster is too small.
+    """
     kind = device.partition(":")[0]
-    if kind not in ("cpu", "cuda"):
-        raise InputError(f"Ray workers compute on cpu or cuda, not on {device}: choose one of these devices")
     if kind == "cuda":
-        gpus = sum(node.gpus for node in nodes if node.cpus)
-        if not gpus or (workers or 1) > gpus:
-            raise InputError(
-                f"the cluster has {gpus} GPUs, the number of workers is {workers or 1}, and each needs one: "
-                "use fewer workers, or the device cpu"
-            )
-        return Share(workers or gpus, 1, 1)
+        return _divide_gpus(nodes, workers)
+    if kind == "cpu":
+        return _divide_cpus(nodes, workers)
+    raise InputError(f"Ray workers compute on cpu or cuda, not on {device}: choose one of these devices")
+
+
+def _divide_gpus(nodes: Sequence[Node], workers: int | None) -> Share:
+    """Give each worker one GPU and one CPU core."""
+    gpus = sum(node.gpus for node in nodes if node.cpus)
+    if not gpus or (workers or 1) > gpus:
+        raise InputError(
+            f"the cluster has {gpus} GPUs, the number of workers is {workers or 1}, and each needs one: "
+            "use fewer workers, or the device cpu"
+        )
+    return Share(workers or gpus, cores=1, gpus=1)
+
+
+def _divide_cpus(nodes: Sequence[Node], workers: int | None) -> Share:
+    """Give each worker as many CPU cores as possible; all cores of a worker are on one machine."""
     cpus = sum(node.cpus for node in nodes)
     count = workers or sum(max(1, node.cpus // _CORES_PER_WORKER) for node in nodes if node.cpus)
-    cores = next((size for size in range(cpus, 0, -1) if sum(n.cpus // size for n in nodes) >= count), 0)
+    cores = cpus
+    while cores > 0 and sum(node.cpus // cores for node in nodes) < count:
+        cores -= 1
     if not count or not cores:
         raise InputError(
             f"the cluster has {cpus} CPU cores, the number of workers is {workers or 1}, and each needs one: "
             "use fewer workers"
         )
-    return Share(count, cores, 0)
+    return Share(count, cores, gpus=0)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
+    """What a worker says once it has loaded the model.
+
+    Attributes:
+        host: name of its machine.
+        pid: its process id there.
+        version: version of this package there.
+        identity: identity of the model that it loaded.
+    """
+
     host: str
     pid: int
-    version: str  # of this package
-    identity: EncoderIdentity  # of the model that it loaded
+    version: str
+    identity: EncoderIdentity
 
 
 class ShardWorker:
+    """The part of the engine that runs in a process of the cluster: loads the model and computes shards."""
+
     def __init__(self, spec: EncoderSpec, device: str, cores: int) -> None:
-        self._spec, self._device, self._cores = spec, device, cores
-        self._encoder: Encoder  # by `load`
+        self._spec = spec
+        self._device = device
+        self._cores = cores
+        self._encoder: Encoder  # set by `load`
         self._work: tuple[int, Work[Any, Any]] | None = None
 
     def load(self) -> WorkerReport:
+        """Load the model.
+
+        Raises:
+            RunError: the model cannot be loaded on this machine.
+        """
         import torch
 
         torch.set_num_threads(self._cores)
@@ -158,38 +241,55 @@ class ShardWorker:
             raise RunError(f"the worker on {host} cannot load the model: {error}") from error
         return WorkerReport(host, os.getpid(), __version__, identity)
 
-    def compute(self, key: int, work: Sequence[Any], shard: Any) -> ComputedShard[Any]:
+    def compute(self, key: int, reference: Sequence[Any], shard: Any) -> ComputedShard[Any]:
+        """Compute a shard of some work.
+
+        Args:
+            key: number of the work. The worker fetches the work only when this number changes.
+            reference: Ray's reference to the work, in a list, so that Ray does not fetch it for every call.
+            shard: the shard.
+        """
         if self._work is None or self._work[0] != key:
             import ray
 
-            self._work = (key, ray.get(work[0]))
-        computed, started = self._work[1], time.perf_counter()
-        rows, sequences = computed.compute(computed.prepare(shard, self._encoder), self._encoder)
+            self._work = (key, ray.get(reference[0]))
+        work = self._work[1]
+        started = time.perf_counter()
+        rows, sequences = work.compute(work.prepare(shard, self._encoder), self._encoder)
         return ComputedShard(shard, rows, store.ShardCost(time.perf_counter() - started, sequences))
-
-
-_LOG = logging.getLogger(__name__)
-
-# The current shard and the next one, so that a worker never waits for the coordinator.
-_IN_FLIGHT = 2
-# Give up on a shard that crashed this many workers.
-_ATTEMPTS = 3
-_START_SECONDS = 300
 
 
 @dataclass(eq=False)
 class _Worker:
+    """A worker as this process sees it.
+
+    Attributes:
+        actor: Ray's handle of the `ShardWorker`.
+        loading: Ray's reference to the report of `ShardWorker.load`.
+        is_ready: whether the worker has loaded the right model.
+        shards: the shards that it is computing, by Ray's reference to their result.
+    """
+
     actor: Any
     loading: Any
-    ready: bool = False
-    given: dict[Any, Any] = field(default_factory=dict)
+    is_ready: bool = False
+    shards: dict[Any, Any] = field(default_factory=dict)
 
 
 @contextmanager
 def ray_engine(
     encoder: Encoder, address: str | None = None, workers: int | None = None
 ) -> Iterator[RayEngine]:
-    """Yield an engine whose workers, and whose own Ray instance, stop at the end of the block."""
+    """Yield an engine that computes on Ray. Its workers stop at the end of the block.
+
+    Args:
+        encoder: the model, which each worker loads by its name or folder.
+        address: where the cluster is; see `RayCluster`.
+        workers: number of workers; see `RayCluster`.
+
+    Raises:
+        InputError: workers cannot load the model, or the cluster cannot be divided in this way.
+    """
     spec = capabilities_of(encoder).spec
     if spec is None:
         raise InputError(
@@ -203,8 +303,8 @@ def ray_engine(
     if workers is not None and workers < 1:
         raise InputError(f"the number of workers is {workers}: use at least one")
     with connected(address) as ray:
-        alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        nodes = [Node(int(node_facts.get("CPU", 0)), int(node_facts.get("GPU", 0))) for node_facts in alive]
+        resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = [Node(int(amounts.get("CPU", 0)), int(amounts.get("GPU", 0))) for amounts in resources]
         engine = RayEngine(ray, divide(nodes, encoder.device, workers), spec, encoder.identity)
         try:
             yield engine
@@ -213,117 +313,165 @@ def ray_engine(
 
 
 class RayEngine:
+    """Computes shards on workers of a Ray cluster, and replaces workers that die.
+
+    Attributes:
+        identity: identity of the model.
+        reports: reports of the workers, in the order in which they became ready.
+    """
+
     def __init__(self, ray: Any, share: Share, spec: EncoderSpec, identity: EncoderIdentity) -> None:
-        self._ray, self._share, self._spec, self.identity = ray, share, spec, identity
-        self.reports: list[WorkerReport] = []  # in the order in which workers became ready
-        self._failed_starts = 0
+        self._ray = ray
+        self._share = share
+        self._spec = spec
+        self.identity = identity
+        self.reports: list[WorkerReport] = []
+        self._failed_starts = 0  # workers that died before they were ready, since the last one that was
         self._keys = itertools.count()
-        self._workers = [self._started() for _ in range(share.workers)]
+        self._workers = [self._start_worker() for _ in range(share.workers)]
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
-        key, reference = next(self._keys), [self._ray.put(work)]
-        queue, attempts = deque(shards), Counter[int]()
+        """Yield every shard once, as soon as it is computed, in any order.
+
+        Raises:
+            RunError: no worker becomes ready, a worker has another model or version, or workers keep dying.
+            StickyTokenError: the work raised it.
+        """
+        key = next(self._keys)
+        reference = [self._ray.put(work)]
+        queue = deque(shards)
+        attempts = Counter[int]()
         try:
-            while queue or any(worker.given for worker in self._workers):
+            while queue or any(worker.shards for worker in self._workers):
                 for worker in self._workers:
-                    while worker.ready and queue and len(worker.given) < _IN_FLIGHT:
+                    while worker.is_ready and queue and len(worker.shards) < _SHARDS_PER_WORKER:
                         shard = queue.popleft()
-                        worker.given[worker.actor.compute.remote(key, reference, shard)] = shard
-                worker, done = self._wait()
+                        worker.shards[worker.actor.compute.remote(key, reference, shard)] = shard
+                worker, finished = self._wait()
                 try:
-                    report = self._ray.get(done)
+                    answer = self._ray.get(finished)
                 except self._ray.exceptions.RayTaskError as error:
-                    # With Ray's traceback only if it is a bug.
-                    raise error.cause if isinstance(error.cause, StickyTokenError) else error from None
+                    if isinstance(error.cause, StickyTokenError):
+                        raise error.cause from None
+                    raise error from None  # a bug: Ray's traceback shows where
                 except self._ray.exceptions.RayError as error:
-                    queue.extendleft(reversed(self._replace(worker, work.name, attempts, error)))
+                    lost_shards = self._replace(worker, work.name, attempts, error)
+                    queue.extendleft(reversed(lost_shards))
                     continue
-                if worker.ready:
-                    worker.given.pop(done)
-                    yield report
+                if worker.is_ready:
+                    worker.shards.pop(finished)
+                    yield answer
                 else:
-                    self._admit(worker, report)
+                    self._admit(worker, answer)
         finally:
             # Results that the caller did not wait for must not appear in the next stage.
             for worker in self._workers:
-                for pending in worker.given:
+                for pending in worker.shards:
                     self._ray.cancel(pending)
-                worker.given.clear()
+                worker.shards.clear()
 
     def wait_until_ready(self) -> None:
-        while not all(worker.ready for worker in self._workers):
-            worker, done = self._wait()
-            self._admit(worker, self._ray.get(done))
+        """Wait until all workers have loaded the model, so that a benchmark measures only the computation."""
+        while not all(worker.is_ready for worker in self._workers):
+            worker, finished = self._wait()
+            self._admit(worker, self._ray.get(finished))
 
     def close(self) -> None:
+        """Stop all workers."""
         for worker in self._workers:
             self._ray.kill(worker.actor)
         self._workers = []
 
-    def _started(self) -> _Worker:
-        actor = (
-            self._ray.remote(ShardWorker)
-            .options(num_cpus=self._share.cores, num_gpus=self._share.gpus, max_restarts=0)
-            .remote(self._spec, "cuda" if self._share.gpus else "cpu", self._share.cores)
+    def _start_worker(self) -> _Worker:
+        """Start a worker, and let it load the model; do not wait for it."""
+        remote_class = self._ray.remote(ShardWorker).options(
+            num_cpus=self._share.cores, num_gpus=self._share.gpus, max_restarts=0
         )
+        device = "cuda" if self._share.gpus else "cpu"
+        actor = remote_class.remote(self._spec, device, self._share.cores)
         return _Worker(actor, actor.load.remote())
 
     def _wait(self) -> tuple[_Worker, Any]:
-        waited = {
-            reference: worker
-            for worker in self._workers
-            for reference in ([*worker.given] if worker.ready else [worker.loading])
-        }
-        busy = any(worker.given for worker in self._workers)
-        done, _ = self._ray.wait([*waited], num_returns=1, timeout=None if busy else _START_SECONDS)
-        if not done:
+        """Wait until a worker has loaded its model or computed a shard.
+
+        Returns:
+            The worker, and Ray's reference to its answer.
+
+        Raises:
+            RunError: no worker is computing, and none became ready in time.
+        """
+        worker_by_reference: dict[Any, _Worker] = {}
+        for worker in self._workers:
+            references = list(worker.shards) if worker.is_ready else [worker.loading]
+            worker_by_reference.update(dict.fromkeys(references, worker))
+        is_computing = any(worker.shards for worker in self._workers)
+        timeout = None if is_computing else _START_SECONDS
+        finished, _ = self._ray.wait(list(worker_by_reference), num_returns=1, timeout=timeout)
+        if not finished:
             raise RunError(
                 f"no Ray worker was ready within {_START_SECONDS} s: {self._share.workers} workers with "
                 f"{self._share.cores} cores and {self._share.gpus} GPUs each were requested; the cluster may "
                 "be busy"
             )
-        return waited[done[0]], done[0]
+        return worker_by_reference[finished[0]], finished[0]
 
     def _admit(self, worker: _Worker, report: WorkerReport) -> None:
+        """Let a worker compute shards if it has the same version and the same model as this process."""
         if report.version != __version__:
             raise RunError(
                 f"the worker on {report.host} has stickytoken {report.version}, but this process has "
                 f"{__version__}: install the same version there"
             )
-        if different_parts := resume.differences(asdict(self.identity), asdict(report.identity)):
+        different_parts = resume.differences(asdict(self.identity), asdict(report.identity))
+        if different_parts:
             raise RunError(
                 f"the worker on {report.host} has another model under the name {self._spec.model!r} "
                 f"(it differs in {', '.join(different_parts)}): copy the same files there"
             )
-        worker.ready = True
+        worker.is_ready = True
         self.reports.append(report)
         self._failed_starts = 0
 
     def _replace(self, worker: _Worker, stage: str, attempts: Counter[int], error: Exception) -> list[Any]:
-        lost, reason = [*worker.given.values()], type(error).__name__
+        """Start another worker in the place of one that died.
+
+        Args:
+            worker: the dead worker.
+            stage: name of the work, for messages.
+            attempts: how many workers each shard has crashed, by index of the shard. The shard that the
+                worker was computing is counted here.
+            error: how Ray reported the death.
+
+        Returns:
+            The shards that the worker had, which must be computed again.
+
+        Raises:
+            RunError: the same shard, or the start of a worker, has failed too often.
+        """
+        lost_shards = list(worker.shards.values())
+        reason = type(error).__name__
         self._ray.kill(worker.actor)  # it may be unreachable but still computing
-        if lost:
-            attempts[lost[0].index] += 1
-            if attempts[lost[0].index] >= _ATTEMPTS:
+        if lost_shards:
+            current_index = lost_shards[0].index
+            attempts[current_index] += 1
+            if attempts[current_index] >= _ATTEMPTS:
                 raise RunError(
-                    f"shard {lost[0].index} of {stage} crashed its worker {_ATTEMPTS} times ({reason}): the "
+                    f"shard {current_index} of {stage} crashed its worker {_ATTEMPTS} times ({reason}): the "
                     "workers probably run out of memory; use fewer workers or a smaller token budget"
                 )
+            consequence = f"{len(lost_shards)} shards of {stage} are computed again"
         else:
             self._failed_starts += 1
             if self._failed_starts >= _ATTEMPTS * self._share.workers:
                 message_lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [reason]
                 raise RunError(
-                    f"Ray workers die before they are ready ({message_lines[-1][-_SHOWN_REASON:]}): "
+                    f"Ray workers die before they are ready ({message_lines[-1][-_QUOTED_CHARACTERS:]}): "
                     "check that stickytoken is installed there and that there is enough memory"
                 )
-        _LOG.warning(
-            "a Ray worker was lost (%s): starting another; %s",
-            reason,
-            f"{len(lost)} shards of {stage} are computed again" if lost else "it was not computing anything",
-        )
-        self._workers[self._workers.index(worker)] = self._started()
-        return lost
+            consequence = "it was not computing anything"
+        _LOG.warning("a Ray worker was lost (%s): starting another; %s", reason, consequence)
+        self._workers[self._workers.index(worker)] = self._start_worker()
+        return lost_shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,9 +479,9 @@ class RayCluster:
     """Where to compute on Ray, and with how many workers.
 
     Attributes:
-        address: ``host:port`` of a cluster's head node, or ``auto``. None is the Ray instance that this
-            process is connected to, or that of the variable RAY_ADDRESS, or one that is started on this
-            machine and stopped after the run.
+        address: ``host:port`` of a cluster's head node, or ``auto`` on one of its nodes. None is the Ray
+            instance that this process is connected to; without one, that of the environment variable
+            RAY_ADDRESS; without that, one that is started on this machine and stopped after the run.
         workers: number of workers; None is one per GPU, or on a CPU one per four cores.
     """
 
@@ -345,6 +493,15 @@ EngineChoice: TypeAlias = str | RayCluster | Engine
 
 
 def chosen_engine(choice: EngineChoice, encoder: Encoder) -> AbstractContextManager[Engine]:
+    """Return a context manager that opens the engine of the user's choice.
+
+    Args:
+        choice: ``local``, ``ray``, a cluster, or an engine. An engine that is passed stays open afterwards.
+        encoder: the model.
+
+    Raises:
+        InputError: the choice is none of these, or the engine was made for another model.
+    """
     if isinstance(choice, str) and choice in ("local", "ray"):
         choice = LocalEngine(encoder) if choice == "local" else RayCluster()
     if isinstance(choice, RayCluster):

@@ -1,4 +1,4 @@
-"""Begin, continue or open a measurement of any kind."""
+"""Begin, continue or open a measurement: a run, an impact measurement, a scan or a repair."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def settings_values(settings: DataclassInstance) -> dict[str, Any]:
-    """Return the settings as JSON stores them."""
+    """Return settings as the values that JSON stores."""
     values: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
     return values
 
@@ -35,12 +35,15 @@ def settings_values(settings: DataclassInstance) -> dict[str, Any]:
 def identity_of(
     version: int, encoder: EncoderIdentity, settings: DataclassInstance, **inputs: Any
 ) -> dict[str, Any]:
-    """Collect what can change numbers by more than rounding; no batch size, device, engine, name or path."""
+    """Collect everything that can change the numbers of a measurement by more than rounding.
+
+    Batch size, device, engine, and names and paths of files cannot, and are not in it.
+    """
     return {"version": version, "encoder": asdict(encoder), **inputs, "settings": settings_values(settings)}
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return the keys whose values differ, those of nested mappings joined by dots, in order."""
+    """Return the sorted keys whose values differ; keys of nested mappings are joined by dots."""
     keys: list[str] = []
     for key in sorted({*ours, *theirs}):
         our_value = ours.get(key)
@@ -53,10 +56,20 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str 
 
 
 class Record(BaseModel):
+    """A record that is stored as JSON. It cannot be changed, and unknown fields are refused."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class MeasurementRecord(Record):
+    """What the record of every measurement has.
+
+    Attributes:
+        schema_version: version of the format of its folder.
+        identity: hash of ``identity_parts``.
+        identity_parts: everything that can change its numbers; see `identity_of`.
+    """
+
     schema_version: int
     identity: str
     identity_parts: dict[str, Any]
@@ -67,7 +80,7 @@ M = TypeVar("M")
 
 
 class IdentityRecord(MeasurementRecord):
-    """The measurement that the shards of a folder belong to, written first: it survives a lost record."""
+    """Says which measurement the shards of a folder belong to. It is written before the first shard."""
 
     schema_version: int = 1
     kind: str
@@ -75,48 +88,73 @@ class IdentityRecord(MeasurementRecord):
 
 @dataclass(frozen=True)
 class MeasurementKind(Generic[R]):
-    name: str  # in messages, such as ``run``
-    file: str  # of its record
-    # Reads the record of a folder that has one; None if it cannot be continued and may be replaced.
+    """How to continue a kind of measurement.
+
+    Attributes:
+        name: what messages call it, such as ``run``.
+        file: name of the file with its record.
+        read: reads the record of a folder that has one. It returns None for a record that cannot be continued
+            and may be replaced.
+        finished: whether nothing is left to compute.
+    """
+
+    name: str
+    file: str
     read: Callable[[ResultFolder], R | None]
-    finished: Callable[[R, ResultFolder], bool]  # whether nothing is left to compute
+    finished: Callable[[R, ResultFolder], bool]
 
 
 @dataclass(frozen=True)
 class Resumed(Generic[R]):
+    """A measurement in a locked folder.
+
+    Attributes:
+        folder: the folder.
+        record: the record in the folder; without one, the record that was passed to `resumed`.
+        finished: whether nothing is left to compute.
+        kind: the kind of measurement.
+    """
+
     folder: ResultFolder
-    record: R  # found in the folder, or else the one passed to `resumed`
-    finished: bool  # whether the measurement only needs to be opened
+    record: R
+    finished: bool
     kind: MeasurementKind[R]
 
     def begin(self, record: R | None = None) -> None:
-        identity, identity_parts = self.record.identity, self.record.identity_parts
+        """Write the identity of the measurement, unless the folder has it, and a record if one is passed."""
         if not (self.folder.path / IDENTITY_FILE).is_file():
             identity_record = IdentityRecord(
-                kind=self.kind.name, identity=identity, identity_parts=identity_parts
+                kind=self.kind.name,
+                identity=self.record.identity,
+                identity_parts=self.record.identity_parts,
             )
             self.folder.write_record(IDENTITY_FILE, identity_record)
         if record is not None:
             self.folder.write_record(self.kind.file, record)
 
     def finish(self, record: R) -> None:
+        """Write the record of the finished measurement."""
         self.folder.write_record(self.kind.file, record)
 
 
 @contextmanager
 def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterator[Resumed[R]]:
-    """Lock a folder and open the measurement in it, or begin the one of the record.
+    """Lock a folder, and yield the measurement in it or, if it is empty, a new one with this record.
 
     Raises:
         RunError: the folder holds another measurement, other files, or is locked.
     """
     require_vacant(folder, kind)
     with folder.locked():
-        recorded = (folder.path / kind.file).is_file()
-        earlier = kind.read(folder) if recorded else None
-        claim = earlier if recorded else folder.read_record(IDENTITY_FILE, IdentityRecord)
-        if claim is not None and claim.identity != record.identity:
-            differing = ", ".join(differences(record.identity_parts, claim.identity_parts)) or "its identity"
+        earlier: R | None = None
+        owner: MeasurementRecord | None
+        if (folder.path / kind.file).is_file():
+            earlier = kind.read(folder)
+            owner = earlier
+        else:
+            owner = folder.read_record(IDENTITY_FILE, IdentityRecord)
+        if owner is not None and owner.identity != record.identity:
+            differing = ", ".join(differences(record.identity_parts, owner.identity_parts)) or "its identity"
             raise RunError(
                 f"{folder.path} contains a different {kind.name} (it differs in {differing}): choose another "
                 "folder"
@@ -132,47 +170,70 @@ def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterat
 
 
 def table_schemas(
-    tables: Mapping[str, str], text: str, whole: str, switches: str
+    tables: Mapping[str, str], text: str, integers: str, switches: str
 ) -> dict[str, dict[str, Any]]:
-    """Declare tables by the names of their columns, and columns by their types; the others hold floats."""
+    """Return the columns of tables with their types.
+
+    Args:
+        tables: for each table, the names of its columns, separated by spaces.
+        text: names of the columns that hold text.
+        integers: names of those that hold whole numbers.
+        switches: names of those that hold true or false. All others hold floats.
+    """
     types: dict[str, Any] = {}
-    for columns, kind in ((text, pl.String), (whole, pl.Int64), (switches, pl.Boolean)):
-        types |= dict.fromkeys(columns.split(), kind)
-    return {
-        name: {column: types.get(column, pl.Float64) for column in columns.split()}
-        for name, columns in tables.items()
-    }
+    types |= dict.fromkeys(text.split(), pl.String)
+    types |= dict.fromkeys(integers.split(), pl.Int64)
+    types |= dict.fromkeys(switches.split(), pl.Boolean)
+    schemas = {}
+    for name, columns in tables.items():
+        schemas[name] = {column: types.get(column, pl.Float64) for column in columns.split()}
+    return schemas
 
 
 def measurements_in(
     run: Path, pattern: str, open_: Callable[[Path], M], called: str, started: Callable[[M], str]
 ) -> tuple[tuple[M, ...], tuple[str, ...]]:
+    """Open all measurements of one kind in the folder of a run.
+
+    Args:
+        run: folder of the run.
+        pattern: glob pattern of their records, relative to the run.
+        open_: opens the folder of a measurement.
+        called: what a message calls a measurement.
+        started: when a measurement was started, in a form that can be sorted.
+
+    Returns:
+        The measurements, newest first, and a message for each that cannot be read.
+    """
     records: list[M] = []
-    unread: list[str] = []
+    messages: list[str] = []
     for file in sorted(run.glob(pattern)):
         try:
             records.append(open_(file.parent))
         except RunError as error:
-            unread.append(f"{called} is left out: {error}.")
-    return tuple(sorted(records, key=started, reverse=True)), tuple(unread)
+            messages.append(f"{called} is left out: {error}.")
+    return tuple(sorted(records, key=started, reverse=True)), tuple(messages)
 
 
 def require_vacant(folder: ResultFolder, kind: MeasurementKind[Any]) -> None:
+    """Raise a RunError if a folder holds anything but a measurement of this kind."""
     foreign = folder.holds_other_files(kind.file)
     if not foreign and not (folder.path / kind.file).is_file():
-        claim = folder.read_record(IDENTITY_FILE, IdentityRecord)
-        foreign = claim is not None and claim.kind != kind.name
+        owner = folder.read_record(IDENTITY_FILE, IdentityRecord)
+        foreign = owner is not None and owner.kind != kind.name
     if foreign:
         raise RunError(f"{folder.path} contains files but no {kind.name}: choose an empty or new folder")
 
 
 def package_versions() -> dict[str, str]:
+    """Return the versions of Python, of this package and of the packages that compute, by name."""
     packages = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "polars")
     versions = {package: version(package) for package in packages}
     return {"python": platform.python_version(), "stickytoken": __version__} | versions
 
 
 def hardware(device: str) -> dict[str, str]:
+    """Describe the machine and the device, for the record of a measurement."""
     import torch
 
     facts = {
@@ -188,4 +249,5 @@ def hardware(device: str) -> dict[str, str]:
 
 
 def now() -> str:
+    """Return the time in UTC in ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")

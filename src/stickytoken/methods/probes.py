@@ -1,4 +1,4 @@
-"""The texts that probe a token, and what copies in them do to similarities."""
+"""Texts with copies of a token, and what the copies do to similarities."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ Carrier: TypeAlias = str | TokenizedText
 Path: TypeAlias = tuple[int, ...]
 Vector = NDArray[np.float64]
 
-# Largest number of tokens that a copy is assumed to become when it is joined to a text.
+# Number of tokens that are reserved for each copy in a text: joined to its neighbours, a copy may be split
+# into several.
 _TOKENS_PER_TEXT_COPY = 8
 # Numbers of copies in a symptom curve.
 SYMPTOM_COPIES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 # Carriers that a symptom curve averages over.
 SYMPTOM_CARRIERS = 12
-# Similarities are float32 numbers: a smaller rise is a rounding error.
+# Smallest rise of a similarity that counts; similarities are float32 numbers, and a smaller rise is rounding.
 _ROUNDING = 1e-6
-# A carrier with fewer words tells a reader too little to be shown as an example.
+# Smallest number of words in a carrier that is shown as an example; a shorter one tells a reader too little.
 _LEAST_SHOWN_WORDS = 4
 
 
 def require_insertion(encoder: Encoder, insertion: Insertion) -> None:
-    """Raise an InputError if the encoder reads no token ids but the insertion needs them."""
+    """Raise an InputError if the insertion needs token ids and the encoder reads only texts."""
     if insertion is Insertion.IDS:
         require_ids(encoder, "insertion 'ids'", "set insertion to 'text'")
 
@@ -54,7 +55,7 @@ def as_carriers(encoder: Encoder, insertion: Insertion, texts: Sequence[str]) ->
 
 
 def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:
-    """Return the number of tokens to leave free for copies, at most half of what the model reads."""
+    """Return how many tokens to leave free for copies: at most half of the model's longest input."""
     room = copies if insertion is Insertion.IDS else copies * _TOKENS_PER_TEXT_COPY
     return room if encoder.max_length is None else min(room, encoder.max_length // 2)
 
@@ -62,7 +63,7 @@ def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:
 def fitting_copies(
     encoder: Encoder, insertion: Insertion, texts: Sequence[str], counts: Sequence[int] = SYMPTOM_COPIES
 ) -> tuple[int, ...]:
-    """Return the numbers of copies that fit into the longest text; 1 if none does."""
+    """Return those of the numbers of copies that fit into the longest text; only 1 if none does."""
     longest = max(encoder.content_ids(texts), key=len)
     tokens_per_copy = 1 if insertion is Insertion.IDS else _TOKENS_PER_TEXT_COPY
     fitting = [count for count in counts if encoder.fits((*longest, *(0,) * (count * tokens_per_copy)))]
@@ -70,18 +71,31 @@ def fitting_copies(
 
 
 def with_copies(token: Token, carrier: Carrier, placement: Placement, copies: int, path: Path = ()) -> Probe:
-    """Put copies of a token into a carrier. Random placement needs a path: one gap per copy."""
+    """Put copies of a token into a carrier.
+
+    Random placement needs a path: for each copy, the index of the gap between words that it goes into.
+    """
     if isinstance(carrier, str):
         return copies_as_text(token, carrier, placement, copies, path)
     return copies_as_ids(token, carrier, placement, copies, path)
 
 
 def word_count(carrier: Carrier) -> int:
+    """Return the number of words of a carrier."""
     return len(carrier.split()) if isinstance(carrier, str) else len(carrier.words)
 
 
 def balanced(groups: Sequence[str], count: int, seed: int | Sequence[int]) -> list[int]:
-    """Draw indices from all groups in turn, so that the groups stay level until they run out."""
+    """Draw elements at random from all groups in turn.
+
+    Args:
+        groups: name of the group of each element.
+        count: largest number of elements to draw.
+        seed: seed of the draw.
+
+    Returns:
+        Indices of the elements. Every group gives the same number, as long as it has enough.
+    """
     generator = np.random.default_rng(seed)
     queues: dict[str, list[int]] = {}
     for index in generator.permutation(len(groups)):
@@ -92,22 +106,30 @@ def balanced(groups: Sequence[str], count: int, seed: int | Sequence[int]) -> li
 
 
 def words_added(token: Token, insertion: Insertion) -> int:
-    """Return by how many words one copy lengthens a text; a copy inserted as an id counts as one word."""
+    """Return the number of words that one copy adds; a copy that is inserted as an id counts as one word."""
     return 1 if insertion is Insertion.IDS else len(token.text.split())
 
 
 @dataclass(frozen=True)
 class KeyedPaths:
-    """Random placements: one path per carrier, drawn from (seed, key, token, carrier) alone."""
+    """Random placements of copies in K carriers, drawn from seed, key, token id and carrier alone.
+
+    Attributes:
+        seed: seed of the run.
+        key: number of the stage, so that the stages of a run draw independently.
+        words: number of words in each carrier, shape (K,).
+        counts: number of copies.
+        insertion: how copies are put into a text.
+    """
 
     seed: int
-    key: int  # differs between the stages of a run
-    words: tuple[int, ...]  # number of words in each carrier
-    counts: int  # number of copies
+    key: int
+    words: tuple[int, ...]
+    counts: int
     insertion: Insertion = Insertion.TEXT
 
     def of(self, token: Token) -> list[Path]:
-        """Draw the gap of each copy among the words of the carrier and the copies before it."""
+        """Return a path for each carrier: the gap of each copy among the words and the copies before it."""
         added = words_added(token, self.insertion)
         paths: list[Path] = []
         for index, words in enumerate(self.words):
@@ -119,11 +141,18 @@ class KeyedPaths:
 
 @dataclass(frozen=True)
 class AnchorPanel:
-    """Anchors in groups. The groups have weights in the lift; the anchors of one group share its weight."""
+    """A anchors in G groups. Each group has a weight in the lift, which its anchors share equally.
 
-    vectors: NDArray[np.float32]  # unit vectors, shape (A, d)
-    groups: NDArray[np.intp]  # group of each anchor, shape (A,)
-    group_weights: Vector  # they sum to 1; a group of weight 0 is measured beside the lift; shape (G,)
+    Attributes:
+        vectors: unit vectors of the anchors, shape (A, d).
+        groups: index of the group of each anchor, shape (A,).
+        group_weights: weights of the groups, which sum to 1, shape (G,). The lift does not include a group of
+            weight 0; it is measured beside it.
+    """
+
+    vectors: NDArray[np.float32]
+    groups: NDArray[np.intp]
+    group_weights: Vector
 
     @cached_property
     def weights(self) -> Vector:
@@ -134,40 +163,60 @@ class AnchorPanel:
 
     @cached_property
     def membership(self) -> NDArray[np.float32]:
-        """Whether an anchor (row) belongs to a group (column), as 1 or 0, shape (A, G)."""
+        """1 where an anchor (row) belongs to a group (column), else 0; shape (A, G)."""
         return np.eye(len(self.group_weights), dtype=np.float32)[self.groups]
 
     def against(self, carriers: NDArray[np.float32], mean_similarity: float) -> CarrierPanel:
-        """Compare carriers, given as unit vectors, with the anchors."""
+        """Compare carriers without copies with the anchors.
+
+        Args:
+            carriers: unit vectors of the carriers, shape (K, d).
+            mean_similarity: pairs with a similarity below it count for the lift.
+        """
         before = (carriers @ self.vectors.T).astype(np.float64)
         return CarrierPanel(self, carriers, before, before < mean_similarity)
 
 
 class Response(NamedTuple):
-    """What copies of T tokens do to the similarities of K carriers with G groups of anchors."""
+    """What copies of T tokens do to the similarities of K carriers with anchors in G groups.
 
-    lifts: Vector  # mean rise over the pairs that count, shape (T, K)
-    group_lifts: Vector  # the same by group; NaN where a carrier has no pair with the group, shape (T, K, G)
-    rising: Vector  # weighted share of these pairs whose similarity rises, shape (T, K)
+    A pair of carrier and anchor counts if its similarity without copies is below the mean similarity.
+
+    Attributes:
+        lifts: weighted mean rise of the similarity over the pairs that count, shape (T, K).
+        group_lifts: mean rise by group; NaN where a carrier has no pair in the group, shape (T, K, G).
+        rising_shares: weighted share of the pairs whose similarity rises, shape (T, K).
+    """
+
+    lifts: Vector
+    group_lifts: Vector
+    rising_shares: Vector
 
 
 @dataclass(frozen=True)
 class CarrierPanel:
-    """The similarities of K carriers without copies with A anchors in G groups."""
+    """The similarities of K carriers without copies with A anchors in G groups.
+
+    Attributes:
+        panel: the anchors.
+        vectors: unit vectors of the carriers, shape (K, d).
+        before: cosines of carriers with anchors, shape (K, A).
+        below: pairs below the mean similarity, which count for the lift, shape (K, A).
+    """
 
     panel: AnchorPanel
-    vectors: NDArray[np.float32]  # unit vectors of the carriers, shape (K, d)
-    before: Vector  # similarities, shape (K, A)
-    below: NDArray[np.bool_]  # pairs that count for the lift, shape (K, A)
+    vectors: NDArray[np.float32]
+    before: Vector
+    below: NDArray[np.bool_]
 
     @cached_property
     def _counts(self) -> Vector:
-        """Number of pairs below, by carrier and group, shape (K, G)."""
+        """Number of pairs below the mean similarity, by carrier and group, shape (K, G)."""
         return np.asarray(self.below @ self.panel.membership, dtype=np.float64)
 
     @cached_property
     def pair_weights(self) -> Vector:
-        """Weights of the pairs below; each carrier's row sums to 1, or to 0 without pairs; shape (K, A)."""
+        """Weights of the pairs in the lift, shape (K, A). A row sums to 1, or to 0 if no pair counts."""
         shares = np.divide(
             self._group_shares, self._counts, out=np.zeros_like(self._counts), where=self._counts > 0
         )
@@ -175,7 +224,7 @@ class CarrierPanel:
 
     @cached_property
     def _group_shares(self) -> Vector:
-        """Weights of the groups that have a pair below; each carrier's row sums to 1, or to 0; (K, G)."""
+        """Weights of the groups in the lift, shape (K, G). A row sums to 1, or to 0 if no pair counts."""
         present = np.where(self._counts > 0, self.panel.group_weights, 0.0)
         totals = present.sum(axis=1, keepdims=True)
         shares: Vector = np.divide(present, totals, out=np.zeros_like(present), where=totals > 0)
@@ -183,29 +232,29 @@ class CarrierPanel:
 
     @cached_property
     def _group_means(self) -> Vector:
-        """Mean anchor of each group over the pairs below, zero without one, shape (K, G, d)."""
+        """Mean anchor of each group over the pairs that count, or zeros if none does, shape (K, G, d)."""
         carriers, groups = self._counts.shape
         pairs = self.below[:, None, :] * self.panel.membership.T
-        # One large product: many small ones would wait for each other's threads.
+        # One large matrix product is faster than many small ones, whose threads would wait for each other.
         sums = pairs.reshape(carriers * groups, -1).astype(np.float64) @ self.panel.vectors.astype(np.float64)
         counts = np.maximum(self._counts, 1)
         return np.asarray(sums.reshape(carriers, groups, -1) / counts[..., None], dtype=np.float64)
 
     def ahead(self, similarities: Vector) -> list[float]:
-        """Rank each carrier with copies among the unrelated carriers without.
+        """Compute how far a document with copies rises among the results of a search.
 
         Every anchor is a query. Its unrelated documents are the carriers below the mean similarity to it.
-        Each of them in turn gets copies and is ranked among the others.
+        Each of these documents in turn gets copies and is ranked among the others, which have none.
 
         Args:
-            similarities: with the anchors, by carrier and number of copies, shape (K, C, A).
+            similarities: cosines with the anchors, by carrier and number of copies, shape (K, C, A).
 
         Returns:
-            By number of copies, the mean share of the other documents that the one with copies outranks;
-            empty if no query has two unrelated documents.
+            For each number of copies, the mean share of the other documents that the document with copies
+            outranks; an empty list if no query has two unrelated documents.
         """
         is_another = ~np.eye(len(self.below), dtype=np.bool_)
-        # Axes: the carrier with copies, the carrier that it is compared with, the query.
+        # Axes: the document with copies, the document that it is compared with, the query.
         compared = self.below[:, None] & self.below & is_another[..., None]
         counts = compared.sum(axis=(0, 1))
         query_weights = np.where(counts > 0, self.panel.weights, 0.0)
@@ -220,14 +269,17 @@ class CarrierPanel:
         return shares
 
     def chosen(self, carriers: Sequence[int]) -> CarrierPanel:
-        """Return the panel of some of the carriers."""
+        """Return the panel of the carriers with these indices."""
         rows = np.array(carriers, dtype=np.intp)
         return CarrierPanel(self.panel, self.vectors[rows], self.before[rows], self.below[rows])
 
     def response(self, vectors: NDArray[np.float32]) -> Response:
-        """Measure what copies do, from the unit vectors of the carriers with copies, shape (T, K, d).
+        """Measure what copies do to the similarities.
 
-        The mean rise over a group of anchors is the rise of the similarity to their mean.
+        The mean rise over a group of anchors is computed as the rise of the similarity to their mean.
+
+        Args:
+            vectors: unit vectors of the carriers with copies, shape (T, K, d).
         """
         before = np.einsum("kd,kgd->kg", self.vectors.astype(np.float64), self._group_means)
         after = np.einsum("tkd,kgd->tkg", vectors.astype(np.float64), self._group_means)
@@ -238,26 +290,36 @@ class CarrierPanel:
         tokens, carriers, dimension = vectors.shape
         similarities = vectors.reshape(tokens * carriers, dimension) @ self.panel.vectors.T
         bounds = (self.before + _ROUNDING).astype(np.float32)
-        rises = similarities.reshape(tokens, carriers, -1) > bounds
-        rising = np.einsum("tka,ka->tk", rises.astype(np.float32), self.pair_weights.astype(np.float32))
-        return Response(lifts, group_lifts, rising.astype(np.float64))
+        rises = (similarities.reshape(tokens, carriers, -1) > bounds).astype(np.float32)
+        rising_shares = np.einsum("tka,ka->tk", rises, self.pair_weights.astype(np.float32))
+        return Response(lifts, group_lifts, rising_shares.astype(np.float64))
 
 
 @dataclass(frozen=True)
 class SymptomStage:
-    """Appends growing numbers of copies to carriers and averages the similarities: a symptom curve."""
+    """Measures a symptom curve: mean similarities by number of copies at the end of the carriers.
+
+    Attributes:
+        carriers: the K carriers.
+        copies: the numbers of copies, without 0.
+        panel: the similarities of the carriers without copies with the anchors.
+        name: name of the stage.
+        precision: precision of the model; None is its own.
+    """
 
     carriers: tuple[Carrier, ...]
-    copies: tuple[int, ...]  # numbers to append, without 0
-    panel: CarrierPanel  # the carriers without copies against the anchors
+    copies: tuple[int, ...]
+    panel: CarrierPanel
     name: str = "symptoms"
     precision: Precision | None = None
 
     @property
     def probes_per_token(self) -> int:
+        """Number of texts that are encoded for each token."""
         return len(self.carriers) * len(self.copies)
 
     def probes(self, token: Token) -> Sequence[Probe]:
+        """Return the carriers with copies of a token, carrier by carrier."""
         return [
             with_copies(token, carrier, Placement.SUFFIX, copies)
             for carrier in self.carriers
@@ -265,22 +327,23 @@ class SymptomStage:
         ]
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, Measured]:
+        """Return both curves of a token (``below``, ``above``) from the vectors of its probes."""
         return self._averages(self._similarities(vectors))
 
     def _similarities(self, vectors: NDArray[np.float32]) -> Vector:
-        """Compare the carriers with all anchors, by number of copies, 0 first; shape (K, C, A)."""
+        """Compare carriers with all anchors for 0 copies and each number of copies, shape (K, C, A)."""
         units = unit_vectors(vectors).reshape(len(self.carriers), len(self.copies), -1)
         after = units @ self.panel.panel.vectors.T
         return np.concatenate([self.panel.before[:, None], after.astype(np.float64)], axis=1)
 
     def _averages(self, curves: Vector) -> dict[str, Measured]:
-        """Average similarities of shape (K, C, A) over the pairs below and above the mean similarity."""
+        """Average similarities, shape (K, C, A), over the pairs below and those above the mean similarity."""
         below = self.panel.below[:, None]
         return {"below": _mean_curve(curves, below), "above": _mean_curve(curves, ~below)}
 
 
 def _mean_curve(curves: Vector, pairs: NDArray[np.bool_]) -> list[float]:
-    """Average over some pairs, by number of copies; empty without a pair."""
+    """Average similarities (K, C, A) over pairs (K, 1, A), by number of copies; empty without a pair."""
     count = int(pairs.sum())
     if not count:
         return []
@@ -301,14 +364,21 @@ def similarity_counts(similarities: Vector) -> list[int]:
 
 @dataclass(frozen=True)
 class EvidenceStage(SymptomStage):
-    """Measures a symptom curve, ranks in a search, and two pairs of texts to show as examples."""
+    """Measures a symptom curve and ranks in a search, and chooses two pairs of texts as examples.
+
+    Attributes:
+        pair_copies: number of copies in the example pairs; it must be one of ``copies``.
+        texts: the carriers as text.
+        sentences: the anchors as text.
+    """
 
     name: str = "evidence"
-    pair_copies: int = 1  # number of copies in the pairs; one of the numbers in the curve
-    texts: Sequence[str] = ()  # of the carriers
-    sentences: Sequence[str] = ()  # of the anchors
+    pair_copies: int = 1
+    texts: Sequence[str] = ()
+    sentences: Sequence[str] = ()
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, Measured]:
+        """Return the curves, the ranks by number of copies (``ahead``) and the example pairs of a token."""
         curves = self._similarities(vectors)
         row = self._averages(curves)
         row["ahead"] = self.panel.ahead(curves)
@@ -317,13 +387,15 @@ class EvidenceStage(SymptomStage):
         return row | self._example_pairs(after)
 
     def _example_pairs(self, after: Vector) -> dict[str, Measured]:
-        """Choose two pairs below the mean similarity: one that rises by the lift, and the largest rise.
+        """Choose two pairs below the mean similarity: a typical one, and the one that rises most.
+
+        The typical pair is the one whose rise is nearest to the lift.
 
         Args:
             after: similarities with copies, shape (K, A).
 
         Returns:
-            Texts and similarities of both pairs, in columns; empty if no pair lies below.
+            The columns of both pairs, see `_pair_columns`; empty if no pair lies below the mean similarity.
         """
         panel = self.panel
         is_readable = np.array([word_count(carrier) >= _LEAST_SHOWN_WORDS for carrier in self.carriers])
@@ -336,12 +408,13 @@ class EvidenceStage(SymptomStage):
         changes = after - panel.before
         has_pairs = panel.pair_weights.sum(axis=1) > 0
         lifts = (panel.pair_weights * changes).sum(axis=1)[has_pairs]
-        lift = float(lifts.mean()) if len(lifts) else 0.0  # without a pair in a group that has weight
+        lift = float(lifts.mean()) if len(lifts) else 0.0  # no pair may lie in a group that has a weight
         rises = changes[candidates]
         row = self._pair_columns("typical", pairs[np.abs(rises - lift).argmin()], after)
         return row | self._pair_columns("largest", pairs[rises.argmax()], after)
 
     def _pair_columns(self, kind: str, pair: NDArray[np.intp], after: Vector) -> dict[str, Measured]:
+        """Return texts and similarities of a pair; the names of the columns begin with the kind."""
         carrier, anchor = pair.tolist()
         return {
             f"{kind}_carrier": self.texts[carrier],

@@ -1,4 +1,4 @@
-"""Estimates with intervals from a few texts, and the effect of a token as contraction and pull. Pure."""
+"""Estimates of effects with intervals, and the effect of a token as contraction and pull. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ _MEDIAN_VARIANCE = np.pi / 2
 
 
 class Estimates(NamedTuple):
-    """Values of T tokens with standard errors and the ends of their intervals, each of shape (T,)."""
+    """An effect of T tokens, with its uncertainty.
+
+    Attributes:
+        value: the estimates, shape (T,).
+        error: their standard errors, shape (T,).
+        low: low ends of the two-sided intervals, shape (T,).
+        high: high ends of the intervals, shape (T,).
+    """
 
     value: Vector
     error: Vector
@@ -23,52 +30,61 @@ class Estimates(NamedTuple):
     high: Vector
 
     def divided_by(self, unit: float) -> Estimates:
-        """Express the estimates in another unit."""
+        """Divide values, errors and ends of intervals by a unit, which must be above 0."""
         return Estimates(self.value / unit, self.error / unit, self.low / unit, self.high / unit)
 
     def of_rows(self, rows: NDArray[np.intp]) -> Estimates:
-        """Return the estimates of some of the tokens."""
+        """Return the estimates of the tokens in these rows."""
         return Estimates(self.value[rows], self.error[rows], self.low[rows], self.high[rows])
 
 
 class Relative(NamedTuple):
-    """Effects of T tokens beyond the ordinary token: the median over tokens that nobody selected."""
+    """Effects of T tokens beyond the effect of the ordinary token.
+
+    Attributes:
+        estimates: effect of each token minus that of the ordinary token.
+        ordinary: effect of the ordinary token, which is the median over random tokens.
+    """
 
     estimates: Estimates
-    ordinary: float  # effect of the ordinary token
+    ordinary: float
 
 
 def beyond_ordinary(
-    values: Vector, ordinary: NDArray[np.bool_], confidence: float, least_variance: float = 0.0
+    values: Vector, is_random: NDArray[np.bool_], confidence: float, least_variance: float = 0.0
 ) -> Relative:
-    """Average each token over its carriers, relative to the ordinary token.
+    """Average each token over its carriers, and subtract the effect of the ordinary token.
 
-    Each carrier has an effect that all tokens share; it is removed first. The interval is Student's, with the
-    carrier as the unit of sampling, and includes the error of the ordinary token, which all tokens share.
+    The ordinary token is the median over tokens that were drawn at random. A carrier may raise or lower the
+    values of all tokens alike; the mean over the random tokens is therefore subtracted in each carrier first.
+    The Student interval treats carriers as a random sample. It includes the standard error of the median.
 
     Args:
-        values: one row per token, one column per carrier, shape (T, K), K at least 2.
-        ordinary: which tokens nobody selected, shape (T,).
-        confidence: coverage of the two-sided interval.
-        least_variance: lower bound of the variance of a single value, such as that of repeated calls.
+        values: effect of each token in each carrier, shape (T, K), K at least 2.
+        is_random: which tokens were drawn at random, shape (T,).
+        confidence: coverage of the two-sided intervals.
+        least_variance: lower bound of the variance of a single value, for example the variance of repeated
+            calls of a server.
     """
     carriers = values.shape[1]
-    common = values[ordinary].mean(axis=0)
-    centred = values - common
+    carrier_means = values[is_random].mean(axis=0)
+    centred = values - carrier_means
     means = centred.mean(axis=1)
-    median = float(np.median(means[ordinary]))
-    count = int(ordinary.sum())
-    variance_of_median = _MEDIAN_VARIANCE * float(means[ordinary].var(ddof=1)) / count if count > 1 else 0.0
+    random_means = means[is_random]
+    median = float(np.median(random_means))
+    variance_of_median = 0.0
+    if len(random_means) > 1:
+        variance_of_median = _MEDIAN_VARIANCE * float(random_means.var(ddof=1)) / len(random_means)
     variance = np.maximum(centred.var(axis=1, ddof=1), least_variance)
     error = np.sqrt(variance / carriers + variance_of_median)
     half_width = scipy.stats.t.ppf((1 + confidence) / 2, carriers - 1) * error
     effect = means - median
     estimates = Estimates(effect, error, effect - half_width, effect + half_width)
-    return Relative(estimates, float(common.mean()) + median)
+    return Relative(estimates, ordinary=float(carrier_means.mean()) + median)
 
 
 def present_mean(values: Vector) -> Vector:
-    """Average over the first axis, ignoring NaN; NaN if all values are missing."""
+    """Average over the first axis, ignoring NaN; NaN where all values are NaN."""
     present = np.isfinite(values)
     counts = present.sum(axis=0)
     sums = np.where(present, values, 0.0).sum(axis=0)
@@ -76,40 +92,59 @@ def present_mean(values: Vector) -> Vector:
     return np.asarray(means, dtype=np.float64)
 
 
-# Below this variation between the vectors of carriers, they differ by rounding alone.
+# If the sum of squares of the carriers' deviations from their mean vector is smaller, they differ by rounding
+# alone.
 _NO_VARIATION = 1e-12
 
 
 class Pull(NamedTuple):
-    """Contraction and pull of T tokens: cos(after) = (1 - k) cos(before) + p . anchor."""
+    """The effect of T tokens: similarity after = (1 - k) x similarity before + p . anchor.
 
-    contraction: Vector  # k; 0 leaves a text's meaning, 1 erases it; shape (T,)
-    pull: NDArray[np.floating[Any]]  # p, shape (T, d)
+    Attributes:
+        contraction: k, share of a text's meaning that copies erase, shape (T,). 0 leaves all of it, 1 none.
+        pull: p, the direction in which copies move texts, shape (T, d).
+    """
+
+    contraction: Vector
+    pull: NDArray[np.floating[Any]]
 
 
 class TokenEffects(NamedTuple):
-    """Contraction and pull by token id."""
+    """Contraction and pull of T tokens, as in `Pull`, with their ids in ascending order."""
 
-    ids: NDArray[np.int64]  # ascending
+    ids: NDArray[np.int64]
     contraction: Vector
     pull: NDArray[np.floating[Any]]
 
 
 def fit_pull(before: NDArray[np.float32], after: NDArray[np.float32]) -> Pull:
-    """Fit k and p of T tokens by least squares: after = (1 - k) before + p, over carriers and dimensions."""
-    origin = before.mean(axis=0, dtype=np.float64)
-    mean = after.mean(axis=1, dtype=np.float64)
-    deviations = before - origin
+    """Fit contraction k and pull p of each token by least squares: after = (1 - k) x before + p.
+
+    Args:
+        before: unit vectors of the carriers without copies, shape (K, d).
+        after: unit vectors of the carriers with copies, shape (T, K, d).
+    """
+    mean_before = before.mean(axis=0, dtype=np.float64)
+    mean_after = after.mean(axis=1, dtype=np.float64)
+    deviations = before - mean_before
     variation = float((deviations**2).sum())
     if variation < _NO_VARIATION:
-        return Pull(np.zeros(len(after)), mean - origin)
-    # The deviations sum to zero, so the means of the vectors do not matter.
+        return Pull(np.zeros(len(after)), mean_after - mean_before)
+    # The deviations sum to zero, so the vectors with copies need not be centred.
     slopes = after.reshape(len(after), -1).astype(np.float64) @ deviations.ravel() / variation
-    return Pull(1 - slopes, mean - slopes[:, None] * origin)
+    return Pull(1 - slopes, mean_after - slopes[:, None] * mean_before)
 
 
 def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]) -> Vector:
-    """Divide the k of `fit_pull` into values by carrier, of which it is the mean, shape (T, K)."""
+    """Split the contraction of `fit_pull` into one value per carrier, whose mean it is.
+
+    Args:
+        before: unit vectors of the carriers without copies, shape (K, d).
+        after: unit vectors of the carriers with copies, shape (T, K, d).
+
+    Returns:
+        Contractions, shape (T, K).
+    """
     deviations = (before - before.mean(axis=0, dtype=np.float64)).astype(np.float64)
     variation = float((deviations**2).sum())
     if variation < _NO_VARIATION:
@@ -120,14 +155,23 @@ def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]
 
 
 def predicted_lifts(tokens: Pull | TokenEffects, carriers: CarrierPanel) -> Vector:
-    """Compute the lifts of T tokens, p . mean anchor - k x mean similarity of the pairs that count, (T,)."""
+    """Compute lifts from contraction k and pull p: p . mean anchor - k x mean similarity, shape (T,).
+
+    Both means are over the pairs of carrier and anchor that count for the lift, averaged over the carriers
+    that have such pairs. The lifts are differences of cosines.
+    """
     weights = carriers.pair_weights
-    count = max(1, int((weights.sum(axis=1) > 0).sum()))
-    mean_anchor = (weights.sum(axis=0) / count) @ carriers.panel.vectors
-    similarity = float((weights * carriers.before).sum() / count)
-    return np.asarray(tokens.pull @ mean_anchor - tokens.contraction * similarity, dtype=np.float64)
+    carriers_with_pairs = max(1, int((weights.sum(axis=1) > 0).sum()))
+    mean_anchor = (weights.sum(axis=0) / carriers_with_pairs) @ carriers.panel.vectors
+    mean_similarity = float((weights * carriers.before).sum() / carriers_with_pairs)
+    return np.asarray(tokens.pull @ mean_anchor - tokens.contraction * mean_similarity, dtype=np.float64)
 
 
 def share_erased(contraction: Vector | float, ordinary: float) -> Any:
-    """Compute the erased share (k - k0) / (1 - k0), where k0 is the contraction of an ordinary token."""
+    """Compute the erased share (k - k0) / (1 - k0).
+
+    Args:
+        contraction: k, contraction of a token, or of several.
+        ordinary: k0, contraction of the ordinary token.
+    """
     return (contraction - ordinary) / max(1 - ordinary, np.finfo(float).tiny)

@@ -25,7 +25,7 @@ from stickytoken.methods.profile.plan import make_profile_plan
 from stickytoken.methods.profile.rounds import ProfileStage, Round, round_stage
 from stickytoken.methods.profile.settings import ProfilePlanRecord, ProfileSettings
 from stickytoken.methods.profile.texts import anchor_panel
-from stickytoken.methods.profile.verdict import Measures, Thresholds, apply_rule, threshold_shares
+from stickytoken.methods.profile.verdict import Measures, Thresholds, apply_rule, required_shares
 from stickytoken.vocabulary import Vocabulary
 
 # Number of carriers: half as many as a run uses to confirm tokens. A repair only has to tell sticky tokens
@@ -277,9 +277,9 @@ def _reaches(measures: Measures, thresholds: Thresholds) -> NDArray[np.float64]:
 
     The result has the shape (number of tokens,). A value of 1 reaches a threshold.
     """
-    needed_share = threshold_shares(measures.vector_deviation, thresholds)
-    lift = measures.lift.value / (needed_share * thresholds.lift)
-    erased = measures.erased.value / (needed_share * thresholds.erased)
+    required_share = required_shares(measures.vector_deviation, thresholds)
+    lift = measures.lift.value / (required_share * thresholds.lift)
+    erased = measures.erased.value / (required_share * thresholds.erased)
     return np.maximum(lift, erased)
 
 
@@ -326,7 +326,7 @@ def make_recheck(
         error=run.plan.mean_similarity_error,
         isoscore=run.plan.isoscore,
     )
-    plan = make_profile_plan(job, progress, carriers=CARRIERS, unused=is_unused, similarity=similarity)
+    plan = make_profile_plan(job, progress, carriers=CARRIERS, is_allowed=is_unused, similarity=similarity)
     available = {token.id: token for token in vocabulary.available}
     ordinary = [available[token_id] for token_id in plan.pilots if token_id not in excluded]
     return Recheck(job, plan, ordinary, progress, "before")

@@ -23,7 +23,7 @@ from stickytoken.methods.profile.texts import (
     cluster,
     clustered,
     representative_carriers,
-    sources,
+    text_groups,
     typical_carriers,
 )
 from stickytoken.unit_vectors import unit_vectors
@@ -37,7 +37,7 @@ def names(groups):
 
 
 def test_without_a_corpus_everyday_sentences_and_ten_kinds_weigh_the_same(encoder):
-    own_sources, beside = sources(encoder, load_sentences())
+    own_sources, beside = text_groups(encoder, load_sentences())
     assert beside == []
     assert names(own_sources) == ["everyday", *KINDS]
     assert len(KINDS) == 10
@@ -53,7 +53,7 @@ def test_without_a_corpus_everyday_sentences_and_ten_kinds_weigh_the_same(encode
 
 def test_a_corpus_of_ones_own_is_one_group_and_the_kinds_stand_beside_it(encoder):
     corpus = profiled.corpus(300, topics=5)
-    both_sources = sources(encoder, corpus)
+    both_sources = text_groups(encoder, corpus)
     (own_source,), beside = both_sources
     assert (own_source.name, own_source.weight, own_source.kind) == ("corpus", 1.0, False)
     assert own_source.texts == list(corpus.texts)
@@ -62,12 +62,12 @@ def test_a_corpus_of_ones_own_is_one_group_and_the_kinds_stand_beside_it(encoder
     anchors, _ = choose_anchors(encoder, replace(SETTINGS, anchors=100), both_sources, set())
     assert names(anchors) == ["corpus", *KINDS]
     assert [len(group.texts) for group in anchors] == [100, *[10] * 10]
-    bundled, _ = sources(encoder, replace(load_sentences(), bundled=False))
+    bundled, _ = text_groups(encoder, replace(load_sentences(), bundled=False))
     assert names(bundled) == ["corpus"]
 
 
 def test_all_groups_give_as_many_anchors_and_none_that_carries(encoder):
-    own_sources, _ = both_sources = sources(encoder, load_sentences())
+    own_sources, _ = both_sources = text_groups(encoder, load_sentences())
     taken = {text for group in own_sources for text in group.texts[:9]}
     anchors, _ = choose_anchors(encoder, SETTINGS, both_sources, taken)
     assert names(anchors) == names(own_sources)
@@ -79,7 +79,7 @@ def test_all_groups_give_as_many_anchors_and_none_that_carries(encoder):
 def test_texts_that_the_model_does_not_read_whole_are_left_out_and_counted(tmp_path):
     model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path, max_length=24, words=profiled.WORDS))
     encoder = load_encoder(model)
-    both_sources = sources(encoder, profiled.corpus(120))
+    both_sources = text_groups(encoder, profiled.corpus(120))
     anchors, left_out = choose_anchors(encoder, replace(SETTINGS, anchors=2000), both_sources, set())
     everything = [text for groups in both_sources for group in groups for text in group.texts]
     short_enough = [text for text in everything if len(model.tokenizer(text).input_ids) <= 24]
@@ -102,7 +102,8 @@ def test_a_group_without_a_text_that_fits_is_no_group(tmp_path):
 
 def test_texts_of_unknown_topics_are_clustered_and_weigh_the_same(foreign):
     settings = replace(SETTINGS, topics=6, anchors=120)
-    ((source_found,), _) = choose_anchors(foreign, settings, sources(foreign, profiled.corpus(200)), set())
+    groups_of_corpus = text_groups(foreign, profiled.corpus(200))
+    ((source_found,), _) = choose_anchors(foreign, settings, groups_of_corpus, set())
     vectors = unit_vectors(foreign.encode(source_found.texts))
     groups = clustered(source_found.texts, vectors, settings)
     assert names(groups) == [f"cluster {number}" for number in range(6)]

@@ -29,7 +29,7 @@ from stickytoken.methods.profile.rounds import (
     tokens_to_confirm,
 )
 from stickytoken.methods.profile.settings import ProfileSettings
-from stickytoken.methods.profile.texts import TextGroup, short_texts, sources
+from stickytoken.methods.profile.texts import TextGroup, short_texts, text_groups
 from stickytoken.validation import real_number, whole_number
 
 
@@ -180,7 +180,7 @@ def test_a_run_needs_the_carriers_of_its_screen_and_those_that_confirm():
 
 
 def test_without_a_corpus_carriers_come_from_all_kinds_in_turn(encoder):
-    groups, _ = sources(encoder, load_sentences())
+    groups, _ = text_groups(encoder, load_sentences())
     needed = 51
     carriers = list(short_texts(encoder, ProfileSettings(), groups, needed, "test").values())[:needed]
     sizes = Counter(group.name for text in carriers for group in groups if text in group.texts)

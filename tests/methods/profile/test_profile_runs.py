@@ -54,7 +54,7 @@ def test_an_entry_whose_copies_are_read_as_another_has_no_verdict(tmp_path):
         probe(
             encoder, ["qq"], sentences=profiled.corpus(), settings=replace(profiled.SMALL, insertion="words")
         )
-    with pytest.raises(InputError, match="name tokens that texts spell"):
+    with pytest.raises(InputError, match="name other tokens"):
         detect_profile(encoder, tmp_path / "one", insertion=Insertion.WORDS, tokens=[token_id])
 
 

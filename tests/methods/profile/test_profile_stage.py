@@ -33,7 +33,7 @@ LEVELS = (-0.6, -0.3, -0.15)
 # The last group is measured beside the lift.
 GROUPS = np.array([0, 1, 2, 0, 1, 2, 0, 1, 3, 3])
 WEIGHTS = np.array([0.2, 0.3, 0.5, 0.0])
-PLACES = (5, 0, 7, 9, 2, 30)
+CARRIER_INDICES = (5, 0, 7, 9, 2, 30)
 
 words = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=3).map(tuple), max_size=6).map(tuple)
 tokenized_texts = st.builds(
@@ -54,8 +54,8 @@ def panel_of(carriers, u=MEAN_SIMILARITY):
     return anchors.against(units_of(carriers), u)
 
 
-def stage_of(carriers=TEXTS, cells=CELLS, seed=3, u=MEAN_SIMILARITY, places=PLACES):
-    return ProfileStage("screen", carriers, places, cells, panel_of(carriers, u), seed)
+def stage_of(carriers=TEXTS, cells=CELLS, seed=3, u=MEAN_SIMILARITY, carrier_indices=CARRIER_INDICES):
+    return ProfileStage("screen", carriers, carrier_indices, cells, panel_of(carriers, u), seed)
 
 
 def test_a_token_goes_into_every_carrier_once_as_its_cell_says():
@@ -76,8 +76,8 @@ def test_a_token_goes_into_every_carrier_once_as_its_cell_says():
 def test_random_ids_keep_the_carrier_and_stand_at_its_word_boundaries(carriers, copies, token_id):
     cells = (Cell(RANDOM, copies),) * len(carriers)
     panel = panel_of(["any carrier"])
-    places = tuple(range(len(carriers)))
-    probes = ProfileStage("x", tuple(carriers), places, cells, panel, 5).probes(Token(token_id, "x"))
+    carrier_indices = tuple(range(len(carriers)))
+    probes = ProfileStage("x", tuple(carriers), carrier_indices, cells, panel, 5).probes(Token(token_id, "x"))
     for carrier, probe in zip(carriers, probes, strict=True):
         assert probe.count(token_id) == copies
         assert tuple(probe_id for probe_id in probe if probe_id != token_id) == carrier.ids
@@ -92,7 +92,7 @@ def test_random_ids_keep_the_carrier_and_stand_at_its_word_boundaries(carriers, 
 
 
 def test_random_copies_are_spread_over_all_arrangements_evenly():
-    stage = stage_of(("two words",), (Cell(RANDOM, 3),), places=(4,))
+    stage = stage_of(("two words",), (Cell(RANDOM, 3),), carrier_indices=(4,))
     counts_of_pattern = Counter()
     for token_id in range(100, 3100):
         (probe,) = stage.probes(Token(token_id, "x"))
@@ -113,18 +113,19 @@ def randoms(stage, token_id=777):
 def test_random_placement_depends_on_seed_token_and_place_and_on_nothing_else():
     carriers = (TokenizedText((), tuple((k,) for k in range(20))),) * 4
     cells = (Cell(RANDOM, 5),) * 4
-    plain = stage_of(carriers, cells, places=(0, 1, 2, 3))
+    plain = stage_of(carriers, cells, carrier_indices=(0, 1, 2, 3))
     first = randoms(plain)
     assert len({tuple(probe_ids) for probe_ids in first}) == 4
-    assert randoms(stage_of(carriers, cells, places=(0, 1, 2, 3))) == first
-    moved = replace(plain, places=(8, 9, 10, 11))
+    assert randoms(stage_of(carriers, cells, carrier_indices=(0, 1, 2, 3))) == first
+    moved = replace(plain, carrier_indices=(8, 9, 10, 11))
     for other in (randoms(replace(plain, seed=4)), randoms(plain, 778), randoms(moved)):
         assert all(first_probe != right for first_probe, right in zip(first, other, strict=True))
     carriers = (TokenizedText((), tuple((k,) for k in range(9))),) * 6
     cells = (Cell(RANDOM, 4),) * 6
     first = randoms(stage_of(carriers, cells))
     longer = TokenizedText((5, 5), ((1, 2, 3),) * 30)
-    others = stage_of((longer, *carriers[1:3]), (CELLS[0], *cells[1:3]), places=(1, *PLACES[1:3]))
+    carrier_indices = (1, *CARRIER_INDICES[1:3])
+    others = stage_of((longer, *carriers[1:3]), (CELLS[0], *cells[1:3]), carrier_indices=carrier_indices)
     renamed = replace(others, name="confirm", panel=panel_of(["any", "other"], 0.9))
     assert randoms(others) == randoms(renamed) == first[1:3]
 
@@ -188,5 +189,5 @@ def test_copies_are_counted_beyond_those_that_the_carrier_has(encoder):
     probes = ("the river river", "a song", "a song")
     stage = SimpleNamespace(carrier_texts=carriers, probes=lambda token: list(probes))
     token = Token(encoder.content_ids(["river"])[0][0], "river")
-    inputs_seen = TokenWork(stage).prepare(Shard(0, (token,)), encoder).seen
+    inputs_seen = TokenWork(stage).prepare(Shard(0, (token,)), encoder).copies_seen
     assert inputs_seen == [[1, 0, 0]]

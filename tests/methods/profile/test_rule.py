@@ -117,8 +117,8 @@ def test_severity_and_verdict_of_several_tokens_stay_in_order():
     )
 
 
-def selected(tokens, most=1000):
-    return select_to_confirm(tokens, THRESHOLDS, most)
+def selected(tokens, budgeted_tokens=1000):
+    return select_to_confirm(tokens, THRESHOLDS, budgeted_tokens)
 
 
 def test_tokens_whose_interval_reaches_a_threshold_are_confirmed():
@@ -143,13 +143,13 @@ def test_an_unusual_vector_is_confirmed_from_half_a_threshold_on():
 def test_the_strongest_ten_of_each_measure_are_confirmed_to_be_shown():
     lift = np.linspace(0, 0.1, 60)
     erased = np.linspace(0.1, 0, 60)
-    chosen = selected(measures(lift=lift, erased=erased), most=0)
+    chosen = selected(measures(lift=lift, erased=erased), budgeted_tokens=0)
     assert chosen.ids.tolist() == [*range(DISPLAYED), *range(60 - DISPLAYED, 60)]
 
 
 def test_the_budget_leaves_out_those_that_reach_least_far():
     lift = np.linspace(0.5, 1.5, 80)
-    chosen = selected(measures(lift=lift), most=50)
+    chosen = selected(measures(lift=lift), budgeted_tokens=50)
     # Without a measure, equal values count in order of id.
     displayed = set(range(DISPLAYED)) | set(range(70, 80))
     farthest = set(range(80 - 40, 80))

@@ -62,7 +62,7 @@ TOKEN_COLUMNS: dict[str, Any] = {
 def run_profile(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, vocabulary: pl.DataFrame, run: base.FolderRunner
 ) -> tuple[pl.DataFrame, ProfileResultRecord]:
-    """Measure and judge the job's tokens; return tokens.parquet and the result in run.json."""
+    """Measure and judge the job's tokens; return the table tokens.parquet and the result for run.json."""
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
     measured = rounds.measure_rounds(job, plan, run, deviations)
     estimates.write_effects(run.folder, measured.screened)
@@ -88,7 +88,11 @@ def run_profile(
 
 
 def token_vector_deviations(encoder: Encoder, vocabulary: Vocabulary) -> dict[int, float] | None:
-    """Measure how unusual the vector of each available token is; None where vectors cannot be compared."""
+    """Measure how unusual the vector of each available token is, in median absolute deviations.
+
+    Returns:
+        Deviations by token id; None if the model has no token vectors or too few to compare.
+    """
     if not reads_ids(encoder):
         return None
     try:
@@ -105,7 +109,7 @@ def token_vector_deviations(encoder: Encoder, vocabulary: Vocabulary) -> dict[in
 
 
 def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl.DataFrame:
-    """Build tokens.parquet: one row for each token of the job, with nulls where nothing was measured."""
+    """Build tokens.parquet: one row for each token of the job, with null where nothing was measured."""
     job = measured.job
     plan = measured.plan
     measures = numbers.measures
@@ -127,7 +131,7 @@ def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl
         "reason": reasons(measures, judged, Thresholds.of(job.settings)),
         "lift": measures.lift.value * plan.similarity_spread + numbers.ordinary_lift,
         "contraction": measures.erased.value * left_by_ordinary + numbers.ordinary_contraction,
-        "rising_share": numbers.rising,
+        "rising_share": numbers.rising_shares,
         "texts": numbers.texts,
     }
     types = {name: dtype for name, dtype in TOKEN_COLUMNS.items() if name in columns}
@@ -142,7 +146,7 @@ def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl
 
 
 def _strongest_kinds(numbers: TokenNumbers, plan: ProfilePlanRecord) -> list[str | None]:
-    """Name the kind of text that each token lifts most; None where no kind was measured."""
+    """Return the name of the kind of text that each token lifts most; None if no kind was measured."""
     names = [group.name for group in plan.groups if group.kind]
     if not names:
         return [None] * len(numbers.measures.ids)
@@ -156,23 +160,23 @@ def _strongest_kinds(numbers: TokenNumbers, plan: ProfilePlanRecord) -> list[str
 
 
 def _copies_seen(measured: Measured) -> Vector | None:
-    """Compute the share of the planned copies that the tokenizer saw, in each token's last round."""
+    """Compute the share of the planned copies that the tokenizer recognized, in each token's last round."""
     screened = measured.screened
     confirmed = measured.confirmed
-    if screened.seen is None or confirmed.seen is None:
+    if screened.copies_seen is None or confirmed.copies_seen is None:
         return None
     cells = rounds.cells(measured.job.settings, len(measured.plan.carriers))
     copies = np.array([cell.copies for cell in cells])
     in_screen = copies[measured.screening_carriers]
     in_confirm = np.delete(copies, measured.screening_carriers)
-    shares: Vector = np.minimum(screened.seen, in_screen).sum(axis=1) / in_screen.sum()
+    shares: Vector = np.minimum(screened.copies_seen, in_screen).sum(axis=1) / in_screen.sum()
     rows = screened.rows_of(confirmed.ids)
-    shares[rows] = np.minimum(confirmed.seen, in_confirm).sum(axis=1) / in_confirm.sum()
+    shares[rows] = np.minimum(confirmed.copies_seen, in_confirm).sum(axis=1) / in_confirm.sum()
     return shares
 
 
 def _unspelled_rows(job: Job[ProfileSettings]) -> pl.DataFrame:
-    """Make rows for tokens whose copies texts read as other entries: they have no verdict."""
+    """Make rows without verdict for tokens whose copies the tokenizer reads as other entries."""
     unread = [token.id for token in job.tokens if token.id in job.vocabulary.unspelled]
     shares = [job.vocabulary.unspelled[token_id] for token_id in unread]
     reasons = [f"not judged: texts spell {share:.0%} of its copies as this entry" for share in shares]
@@ -186,18 +190,39 @@ def _unspelled_rows(job: Job[ProfileSettings]) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class SymptomCurve:
-    """Mean similarities by number of copies."""
+    """Mean similarities by number of copies.
 
-    copies: list[int]  # 0 first
-    below: list[float]  # over the pairs below the mean similarity
-    above: list[float]  # over the pairs above it
-    ordinary_below: list[float]  # the same of ordinary tokens, as a control
+    Attributes:
+        copies: numbers of copies, 0 first.
+        below: mean over the pairs of texts below the model's mean similarity, for each number of copies.
+        above: mean over the pairs above it.
+        ordinary_below: like ``below``, averaged over ordinary tokens, as a control.
+        ordinary_above: like ``above``, averaged over ordinary tokens.
+    """
+
+    copies: list[int]
+    below: list[float]
+    above: list[float]
+    ordinary_below: list[float]
     ordinary_above: list[float]
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileEvidence:
-    """What a probe measured of one token."""
+    """What a probe measured of one token. Most fields are those of tokens.parquet.
+
+    Attributes:
+        rising_share: share of the pairs of texts below the mean similarity that rise.
+        ordinary_lift: lift of the ordinary token, as a difference of cosines.
+        ordinary_contraction: share of a text that copies of the ordinary token erase.
+        smallest_lift: threshold of the lift, in SD.
+        smallest_erased: threshold of the erased share.
+        unusual: threshold of the vector deviation.
+        vectors_compared: whether token vectors could be compared.
+        lift_by_placement: raw lift by placement of the copies, as a difference of cosines.
+        mean_similarity: mean similarity u of the model.
+        curve: similarities by number of copies.
+    """
 
     token_id: int
     token: str
@@ -216,16 +241,16 @@ class ProfileEvidence:
     strongest_kind: str | None
     lift: float
     contraction: float
-    rising_share: float  # share of the pairs below the mean similarity that rise
+    rising_share: float
     texts: int
     ordinary_lift: float
     ordinary_contraction: float
-    smallest_lift: float  # the thresholds of the rule
+    smallest_lift: float
     smallest_erased: float
     unusual: float
     vectors_compared: bool
-    lift_by_placement: dict[str, float]  # the raw lift, by placement of the copies
-    mean_similarity: float  # u of the model
+    lift_by_placement: dict[str, float]
+    mean_similarity: float
     curve: SymptomCurve
 
 
@@ -234,8 +259,8 @@ def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list
     unread = [token for token in job.tokens if token.id in job.vocabulary.unspelled]
     if unread:
         raise InputError(
-            f"in texts, copies of {unread[0].text!r} (token id {unread[0].id}) are read as other entries: "
-            "leave it out"
+            f"the tokenizer reads copies of {unread[0].text!r} (token id {unread[0].id}) in a text as other "
+            "entries: leave this token out"
         )
     once = replace(job, tokens=list({token.id: token for token in job.tokens}.values()))
     plan = planning.make_profile_plan(once, progress)
@@ -267,7 +292,7 @@ def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list
 
 
 def _lift_by_placement(measured: Measured, token_id: int) -> dict[str, float]:
-    """Average the raw lifts of a confirmed token over the carriers of each placement."""
+    """Average the raw lifts of a closely measured token by placement of the copies."""
     cells = rounds.cells(measured.job.settings, len(measured.plan.carriers))
     placements = np.array([cell.placement for cell in cells])
     placements = np.delete(placements, measured.screening_carriers)
@@ -281,7 +306,7 @@ def _lift_by_placement(measured: Measured, token_id: int) -> dict[str, float]:
 
 
 def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunner) -> dict[int, SymptomCurve]:
-    """Measure mean similarities by number of copies, for the job's tokens and for a few ordinary ones."""
+    """Measure the symptom curve of each token of the job, by token id, beside that of ordinary tokens."""
     carriers = range(min(SYMPTOM_CARRIERS, len(plan.carriers)))
     panel = texts.anchor_panel(job.encoder, plan, lift_only=True)
     confirming = round_stage(job.encoder, job.settings, plan, panel, Round.CONFIRM, carriers)

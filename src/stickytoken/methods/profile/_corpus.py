@@ -24,7 +24,7 @@ from stickytoken.methods.profile.verdict import (
     Thresholds,
     apply_rule,
     reasons,
-    threshold_shares,
+    required_shares,
 )
 from stickytoken.methods.statistics import (
     Estimates,
@@ -35,16 +35,16 @@ from stickytoken.methods.statistics import (
 )
 from stickytoken.unit_vectors import unit_vectors
 
-# Texts of the corpus that tokens are put into.
+# Number of texts of the corpus that tokens are put into.
 _CARRIERS = 24
-# A text as a query, and another as a document.
+# Smallest number of other texts of the corpus that these are compared with.
 _LEAST_ANCHORS = 2
-# Tokens that are measured on the corpus, at most.
+# Largest number of tokens that are measured on the corpus.
 _SHORTLIST = 256
 
 
 def require_judging(run: base.FinishedRun[Any, Any]) -> None:
-    """Refuse a run without the effects that computed lifts need."""
+    """Raise a RunError if a run lacks the file from which lifts on a corpus are computed."""
     if not (run.path / EFFECTS_FILE).is_file():
         raise RunError(
             f"{run.path} has no {EFFECTS_FILE}, which judging a corpus needs: run the detection again, into "
@@ -53,10 +53,16 @@ def require_judging(run: base.FinishedRun[Any, Any]) -> None:
 
 
 class _Corpus(NamedTuple):
-    """The texts of the corpus, ready to measure tokens on."""
+    """The texts of the corpus, ready to measure tokens on.
+
+    Attributes:
+        job: model, corpus and settings.
+        plan: the plan of the run, with the carriers, spread and limit of the corpus in place of its own.
+        panel: the anchors from the corpus.
+    """
 
     job: Job[ProfileSettings]
-    plan: ProfilePlanRecord  # of the run, with carriers, spread and limit of the corpus
+    plan: ProfilePlanRecord
     panel: AnchorPanel
 
 
@@ -71,16 +77,25 @@ def judge_corpus(
 ) -> base.Judgement:
     """Judge the tokens of a run on the job's corpus.
 
-    Lifts on the corpus are computed from the pulls and contractions of the run. The tokens that may reach a
-    threshold are then measured in texts of the corpus, and the rule is applied to what was measured. What a
-    token erases does not depend on the texts it is compared with: it is the run's.
+    Lifts on the corpus are first computed for all tokens, from their pulls and contractions in the run. The
+    tokens with the largest computed lifts, and those that the run flags, are then measured in texts of the
+    corpus, and the rule is applied to these measurements. The erased share is taken from the run, because it
+    does not depend on the anchors.
+
+    Args:
+        job: the tokens of the run, with the corpus to judge them on.
+        run: the finished run.
+        anchors: largest number of texts of the corpus to compare with.
+        progress: called after every step.
+        measure_all: measure all tokens that may reach a threshold, however many they are.
+        queries: texts to compare with, in place of anchors drawn from the corpus.
     """
     corpus = without_refused_texts(job.encoder, lambda: _prepared(job, run.plan, anchors, queries))
     effects = estimates.read_effects(run.path)
     tokens = run.tokens.drop_nulls("verdict")
     thresholds = Thresholds.of(job.settings)
-    stage_places = range(_CARRIERS)
-    stage = round_stage(job.encoder, job.settings, corpus.plan, corpus.panel, Round.CONFIRM, stage_places)
+    carriers = range(_CARRIERS)
+    stage = round_stage(job.encoder, job.settings, corpus.plan, corpus.panel, Round.CONFIRM, carriers)
     computed = predicted_lifts(effects, stage.panel)
     shortlist = _shortlist(tokens, effects, computed, thresholds, corpus.plan, measure_all)
 
@@ -90,9 +105,9 @@ def judge_corpus(
     runner = MemoryRunner(job.encoder, progress)
     rows = runner(replace(stage, name=base.MEASURING), [available[token_id] for token_id in ids.tolist()])
     measured = round_measurements(rows, stage, job.encoder)
-    nobody_selected = np.isin(measured.ids, pilots)
+    is_pilot = np.isin(measured.ids, pilots)
     least_variance = corpus.plan.call_noise**2
-    lift = beyond_ordinary(measured.lifts, nobody_selected, job.settings.confidence, least_variance)
+    lift = beyond_ordinary(measured.lifts, is_pilot, job.settings.confidence, least_variance)
     table = _table(corpus, run, tokens, measured.ids, lift, thresholds)
     return base.Judgement(
         tokens=table,
@@ -114,7 +129,7 @@ def _prepared(
     most_anchors: int,
     queries: Sequence[str] | None,
 ) -> _Corpus:
-    """Draw carriers and anchors from the corpus; with queries, these are the anchors."""
+    """Draw carriers and anchors from the corpus and encode the anchors; queries replace the drawn anchors."""
     encoder = job.encoder
     source = job.sentences.source
     settings = replace(job.settings, anchors=most_anchors)
@@ -145,7 +160,7 @@ def _prepared(
 
 
 class _Shortlist(NamedTuple):
-    """The tokens to measure, and how many more may reach a threshold."""
+    """Ids of the tokens to measure, ascending, and the number of others that may reach a threshold."""
 
     ids: Ids
     left_out: int
@@ -159,9 +174,16 @@ def _shortlist(
     plan: ProfilePlanRecord,
     measure_all: bool,
 ) -> _Shortlist:
-    """Choose the tokens that the run flags, and those with the largest computed lifts on the corpus.
+    """Choose the tokens that the run flags, then those whose computed lift is largest for their threshold.
 
-    At most 256 are chosen, or as many as are flagged or may reach a threshold if all are asked for.
+    Args:
+        tokens: the judged rows of tokens.parquet.
+        effects: contraction and pull of all tokens of the run.
+        computed: lift of each of these tokens on the corpus, as a difference of cosines.
+        thresholds: what a token must reach.
+        plan: its pilots define the ordinary token; its spread is that of the corpus.
+        measure_all: choose all tokens that are flagged or may reach a threshold, even if these are more
+            than `_SHORTLIST`.
     """
     flagged = tokens.filter(pl.col("verdict") != "benign")["token_id"].to_list()
     ids = tokens["token_id"].to_numpy()
@@ -169,7 +191,7 @@ def _shortlist(
     ordinary = float(np.median(computed[np.searchsorted(effects.ids, plan.pilots)]))
     lifts = (computed[rows] - ordinary) / plan.similarity_spread
     deviations = tokens["vector_deviation"].cast(pl.Float64).fill_null(np.nan).to_numpy()
-    ratios = lifts / (threshold_shares(deviations, thresholds) * thresholds.lift)
+    ratios = lifts / (required_shares(deviations, thresholds) * thresholds.lift)
     by_ratio = ids[np.lexsort((ids, -ratios))].tolist()
     reaching = set(ids[ratios >= 1].tolist())
     count = _SHORTLIST
@@ -187,7 +209,19 @@ def _table(
     lift: Relative,
     thresholds: Thresholds,
 ) -> pl.DataFrame:
-    """Put lifts on the corpus in the place of the run's, and judge the tokens that were measured."""
+    """Replace the run's lifts by those on the corpus, and judge the tokens that were measured there.
+
+    Args:
+        corpus: the texts of the corpus.
+        run: the finished run.
+        tokens: the judged rows of its tokens.parquet.
+        measured_ids: ids of the tokens that were measured on the corpus, ascending.
+        lift: their lifts on the corpus, as differences of cosines.
+        thresholds: what a token must reach.
+
+    Returns:
+        The rows of all tokens of the run; those that were not measured have no lift and no verdict.
+    """
     measured = tokens.filter(pl.col("token_id").is_in(measured_ids)).sort("token_id")
     ids = measured["token_id"].to_numpy()
     rows = np.searchsorted(measured_ids, ids)
@@ -218,7 +252,8 @@ def _table(
         },
         schema_overrides={"verdict": pl.String, "severity": pl.String, "reason": pl.String},
     )
-    # Tokens that were not measured on the corpus keep what the run says of them, but have no verdict there.
+    # A token that was not measured on the corpus keeps the run's erased share, but has no lift and no
+    # verdict.
     others_reason = pl.when(pl.col("verdict").is_null()).then("reason").alias("reason")
     unmeasured = run.tokens.drop("strongest_kind", "rising_share", strict=False).with_columns(
         pl.lit(None, dtype=pl.Float64).alias(name)
@@ -235,7 +270,7 @@ def _table(
 
 
 def _erased_in_run(tokens: pl.DataFrame) -> Estimates:
-    """Read what tokens erase; one that the run only screened reaches no threshold."""
+    """Read the erased shares of the run; a token that was only screened gets a low end of -inf."""
     value = _numbers(tokens, "erased")
     closely = tokens["confirmed"].fill_null(value=False).to_numpy()
     low = np.where(closely, _numbers(tokens, "erased_low"), -np.inf)
@@ -243,4 +278,5 @@ def _erased_in_run(tokens: pl.DataFrame) -> Estimates:
 
 
 def _numbers(tokens: pl.DataFrame, column: str) -> Vector:
+    """Return a column as floats, with NaN for null."""
     return tokens[column].cast(pl.Float64).fill_null(np.nan).to_numpy()

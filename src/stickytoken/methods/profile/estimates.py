@@ -1,4 +1,4 @@
-"""From the measurements of the rounds to the numbers of each token that the rule looks at."""
+"""Turn the measurements of the rounds into lift and erased share of each token, with intervals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stickytoken.errors import InputError
 from stickytoken.measurement import ResultFolder
 from stickytoken.methods.base import Job
 from stickytoken.methods.probes import Vector
-from stickytoken.methods.profile.settings import AnchorGroupRecord, ProfilePlanRecord, ProfileSettings
+from stickytoken.methods.profile.settings import ProfilePlanRecord, ProfileSettings
 from stickytoken.methods.profile.verdict import LIFTED_SHARE, Measures
 from stickytoken.methods.statistics import (
     Estimates,
@@ -26,115 +26,152 @@ from stickytoken.methods.statistics import (
     present_mean,
 )
 
-# Variation below this share of the mean square is rounding.
+# If lifts differ between tokens by less than this share of their mean square, they differ by rounding alone.
 _ROUNDING = 1e-20
-# Rows of a large vocabulary that are computed with at a time.
-_ROWS = 8192
+# Tokens that are computed with at a time, to bound the memory that a large vocabulary needs.
+_BLOCK_ROWS = 8192
 
 Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """Measurements of one round; T tokens, K carriers, G groups of anchors."""
+    """What one round measured of T tokens in K carriers, with the anchors in G groups.
 
-    ids: Ids  # ascending, shape (T,)
-    lifts: Vector  # on the anchors that the run is about, shape (T, K)
-    rising: NDArray[np.float32]  # share of those pairs that rise, shape (T, K)
-    groups: NDArray[np.float32]  # lifts by group, NaN where a carrier has no pair with it, shape (T, K, G)
+    Attributes:
+        ids: token ids, ascending, shape (T,).
+        lifts: mean rise of the similarities to unrelated anchors, as a difference of cosines, shape (T, K).
+        rising_shares: share of those similarities that rise, shape (T, K).
+        group_lifts: lifts by group of anchors; NaN where a carrier has no unrelated anchor in the group,
+            shape (T, K, G).
+        effects: contraction and pull of each token, fitted over all carriers.
+        contractions: contraction by carrier, shape (T, K).
+        copies_seen: copies that the tokenizer recognized in each text, shape (T, K); None if they were not
+            counted.
+    """
+
+    ids: Ids
+    lifts: Vector
+    rising_shares: NDArray[np.float32]
+    group_lifts: NDArray[np.float32]
     effects: Pull
-    contractions: Vector  # by carrier, shape (T, K)
-    seen: NDArray[np.int64] | None = None  # copies that the tokenizer saw, if counted, shape (T, K)
+    contractions: Vector
+    copies_seen: NDArray[np.int64] | None = None
 
     def rows_of(self, ids: Ids) -> NDArray[np.intp]:
-        """Return the rows of tokens that the round measured."""
+        """Return the rows of the tokens with these ids. The round must have measured all of them."""
         return np.searchsorted(self.ids, ids)
 
     def in_carriers(self, carriers: Sequence[int]) -> Measurements:
-        """Keep some of the carriers. The effects stay those of all carriers."""
-        carrier_indices = np.array(carriers, dtype=np.intp)
+        """Keep only these columns of carriers. The effects stay those that were fitted over all carriers."""
+        columns = np.array(carriers, dtype=np.intp)
         return replace(
             self,
-            lifts=self.lifts[:, carrier_indices],
-            rising=self.rising[:, carrier_indices],
-            groups=self.groups[:, carrier_indices],
-            contractions=self.contractions[:, carrier_indices],
-            seen=None if self.seen is None else self.seen[:, carrier_indices],
+            lifts=self.lifts[:, columns],
+            rising_shares=self.rising_shares[:, columns],
+            group_lifts=self.group_lifts[:, columns],
+            contractions=self.contractions[:, columns],
+            copies_seen=None if self.copies_seen is None else self.copies_seen[:, columns],
         )
 
-    def group_means(self) -> Vector:
-        """Average the lifts by group over the carriers that have a pair with it, shape (T, G)."""
-        return present_mean(self.groups.astype(np.float64).transpose(1, 0, 2))
+    def mean_group_lifts(self) -> Vector:
+        """Average the lifts by group over the carriers, ignoring NaN, shape (T, G)."""
+        return present_mean(self.group_lifts.astype(np.float64).transpose(1, 0, 2))
 
 
-def measurements(rows: pl.DataFrame, carriers: int) -> Measurements:
-    """Read the rows of a stage with this many carriers."""
+def measurements(rows: pl.DataFrame, carrier_count: int) -> Measurements:
+    """Turn the stored rows of a round, one per token, into arrays sorted by token id."""
     ordered = rows.sort("token_id")
     ids = ordered["token_id"].to_numpy().astype(np.int64)
+    contraction = ordered["contraction"].to_numpy(writable=True)
     return Measurements(
         ids=ids,
         lifts=_matrix(ordered, "lifts"),
-        rising=_matrix(ordered, "rising"),
-        groups=_matrix(ordered, "groups").reshape(len(ids), carriers, -1),
-        effects=Pull(ordered["contraction"].to_numpy(writable=True), _matrix(ordered, "pull")),
+        rising_shares=_matrix(ordered, "rising"),
+        group_lifts=_matrix(ordered, "groups").reshape(len(ids), carrier_count, -1),
+        effects=Pull(contraction, _matrix(ordered, "pull")),
         contractions=_matrix(ordered, "contractions").astype(np.float64),
-        seen=_matrix(ordered, "seen") if "seen" in ordered.columns else None,
+        copies_seen=_matrix(ordered, "seen") if "seen" in ordered.columns else None,
     )
 
 
-def _matrix(ordered: pl.DataFrame, column: str) -> NDArray[Any]:
-    # Python numbers would take a gigabyte for a large vocabulary.
-    flat = ordered[column].explode().to_numpy(writable=True)
-    return flat.reshape(len(ordered), len(flat) // max(1, len(ordered)))
+def _matrix(table: pl.DataFrame, column: str) -> NDArray[Any]:
+    """Return a column of lists of equal length as a matrix with one row per list."""
+    # Lists of Python numbers would take a gigabyte for a large vocabulary.
+    flat = table[column].explode().to_numpy(writable=True)
+    return flat.reshape(len(table), len(flat) // max(1, len(table)))
 
 
 def joined(first: Measurements, second: Measurements) -> Measurements:
-    """Put the tokens of two measurements in the same carriers together, in order of id."""
+    """Combine two measurements of different tokens in the same carriers, sorted by token id."""
     ids = np.concatenate([first.ids, second.ids])
     order = np.argsort(ids)
 
-    def join(rows: NDArray[Any], further_rows: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(np.concatenate([rows, further_rows])[order])
+    def join(first_rows: NDArray[Any], second_rows: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(np.concatenate([first_rows, second_rows])[order])
 
+    contraction = join(first.effects.contraction, second.effects.contraction)
+    pull = join(first.effects.pull, second.effects.pull)
+    copies_seen = None
+    if first.copies_seen is not None and second.copies_seen is not None:
+        copies_seen = join(first.copies_seen, second.copies_seen)
     return Measurements(
         ids=ids[order],
         lifts=join(first.lifts, second.lifts),
-        rising=join(first.rising, second.rising),
-        groups=join(first.groups, second.groups),
-        effects=Pull(
-            join(first.effects.contraction, second.effects.contraction),
-            join(first.effects.pull, second.effects.pull),
-        ),
+        rising_shares=join(first.rising_shares, second.rising_shares),
+        group_lifts=join(first.group_lifts, second.group_lifts),
+        effects=Pull(contraction, pull),
         contractions=join(first.contractions, second.contractions),
-        seen=None if first.seen is None or second.seen is None else join(first.seen, second.seen),
+        copies_seen=copies_seen,
     )
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The measurements of all rounds, and what the rule needs besides."""
+    """The measurements of all rounds of a run, and what is needed to judge them.
+
+    Attributes:
+        job: model, vocabulary, tokens and settings of the run.
+        plan: carriers, anchors and pilots of the run.
+        screening_carriers: indices in the plan of the carriers that all tokens were put into.
+        screened: measurements of all tokens in the screening carriers.
+        confirmed: measurements of the pilots and of the selected tokens in all other carriers.
+        unconfirmed: number of tokens that may reach a threshold, for which the budget did not suffice.
+        vector_deviations: how unusual each token vector is, by token id; None where token vectors cannot be
+            compared.
+    """
 
     job: Job[ProfileSettings]
     plan: ProfilePlanRecord
-    screening_carriers: list[int]  # places in the plan
-    screened: Measurements  # all tokens, in the carriers of the screen
-    confirmed: Measurements  # the pilots and the selected tokens, in all other carriers
-    unconfirmed: int  # tokens that might reach a threshold, for which the budget did not suffice
-    vector_deviations: Mapping[int, float] | None  # by token id; None where vectors cannot be compared
+    screening_carriers: list[int]
+    screened: Measurements
+    confirmed: Measurements
+    unconfirmed: int
+    vector_deviations: Mapping[int, float] | None
 
 
 class TokenNumbers(NamedTuple):
-    """The numbers of all measured tokens, each from the last round that measured it."""
+    """The numbers of all T tokens, each from the last round that measured it.
+
+    Attributes:
+        measures: what the rule looks at.
+        ordinary_lift: lift of the ordinary token, as a difference of cosines.
+        ordinary_contraction: share of a text that copies of the ordinary token erase.
+        rising_shares: share of the similarities to unrelated anchors that rise, shape (T,).
+        kind_lifts: lift on each kind of text beyond the ordinary token's, in SD of that kind,
+            shape (T, kinds).
+        texts: number of texts that the numbers rest on, shape (T,).
+    """
 
     measures: Measures
-    ordinary_lift: float  # lift of the ordinary token, as a difference of cosines
+    ordinary_lift: float
     ordinary_contraction: float
-    rising: Vector  # share of unrelated pairs that rise, shape (T,)
-    kind_lifts: Vector  # lift by kind of text beyond the ordinary token, in SD of that kind, shape (T, kinds)
-    texts: NDArray[np.int64]  # number of texts behind the numbers, shape (T,)
+    rising_shares: Vector
+    kind_lifts: Vector
+    texts: NDArray[np.int64]
 
     def measures_of(self, ids: Ids) -> Measures:
-        """Return the measures of some of the tokens."""
+        """Return the measures of the tokens with these ids."""
         rows = np.searchsorted(self.measures.ids, ids)
         return Measures(
             ids=ids,
@@ -148,133 +185,173 @@ class TokenNumbers(NamedTuple):
 
 
 def estimate(measured: Measured) -> TokenNumbers:
-    """Estimate the numbers of every token.
+    """Estimate lift and erased share of every token beyond the ordinary token, with intervals.
 
-    Tokens of the last round have a Student interval over its carriers. The others have their mean over the
-    carriers of the screen; how far that is off is measured on the pilots, which were in all carriers.
+    A token that was measured closely gets its mean over the confirming carriers with a Student interval. A
+    token that was only screened gets its mean over the screening carriers. The width of its interval follows
+    from the pilots, which were measured in all carriers: it is how far their screening values are off.
     """
     plan = measured.plan
     screened = measured.screened
     confirmed = measured.confirmed
     confidence = measured.job.settings.confidence
     pilots = np.array(plan.pilots, dtype=np.int64)
-    nobody_selected = np.isin(confirmed.ids, pilots)
-    _require_differences(confirmed, nobody_selected)
+    is_pilot = np.isin(confirmed.ids, pilots)
+    _require_differences(confirmed.lifts[is_pilot])
 
-    lift = beyond_ordinary(confirmed.lifts, nobody_selected, confidence, plan.call_noise**2)
-    erased = beyond_ordinary(confirmed.contractions, nobody_selected, confidence)
-    left_by_ordinary = max(1 - erased.ordinary, np.finfo(float).tiny)
     confirmed_rows = screened.rows_of(confirmed.ids)
     pilot_rows = screened.rows_of(pilots)
 
-    def of_all(close: Estimates, by_carrier: Vector, unit: float) -> Estimates:
-        """Estimate all tokens from the screen, and put the close estimates in their places."""
-        estimates = _screen_estimates(by_carrier, pilot_rows, close.value[nobody_selected], confidence)
+    def over_all_tokens(close: Estimates, screened_values: Vector, unit: float) -> Estimates:
+        """Return close estimates where there are any, estimates from the screen elsewhere, in this unit."""
+        estimates = _screen_estimates(screened_values, pilot_rows, close.value[is_pilot], confidence)
         for column, close_column in zip(estimates, close, strict=True):
             column[confirmed_rows] = close_column
         return estimates.divided_by(unit)
+
+    close_lift = beyond_ordinary(confirmed.lifts, is_pilot, confidence, plan.call_noise**2)
+    close_contraction = beyond_ordinary(confirmed.contractions, is_pilot, confidence)
+    left_by_ordinary = max(1 - close_contraction.ordinary, np.finfo(float).tiny)
+    lift = over_all_tokens(close_lift.estimates, screened.lifts, plan.similarity_spread)
+    erased = over_all_tokens(close_contraction.estimates, screened.contractions, left_by_ordinary)
 
     is_confirmed = np.zeros(len(screened.ids), dtype=np.bool_)
     is_confirmed[confirmed_rows] = True
     texts = np.full(len(screened.ids), screened.lifts.shape[1])
     texts[confirmed_rows] = confirmed.lifts.shape[1]
-    rising = screened.rising.mean(axis=1).astype(np.float64)
-    rising[confirmed_rows] = confirmed.rising.mean(axis=1)
+    rising_shares = screened.rising_shares.mean(axis=1).astype(np.float64)
+    rising_shares[confirmed_rows] = confirmed.rising_shares.mean(axis=1)
 
     kind_indices = [index for index, group in enumerate(plan.groups) if group.kind]
-    kind_groups = [plan.groups[index] for index in kind_indices]
-    kind_lifts = _kind_lifts(screened, pilots, kind_indices, kind_groups)
-    kind_lifts[confirmed_rows] = _kind_lifts(confirmed, pilots, kind_indices, kind_groups)
-    smallest_on_a_kind = LIFTED_SHARE * measured.job.settings.smallest_lift
+    kind_spreads = np.array([plan.groups[index].spread for index in kind_indices])
+    kind_lifts = _kind_lifts(screened, pilots, kind_indices, kind_spreads)
+    kind_lifts[confirmed_rows] = _kind_lifts(confirmed, pilots, kind_indices, kind_spreads)
+    smallest_kind_lift = LIFTED_SHARE * measured.job.settings.smallest_lift
+    kinds_lifted = (kind_lifts >= smallest_kind_lift).sum(axis=1)  # false for NaN
+
     measures = Measures(
         ids=screened.ids,
-        lift=of_all(lift.estimates, screened.lifts, plan.similarity_spread),
-        erased=of_all(erased.estimates, screened.contractions, left_by_ordinary),
-        vector_deviation=_deviations(measured.vector_deviations, screened.ids),
+        lift=lift,
+        erased=erased,
+        vector_deviation=_deviations_of(screened.ids, measured.vector_deviations),
         confirmed=is_confirmed,
-        kinds_lifted=(kind_lifts >= smallest_on_a_kind).sum(axis=1),  # NaN counts as not lifted
+        kinds_lifted=kinds_lifted,
         kinds=len(kind_indices),
     )
-    return TokenNumbers(measures, lift.ordinary, erased.ordinary, rising, kind_lifts, texts)
+    return TokenNumbers(
+        measures=measures,
+        ordinary_lift=close_lift.ordinary,
+        ordinary_contraction=close_contraction.ordinary,
+        rising_shares=rising_shares,
+        kind_lifts=kind_lifts,
+        texts=texts,
+    )
 
 
-def _require_differences(confirmed: Measurements, nobody_selected: NDArray[np.bool_]) -> None:
-    """Refuse a model in which copies of all tokens do the same: nothing is ordinary there."""
-    lifts = confirmed.lifts[nobody_selected]
-    if len(lifts) < 2:
+def _require_differences(pilot_lifts: Vector) -> None:
+    """Raise an InputError if fewer than two pilots were measured, or if all of them have the same lifts."""
+    if len(pilot_lifts) < 2:
         raise InputError(
-            f"{len(lifts)} random token is there to compare with, and at least two are needed: the model's "
-            "vocabulary has too few entries that can occur in text"
+            f"the vocabulary has {len(pilot_lifts)} entries that can occur in text: at least two are needed, "
+            "because tokens are compared with random ones; use another model"
         )
-    centred = lifts - lifts.mean(axis=0)
-    if float((centred**2).mean()) <= _ROUNDING * float((lifts**2).mean()):
-        raise InputError("every token moves the similarities equally: the model does not tell texts apart")
+    deviations = pilot_lifts - pilot_lifts.mean(axis=0)
+    if float((deviations**2).mean()) <= _ROUNDING * float((pilot_lifts**2).mean()):
+        raise InputError(
+            "all tokens change the similarities of texts by the same amount: the model does not tell texts "
+            "apart; check that it is loaded correctly"
+        )
 
 
 def _screen_estimates(
-    by_carrier: Vector, pilot_rows: NDArray[np.intp], close_pilots: Vector, confidence: float
+    values: Vector, pilot_rows: NDArray[np.intp], pilot_close_values: Vector, confidence: float
 ) -> Estimates:
-    """Average the values of the screen, and put them on the scale of the carriers that confirm.
+    """Estimate each token from its few screening carriers, on the scale of the confirming carriers.
 
-    The few carriers of the screen may move texts more, or less, than the others do. The values are scaled so
-    that the pilots spread as much as in the other carriers; how far they are then off is the error.
+    The screening carriers may move texts more, or less, than the confirming ones do. The means are therefore
+    scaled until the pilots spread as much as they do in the confirming carriers. The standard error of all
+    tokens is the root mean square by which the scaled pilots still differ from their close values.
+
+    Args:
+        values: lifts or contractions in the screening carriers, shape (T, K).
+        pilot_rows: rows of the P pilots, shape (P,).
+        pilot_close_values: their effects beyond the ordinary token in the confirming carriers, shape (P,).
+        confidence: coverage of the two-sided normal interval.
     """
-    means = by_carrier.mean(axis=1)
-    values = means - float(np.median(means[pilot_rows]))
-    spread = float(values[pilot_rows].std())
+    means = values.mean(axis=1)
+    beyond_median = means - float(np.median(means[pilot_rows]))
+    spread = float(beyond_median[pilot_rows].std())
     if spread > 0:
-        values *= float(close_pilots.std()) / spread
-    differences = values[pilot_rows] - close_pilots
+        beyond_median *= float(pilot_close_values.std()) / spread
+    differences = beyond_median[pilot_rows] - pilot_close_values
     error = float(np.sqrt(np.mean(differences**2)))
     half_width = float(scipy.special.ndtri((1 + confidence) / 2)) * error
-    return Estimates(values, np.full(len(values), error), values - half_width, values + half_width)
+    return Estimates(
+        value=beyond_median,
+        error=np.full(len(beyond_median), error),
+        low=beyond_median - half_width,
+        high=beyond_median + half_width,
+    )
 
 
 def _kind_lifts(
-    measured: Measurements, pilots: Ids, carrier_indices: Sequence[int], groups: Sequence[AnchorGroupRecord]
+    measured: Measurements, pilots: Ids, kind_indices: Sequence[int], kind_spreads: Vector
 ) -> Vector:
-    """Compute lifts by kind of text beyond the median pilot, in SD of that kind; NaN where unmeasured."""
-    if not carrier_indices:
+    """Compute the lift of each token on each kind of text beyond that of the median pilot, shape (T, kinds).
+
+    It is in standard deviations of the similarities to that kind, and NaN where no carrier has an unrelated
+    anchor of the kind.
+
+    Args:
+        measured: what a round measured.
+        pilots: ids of the pilots.
+        kind_indices: which groups of anchors are kinds of text.
+        kind_spreads: standard deviation of the similarities to each of these kinds, as cosines.
+    """
+    if not kind_indices:
         return np.empty((len(measured.ids), 0))
-    means = measured.group_means()[:, carrier_indices]
-    ordinary = np.median(means[measured.rows_of(pilots)], axis=0)
-    spreads = np.array([group.spread for group in groups])
-    lifts: Vector = (means - ordinary) / spreads
-    return lifts
+    lifts = measured.mean_group_lifts()[:, kind_indices]
+    median_pilot = np.median(lifts[measured.rows_of(pilots)], axis=0)
+    kind_lifts: Vector = (lifts - median_pilot) / kind_spreads
+    return kind_lifts
 
 
-def _deviations(by_id: Mapping[int, float] | None, ids: Ids) -> Vector:
-    if by_id is None:
+def _deviations_of(ids: Ids, deviation_by_id: Mapping[int, float] | None) -> Vector:
+    """Return the vector deviation of each token; NaN for one that has none."""
+    if deviation_by_id is None:
         return np.full(len(ids), np.nan)
-    return np.array([by_id.get(token_id, np.nan) for token_id in ids.tolist()])
+    return np.array([deviation_by_id.get(token_id, np.nan) for token_id in ids.tolist()])
 
 
-def _blocks(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    for start in range(0, max(1, len(values)), _ROWS):
-        yield values[start : start + _ROWS]
+def _blocks(matrix: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Yield the rows of a matrix in blocks of at most `_BLOCK_ROWS`."""
+    for start in range(0, max(1, len(matrix)), _BLOCK_ROWS):
+        yield matrix[start : start + _BLOCK_ROWS]
 
 
 EFFECTS_FILE = "effects.parquet"
 AXES_FILE = "effects_axes.parquet"
 EFFECTS_COLUMNS = ("token_id", "contraction", "pull")
-# 150,000 tokens keep 1,789 of 4,096 axes, 44%. With that share, lifts on four other corpora agree with
-# those of whole pulls at a Spearman correlation of at least 0.998 (all-mpnet-base-v2, 768 dimensions) and
-# 0.962 (all-MiniLM-L6-v2, 384).
+# Size of the pulls in EFFECTS_FILE, in bytes; a larger matrix is projected onto fewer axes. For 150,000
+# tokens, 1,789 of 4,096 axes (44%) remain. With that share of the axes, lifts on four other corpora agree
+# with those from whole pulls at a Spearman correlation of at least 0.998 (all-mpnet-base-v2, 768 dimensions)
+# and 0.962 (all-MiniLM-L6-v2, 384 dimensions).
 MOST_BYTES = 512 * 2**20
 
 
 def write_effects(folder: ResultFolder, screened: Measurements, most_bytes: int = MOST_BYTES) -> None:
-    """Write pull and contraction of every token, measured in the carriers of the screen.
+    """Write contraction and pull of every token, measured in the screening carriers.
 
-    Pulls of a large model are coordinates on as many orthonormal axes as fit into ``most_bytes``.
+    If the pulls take more than ``most_bytes``, they are projected onto as many orthonormal axes as fit, and
+    the axes are written beside them.
     """
     pull = screened.effects.pull
     most_axes = max(1, most_bytes // (np.dtype(np.float16).itemsize * len(pull)))
     if most_axes < pull.shape[1]:
         axes = _main_axes(pull, most_axes)
         folder.write_table(AXES_FILE, pl.DataFrame({"axis": axes}))
-        blocks = [(block.astype(np.float32) @ axes.T).astype(np.float16) for block in _blocks(pull)]
-        pull = np.concatenate(blocks)
+        coordinates = [(block.astype(np.float32) @ axes.T).astype(np.float16) for block in _blocks(pull)]
+        pull = np.concatenate(coordinates)
     table = pl.DataFrame(
         {
             "token_id": screened.ids,
@@ -286,20 +363,20 @@ def write_effects(folder: ResultFolder, screened: Measurements, most_bytes: int 
 
 
 def _main_axes(vectors: NDArray[Any], count: int) -> NDArray[np.float32]:
-    """Return the orthonormal axes that keep most of the sum of squares, shape (count, d)."""
+    """Return the ``count`` orthonormal axes that keep most of the sum of squares, shape (count, d)."""
     products = np.zeros((vectors.shape[1], vectors.shape[1]))
     for block in _blocks(vectors):
-        exact = block.astype(np.float32)
-        products += exact.T @ exact
+        block_float32 = block.astype(np.float32)
+        products += block_float32.T @ block_float32
     _, axes = np.linalg.eigh(products)
     return np.ascontiguousarray(axes[:, ::-1][:, :count].T, dtype=np.float32)
 
 
 def read_effects(path: Path) -> TokenEffects:
-    """Read pull and contraction of every token of a run."""
+    """Read contraction and pull of every token from the folder of a run, ascending by token id."""
     folder = ResultFolder(path)
     table = folder.read_table(EFFECTS_FILE, EFFECTS_COLUMNS)
-    if "round" in table.columns:  # runs of the older rule kept later rounds, too
+    if "round" in table.columns:  # runs of the older rule also kept the later rounds
         table = table.filter(pl.col("round") == "screen")
     rows = table.sort("token_id")
     pull: NDArray[np.float32] = rows["pull"].to_numpy().astype(np.float32)

@@ -1,4 +1,4 @@
-"""Plan a run: anchors, carriers and pilots, and how similar the model finds its texts."""
+"""Plan a run: choose anchors, carriers and pilots, and measure how similar unrelated texts are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import probes
 from stickytoken.methods.base import Job, model_mean
 from stickytoken.methods.probes import AnchorPanel
-from stickytoken.methods.profile import texts as sources
+from stickytoken.methods.profile import texts
 from stickytoken.methods.profile.rounds import PILOT_TOKENS, carriers_needed
 from stickytoken.methods.profile.settings import (
     AnchorGroupRecord,
@@ -26,17 +26,18 @@ from stickytoken.methods.profile.settings import (
 from stickytoken.methods.profile.texts import TextGroup
 from stickytoken.unit_vectors import unit_vectors
 
-# Anchors that the lift is measured on, at least.
+# Smallest number of anchors that the lift is measured on.
 _LEAST_ANCHORS = 40
-# Random vocabulary entries that estimate u. The error is about 0.002, where similarities spread by 0.05 and
-# more: it shifts the limit below which pairs count by little.
+# Number of random vocabulary entries whose mean similarity estimates u. Its standard error is about 0.002,
+# where similarities have a standard deviation of 0.05 and more: the limit below which pairs count hardly
+# moves.
 SAMPLED_ENTRIES = 2**13
-# For a run over a few named tokens, fewer entries do, with an error of about 0.006.
+# The number for a run over at most _FEW_TOKENS named tokens, to save time; the standard error is about 0.006.
 _SAMPLED_FOR_FEW = 2**10
 _FEW_TOKENS = 64
-# Smallest share of the anchors that must lie below the limit for each carrier.
+# A carrier is usable if at least this share of the anchors, by weight, lies below the limit.
 _LEAST_BELOW = 0.02
-# Standard deviation of similarities below which the model gives all texts the same.
+# If similarities have a smaller standard deviation, the model gives all texts the same similarity.
 _NO_VARIATION = 1e-5
 # Key of the generator that draws the pilots.
 _PILOTS_KEY = 2
@@ -47,20 +48,20 @@ def make_profile_plan(
     progress: ProgressCallback,
     *,
     carriers: int | None = None,
-    unused: Callable[[str], bool] | None = None,
+    is_allowed: Callable[[str], bool] | None = None,
     similarity: MeanSimilarity | None = None,
 ) -> ProfilePlanRecord:
     """Choose the texts and the pilots of a run.
 
     Args:
-        job: the model, the corpus and the settings.
-        progress: told of the entries that are encoded for the mean similarity.
-        carriers: number of carriers; None is what the rounds need.
-        unused: whether a text may be used; None allows all.
-        similarity: the model's mean similarity, if it is known.
+        job: model, corpus, vocabulary, tokens and settings.
+        progress: called with the number of entries that were encoded for the mean similarity.
+        carriers: number of carriers; None is as many as the rounds need.
+        is_allowed: whether a text may be used; None allows all.
+        similarity: the model's mean similarity, if it is known already.
 
     Raises:
-        InputError: the corpus has too few usable texts, or no named token occurs in texts.
+        InputError: the corpus has too few usable texts, or texts spell none of the named tokens.
     """
     encoder = job.encoder
     settings = job.settings
@@ -68,32 +69,32 @@ def make_profile_plan(
     unspelled = job.vocabulary.unspelled
     if job.tokens and all(token.id in unspelled for token in job.tokens):
         raise InputError(
-            "in texts, copies of the tokens are read as other entries: name tokens that texts spell"
+            "the tokenizer reads copies of these tokens in a text as other entries: name other tokens"
         )
-    # What may fail comes before the long work. A lower precision takes seconds to build, and may be refused.
+    # What may fail comes first, before the long work: the encoder may refuse the insertion or the precision.
     probes.require_insertion(encoder, settings.insertion)
     if settings.screen_precision is not None:
         purpose = f"screening in {settings.screen_precision}"
         require_ids(encoder, purpose).at(settings.screen_precision)
 
     needed = carriers_needed(settings) if carriers is None else carriers
-    lift_groups, groups_beside = sources.sources(encoder, corpus)
-    if unused is not None:
-        lift_groups = sources.filtered(lift_groups, unused)
-        groups_beside = sources.filtered(groups_beside, unused)
-    candidates = sources.short_texts(encoder, settings, lift_groups, needed, corpus.source)
+    lift_groups, groups_beside = texts.text_groups(encoder, corpus)
+    if is_allowed is not None:
+        lift_groups = texts.filtered(lift_groups, is_allowed)
+        groups_beside = texts.filtered(groups_beside, is_allowed)
+    candidates = texts.short_texts(encoder, settings, lift_groups, needed, corpus.source)
     taken = set(candidates.values())
-    groups, left_out = sources.choose_anchors(encoder, settings, (lift_groups, groups_beside), taken)
+    groups, left_out = texts.choose_anchors(encoder, settings, (lift_groups, groups_beside), taken)
     anchor_count = sum(len(group.texts) for group in groups if group.weight > 0)
     if anchor_count < _LEAST_ANCHORS:
         raise InputError(
             f"{corpus.source} leaves {anchor_count} sentences to compare with: {needed} carriers and at "
-            f"least {_LEAST_ANCHORS} other sentences that the model reads fully are needed; use more "
+            f"least {_LEAST_ANCHORS} other sentences that the model reads in full are needed; use more "
             "sentences"
         )
-    if len(groups) == 1:  # no kinds that the model reads, and no topics
+    if len(groups) == 1:  # the corpus has no topics, and the model does not know the bundled kinds
         vectors = unit_vectors(encoder.encode(groups[0].texts))
-        groups = sources.clustered(groups[0].texts, vectors, settings)
+        groups = texts.clustered(groups[0].texts, vectors, settings)
 
     panel = _panel_of(encoder, groups)
     if similarity is None:
@@ -101,21 +102,21 @@ def make_profile_plan(
     usable = usable_carriers(encoder, list(candidates), panel, similarity.value, needed, corpus.source)
     limit = similarity.value if usable.narrow_limit is None else usable.narrow_limit
     share_below = float(((usable.similarities < limit) @ panel.weights).mean())
+    similarity_spread = spread_of(usable.similarities, panel.weights)
+    anchors = []
+    for group_index, group in enumerate(groups):
+        anchors += [AnchorRecord(text=text, group=group_index) for text in group.texts]
     return ProfilePlanRecord(
         mean_similarity=similarity.value,
         mean_similarity_entries=similarity.entries,
         mean_similarity_error=similarity.error,
         isoscore=similarity.isoscore,
-        similarity_spread=spread_of(usable.similarities, panel.weights),
+        similarity_spread=similarity_spread,
         share_below=share_below,
         narrow_limit=usable.narrow_limit,
         left_out=left_out,
         groups=_group_records(groups, panel, usable.similarities),
-        anchors=[
-            AnchorRecord(text=text, group=group_index)
-            for group_index, group in enumerate(groups)
-            for text in group.texts
-        ],
+        anchors=anchors,
         carriers=usable.texts,
         pilots=_pilots(job),
         call_noise=capabilities_of(encoder).noise,
@@ -123,18 +124,23 @@ def make_profile_plan(
 
 
 def _sampled_entries(job: Job[ProfileSettings]) -> int:
+    """Return how many vocabulary entries to sample for the mean similarity: fewer for a few tokens."""
     names_few = job.restricted and not job.sampled and len(job.tokens) <= _FEW_TOKENS
     return _SAMPLED_FOR_FEW if names_few else SAMPLED_ENTRIES
 
 
 def _pilots(job: Job[ProfileSettings]) -> list[int]:
-    """Draw random tokens that texts spell, the same for a run over all tokens and over a few."""
+    """Draw random tokens that texts spell; return their ids, ascending.
+
+    They do not depend on the tokens of the run, so that a run over a few tokens has the same.
+    """
     spelled = [token.id for token in job.vocabulary.available if token.id not in job.vocabulary.unspelled]
     order = np.random.default_rng([job.settings.seed, _PILOTS_KEY]).permutation(spelled)
     return sorted(order[:PILOT_TOKENS].tolist())
 
 
 def _panel_of(encoder: Encoder, groups: Sequence[TextGroup]) -> AnchorPanel:
+    """Encode the anchors of all groups."""
     anchors = [text for group in groups for text in group.texts]
     sizes = [len(group.texts) for group in groups]
     group_indices = np.repeat(np.arange(len(groups), dtype=np.intp), sizes)
@@ -145,23 +151,37 @@ def _panel_of(encoder: Encoder, groups: Sequence[TextGroup]) -> AnchorPanel:
 def _group_records(
     groups: Sequence[TextGroup], panel: AnchorPanel, similarities: NDArray[np.float32]
 ) -> list[AnchorGroupRecord]:
+    """Describe each group of anchors, with the spread of the similarities to it.
+
+    Args:
+        groups: the G groups.
+        panel: their A anchors.
+        similarities: of K carriers to the anchors, shape (K, A).
+    """
     records = []
     for group_index, group in enumerate(groups):
-        of_group = similarities[:, panel.groups == group_index]
-        even = np.full(of_group.shape[1], 1 / of_group.shape[1])
-        record = AnchorGroupRecord(
-            name=group.name, weight=group.weight, kind=group.kind, spread=spread_of(of_group, even)
+        to_group = similarities[:, panel.groups == group_index]
+        size = to_group.shape[1]
+        spread = spread_of(to_group, np.full(size, 1 / size))
+        records.append(
+            AnchorGroupRecord(name=group.name, weight=group.weight, kind=group.kind, spread=spread)
         )
-        records.append(record)
     return records
 
 
 class UsableCarriers(NamedTuple):
-    """Carriers that have unrelated anchors."""
+    """K carriers to each of which some anchors are unrelated.
+
+    Attributes:
+        texts: the carriers.
+        similarities: their cosines to the A anchors, shape (K, A).
+        narrow_limit: the median similarity, if it replaces the mean similarity u as the limit because the
+            corpus is narrow; else None.
+    """
 
     texts: list[str]
-    similarities: NDArray[np.float32]  # to the anchors, shape (carriers, anchors)
-    narrow_limit: float | None  # the median that replaces u as limit in a narrow corpus
+    similarities: NDArray[np.float32]
+    narrow_limit: float | None
 
 
 def usable_carriers(
@@ -172,25 +192,35 @@ def usable_carriers(
     needed: int,
     source: str,
 ) -> UsableCarriers:
-    """Take the first candidates that have enough anchors below the mean similarity.
+    """Take the first ``needed`` candidates that have enough anchors below the mean similarity.
 
-    If too few have, the corpus is narrow: its texts are more alike than random words. The median similarity
-    then takes the place of the mean similarity.
+    If there are too few of them, the corpus is narrow: its texts are more alike than random words. The median
+    similarity to the anchors of the lift then replaces the mean similarity as the limit.
+
+    Args:
+        encoder: the model.
+        candidates: texts that may be carriers.
+        panel: the anchors.
+        mean_similarity: mean similarity u of the model.
+        needed: number of carriers to return.
+        source: name of the corpus, for errors.
 
     Raises:
-        InputError: the model finds all texts equally similar, or too few candidates have unrelated anchors.
+        InputError: the model gives all texts the same similarity, or there are too few usable candidates even
+            with the median.
     """
     similarities = unit_vectors(encoder.encode(candidates)) @ panel.vectors.T
-    of_lift = similarities[:, panel.weights > 0]
-    if of_lift.std() < _NO_VARIATION:
+    lift_similarities = similarities[:, panel.weights > 0]
+    if lift_similarities.std() < _NO_VARIATION:
         raise InputError(
-            f"{encoder.name} gives all sentences of {source} the same similarity ({of_lift.mean():.4f}): "
+            f"{encoder.name} gives all sentences of {source} the same similarity "
+            f"({lift_similarities.mean():.4f}): "
             "there is nothing that a token could move"
         )
     narrow_limit = None
     has_unrelated = (similarities < mean_similarity) @ panel.weights >= _LEAST_BELOW
     if has_unrelated.sum() < needed:
-        narrow_limit = float(np.median(of_lift))
+        narrow_limit = float(np.median(lift_similarities))
         has_unrelated = (similarities < narrow_limit) @ panel.weights >= _LEAST_BELOW
         if has_unrelated.sum() < needed:
             raise InputError(
@@ -203,6 +233,6 @@ def usable_carriers(
 
 
 def spread_of(similarities: NDArray[np.float32], weights: NDArray[np.float64]) -> float:
-    """Compute the standard deviation of similarities of carriers to weighted anchors."""
+    """Compute the standard deviation of similarities (K, A), weighted by the anchors' weights (A,)."""
     mean = float((similarities @ weights).mean())
     return float(np.sqrt((((similarities - mean) ** 2) @ weights).mean()))

@@ -1,11 +1,14 @@
-"""The rounds of a run: random tokens in all carriers, all tokens in a few, some tokens in the others."""
+"""The three rounds of a run, and the stage that each of them executes.
+
+Random tokens (the pilots) are put into all carriers. All tokens are then put into a few of these carriers.
+The tokens that may reach a threshold are put into all the others.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +21,7 @@ from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Measured as MeasuredValue
 from stickytoken.methods import probes
 from stickytoken.methods.base import FolderRunner, Job, MemoryRunner
-from stickytoken.methods.probes import AnchorPanel, CarrierPanel
+from stickytoken.methods.probes import AnchorPanel, Carrier, CarrierPanel, Path
 from stickytoken.methods.profile import texts, verdict
 from stickytoken.methods.profile.estimates import (
     Ids,
@@ -33,17 +36,20 @@ from stickytoken.methods.statistics import Pull, carrier_contractions, fit_pull
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import CandidateTokenizer
 
-# Random tokens that go through all carriers. They show which few carriers stand for all, how far the screen
-# is off, and what is ordinary: with 128, the median has an error of about a tenth of the tokens' spread.
+# Number of random tokens that are put into all carriers. They show which few carriers represent the others
+# best, how far estimates from these few are off, and what an ordinary token does. With 128 of them, the
+# standard error of their median is about a tenth of the standard deviation of tokens.
 PILOT_TOKENS = 128
-
-
-# Tokens that may be measured closely however small the budget is.
+# So many tokens may be measured closely, however small the budget is.
 LEAST_CONFIRMED = 100
+# Largest factor by which effects are scaled up where the tokenizer recognized fewer copies than were planned.
+# With less than half of the planned share of a text, the copies hardly count in it, and a larger factor would
+# mostly multiply noise.
+_LARGEST_FACTOR = 2.0
 
 
 class Round(StrEnum):
-    """What a round measures."""
+    """The rounds of a run, in this order."""
 
     PILOT = "pilot"
     """Random tokens in all carriers."""
@@ -54,34 +60,39 @@ class Round(StrEnum):
 
 
 class Cell(NamedTuple):
-    """Where copies go in a carrier, and how many."""
+    """Where copies are put into a carrier, and how many."""
 
     placement: Placement
     copies: int
 
 
-def cells(settings: ProfileSettings, count: int) -> list[Cell]:
-    """Take all combinations in turn; neighbours differ in both, so that a few carriers cover all."""
-    grid = [
-        Cell(placement, settings.copies[(index + turn) % len(settings.copies)])
-        for turn, (index, placement) in product(range(len(settings.copies)), enumerate(Placement))
-    ]
-    return [grid[k % len(grid)] for k in range(count)]
+def cells(settings: ProfileSettings, carrier_count: int) -> list[Cell]:
+    """Return placement and number of copies for each carrier.
+
+    The carriers take all combinations in turn. Neighbours differ in both placement and number, so that a few
+    carriers already cover every placement and every number.
+    """
+    numbers = settings.copies
+    combinations = []
+    for turn in range(len(numbers)):
+        for index, placement in enumerate(Placement):
+            combinations.append(Cell(placement, numbers[(index + turn) % len(numbers)]))
+    return [combinations[carrier % len(combinations)] for carrier in range(carrier_count)]
 
 
 def carriers_needed(settings: ProfileSettings) -> int:
-    """Return the number of carriers of a run: those of the screen, and those that confirm."""
+    """Return the number of carriers of a run: screening carriers and confirming carriers."""
     return settings.screening_texts + settings.confirming_texts
 
 
-def tokens_to_confirm(settings: ProfileSettings, tokens: int) -> int:
-    """Return how many tokens the budget allows to measure closely.
+def tokens_to_confirm(settings: ProfileSettings, token_count: int) -> int:
+    """Return how many of a run's tokens the budget allows to measure closely, at least `LEAST_CONFIRMED`.
 
-    The pilots are not counted: they are measured beside the tokens of a run, however few those are. A
-    selection of few tokens may exceed the budget, because some are always allowed.
+    The texts of the pilots are not charged to the budget, because their number does not depend on the tokens
+    of the run.
     """
-    remaining_texts = (settings.budget - settings.screening_texts) * tokens
-    return max(LEAST_CONFIRMED, int(remaining_texts / settings.confirming_texts))
+    texts_left = (settings.budget - settings.screening_texts) * token_count
+    return max(LEAST_CONFIRMED, int(texts_left / settings.confirming_texts))
 
 
 def measure_rounds(
@@ -92,128 +103,181 @@ def measure_rounds(
     *,
     confirm_all: bool = False,
 ) -> Measured:
-    """Measure the job's tokens in three rounds.
+    """Measure the job's tokens in three rounds, and return the measurements of all rounds.
 
     Args:
-        job: what to measure; tokens that texts do not spell are left out.
+        job: model, vocabulary, tokens and settings. Tokens that texts do not spell are not measured.
         plan: carriers, anchors and pilots.
         run: executes a stage over tokens.
-        vector_deviations: how unusual the vector of each available token is.
-        confirm_all: measure all tokens of the job closely, as a probe does.
+        vector_deviations: how unusual each token vector is, by token id; None where vectors cannot be
+            compared.
+        confirm_all: measure all tokens of the job closely, as a probe does, instead of a selection.
     """
-    settings = job.settings
-    # A probe may name tokens that cannot occur in text.
+    # A probe may name tokens that are not available, because they cannot occur in text.
     tokens = {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
-    least_spread = np.array(
-        [token.id for token in job.tokens if token.id not in job.vocabulary.unspelled], np.int64
-    )
-    pilots = np.array(plan.pilots, dtype=np.int64)
+    spelled_ids = [token.id for token in job.tokens if token.id not in job.vocabulary.unspelled]
+    job_ids = np.array(spelled_ids, dtype=np.int64)
+    pilot_ids = np.array(plan.pilots, dtype=np.int64)
     panel = texts.anchor_panel(job.encoder, plan)
 
     def measure(step: Round, ids: Ids, carriers: list[int]) -> Measurements:
-        stage = round_stage(job.encoder, settings, plan, panel, step, carriers)
+        stage = round_stage(job.encoder, job.settings, plan, panel, step, carriers)
         rows = run(stage, [tokens[token_id] for token_id in ids.tolist()])
         return round_measurements(rows, stage, job.encoder)
 
-    every_carrier = list(range(len(plan.carriers)))
-    pilot = measure(Round.PILOT, pilots, every_carrier)
-    screening_carriers = _screening_carriers(job, plan, pilot)
-    other_carriers = [carrier for carrier in every_carrier if carrier not in screening_carriers]
-    screened = measure(Round.SCREEN, np.union1d(least_spread, pilots), screening_carriers)
-    of_pilots = pilot.in_carriers(other_carriers)
-    so_far = Measured(job, plan, screening_carriers, screened, of_pilots, 0, vector_deviations)
+    all_carriers = list(range(len(plan.carriers)))
+    pilots_in_all = measure(Round.PILOT, pilot_ids, all_carriers)
+    screening_carriers = _screening_carriers(job, plan, pilots_in_all)
+    confirming_carriers = [carrier for carrier in all_carriers if carrier not in screening_carriers]
+    screened = measure(Round.SCREEN, np.union1d(job_ids, pilot_ids), screening_carriers)
+    pilots = pilots_in_all.in_carriers(confirming_carriers)
+    before_confirming = Measured(
+        job=job,
+        plan=plan,
+        screening_carriers=screening_carriers,
+        screened=screened,
+        confirmed=pilots,
+        unconfirmed=0,
+        vector_deviations=vector_deviations,
+    )
     if confirm_all:
-        chosen = verdict.Selection(least_spread, 0)
+        selection = verdict.Selection(job_ids, left_out=0)
     else:
-        largest_count = tokens_to_confirm(settings, len(job.tokens))
-        if _only_counts(job.encoder):  # a price is asked for: what may be confirmed at most
-            chosen = verdict.Selection(least_spread[: largest_count + 2 * verdict.DISPLAYED], 0)
-        else:
-            measures = estimate(so_far).measures_of(least_spread)
-            chosen = verdict.select_to_confirm(measures, verdict.Thresholds.of(settings), largest_count)
-    ids_to_confirm = np.setdiff1d(chosen.ids, pilots)
+        selection = _selection(before_confirming, job_ids)
+    ids_to_confirm = np.setdiff1d(selection.ids, pilot_ids)
     if not len(ids_to_confirm):
-        return replace(so_far, unconfirmed=chosen.left_out)
-    selected = measure(Round.CONFIRM, ids_to_confirm, other_carriers)
-    return replace(so_far, confirmed=joined(of_pilots, selected), unconfirmed=chosen.left_out)
+        return replace(before_confirming, unconfirmed=selection.left_out)
+    selected = measure(Round.CONFIRM, ids_to_confirm, confirming_carriers)
+    return replace(before_confirming, confirmed=joined(pilots, selected), unconfirmed=selection.left_out)
+
+
+def _selection(screened: Measured, job_ids: Ids) -> verdict.Selection:
+    """Select the tokens of a job to measure closely, from what the screen measured."""
+    job = screened.job
+    budgeted_tokens = tokens_to_confirm(job.settings, len(job.tokens))
+    if _only_counts(job.encoder):
+        # The price of a run is wanted: as many tokens as can be selected at most, whichever they are.
+        most_selected = budgeted_tokens + 2 * verdict.DISPLAYED
+        return verdict.Selection(job_ids[:most_selected], left_out=0)
+    measures = estimate(screened).measures_of(job_ids)
+    return verdict.select_to_confirm(measures, verdict.Thresholds.of(job.settings), budgeted_tokens)
 
 
 def _only_counts(encoder: Encoder) -> bool:
-    """Say whether the encoder makes up vectors to count the texts of a run, for its price."""
+    """Return whether the encoder makes up vectors, only to count the texts of a run for its price."""
     return capabilities_of(encoder).makes_up_vectors
 
 
-def _screening_carriers(job: Job[ProfileSettings], plan: ProfilePlanRecord, pilot: Measurements) -> list[int]:
-    """Choose the carriers in which the pilots' lifts and contractions agree best with those in all."""
+def _screening_carriers(
+    job: Job[ProfileSettings], plan: ProfilePlanRecord, pilots: Measurements
+) -> list[int]:
+    """Choose the carriers in which the pilots' lifts and contractions agree best with those in all carriers.
+
+    Returns:
+        Their indices in the plan, ascending.
+    """
     count = job.settings.screening_texts
-    if _only_counts(job.encoder):  # made-up lifts would favour the shortest texts
+    if _only_counts(job.encoder):  # the lifts of made-up vectors would favour the shortest texts
         lengths = [len(ids) for ids in job.encoder.content_ids(plan.carriers)]
         copies = [cell.copies for cell in cells(job.settings, len(plan.carriers))]
         return texts.typical_carriers(np.array(lengths) + np.array(copies), count)
-    by_carrier = np.stack([pilot.lifts, pilot.contractions], axis=2)
-    return texts.representative_carriers(by_carrier, count)
+    by_measure = np.stack([pilots.lifts, pilots.contractions], axis=2)
+    return texts.representative_carriers(by_measure, count)
 
 
 @dataclass(frozen=True)
 class ProfileStage:
-    """Put copies of each token into the carriers, and compare the resulting vectors with every anchor."""
+    """Puts copies of each token into K carriers and compares the resulting vectors with the anchors.
+
+    Attributes:
+        name: name of the stage, under which a run folder keeps its rows.
+        carriers: the carriers, tokenized or as text.
+        carrier_indices: index of each carrier in the plan. It is part of the key of random placements, so
+            that a carrier gets the same placement in every stage.
+        cells: placement and number of copies in each carrier.
+        panel: the similarities of the carriers without copies with the anchors.
+        seed: seed of random placements.
+        precision: precision of the model; None is its own.
+        counts_copies: whether the engine counts the copies that the tokenizer recognizes in each text.
+    """
 
     name: str
-    carriers: tuple[probes.Carrier, ...]
-    places: tuple[int, ...]  # of each carrier among all of the plan; they key the random placement
-    cells: tuple[Cell, ...]  # placement and number of copies in each carrier
-    panel: CarrierPanel  # the carriers without copies against the anchors
-    seed: int  # of random placement
+    carriers: tuple[Carrier, ...]
+    carrier_indices: tuple[int, ...]
+    cells: tuple[Cell, ...]
+    panel: CarrierPanel
+    seed: int
     precision: Precision | None = None
-    counting: bool = False  # whether the copies that the tokenizer sees are counted
+    counts_copies: bool = False
 
     @property
     def carrier_texts(self) -> Sequence[str]:
-        return [carrier for carrier in self.carriers if isinstance(carrier, str)] if self.counting else ()
+        """The texts of the carriers, with which the engine counts copies; empty if none are counted."""
+        if not self.counts_copies:
+            return ()
+        return [carrier for carrier in self.carriers if isinstance(carrier, str)]
 
     @property
     def probes_per_token(self) -> int:
+        """Number of texts that are encoded for each token."""
         return len(self.carriers)
 
     def probes(self, token: Token) -> Sequence[Probe]:
-        token_probes = []
-        for carrier, carrier_index, cell in zip(self.carriers, self.places, self.cells, strict=True):
-            path: tuple[int, ...] = ()
-            if cell.placement is Placement.RANDOM:
-                generator = np.random.default_rng([self.seed, token.id, carrier_index])
-                # The gap of copy k lies among the words of the carrier and of the k copies before it.
-                insertion = Insertion.WORDS if isinstance(carrier, str) else Insertion.IDS
-                added = probes.words_added(token, insertion)
-                words = probes.word_count(carrier) + added * np.arange(cell.copies)
-                path = tuple(generator.integers(0, words + 1).tolist())
-            token_probes.append(probes.with_copies(token, carrier, cell.placement, cell.copies, path))
-        return token_probes
+        """Return the carriers with copies of a token, in the order of the carriers."""
+        texts_with_copies = []
+        for carrier, index, cell in zip(self.carriers, self.carrier_indices, self.cells, strict=True):
+            path = self._path(token, carrier, index, cell)
+            probe = probes.with_copies(token, carrier, cell.placement, cell.copies, path)
+            texts_with_copies.append(probe)
+        return texts_with_copies
+
+    def _path(self, token: Token, carrier: Carrier, carrier_index: int, cell: Cell) -> Path:
+        """Draw the gap between words for each copy of a random placement; other placements need no path."""
+        if cell.placement is not Placement.RANDOM:
+            return ()
+        generator = np.random.default_rng([self.seed, token.id, carrier_index])
+        insertion = Insertion.WORDS if isinstance(carrier, str) else Insertion.IDS
+        # Copy k is put among the words of the carrier and of the k copies before it.
+        words_per_copy = probes.words_added(token, insertion)
+        word_counts = probes.word_count(carrier) + words_per_copy * np.arange(cell.copies)
+        return tuple(generator.integers(0, word_counts + 1).tolist())
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, MeasuredValue]:
+        """Return the row of one token, from the vectors of its probes, shape (K, d)."""
         return self.measure_all([token], vectors)[0]
 
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> Sequence[Mapping[str, MeasuredValue]]:
-        """Return one row per token: lifts, shares that rise and contractions by carrier; k and p."""
+        """Return one row per token.
+
+        Args:
+            tokens: T tokens.
+            vectors: vectors of all their probes, token by token, shape (T x K, d).
+
+        Returns:
+            Rows with lists of K values (``lifts``, ``rising``, ``contractions``), the K x G lifts by group of
+            anchors (``groups``), and the contraction and pull over all carriers.
+        """
         units = unit_vectors(vectors).reshape(len(tokens), len(self.carriers), -1)
-        effect = fit_pull(self.panel.vectors, units)
-        pulls = effect.pull.astype(np.float16)
+        effects = fit_pull(self.panel.vectors, units)
+        pulls = effects.pull.astype(np.float16)
         contractions = carrier_contractions(self.panel.vectors, units).astype(np.float32)
         response = self.panel.response(units)
         group_lifts = response.group_lifts.astype(np.float32)
-        rising = response.rising.astype(np.float32)
-        return [
-            {
-                "lifts": response.lifts[row].tolist(),
-                "rising": rising[row],
-                "groups": group_lifts[row].ravel(),
-                "contraction": float(effect.contraction[row]),
-                "contractions": contractions[row],
-                "pull": pulls[row],
+        rising_shares = response.rising_shares.astype(np.float32)
+        rows = []
+        for index in range(len(tokens)):
+            row: dict[str, MeasuredValue] = {
+                "lifts": response.lifts[index].tolist(),
+                "rising": rising_shares[index],
+                "groups": group_lifts[index].ravel(),
+                "contraction": float(effects.contraction[index]),
+                "contractions": contractions[index],
+                "pull": pulls[index],
             }
-            for row in range(len(tokens))
-        ]
+            rows.append(row)
+        return rows
 
 
 def round_stage(
@@ -225,57 +289,65 @@ def round_stage(
     carrier_indices: Sequence[int],
     name: str = "",
 ) -> ProfileStage:
-    """Make the stage of a round, with the plan's carriers at these places."""
+    """Build the stage of a round over some of the plan's carriers.
+
+    Args:
+        encoder: the model.
+        settings: insertion, numbers of copies, seed, and the precision of the screen.
+        plan: its carriers, and the similarity below which a text and an anchor are unrelated.
+        panel: the anchors.
+        step: which round; only the screen may run in a lower precision.
+        carrier_indices: indices of the carriers in the plan.
+        name: name of the stage; empty is that of the round.
+    """
     carriers = [plan.carriers[index] for index in carrier_indices]
     precision = settings.screen_precision if step is Round.SCREEN else None
-    reader = encoder
+    encoder_of_round = encoder
     if precision is not None:
-        reader = require_ids(encoder, f"screening in {precision}").at(precision)
-    every_cell = cells(settings, len(plan.carriers))
+        encoder_of_round = require_ids(encoder, f"screening in {precision}").at(precision)
+    carrier_vectors = unit_vectors(encoder_of_round.encode(carriers))
+    cell_of_carrier = cells(settings, len(plan.carriers))
     counts_exactly = not isinstance(encoder.tokenizer, CandidateTokenizer)
     return ProfileStage(
         name=name or step.value,
         carriers=probes.as_carriers(encoder, settings.insertion, carriers),
-        places=tuple(carrier_indices),
-        cells=tuple(every_cell[index] for index in carrier_indices),
-        panel=panel.against(unit_vectors(reader.encode(carriers)), plan.unrelated_below),
+        carrier_indices=tuple(carrier_indices),
+        cells=tuple(cell_of_carrier[index] for index in carrier_indices),
+        panel=panel.against(carrier_vectors, plan.unrelated_below),
         seed=settings.seed,
         precision=precision,
-        counting=settings.insertion is Insertion.WORDS and counts_exactly,
+        counts_copies=settings.insertion is Insertion.WORDS and counts_exactly,
     )
 
 
-# With less than half of its planned share left, a token is hardly in the text: effects are doubled at most.
-_LARGEST_FACTOR = 2.0
-
-
 def round_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder) -> Measurements:
-    """Read the rows of a round.
+    """Turn the rows of a round into arrays, corrected for copies that the tokenizer did not recognize.
 
-    What m copies do among L other tokens grows about as their share, m / (m + L). Where the tokenizer saw
-    fewer copies than were planned, the effects are scaled by the ratio of the shares.
+    The effect of m copies in a text of L other tokens grows about as their share of the text, m / (m + L).
+    Where the tokenizer recognized fewer copies than were planned, effects are multiplied by the ratio of the
+    planned share to the actual one, at most by `_LARGEST_FACTOR`.
     """
     measured = measurements(rows, len(stage.carriers))
-    if measured.seen is None:
+    if measured.copies_seen is None:
         return measured
-    planned = np.array([cell.copies for cell in stage.cells], dtype=np.float64)
+    planned_copies = np.array([cell.copies for cell in stage.cells], dtype=np.float64)
     lengths = np.array([len(ids) for ids in encoder.content_ids(stage.carrier_texts)], dtype=np.float64)
 
-    def shares(copies: NDArray[np.float64]) -> NDArray[np.float64]:
+    def share_of_text(copies: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(copies / np.maximum(copies + lengths, 1.0))
 
-    copies_seen = np.minimum(measured.seen, planned)
-    ratios = shares(planned) / np.maximum(shares(copies_seen), np.finfo(float).tiny)
-    factors = np.clip(ratios, 1.0, _LARGEST_FACTOR)
-    mean_factor = factors.mean(axis=1)
-    effect = measured.effects
+    planned_share = share_of_text(planned_copies)
+    actual_share = share_of_text(np.minimum(measured.copies_seen, planned_copies))
+    ratios = planned_share / np.maximum(actual_share, np.finfo(float).tiny)
+    factors = np.clip(ratios, 1.0, _LARGEST_FACTOR)  # shape (T, K)
+    mean_factors = factors.mean(axis=1)
+    effects = measured.effects
+    group_lifts = measured.group_lifts * factors[:, :, None]
+    pull = effects.pull * mean_factors[:, None]
     return replace(
         measured,
         lifts=measured.lifts * factors,
-        groups=(measured.groups * factors[:, :, None]).astype(measured.groups.dtype),
-        effects=Pull(
-            effect.contraction * mean_factor,
-            (effect.pull * mean_factor[:, None]).astype(effect.pull.dtype),
-        ),
+        group_lifts=group_lifts.astype(measured.group_lifts.dtype),
+        effects=Pull(effects.contraction * mean_factors, pull.astype(effects.pull.dtype)),
         contractions=measured.contractions * factors,
     )

@@ -1,8 +1,8 @@
 """The rule: which tokens are sticky, and how severe they are. Pure.
 
 A token is sticky if its copies move unrelated texts closer by at least 0.5 standard deviations (SD) more than
-an ordinary token's copies do, or erase at least 40% of what an ordinary token's copies leave of a text. For a
-token whose own vector is unusual, half as much is enough.
+copies of an ordinary token do, or if they erase at least 40% of what copies of an ordinary token leave of a
+text. For a token whose own vector is unusual, half of either threshold is enough.
 """
 
 from __future__ import annotations
@@ -18,45 +18,65 @@ from stickytoken.methods.probes import Vector
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.statistics import Estimates
 
-# Share of the thresholds that is enough for a token with an unusual vector. Of rows planted toward kinds of
-# text that no run measures, the weakest lift by 0.25 SD or erase 20% of a text; natural rows that are unusual
-# hardly do.
+# A token with an unusual vector needs to reach only this share of each threshold. Vectors that were planted
+# toward kinds of text that no run measures lift by at least 0.25 SD or erase at least 20% of a text. Natural
+# tokens with unusual vectors hardly do either.
 UNUSUAL_SHARE = 0.5
-# A token lifts a kind of text if it lifts it by this share of the smallest lift.
+# A token lifts a kind of text if its lift there is at least this share of the threshold of the lift.
 LIFTED_SHARE = 0.5
-# A token that is flagged for its lift alone is sticky if it lifts at least this share of the kinds of text.
+# A token that reaches only the threshold of the lift is sticky if it lifts at least this share of the kinds
+# of text. Otherwise it is topical.
 UNIVERSAL_SHARE = 0.5
-# Tokens of each measure that are measured closely even if none reaches a threshold, to be shown to the user.
+# This many of the strongest tokens of each measure are measured closely even if none reaches a threshold,
+# because they are shown to the user.
 DISPLAYED = 10
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What a token must reach to be flagged."""
+    """What a token must reach to be flagged.
 
-    lift: float  # in standard deviations of the model's similarities
-    erased: float  # share of what an ordinary token leaves of a text
-    unusual: float  # deviation of a token vector, in median absolute deviations
+    Attributes:
+        lift: in standard deviations of the model's similarities.
+        erased: share of what copies of an ordinary token leave of a text.
+        unusual: from this many median absolute deviations above the median on, a token vector is unusual.
+    """
+
+    lift: float
+    erased: float
+    unusual: float
 
     @classmethod
     def of(cls, settings: ProfileSettings) -> Thresholds:
+        """Return the thresholds that the settings name."""
         return cls(settings.smallest_lift, settings.smallest_erased, settings.unusual)
 
 
 class Measures(NamedTuple):
-    """The numbers of T tokens that the rule looks at."""
+    """The measures of T tokens that the rule looks at.
 
-    ids: NDArray[np.int64]  # shape (T,)
-    lift: Estimates  # beyond the ordinary token, in SD
-    erased: Estimates  # share of what the ordinary token leaves of a text
-    vector_deviation: Vector  # NaN where token vectors cannot be compared, shape (T,)
-    confirmed: NDArray[np.bool_]  # whether the token was measured closely, shape (T,)
-    kinds_lifted: NDArray[np.int64]  # shape (T,)
-    kinds: int  # number of kinds of text that were measured; 0 if the run has none
+    Attributes:
+        ids: token ids, shape (T,).
+        lift: rise of the similarities of unrelated texts beyond the ordinary token's, in SD.
+        erased: share of what copies of an ordinary token leave of a text that copies of the token erase.
+        vector_deviation: median absolute deviations of the token vector above the median; NaN where token
+            vectors cannot be compared, shape (T,).
+        confirmed: whether the token was measured closely, shape (T,).
+        kinds_lifted: number of kinds of text that the token lifts, shape (T,).
+        kinds: number of kinds of text in the run; 0 if it has none.
+    """
+
+    ids: NDArray[np.int64]
+    lift: Estimates
+    erased: Estimates
+    vector_deviation: Vector
+    confirmed: NDArray[np.bool_]
+    kinds_lifted: NDArray[np.int64]
+    kinds: int
 
 
 class Judged(NamedTuple):
-    """Verdict and severity of each token; a benign token has no severity."""
+    """Verdict and severity of each token, in the order of the measures. A benign token has no severity."""
 
     verdicts: list[Verdict]
     severities: list[Severity | None]
@@ -65,86 +85,110 @@ class Judged(NamedTuple):
 def apply_rule(tokens: Measures, thresholds: Thresholds) -> Judged:
     """Judge tokens by the low ends of their intervals.
 
-    A token that was only screened is benign: it had no measurement that its selection did not influence.
-    """
-    needed_share = threshold_shares(tokens.vector_deviation, thresholds)
-    lifts = tokens.confirmed & (tokens.lift.low >= needed_share * thresholds.lift)
-    erases = tokens.confirmed & (tokens.erased.low >= needed_share * thresholds.erased)
-    lifts_few_kinds = tokens.kinds_lifted < UNIVERSAL_SHARE * tokens.kinds
-    topical = lifts & ~erases & lifts_few_kinds
-    sticky = (lifts | erases) & ~topical
+    A token that was only screened is benign: its measures are rough, and the largest of many rough values are
+    partly chance.
 
-    serious = (tokens.lift.low >= thresholds.lift) | (tokens.erased.low >= thresholds.erased)
+    Returns:
+        The verdict of each token: sticky, topical or benign; and the severity of those that are not benign.
+    """
+    required_share = required_shares(tokens.vector_deviation, thresholds)
+    reaches_lift = tokens.confirmed & (tokens.lift.low >= required_share * thresholds.lift)
+    reaches_erased = tokens.confirmed & (tokens.erased.low >= required_share * thresholds.erased)
+    lifts_few_kinds = tokens.kinds_lifted < UNIVERSAL_SHARE * tokens.kinds
+    is_topical = reaches_lift & ~reaches_erased & lifts_few_kinds
+    is_sticky = (reaches_lift | reaches_erased) & ~is_topical
+
+    is_serious = (tokens.lift.low >= thresholds.lift) | (tokens.erased.low >= thresholds.erased)
     severe_lift = max(wording.SEVERE_LIFT, thresholds.lift)
     severe_erased = max(wording.SEVERE_ERASED, thresholds.erased)
-    severe = (tokens.lift.low >= severe_lift) | (tokens.erased.low >= severe_erased)
+    is_severe = (tokens.lift.low >= severe_lift) | (tokens.erased.low >= severe_erased)
 
-    verdict_names = np.select([sticky, topical], [Verdict.STICKY, Verdict.TOPICAL], Verdict.BENIGN)
-    grades = np.select([severe, serious], [Severity.SEVERE, Severity.SERIOUS], Severity.MILD)
+    verdict_names = np.select([is_sticky, is_topical], [Verdict.STICKY, Verdict.TOPICAL], Verdict.BENIGN)
+    severity_names = np.select([is_severe, is_serious], [Severity.SEVERE, Severity.SERIOUS], Severity.MILD)
     verdicts = [Verdict(name) for name in verdict_names]
     severities = [
-        None if verdict is Verdict.BENIGN else Severity(grade)
-        for verdict, grade in zip(verdicts, grades, strict=True)
+        None if verdict is Verdict.BENIGN else Severity(name)
+        for verdict, name in zip(verdicts, severity_names, strict=True)
     ]
     return Judged(verdicts, severities)
 
 
-def threshold_shares(vector_deviation: Vector, thresholds: Thresholds) -> Vector:
-    """Return the share of the thresholds that each token must reach: half of them for an unusual vector."""
+def required_shares(vector_deviation: Vector, thresholds: Thresholds) -> Vector:
+    """Return the share of each threshold that a token must reach, shape (T,).
+
+    It is `UNUSUAL_SHARE` for a token whose vector is unusual, and 1 for all others.
+    """
     is_unusual = vector_deviation >= thresholds.unusual  # false for NaN
     return np.where(is_unusual, UNUSUAL_SHARE, 1.0)
 
 
 def reasons(tokens: Measures, judged: Judged, thresholds: Thresholds) -> list[str | None]:
-    """Say why each flagged token is flagged; None for the others."""
-    needed_share = threshold_shares(tokens.vector_deviation, thresholds)
-    lifts = tokens.lift.low >= needed_share * thresholds.lift
-    erases = tokens.erased.low >= needed_share * thresholds.erased
-    texts: list[str | None] = []
+    """Say in words which thresholds each flagged token reaches; None for a benign token.
+
+    Args:
+        tokens: the measures of the tokens.
+        judged: their verdicts and severities.
+        thresholds: what a token must reach.
+    """
+    required_share = required_shares(tokens.vector_deviation, thresholds)
+    reaches_lift = tokens.lift.low >= required_share * thresholds.lift
+    reaches_erased = tokens.erased.low >= required_share * thresholds.erased
+    sentences: list[str | None] = []
     for row, severity in enumerate(judged.severities):
         if severity is None:
-            texts.append(None)
+            sentences.append(None)
             continue
-        text = wording.reason(
-            erased=float(tokens.erased.value[row]) if erases[row] else None,
-            lift_sd=float(tokens.lift.value[row]) if lifts[row] else None,
-            unusual_vector=severity is Severity.MILD,  # no full threshold is reached
+        sentence = wording.reason(
+            erased=float(tokens.erased.value[row]) if reaches_erased[row] else None,
+            lift_sd=float(tokens.lift.value[row]) if reaches_lift[row] else None,
+            unusual_vector=severity is Severity.MILD,  # mild: only the halved thresholds are reached
         )
-        texts.append(text)
-    return texts
+        sentences.append(sentence)
+    return sentences
 
 
 class Selection(NamedTuple):
-    """The tokens to measure closely, and how many more might reach a threshold."""
+    """The tokens to measure closely.
 
-    ids: NDArray[np.int64]  # ascending
+    Attributes:
+        ids: ids of the selected tokens, ascending.
+        left_out: number of further tokens that may reach a threshold, for which the budget does not suffice.
+    """
+
+    ids: NDArray[np.int64]
     left_out: int
 
 
-def select_to_confirm(screened: Measures, thresholds: Thresholds, largest_count: int) -> Selection:
-    """Choose the tokens whose screening interval reaches a threshold, farthest first, and the strongest ten.
+def select_to_confirm(screened: Measures, thresholds: Thresholds, budgeted_tokens: int) -> Selection:
+    """Select the tokens to measure closely.
+
+    They are the strongest ten of each measure, and all tokens that may reach a threshold. A token may reach a
+    threshold if the high end of its interval does. If the budget allows fewer tokens, those whose high end is
+    largest, relative to the threshold, come first.
 
     Args:
         screened: measures of all tokens from the screen.
         thresholds: what a token must reach.
-        most: how many tokens the budget allows; the strongest ten of each measure come first.
+        budgeted_tokens: number of tokens that the budget allows. The strongest ten of each measure are
+            selected even if they are more.
     """
-    needed_share = threshold_shares(screened.vector_deviation, thresholds)
-    lift_ratio = screened.lift.high / (needed_share * thresholds.lift)
-    erased_ratio = screened.erased.high / (needed_share * thresholds.erased)
-    reach = np.maximum(lift_ratio, erased_ratio)
-    strongest = [
-        *_first(screened.ids, screened.lift.value, DISPLAYED),
-        *_first(screened.ids, screened.erased.value, DISPLAYED),
-    ]
-    reaching = _first(screened.ids, reach, int((reach >= 1).sum()))
-    wanted_rows = list(dict.fromkeys([*strongest, *reaching]))
-    chosen = wanted_rows[: max(largest_count, len(set(strongest)))]
-    return Selection(np.array(sorted(chosen), dtype=np.int64), len(wanted_rows) - len(chosen))
+    required_share = required_shares(screened.vector_deviation, thresholds)
+    lift_ratio = screened.lift.high / (required_share * thresholds.lift)
+    erased_ratio = screened.erased.high / (required_share * thresholds.erased)
+    larger_ratio = np.maximum(lift_ratio, erased_ratio)
+    candidate_count = int((larger_ratio >= 1).sum())
+
+    most_lifting = _ids_of_largest(screened.ids, screened.lift.value, DISPLAYED)
+    most_erasing = _ids_of_largest(screened.ids, screened.erased.value, DISPLAYED)
+    candidates = _ids_of_largest(screened.ids, larger_ratio, candidate_count)
+    strongest = most_lifting + most_erasing
+    ranked_ids = list(dict.fromkeys(strongest + candidates))
+    selected_ids = ranked_ids[: max(budgeted_tokens, len(set(strongest)))]
+    return Selection(np.array(sorted(selected_ids), dtype=np.int64), len(ranked_ids) - len(selected_ids))
 
 
-def _first(ids: NDArray[np.int64], values: Vector, count: int) -> list[int]:
-    """Return the ids of the largest values, the largest first; equal values in order of id."""
+def _ids_of_largest(ids: NDArray[np.int64], values: Vector, count: int) -> list[int]:
+    """Return the ids of the ``count`` largest values, largest first; ties in ascending order of id."""
     order = np.lexsort((ids, -values))
-    first: list[int] = ids[order[:count]].tolist()
-    return first
+    largest_ids: list[int] = ids[order[:count]].tolist()
+    return largest_ids
