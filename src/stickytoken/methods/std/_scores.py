@@ -1,4 +1,4 @@
-"""The sticky score and its bounds, the validation rate, and the two thresholds. Pure functions."""
+"""The sticky score and its bounds, and the thresholds of candidates and sticky tokens. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLACEMENTS = tuple(Placement)
 
 
 class Metric(StrEnum):
-    """Distances in which scores and rates are computed; cosine decides."""
+    """Distances in which scores and rates are computed. Verdicts use the cosine distance."""
 
     COSINE = "cosine"
     EUCLIDEAN = "euclidean"
@@ -26,32 +26,51 @@ class Metric(StrEnum):
 
 
 def distances(vectors: NDArray[np.floating], others: NDArray[np.floating]) -> dict[Metric, Vector]:
-    """Compute the distances of vectors and others, of shapes that broadcast, along the last axis."""
-    unit_float64 = np.asarray(vectors, dtype=np.float64)
+    """Compute the distances between two arrays of vectors, by metric.
+
+    Args:
+        vectors: shape (..., d).
+        others: an array whose shape can be broadcast with that of ``vectors``.
+
+    Returns:
+        For each metric, the distances in the broadcast shape without the last axis.
+
+    Raises:
+        EncodingError: a vector is zero.
+    """
+    left = np.asarray(vectors, dtype=np.float64)
     right = np.asarray(others, dtype=np.float64)
-    norms = np.sqrt(np.einsum("...d,...d->...", unit_float64, unit_float64)) * np.sqrt(
-        np.einsum("...d,...d->...", right, right)
-    )
+    left_norms = np.sqrt(np.einsum("...d,...d->...", left, left))
+    right_norms = np.sqrt(np.einsum("...d,...d->...", right, right))
+    norms = left_norms * right_norms
     if not norms.all():
-        raise EncodingError("a zero vector has no cosine distance to anything")
-    difference = unit_float64 - right
+        raise EncodingError(
+            "the model gives a text the zero vector, which has no cosine distance: leave the text out"
+        )
+    difference = left - right
     squares = np.einsum("...d,...d->...", difference, difference)
     return {
-        Metric.COSINE: 1.0 - np.einsum("...d,...d->...", unit_float64, right) / norms,
+        Metric.COSINE: 1.0 - np.einsum("...d,...d->...", left, right) / norms,
         Metric.EUCLIDEAN: np.sqrt(squares),
         Metric.MANHATTAN: np.abs(difference, out=difference).sum(axis=-1),
     }
 
 
 def sticky_score(distances: Vector, alone: Vector, constants: ScoreConstants) -> Vector:
-    """Reward falls of the distance as copies are added, and penalise rises (Chen et al. 2025, step 3).
+    """Compute the sticky score (Chen et al. 2025, step 3).
+
+    The score is high if the distance between carrier and anchor falls as copies are added, and low if it
+    rises.
 
     Args:
-        distances: between carrier and anchor by number of copies, 0 first, along the last axis.
-        alone: between anchor and the token alone; the shape of ``distances`` without the last axis.
-        constants: of the score.
+        distances: distances of carrier and anchor, shape (..., copies + 1): 0 copies first, then 1, 2, ...
+        alone: distances of the anchor and the token alone, shape (...).
+        constants: constants of the score.
+
+    Returns:
+        Scores, shape (...).
     """
-    # score = (sum of falls + alpha * number of falls + 0.1 t) / (sum of rises + beta * rises + gamma)
+    # score = (sum of falls + alpha x number of falls + 0.1 x alone) / (sum of rises + beta x rises + gamma)
     changes = np.diff(distances, axis=-1)
     falls = np.clip(-changes, 0, None)
     rises = np.clip(changes, 0, None)
@@ -65,16 +84,19 @@ def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) ->
     """Bound `sticky_score` from above where only some of the distances are known.
 
     Args:
-        distances: as for `sticky_score`, NaN where unknown; without copies they are known.
+        distances: as for `sticky_score`, with NaN where a distance is unknown. The distance for 0 copies must
+            be known.
         alone: as for `sticky_score`.
-        constants: of the score.
+        constants: constants of the score.
 
     Returns:
-        The score itself where all distances are known; elsewhere no completion has a larger score.
+        Shape (...): the score where all distances are known, and elsewhere a number that the score cannot
+        exceed, whatever the unknown distances are.
     """
-    # Between two known numbers of copies, the largest score has as many falls as possible: as many as there
-    # are steps if the distance falls from the first to the second, and one less if it rises, because then at
-    # least one step rises by at least as much. Behind the last known one, the distance falls to 0.
+    # Take two known distances, with unknown ones between them. The score is largest if as many steps as
+    # possible fall. If the second distance is lower, all steps can fall. If it is higher, all but one can,
+    # because at least one step must rise by at least the difference. After the last known distance, the
+    # unknown ones can fall to 0.
     shape = distances.shape[:-1]
     last = distances[..., 0].copy()
     last_copies = np.zeros(shape, dtype=np.intp)
@@ -88,7 +110,7 @@ def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) ->
         change = np.where(is_known, distances[..., copies] - last, 0.0)
         rises = is_known & (change > 0)
         falls = is_known & ~rises
-        is_level = (change == 0) & (steps == 1)  # a step without a change is neither
+        is_level = (change == 0) & (steps == 1)  # a step without a change is neither a fall nor a rise
         penalty += np.where(rises, change + constants.beta, 0.0)
         reward += np.where(falls, -change, 0.0)
         reward += constants.alpha * np.where(rises, steps - 1, 0)
@@ -98,12 +120,13 @@ def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) ->
     steps = distances.shape[-1] - 1 - last_copies
     reward += np.where(steps > 0, last + constants.alpha * steps, 0.0)
     bounds: Vector = reward / penalty
-    # Going up and down by x between two known distances adds x to both sums: the quotient moves toward 1.
+    # Going up and down by x between two known distances adds x to both sums, which moves the quotient toward
+    # 1.
     return np.where(is_complete, bounds, np.maximum(bounds, 1.0))
 
 
 def has_risen(distances: Vector) -> NDArray[np.bool_]:
-    """Say where a known distance is larger than the known one before it."""
+    """Return where a known distance is larger than the known distance before it, shape (...)."""
     last = distances[..., 0].copy()
     exceeds = np.zeros(last.shape, dtype=np.bool_)
     for copies in range(1, distances.shape[-1]):
@@ -114,27 +137,31 @@ def has_risen(distances: Vector) -> NDArray[np.bool_]:
 
 
 def placement_weights(weights: PlacementWeights) -> Vector:
+    """Return the weights in the order of `PLACEMENTS`."""
     return np.array([getattr(weights, placement.value) for placement in PLACEMENTS])
 
 
 def weighted(values: Vector, weights: PlacementWeights) -> Vector:
-    """Average values of shape (..., pairs, placements) over pairs, and weigh the placements."""
+    """Average values, shape (..., pairs, placements), over pairs and, with weights, over placements."""
     means: Vector = values.mean(axis=-2) @ placement_weights(weights)
     return means
 
 
 def candidate_threshold(scores: Sequence[float] | Vector, share: float) -> float:
-    """Return the score that the best share of the tokens reaches (ibid., step 3)."""
+    """Return the score that the given share of the tokens reaches (Chen et al. 2025, step 3)."""
     return float(np.quantile(np.asarray(scores, dtype=np.float64), 1 - share))
 
 
 def scores_behind_threshold(tokens: int, share: float) -> int:
-    """Return how many of the best scores `candidate_threshold` depends on; it interpolates between two."""
-    # One more than that, in case the position is rounded to the next whole number.
+    """Return how many of the best scores must be known exactly to compute `candidate_threshold`.
+
+    The threshold is interpolated between two neighbouring scores.
+    """
+    # One more than needed, in case rounding moves the position of the quantile to the next score.
     return min(tokens, tokens - int((tokens - 1) * (1 - share)) + 1)
 
 
 def outlier_threshold(rates: Sequence[float], outlier_range: float) -> float:
-    """Compute Q3 + outlier_range x IQR of the rates: beyond it, a candidate is sticky (ibid., step 4)."""
+    """Compute Q3 + outlier_range x IQR of validation rates, above which a candidate is sticky (step 4)."""
     first, third = np.quantile(np.asarray(rates, dtype=np.float64), [0.25, 0.75])
     return float(third + outlier_range * (third - first))

@@ -11,7 +11,7 @@ from stickytoken.methods import Scores
 from stickytoken.validation import real_number, set_choices, set_whole_numbers
 
 PUBLISHED_SEED = 42
-"""The seed of the published runs; with it, random placement continues their random stream."""
+"""Seed of the published runs. With it, copies are placed exactly as in these runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +25,29 @@ class PlacementWeights:
     def __post_init__(self) -> None:
         values = (self.prefix, self.suffix, self.random)
         if not (min(values) >= 0 and abs(sum(values) - 1) <= 1e-9):
-            raise InputError(f"placement weights {values} must not be negative and must sum to 1")
+            raise InputError(
+                f"the placement weights are {values}: none may be negative, and they must sum to 1"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreConstants:
-    """Constants of the sticky score (Chen et al. 2025, step 3 of the Sticky Token Detector)."""
+    """Constants of the sticky score (Chen et al. 2025, step 3 of the Sticky Token Detector).
 
-    alpha: float  # weight of one fall
-    beta: float  # weight of one rise
-    gamma: float  # keeps the denominator positive
+    Attributes:
+        alpha: what each fall of the distance adds to the numerator.
+        beta: what each rise adds to the denominator.
+        gamma: keeps the denominator above 0.
+    """
+
+    alpha: float
+    beta: float
+    gamma: float
 
     def __post_init__(self) -> None:
         values = (self.alpha, self.beta, self.gamma)
         if not all(map(math.isfinite, values)) or min(values) < 0 or self.gamma == 0:
-            raise InputError(f"score constants need alpha, beta >= 0 and gamma > 0, got {self}")
+            raise InputError(f"the constants are {self}: alpha and beta must be at least 0, gamma above 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,7 @@ class StdSettings:
     scores: Scores = Scores.NEEDED
 
     def __post_init__(self) -> None:
+        """Check the values, and convert those that were read from JSON."""
         smallest_values = {
             "sentence_count": 2,
             "pair_count": 1,

@@ -1,8 +1,9 @@
 """Random placement: the gaps into which the copies of a token go, as in the published runs or by token.
 
-The published code drew all gaps from one ``random.Random(42)``: first for scoring, token by token in order of
-id, then for validation, candidate by candidate in descending order of score. The gaps therefore follow from
-the seed, the vocabulary, the carriers and the order of the candidates; walking the stream encodes nothing.
+The published code drew all gaps from one stream, ``random.Random(42)``: first for scoring, token by token in
+order of id, then for validation, candidate by candidate in descending order of score. Seed, vocabulary,
+carriers and the order of the candidates therefore determine all gaps, and they can be drawn again without
+encoding a text.
 """
 
 from __future__ import annotations
@@ -17,54 +18,69 @@ from stickytoken.insertion import Insertion, Token
 from stickytoken.methods import probes
 
 TIE = 1e-5
-"""Scores closer than this are tied: float32 vectors do not order them. Ours agree with the published ones to
-this, and the two published candidates that are closer stand in the order of their ids."""
+"""Scores that differ by less are tied, because float32 vectors are not exact enough to order them. Our scores
+agree with the published ones to this, and two published candidates with closer scores are in order of id."""
 
 
 @dataclass(frozen=True)
 class Walk:
-    """How the published code draws gaps for one token: every carrier in order, every number of copies."""
+    """How the published code draws the gaps of one token: carrier by carrier, copy by copy.
 
-    words: tuple[int, ...]  # number of words in each carrier
+    Attributes:
+        words: number of words in each carrier.
+        copies: number of copies in each carrier.
+        insertion: how copies are put into a text.
+    """
+
+    words: tuple[int, ...]
     copies: int
     insertion: Insertion = Insertion.TEXT
 
     def paths(self, stream: random.Random, token: Token) -> tuple[probes.Path, ...]:
-        added = probes.words_added(token, self.insertion)
-        return tuple(
-            tuple(stream.randint(0, start + step * added) for step in range(self.copies))
-            for start in self.words
-        )
+        """Draw a path for each carrier: the gap of each copy among the words and the copies before it."""
+        words_per_copy = probes.words_added(token, self.insertion)
+        paths = []
+        for words in self.words:
+            gaps = [stream.randint(0, words + copy * words_per_copy) for copy in range(self.copies)]
+            paths.append(tuple(gaps))
+        return tuple(paths)
 
 
 def walk_vocabulary(
-    seed: int, vocabulary: Iterable[Token], wanted: Iterable[Token], walk: Walk
+    seed: int, vocabulary: Iterable[Token], tokens: Iterable[Token], walk: Walk
 ) -> dict[int, tuple[probes.Path, ...]]:
-    """Replay the stream of scoring; return the paths of the wanted tokens, one per carrier, by token id."""
+    """Draw the stream of scoring again; return the paths of some tokens, one per carrier, by token id.
+
+    Args:
+        seed: seed of the stream.
+        vocabulary: all available tokens, in order of id, because each of them advances the stream.
+        tokens: the tokens whose paths are returned.
+        walk: how gaps are drawn.
+    """
     stream = random.Random(seed)
-    wanted_ids = {token.id for token in wanted}
-    last = max(wanted_ids, default=-1)
+    token_ids = {token.id for token in tokens}
+    last_id = max(token_ids, default=-1)
     paths: dict[int, tuple[probes.Path, ...]] = {}
     for token in vocabulary:
-        if token.id > last:
+        if token.id > last_id:
             break
-        drawn = walk.paths(stream, token)
-        if token.id in wanted_ids:
-            paths[token.id] = drawn
+        paths_of_token = walk.paths(stream, token)
+        if token.id in token_ids:
+            paths[token.id] = paths_of_token
     return paths
 
 
 def walk_candidates(
     seed: int, vocabulary: Iterable[Token], scoring: Walk, candidates: Iterable[Token], validation: Walk
 ) -> dict[int, tuple[probes.Path, ...]]:
-    """Replay the stream of scoring and then of validation; return the paths of all candidates by token id.
+    """Draw the stream of scoring and then of validation again; return the candidates' paths by token id.
 
     Args:
-        seed: of the stream.
+        seed: seed of the stream.
         vocabulary: all available tokens, in order of id.
-        scoring: how their gaps were drawn.
-        candidates: in the order in which they are validated.
-        validation: how their gaps are drawn.
+        scoring: how gaps were drawn for them.
+        candidates: the candidates, in the order in which they are validated.
+        validation: how gaps are drawn for them.
     """
     stream = random.Random(seed)
     for token in vocabulary:
@@ -77,12 +93,13 @@ def validation_order(scores: Mapping[int, float]) -> list[int]:
     ids = np.array(sorted(scores), dtype=np.int64)
     values = np.array([scores[token_id] for token_id in ids.tolist()], dtype=np.float64)
     by_score = np.argsort(-values, kind="stable")
-    # A new group begins where a score is below the one before it by more than a tie.
+    # Tied scores form a group. A new one begins where a score is lower than the one before it by more than
+    # TIE.
     groups = np.cumsum(np.append(0, -np.diff(values[by_score]) > TIE))[: len(ids)]
     in_order: list[int] = ids[by_score][np.lexsort((ids[by_score], groups))].tolist()
     return in_order
 
 
 def paths_by_token(seed: int, words: Sequence[int], copies: int, insertion: Insertion) -> probes.KeyedPaths:
-    """Draw the gaps of validation from a generator keyed by seed, token and pair, in whatever order."""
+    """Return placements for validation that depend on seed, token and pair, not on the order of tokens."""
     return probes.KeyedPaths(seed, 1, tuple(words), copies, insertion)

@@ -1,8 +1,9 @@
-"""Step 3: score tokens on a few pairs, and encode no more texts than it takes to know the best ones.
+"""Step 3: score tokens on a few pairs, with no more texts than it takes to know which tokens are best.
 
-A series is a pair with a placement; its distances by number of copies give a score. A few of the distances
-bound the score from above (`score_bounds`), so a token is done as soon as the bounds say that it is not among
-the best. Tokens are scored in rounds, in which each gets the texts that are expected to lower its bound most.
+A series is a pair with a placement. Its distances by number of copies give a score. Some of the distances
+already give an upper bound of the score (`score_bounds`). A token needs no further texts once its bound shows
+that it is not among the best. Tokens are scored in rounds; in each, a token gets the texts that are expected
+to lower its bound most.
 """
 
 from __future__ import annotations
@@ -61,42 +62,55 @@ _ROWS_AT_A_TIME = 8192  # vectors that are doubled at a time
 
 @dataclass(frozen=True)
 class ScoringPairs:
-    """The pairs that score a token, and what is encoded for them.
+    """The P pairs that score a token, and their vectors.
 
-    A place is a series and a number of copies in it: places are numbered series by series.
+    The texts of a token are numbered series by series, and by number of copies within a series. This number
+    is the index of a text.
+
+    Attributes:
+        settings: settings of the method.
+        carriers: sentence2 of each pair, tokenized or as text.
+        anchors: vectors of sentence1, shape (P, d).
+        clean: vectors of sentence2 without copies, shape (P, d).
     """
 
     settings: StdSettings
-    carriers: tuple[probes.Carrier, ...]  # one per pair
-    anchors: NDArray[np.float32]  # vectors of sentence1, shape (pairs, d)
-    clean: NDArray[np.float32]  # vectors of sentence2 without copies, shape (pairs, d)
+    carriers: tuple[probes.Carrier, ...]
+    anchors: NDArray[np.float32]
+    clean: NDArray[np.float32]
 
     @property
     def series(self) -> int:
+        """Number of series."""
         return len(self.carriers) * len(PLACEMENTS)
 
     @property
-    def places(self) -> tuple[int, ...]:
+    def text_indices(self) -> tuple[int, ...]:
+        """Indices of all texts of a token."""
         return tuple(range(self.series * self.settings.copies))
 
     @property
     def weights(self) -> Vector:
-        """Weight of each series in the score of a token."""
+        """Weight of each series in the score of a token, shape (series,)."""
         of_placements = placement_weights(self.settings.scoring_weights)
         return np.tile(of_placements, len(self.carriers)) / len(self.carriers)
 
     def constants(self, metric: Metric) -> ScoreConstants:
+        """Return the constants of the score for a metric."""
         return self.settings.manhattan if metric is Metric.MANHATTAN else self.settings.angular
 
     def pairs_of(self, text_indices: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the number of the pair of each text."""
         return text_indices // (self.settings.copies * len(PLACEMENTS))
 
     def text(self, token: Token, text_index: int, paths: Sequence[probes.Path]) -> Probe:
+        """Return a carrier with copies of a token; ``paths`` has the random placement in each carrier."""
         series, copies = divmod(text_index, self.settings.copies)
         pair, placement = divmod(series, len(PLACEMENTS))
         return probes.with_copies(token, self.carriers[pair], PLACEMENTS[placement], copies + 1, paths[pair])
 
     def text_alone(self, token: Token) -> Probe:
+        """Return the token alone, as text or as ids."""
         carrier = self.carriers[0]
         return token.text if isinstance(carrier, str) else (*carrier.head, token.id, *carrier.tail)
 
@@ -120,32 +134,43 @@ class AloneStage:
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> list[Mapping[str, Measured]]:
         by_metric = distances(vectors[:, None], self.pairs.anchors)
-        return [
-            {metric.value: by_metric[metric][row].tolist() for metric in Metric} for row in range(len(tokens))
-        ]
+
+        def row(index: int) -> Mapping[str, Measured]:
+            return {metric.value: by_metric[metric][index].tolist() for metric in Metric}
+
+        return [row(index) for index in range(len(tokens))]
 
 
 @dataclass(frozen=True)
 class ScoringStage:
-    """Compares carriers with copies of each token, at some places, with their anchors."""
+    """Compares some of the texts with copies of each token with their anchors.
+
+    Attributes:
+        pairs: the pairs that score tokens.
+        text_indices: indices of the texts to encode, by token id.
+        paths: random placement of copies in each pair, by token id.
+        name: name of the stage.
+        precision: precision of the model; None is its own.
+    """
 
     pairs: ScoringPairs
-    places: Mapping[int, Sequence[int]]  # by token id
-    paths: Mapping[int, Sequence[probes.Path]]  # of random placement, one per pair, by token id
+    text_indices: Mapping[int, Sequence[int]]
+    paths: Mapping[int, Sequence[probes.Path]]
     name: str = "score"
     precision: Precision | None = None
 
     @property
     def probes_per_token(self) -> int:
-        return max(map(len, self.places.values()))
+        return max(map(len, self.text_indices.values()))
 
     @property
     def texts(self) -> int:
-        return sum(map(len, self.places.values()))
+        """Number of texts of all tokens."""
+        return sum(map(len, self.text_indices.values()))
 
     def probes(self, token: Token) -> list[Probe]:
         paths = self.paths[token.id]
-        return [self.pairs.text(token, text_index, paths) for text_index in self.places[token.id]]
+        return [self.pairs.text(token, text_index, paths) for text_index in self.text_indices[token.id]]
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
         return self.measure_all([token], vectors)[0]
@@ -153,23 +178,25 @@ class ScoringStage:
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> list[Mapping[str, Measured]]:
-        text_indices = np.concatenate([np.array(self.places[token.id], dtype=np.intp) for token in tokens])
-        anchors = self.pairs.anchors[self.pairs.pairs_of(text_indices)]
-        distances_of_tokens = [
-            distances(vectors[start : start + _ROWS_AT_A_TIME], anchors[start : start + _ROWS_AT_A_TIME])
-            for start in range(0, len(vectors), _ROWS_AT_A_TIME)
-        ]
-        by_metric = {
-            metric: np.concatenate(
-                [distances_of_token[metric] for distances_of_token in distances_of_tokens]
-            ).tolist()
-            for metric in Metric
-        }
+        """Return a row for each token: the indices of its texts, and their distances by metric.
+
+        Args:
+            tokens: the tokens.
+            vectors: vectors of all their texts, token by token.
+        """
+        indices_by_token = [np.array(self.text_indices[token.id], dtype=np.intp) for token in tokens]
+        anchors = self.pairs.anchors[self.pairs.pairs_of(np.concatenate(indices_by_token))]
+        blocks: dict[Metric, list[Vector]] = {metric: [] for metric in Metric}
+        for start in range(0, len(vectors), _ROWS_AT_A_TIME):
+            stop = start + _ROWS_AT_A_TIME
+            for metric, distances_of_block in distances(vectors[start:stop], anchors[start:stop]).items():
+                blocks[metric].append(distances_of_block)
+        by_metric = {metric: np.concatenate(blocks[metric]).tolist() for metric in Metric}
         rows: list[Mapping[str, Measured]] = []
         start = 0
         for token in tokens:
-            stop = start + len(self.places[token.id])
-            row: dict[str, Measured] = {"places": list(self.places[token.id])}
+            stop = start + len(self.text_indices[token.id])
+            row: dict[str, Measured] = {"places": list(self.text_indices[token.id])}
             for metric in Metric:
                 row[metric.value] = by_metric[metric][start:stop]
             rows.append(row)
@@ -248,8 +275,17 @@ class KnownDistances:
         np.add.at(self.counts, (np.repeat(rows, sizes), series), 1)
         self._update(rows)
 
-    def next_places(self, rows: NDArray[np.intp], gains: Vector, limit: int) -> list[tuple[int, ...]]:
-        """Choose at most so many places for each of some tokens, those with the largest expected gain."""
+    def next_texts(self, rows: NDArray[np.intp], gains: Vector, limit: int) -> list[tuple[int, ...]]:
+        """Choose the next texts of some tokens: those that are expected to lower their bounds most.
+
+        Args:
+            rows: rows of the tokens.
+            gains: expected gains, see `expected_gains`.
+            limit: largest number of texts for each token.
+
+        Returns:
+            Indices of the texts of each token.
+        """
         copies = self._pairs.settings.copies
         counts = self.counts[rows]
         is_open = counts < copies
@@ -272,16 +308,17 @@ class KnownDistances:
 
 
 def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) -> Vector:
-    """Estimate from tokens that are scored whole which share of its bound a text takes from a series.
+    """Estimate by which share one more text lowers the bound of a series, from tokens with all distances.
 
     Args:
-        pairs: the pairs that score them.
-        whole: distances of the tokens, shape (tokens, series, copies + 1).
+        pairs: the pairs that score tokens.
+        all_distances: distances of the tokens, shape (tokens, series, copies + 1).
         alone: distances of the tokens alone, shape (tokens, series).
 
     Returns:
-        For each number of known distances, whether one of them has risen, and each series, the mean share per
-        text, for the number of further texts for which it is largest; shape (copies, 2, series).
+        Mean share per text, shape (copies, 2, series): by number of known distances, by whether one of them
+        has risen (0 or 1), and by series. It is computed for the number of further texts that makes it
+        largest.
     """
     order = copies_order(pairs.settings.copies)
     constants = pairs.constants(Metric.COSINE)
@@ -312,13 +349,13 @@ def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) ->
 def expected_texts(pairs: ScoringPairs, tokens: int, sample_size: int = SAMPLE) -> int:
     """Estimate how many texts `score_tokens` encodes."""
     sampled = sample_size if tokens >= _SAMPLED_FROM * sample_size else tokens
-    return tokens + sampled * len(pairs.places) + _expected(pairs, tokens - sampled)
+    return tokens + sampled * len(pairs.text_indices) + _expected(pairs, tokens - sampled)
 
 
 def _expected(pairs: ScoringPairs, tokens: int) -> int:
     """Estimate how many texts with copies are encoded for tokens that are not of the sample."""
     share = 1.0 if pairs.settings.scores is Scores.ALL else NEEDED_SHARE
-    return round(tokens * len(pairs.places) * share)
+    return round(tokens * len(pairs.text_indices) * share)
 
 
 def score_tokens(
@@ -328,20 +365,21 @@ def score_tokens(
     validation_texts: int = 0,
     sample_size: int = SAMPLE,
 ) -> pl.DataFrame:
-    """Score the tokens of a job: exactly, or by a bound that says that they are no candidates.
+    """Score the tokens of a job exactly, or find an upper bound that excludes them from the candidates.
 
     Args:
-        job: what is measured; its tokens are ordered by id.
-        pairs: the pairs that score them.
+        job: model, tokens in order of id, and settings.
+        pairs: the pairs that score tokens.
         run: runs the stages.
-        validation_texts: number of texts that validation will encode, for the announcement.
-        sample_size: number of random tokens that are scored whole first.
+        validation_texts: number of texts that validation will encode, to announce how long the rest takes.
+        sample_size: number of random tokens that are first scored with all their texts.
 
     Returns:
         One row per token: token_id; score_cosine, score_euclidean and score_manhattan, null if not exact;
         score_at_most, a bound of the cosine score, null if that is exact; and whether it is of the sample.
     """
-    settings, tokens = job.settings, job.tokens
+    settings = job.settings
+    tokens = job.tokens
     ids = np.array([token.id for token in tokens], dtype=np.int64)
     paths = walk_vocabulary(settings.seed, job.vocabulary.available, tokens, scoring_walk(pairs))
     alone = run(AloneStage(pairs), tokens, len(tokens))
@@ -362,25 +400,28 @@ def score_tokens(
     if len(tokens) >= _SAMPLED_FROM * sample_size:
         generator = np.random.default_rng([settings.seed, _SAMPLE_KEY])
         sample = np.sort(generator.choice(len(tokens), sample_size, replace=False))
-    measure("sample", sample, [pairs.places] * len(sample))
+    measure("sample", sample, [pairs.text_indices] * len(sample))
     if len(sample) < len(tokens):
         run.announce(_expected(pairs, len(tokens) - len(sample)), validation_texts)
     if settings.scores is Scores.ALL:
         rest = np.flatnonzero(~known_distances.is_complete)
         if len(rest):
-            measure("score", rest, [pairs.places] * len(rest))
+            measure("score", rest, [pairs.text_indices] * len(rest))
     else:
         gains = expected_gains(pairs, known_distances.distances[sample], known_distances.alone[sample])
         likely_share = _LIKELY_PART * settings.candidate_share
         likely = float(np.quantile(known_distances.totals[sample], 1 - likely_share))
         rank = scores_behind_threshold(len(tokens), settings.candidate_share)
-        number = 0
-        while len(rows := _unsettled(known_distances, rank, likely)):
-            texts_per_token = min(_MOST_TEXTS, -(-_ROUND_TEXTS // len(rows)))
-            if not number:  # no token is settled by fewer
+        round_number = 1
+        rows = _unsettled(known_distances, rank, likely)
+        while len(rows):
+            texts_per_token = min(_MOST_TEXTS, math.ceil(_ROUND_TEXTS / len(rows)))
+            if round_number == 1:  # no token is settled by fewer
                 texts_per_token = pairs.series
-            number += 1
-            measure(f"score-{number:03d}", rows, known_distances.next_places(rows, gains, texts_per_token))
+            next_texts = known_distances.next_texts(rows, gains, texts_per_token)
+            measure(f"score-{round_number:03d}", rows, next_texts)
+            round_number += 1
+            rows = _unsettled(known_distances, rank, likely)
     return _scores(pairs, known_distances, ids, sample, alone, frames)
 
 
