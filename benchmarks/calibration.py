@@ -165,8 +165,8 @@ def measurements_of(ids: NDArray[np.int64], lifts: Vector, contractions: Vector)
     return Measurements(
         ids=ids,
         lifts=lifts,
-        rising=np.zeros((tokens, carriers), dtype=np.float32),
-        groups=np.zeros((tokens, carriers, 0), dtype=np.float32),
+        rising_shares=np.zeros((tokens, carriers), dtype=np.float32),
+        group_lifts=np.zeros((tokens, carriers, 0), dtype=np.float32),
         effects=Pull(contractions.mean(axis=1), np.zeros((tokens, 1))),
         contractions=contractions,
     )

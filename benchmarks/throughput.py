@@ -61,7 +61,7 @@ def prepared(encoder: IdEncoder, count: int) -> tuple[ScoringStage, list[Token],
     drawn = [available[k] for k in np.random.default_rng(0).permutation(len(available))[: count + 2]]
     pairs = scoring_pairs(encoder, settings, plan)
     paths = walk_vocabulary(settings.seed, available, drawn, scoring_walk(pairs))
-    stage = ScoringStage(pairs, dict.fromkeys(paths, pairs.places), paths)
+    stage = ScoringStage(pairs, dict.fromkeys(paths, pairs.text_indices), paths)
     compute_shard(stage, Shard(0, tuple(drawn[:2])), encoder)
     return stage, drawn[2:], len(available)
 

@@ -36,7 +36,7 @@ TABLES = resume.table_schemas(
         "mean_rank_without rises",
     },
     text="token text group severity id causes found",
-    whole="token_id queries copies number hits hits_without",
+    integers="token_id queries copies number hits hits_without",
     switches="helps suspected_only rises",
 )
 _FILLED = (
