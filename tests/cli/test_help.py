@@ -283,7 +283,6 @@ def test_a_wrong_setting_is_one_line(given, said):
 @pytest.mark.parametrize(
     ("command", "right_option"),
     [
-        ("judge r --sentences a.txt --queries b.txt", "stickytoken audit"),
         ("judge r --sentences a.txt --tokens river", "stickytoken probe"),
         ("clean r --documents a.txt", "second argument"),
         ("probe m --tokens river", "arguments after the model"),

@@ -154,7 +154,6 @@ def _documented_entries(*documented: Any) -> dict[str, str]:
 # Options that users guess, by command, and what to use instead. A close match is suggested anyway.
 _INSTEAD = {
     "judge": {
-        "queries": "judge reads texts only: for queries, use `stickytoken audit` or `impact --intrusion`",
         "tokens": "judge measures the strongest tokens of the run: name tokens with `stickytoken probe`",
     },
     "clean": {
