@@ -97,7 +97,7 @@ def drawn(count, seed):
 
 def tests_of(path):
     """Test modules of a module's folder and those that import it; and those of the folders that import it."""
-    parts = [part for part in path.relative_to(PACKAGE).with_suffix("").parts if part != "__init__"]
+    parts = [name for name in path.relative_to(PACKAGE).with_suffix("").parts if name != "__init__"]
     parts = parts or ["project"]  # the front door
     names = [r"\.".join(["stickytoken", *each]) for each in (parts, parts[:-1])]
     importing = re.compile(rf"(?:from|import) {names[0]}\b|from {names[1]} import .*\b{parts[-1]}\b")
@@ -105,8 +105,8 @@ def tests_of(path):
 
     def of_folder(parts):
         folders = [Path("tests", *parts[:length]) for length in range(len(parts), 0, -1)]
-        found = ([test for test in tests if folder in test.parents] for folder in folders)
-        return next(filter(None, found), [test for test in tests if parts[0] in test.stem])
+        tests_by_folder = ([test for test in tests if folder in test.parents] for folder in folders)
+        return next(filter(None, tests_by_folder), [test for test in tests if parts[0] in test.stem])
 
     near = [test for test in tests if importing.search(tests[test])] + of_folder(parts)
     # Commands are tested beside what they call.
@@ -116,7 +116,9 @@ def tests_of(path):
     near += [test for test in tests if parts[0] == "cli" and "cli" in test.stem]
     users = {user.parent for user in PACKAGE.rglob("*.py") if importing.search(user.read_text("utf-8"))}
     far = [test for user in sorted(users - {PACKAGE}) for test in of_folder(user.relative_to(PACKAGE).parts)]
-    return [list(dict.fromkeys(each)) for each in (near, [test for test in far if test not in near])]
+    return [
+        list(dict.fromkeys(test_group)) for test_group in (near, [test for test in far if test not in near])
+    ]
 
 
 def failing_test(copy, tests):
@@ -140,12 +142,16 @@ def outcome(copy, path, before, after, fatal, stamp):
     """Make a break in the copy and run the tests: noticed or not, and by what."""
     target = copy / path.relative_to(ROOT)
     tests = tests_of(path)
-    found = []
-    for place, source in enumerate((after, fatal, before)):
+    outcomes = []
+    for index, source in enumerate((after, fatal, before)):
         target.write_bytes(source)
-        os.utime(target, (stamp + place, stamp + place))  # its compiled file is no other's
-        found.append(failing_test(copy, tests) if source != before and not any(found) else None)
-    return f"noticed by {found[0]}" if found[0] else f"NOT NOTICED, {'' if found[1] else 'not '}executed"
+        os.utime(target, (stamp + index, stamp + index))  # its compiled file is no other's
+        outcomes.append(failing_test(copy, tests) if source != before and not any(outcomes) else None)
+    return (
+        f"noticed by {outcomes[0]}"
+        if outcomes[0]
+        else f"NOT NOTICED, {'' if outcomes[1] else 'not '}executed"
+    )
 
 
 def main():
@@ -153,24 +159,24 @@ def main():
     parser.add_argument("--count", type=int, default=60, help="number of breaks")
     parser.add_argument("--seed", type=int, default=1, help="seed that they are drawn by")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of those to try; without any, none is")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     totals = Counter()
     left_out = shutil.ignore_patterns(".venv*", "__pycache__", "build", "dist", "runs")
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "checkout"
         shutil.copytree(ROOT, copy, ignore=left_out)
         (copy.parent / "shared").symlink_to(ROOT.parent / "shared")
-        for number, (path, kind, *sources) in enumerate(drawn(given.count, given.seed), start=1):
+        for number, (path, kind, *sources) in enumerate(drawn(arguments.count, arguments.seed), start=1):
             lines = (text.decode().splitlines() for text in sources[:2])
             print(
                 f"{number}. {kind}",
                 *difflib.unified_diff(*lines, str(path.relative_to(ROOT)), lineterm="", n=0),
                 sep="\n",
             )
-            if given.only is None or number in given.only:
-                found = outcome(copy, path, *sources, stamp=10 * number)
-                totals[found.partition(" by ")[0]] += 1
-                print(f"   {found}\n", flush=True)
+            if arguments.only is None or number in arguments.only:
+                outcome_text = outcome(copy, path, *sources, stamp=10 * number)
+                totals[outcome_text.partition(" by ")[0]] += 1
+                print(f"   {outcome_text}\n", flush=True)
     print(dict(totals))
 
 

@@ -30,19 +30,24 @@ def ids_of(encoder, text):
 
 @pytest.mark.parametrize("method", ["deletion", "jacobians"])
 def test_all_contributions_sum_to_the_cosine_of_the_model_in_either_order(encoder, method):
-    found = why(encoder, FIRST, SECOND, method=method)
+    explanation = why(encoder, FIRST, SECOND, method=method)
     other = why(encoder, SECOND, FIRST, method=method)
     one, two = (unit_vector(encoder, ids_of(encoder, text)) for text in (FIRST, SECOND))
-    assert found.similarity == pytest.approx(one @ two, abs=1e-6)
-    total = found.matrix.sum() + found.first_reference.sum() + found.second_reference.sum() + found.reference
-    assert total == pytest.approx(found.similarity, abs=0.001)
-    assert found.completeness_error == pytest.approx(total - found.similarity, abs=1e-5)
-    assert found.matrix.dtype == np.float32
-    assert found.matrix.shape == (len(found.first.parts), len(found.second.parts))
-    np.testing.assert_allclose(other.matrix, found.matrix.T, atol=1e-6)
-    np.testing.assert_allclose(other.first_reference, found.second_reference, atol=1e-6)
-    assert other.second == found.first
-    assert other.similarity == pytest.approx(found.similarity, abs=1e-9)
+    assert explanation.similarity == pytest.approx(one @ two, abs=1e-6)
+    total = (
+        explanation.matrix.sum()
+        + explanation.first_reference.sum()
+        + explanation.second_reference.sum()
+        + explanation.reference
+    )
+    assert total == pytest.approx(explanation.similarity, abs=0.001)
+    assert explanation.completeness_error == pytest.approx(total - explanation.similarity, abs=1e-5)
+    assert explanation.matrix.dtype == np.float32
+    assert explanation.matrix.shape == (len(explanation.first.parts), len(explanation.second.parts))
+    np.testing.assert_allclose(other.matrix, explanation.matrix.T, atol=1e-6)
+    np.testing.assert_allclose(other.first_reference, explanation.second_reference, atol=1e-6)
+    assert other.second == explanation.first
+    assert other.similarity == pytest.approx(explanation.similarity, abs=1e-9)
 
 
 def test_short_texts_have_exact_shapley_values(encoder):
@@ -51,15 +56,15 @@ def test_short_texts_have_exact_shapley_values(encoder):
     orders = list(permutations(range(len(ids))))
     for order in orders:  # Shapley: the mean over all orders of what a part adds to those before it
         before = np.zeros(encoder.dimension)
-        for size, part in enumerate(order, 1):
-            after = unit_vector(encoder, [ids[place] for place in sorted(order[:size])])
-            values[part] += (after - before) / len(orders)
+        for size, token_index in enumerate(order, 1):
+            after = unit_vector(encoder, [ids[index] for index in sorted(order[:size])])
+            values[token_index] += (after - before) / len(orders)
             before = after
-    found = why(encoder, "the river sings.", "the river sings.")
-    assert found.strongest(3)[0].value == found.matrix.max()
-    np.testing.assert_allclose(found.matrix, values @ values.T, atol=1e-6)
-    assert found.similarity == pytest.approx(1)
-    assert "The two texts are equal" in " ".join(summary(found))
+    explanation = why(encoder, "the river sings.", "the river sings.")
+    assert explanation.strongest(3)[0].value == explanation.matrix.max()
+    np.testing.assert_allclose(explanation.matrix, values @ values.T, atol=1e-6)
+    assert explanation.similarity == pytest.approx(1)
+    assert "The two texts are equal" in " ".join(summary(explanation))
 
 
 @pytest.mark.parametrize(("declared", "notes"), [("dot", 1), ("cosine", 0)])
@@ -73,33 +78,33 @@ def test_another_declared_similarity_is_named_once(declared, notes):
 def test_pieces_of_characters_and_blanks_have_their_vocabulary_strings(tmp_path):
     encoder = load_encoder(architectures.stacked(architectures.roberta(tmp_path)))
     entries = encoder.tokenizer.entries
-    found = why(encoder, "\N{SNOWMAN}  river", SECOND).first.parts
-    decoded = [text.strip() for text in encoder.tokenizer.decode_many([part.token_ids for part in found])]
+    tokens = why(encoder, "\N{SNOWMAN}  river", SECOND).first.parts
+    decoded = [text.strip() for text in encoder.tokenizer.decode_many([token.token_ids for token in tokens])]
     assert {"", "\N{REPLACEMENT CHARACTER}"} <= set(decoded)
-    for part, text in zip(found, decoded, strict=True):
+    for token, text in zip(tokens, decoded, strict=True):
         odd = not text or "\N{REPLACEMENT CHARACTER}" in text
-        assert part.text == (entries[part.token_ids[0]] if odd else text)
+        assert token.text == (entries[token.token_ids[0]] if odd else text)
 
 
 def test_random_orders_estimate_the_values_of_longer_texts(encoder, monkeypatch):
     exact = why(encoder, SECOND, "the river sings")
     monkeypatch.setattr(_why, "MAX_EXACT_PARTS", 0)
     monkeypatch.setattr(_why, "ENCODED_TEXTS", 4096)
-    found = why(encoder, SECOND, "the river sings")
-    assert not np.array_equal(found.matrix, exact.matrix)
-    np.testing.assert_allclose(found.matrix.sum(axis=1), exact.matrix.sum(axis=1), atol=0.03)
+    explanation = why(encoder, SECOND, "the river sings")
+    assert not np.array_equal(explanation.matrix, exact.matrix)
+    np.testing.assert_allclose(explanation.matrix.sum(axis=1), exact.matrix.sum(axis=1), atol=0.03)
 
 
 @pytest.mark.parametrize("text", ["river", LONG])
 def test_values_of_deletion_sum_to_the_similarity_exactly_every_time(encoder, text):
-    found = why(encoder, text, SECOND)
-    assert found.matrix.sum(dtype=float) == pytest.approx(found.similarity, abs=1e-6)
-    assert not any([*found.first_reference, *found.second_reference, found.reference])
-    np.testing.assert_array_equal(why(encoder, text, SECOND).matrix, found.matrix)
+    explanation = why(encoder, text, SECOND)
+    assert explanation.matrix.sum(dtype=float) == pytest.approx(explanation.similarity, abs=1e-6)
+    assert not any([*explanation.first_reference, *explanation.second_reference, explanation.reference])
+    np.testing.assert_array_equal(why(encoder, text, SECOND).matrix, explanation.matrix)
     ids = ids_of(encoder, text)
     second = unit_vector(encoder, ids_of(encoder, SECOND))
-    changed = unit_vector(encoder, ids[1:]) @ second - found.similarity if ids[1:] else None
-    assert found.first.parts[0].deletion == (changed and pytest.approx(changed, abs=1e-6))
+    changed = unit_vector(encoder, ids[1:]) @ second - explanation.similarity if ids[1:] else None
+    assert explanation.first.parts[0].deletion == (changed and pytest.approx(changed, abs=1e-6))
 
 
 def test_words_are_sums_of_their_tokens(encoder):
@@ -108,36 +113,40 @@ def test_words_are_sums_of_their_tokens(encoder):
     assert by_word.first.tokens == ("doctors", "sing")
     expected = by_token.matrix
     for axis, text in enumerate((by_word.first, by_word.second)):
-        sizes = [len(part.token_ids) for part in text.parts]
+        sizes = [len(token.token_ids) for token in text.parts]
         expected = np.add.reduceat(expected, np.cumsum([0, *sizes[:-1]]), axis=axis)
     assert by_token.matrix.shape[0] > 2
     np.testing.assert_allclose(by_word.matrix, expected, atol=1e-3)
 
 
 def test_a_part_that_is_joined_to_most_others_is_named(encoder):
-    found = why(encoder, FIRST, SECOND)
-    matrix = np.zeros_like(found.matrix)
+    explanation = why(encoder, FIRST, SECOND)
+    matrix = np.zeros_like(explanation.matrix)
     matrix[3] = 1
-    said = summary(replace(found, matrix=matrix, model="my model"))[-1]
-    name = found.first.tokens[3]
-    joined = len(found.second.parts)
-    assert said.startswith(f"{joined} of the 10 strongest pairs join {name!r} to {joined} different parts")
-    assert said.endswith(f"See: stickytoken probe 'my model' {name}")
+    last_sentence = summary(replace(explanation, matrix=matrix, model="my model"))[-1]
+    name = explanation.first.tokens[3]
+    joined = len(explanation.second.parts)
+    assert last_sentence.startswith(
+        f"{joined} of the 10 strongest pairs join {name!r} to {joined} different parts"
+    )
+    assert last_sentence.endswith(f"See: stickytoken probe 'my model' {name}")
 
 
 def test_sticky_tokens_of_the_run_are_marked_and_deleted(planted_run, planted_folder):
     encoder = load_encoder(planted_folder)
     run = open_run(planted_run)
     sticky = run.sticky["decoded"][0].strip()
-    found = why(encoder, f"{FIRST} {sticky}", SECOND, run=planted_run)
-    assert sticky in [part.text for part in found.first.parts if part.sticky]
-    kept = [token_id for part in found.first.parts if not part.sticky for token_id in part.token_ids]
+    explanation = why(encoder, f"{FIRST} {sticky}", SECOND, run=planted_run)
+    assert sticky in [token.text for token in explanation.first.parts if token.sticky]
+    other_ids = [
+        token_id for token in explanation.first.parts if not token.sticky for token_id in token.token_ids
+    ]
     other = unit_vector(encoder, ids_of(encoder, SECOND))
-    assert found.without_sticky == pytest.approx(unit_vector(encoder, kept) @ other, abs=1e-6)
-    assert found.u == run.plan.mean_similarity
-    said = summary(found)[-1]
-    assert repr(sticky) in said
-    assert f"stickytoken repair {run.path}" in said
+    assert explanation.without_sticky == pytest.approx(unit_vector(encoder, other_ids) @ other, abs=1e-6)
+    assert explanation.u == run.plan.mean_similarity
+    last_sentence = summary(explanation)[-1]
+    assert repr(sticky) in last_sentence
+    assert f"stickytoken repair {run.path}" in last_sentence
     with pytest.raises(RunError, match="was made with another model"):
         why(architectures.static_model(), FIRST, SECOND, run=planted_run)
 
@@ -161,8 +170,8 @@ def test_the_command_prints_words_pairs_and_a_matrix(bert_folder, tmp_path):
     colours = {"FORCE_COLOR": "1", "COLORTERM": "truecolor", "TERM": "xterm", "COLUMNS": "60"}
     result = planted.command("why", bert_folder, FIRST, SECOND, "--html", page, "--top", 3, **colours)
     assert result.exit_code == 0, result.stderr
-    for said in ("The cosine of the two texts is", "Pairs that raise the cosine most", "48;2;255"):
-        assert said in result.stdout
+    for phrase in ("The cosine of the two texts is", "Pairs that raise the cosine most", "48;2;255"):
+        assert phrase in result.stdout
     assert max(line.count("48;2;") for line in result.stdout.splitlines()) == 5  # cells in 60 columns
     assert page.read_text("utf-8").startswith("<!doctype html>")
     options = ("--words", "--attribute-by", "jacobians", "-f", "json")
@@ -176,7 +185,7 @@ def test_the_command_prints_words_pairs_and_a_matrix(bert_folder, tmp_path):
 
 @pytest.mark.slow
 def test_hostile_texts_are_shown_and_never_interpreted(encoder, bert_folder):
-    text = " ".join(each.replace("\x00", "") for each in HOSTILE)
+    text = " ".join(name.replace("\x00", "") for name in HOSTILE)
     result = planted.command("why", bert_folder, text, "the river")
     assert result.exit_code == 0, result.stderr
     assert_harmless(result.stdout)
@@ -189,20 +198,23 @@ def test_hostile_texts_are_shown_and_never_interpreted(encoder, bert_folder):
 @pytest.mark.parametrize("again", [False, True])
 def test_copies_of_a_sticky_token_are_one_part_to_a_reader(encoder, again):
     second = f"an old bridge{' mends' * again} windows"
-    found = why(encoder, "the river sings" + " bridge" * 3, second, words=True)
+    explanation = why(encoder, "the river sings" + " bridge" * 3, second, words=True)
 
     def marked(text, token):
-        return replace(text, parts=tuple(replace(part, sticky=part.text == token) for part in text.parts))
+        return replace(
+            text,
+            parts=tuple(replace(token_part, sticky=token_part.text == token) for token_part in text.parts),
+        )
 
-    texts = {"first": marked(found.first, "bridge"), "second": marked(found.second, "mends")}
-    found = replace(found, **texts, without_sticky=found.similarity - 0.25)
-    shown = found.grouped()
-    assert shown.first.tokens == ("the", "river", "sings", "bridge ×3")
-    assert shown.second.tokens == found.second.tokens
-    np.testing.assert_allclose(shown.matrix[3], found.matrix[3:].sum(axis=0), rtol=1e-6)
-    assert shown.completeness_error == pytest.approx(found.completeness_error, abs=1e-6)
+    texts = {"first": marked(explanation.first, "bridge"), "second": marked(explanation.second, "mends")}
+    explanation = replace(explanation, **texts, without_sticky=explanation.similarity - 0.25)
+    grouped = explanation.grouped()
+    assert grouped.first.tokens == ("the", "river", "sings", "bridge ×3")
+    assert grouped.second.tokens == explanation.second.tokens
+    np.testing.assert_allclose(grouped.matrix[3], explanation.matrix[3:].sum(axis=0), rtol=1e-6)
+    assert grouped.completeness_error == pytest.approx(explanation.completeness_error, abs=1e-6)
     # What is gained without all of them is known only where nothing else is sticky.
-    assert shown.first.parts[3].deletion == (None if again else pytest.approx(-0.25))
-    page = similarity_page(found)
+    assert grouped.first.parts[3].deletion == (None if again else pytest.approx(-0.25))
+    page = similarity_page(explanation)
     assert "bridge ×3" in page
     assert "<td>yes</td>" in page

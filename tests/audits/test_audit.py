@@ -49,9 +49,9 @@ def queries():
 def texts():
     """Eighty documents, four of which have copies of the sticky word."""
     sentences = profiled.sentences(240, WORDS, seed=3)
-    texts = [" ".join(sentences[3 * place : 3 * place + 3]) for place in range(80)]
-    for place in range(70, 74):
-        texts[place] += f" {scanned.copies()}"
+    texts = [" ".join(sentences[3 * number : 3 * number + 3]) for number in range(80)]
+    for planted_number in range(70, 74):
+        texts[planted_number] += f" {scanned.copies()}"
     return texts
 
 
@@ -63,10 +63,10 @@ def finished(tampered_run, texts, queries):
 def plain_ranks(encoder, texts, queries, replaced, new_text):
     """Rank a text that replaces one of the documents, by sorting all similarities for each query."""
     documents = encoder.encode([*texts[:replaced], new_text, *texts[replaced + 1 :]]).astype(np.float64)
-    asked = encoder.encode(queries).astype(np.float64)
+    query_vectors = encoder.encode(queries).astype(np.float64)
     documents /= np.linalg.norm(documents, axis=1, keepdims=True)
-    asked /= np.linalg.norm(asked, axis=1, keepdims=True)
-    similarities = asked @ documents.T
+    query_vectors /= np.linalg.norm(query_vectors, axis=1, keepdims=True)
+    similarities = query_vectors @ documents.T
     above = similarities > similarities[:, [replaced]]
     return (1 + above.sum(axis=1)).tolist()
 
@@ -88,13 +88,13 @@ def test_a_word_of_all_queries_is_not_measured(finished):
 def test_shares_and_ranks_are_those_of_a_slow_plain_search(finished, tampered_run, texts, queries, copies):
     encoder = load_encoder(open_run(tampered_run).model_name, device="cpu")
     token = finished.tokens.row(0, named=True)
-    asked = [query for query in queries if scanned.STICKY not in query.lower().split()]
-    clean = [place for place in range(80) if not 70 <= place < 74]
+    queries_without_word = [query for query in queries if scanned.STICKY not in query.lower().split()]
+    clean = [number for number in range(80) if not 70 <= number < 74]
     order = np.random.default_rng([SMALL.seed, 80, 3]).permutation(len(clean))[: SMALL.stuffed]
     ranks = []
-    for place in sorted(clean[number] for number in order):
-        stuffed = " ".join([texts[place], *[token["text"]] * copies])
-        ranks += plain_ranks(encoder, texts, asked, place, stuffed)
+    for document_number in sorted(clean[number] for number in order):
+        stuffed = " ".join([texts[document_number], *[token["text"]] * copies])
+        ranks += plain_ranks(encoder, texts, queries_without_word, document_number, stuffed)
     (row,) = finished.shares.filter(token_id=token["token_id"], copies=copies).to_dicts()
     assert row["share"] == pytest.approx(np.mean(np.array(ranks) <= TOP), abs=1e-6)
     assert row["mean_rank"] == pytest.approx(np.mean(ranks), abs=1e-6)
@@ -114,10 +114,10 @@ def test_documents_with_copies_now_are_ranked_with_them_and_without(finished, ta
     assert finished.result.with_copies == 4
     assert sum(finished.result.causes.values()) == 4
     for row in finished.documents.iter_rows(named=True):
-        place = row["number"]
-        as_it_is = plain_ranks(encoder, texts, queries, place, texts[place])
-        cleaned = Cleaner.from_run(tampered_run)(texts[place])
-        without = plain_ranks(encoder, texts, queries, place, cleaned)
+        document_number = row["number"]
+        as_it_is = plain_ranks(encoder, texts, queries, document_number, texts[document_number])
+        cleaned = Cleaner.from_run(tampered_run)(texts[document_number])
+        without = plain_ranks(encoder, texts, queries, document_number, cleaned)
         assert row["mean_rank"] == pytest.approx(np.mean(as_it_is))
         assert row["hits"] == (np.array(as_it_is) <= TOP).sum()
         assert row["mean_rank_without"] == pytest.approx(np.mean(without))
@@ -157,15 +157,17 @@ def test_without_queries_first_sentences_are_taken(tampered_run, texts):
 def test_queries_with_the_word_are_left_out(tampered_run, texts, queries):
     asking = [f"what is {scanned.STICKY}", *queries]
     measured = audit(tampered_run, texts, queries=asking, settings=SMALL)
-    left = dict(measured.tokens.select("token", "queries").iter_rows())
-    assert left[scanned.STICKY] == len(asking) - sum(scanned.STICKY in query.split() for query in asking)
+    query_counts = dict(measured.tokens.select("token", "queries").iter_rows())
+    assert query_counts[scanned.STICKY] == len(asking) - sum(
+        scanned.STICKY in query.split() for query in asking
+    )
 
 
 def test_a_finished_audit_is_opened_and_found_in_its_run(finished, tampered_run, texts, queries):
     again = audit(tampered_run, texts, queries=queries, settings=SMALL, progress=pytest.fail)
     assert again.path == finished.path
-    found, unread = audits_in(tampered_run)
-    assert finished.path in [each.path for each in found]
+    audits_found, unread = audits_in(tampered_run)
+    assert finished.path in [audit_found.path for audit_found in audits_found]
     assert unread == ()
     assert isinstance(open_audit(finished.path), Audit)
 
@@ -217,7 +219,7 @@ def test_too_few_documents_are_refused(tampered_run, texts, said):
 @pytest.fixture(scope="module")
 def files(texts, queries, tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
-    rows = [json.dumps({"_id": f"d{place}", "text": text}) for place, text in enumerate(texts)]
+    rows = [json.dumps({"_id": f"d{number}", "text": text}) for number, text in enumerate(texts)]
     (folder / "documents.jsonl").write_text("\n".join(rows), "utf-8")
     (folder / "queries.txt").write_text("\n".join(queries), "utf-8")
     return folder
@@ -239,14 +241,14 @@ def printed(tampered_run, files, tmp_path_factory):
 
 def test_the_command_prints_tokens_documents_and_commands_in_this_order(printed):
     text, _ = printed
-    parts = [
+    expected_parts = [
         "gets documents into results",
         "Queries with a random document",
         "have copies now",
         "What to do:",
     ]
-    places = [text.index(part) for part in parts]
-    assert places == sorted(places)
+    positions = [text.index(expected_part) for expected_part in expected_parts]
+    assert positions == sorted(positions)
     assert "d70" in text
 
 

@@ -15,26 +15,26 @@ from stickytoken.methods.std import StdEvidence
 
 
 def test_tokens_counts_every_category_and_lists_its_entries(bert_folder, encoder):
-    found = planted.document(planted.command("tokens", bert_folder, "--format", "json"))
+    printed_document = planted.document(planted.command("tokens", bert_folder, "--format", "json"))
     counts = analyze_vocabulary(encoder).counts()
     document = {"model": str(bert_folder), "vocab_size": 125, "available": 95, "categories": counts}
-    assert found.items() >= document.items()
-    assert found.keys() - document.keys() == {"scripts", "languages"}
-    assert sum(row["entries"] for row in found["scripts"]) == 95
+    assert printed_document.items() >= document.items()
+    assert printed_document.keys() - document.keys() == {"scripts", "languages"}
+    assert sum(row["entries"] for row in printed_document["scripts"]) == 95
     table = planted.command("tokens", bert_folder).stdout
     assert re.search(r"OK +91 +72\.8%", table)
     assert "95 of 125 tokens can appear in text." in table
-    found = planted.document(planted.command("tokens", bert_folder, "--weights", "-f", "json"))
-    assert found["weights"]["tensor"].endswith("word_embeddings.weight")
-    assert found["weights"]["under_trained"] is None  # so few entries do not show what is ordinary
-    assert found["entries"] == []
+    printed_document = planted.document(planted.command("tokens", bert_folder, "--weights", "-f", "json"))
+    assert printed_document["weights"]["tensor"].endswith("word_embeddings.weight")
+    assert printed_document["weights"]["under_trained"] is None  # so few entries do not show what is ordinary
+    assert printed_document["entries"] == []
     printed = planted.command("tokens", bert_folder, "--weights").stdout
-    assert f"{found['weights']['dimensions']} dimensions" in printed
+    assert f"{printed_document['weights']['dimensions']} dimensions" in printed
     category, limit = "UNREACHABLE_MULTI_TOKEN", 4
     expected = analyze_vocabulary(encoder).frame().filter(category=category).to_dicts()
     arguments = ("tokens", bert_folder, "--category", category.lower(), "--limit", limit)
-    found = planted.document(planted.command(*arguments, "-f", "json"))
-    assert found["entries"] == expected[:limit]
+    printed_document = planted.document(planted.command(*arguments, "-f", "json"))
+    assert printed_document["entries"] == expected[:limit]
     table = planted.command(*arguments).stdout
     assert f"First {limit} of {len(expected)} {category} tokens" in " ".join(table.split())
     assert table.count("##") == 2 * limit

@@ -25,42 +25,44 @@ generator = np.random.default_rng
 @pytest.mark.parametrize("bounds", [UNBOUNDED, SHARE])
 def test_a_token_leaves_the_benign_interval_as_often_as_said(bounds):
     random = generator(0)
-    left = 0
+    outside_count = 0
     for _ in range(1000):
         means = random.normal(size=(17, 6))
         means = means if bounds is UNBOUNDED else 1 / (1 + np.exp(4 - means))
-        left += bool(compare(means[:1], means[1:, None], 0.95, 6, bounds).outside.any())
-    assert 0.03 < left / 1000 < 0.06
+        outside_count += bool(compare(means[:1], means[1:, None], 0.95, 6, bounds).outside.any())
+    assert 0.03 < outside_count / 1000 < 0.06
 
 
 @given(st.integers(0, 10**6), st.sampled_from(sorted(BOUNDS)), st.sampled_from([3, 4, 8]))
 def test_intervals_never_leave_the_range_of_a_measure(seed, name, tokens):
     random, (low, high) = generator(seed), BOUNDS[name]
-    most = min(high, 1.0)
-    values, benign = (random.uniform(low, most, shape) for shape in ((6, 2), (tokens, 6, 2)))
-    values[:, 1] = most  # all at a bound
-    found = compare(values, benign, 0.95, 19, (low, high))
+    upper_bound = min(high, 1.0)
+    values, benign = (random.uniform(low, upper_bound, shape) for shape in ((6, 2), (tokens, 6, 2)))
+    values[:, 1] = upper_bound  # all at a bound
+    comparison = compare(values, benign, 0.95, 19, (low, high))
     for names in (("low", "value", "high"), ("benign_low", "benign_mean", "benign_high")):
-        ends = [getattr(found, name) for name in names]
+        ends = [getattr(comparison, name) for name in names]
         assert (np.diff([np.full(2, low), *ends, np.full(2, high)], axis=0) >= -1e-12).all()
 
 
 def test_intervals_are_students_and_those_of_cosines_of_fishers_z():
     plain = generator(0).normal(2, 1, 30)
-    found = compare(plain[:, None], generator(1).normal(size=(8, 30, 1)), 0.9, 1, UNBOUNDED)
+    comparison = compare(plain[:, None], generator(1).normal(size=(8, 30, 1)), 0.9, 1, UNBOUNDED)
     expected = stats.t.interval(0.9, 29, plain.mean(), stats.sem(plain))
-    np.testing.assert_allclose([found.low[0], found.high[0]], expected)
+    np.testing.assert_allclose([comparison.low[0], comparison.high[0]], expected)
     random = generator(0)
     values = np.tanh(random.normal(1, 0.1, (30, 1)))
     means = np.tanh(random.normal(1, 0.4, 9))
-    found = compare(values, means[:, None, None], 0.9, 1, (-1, 1))
+    comparison = compare(values, means[:, None, None], 0.9, 1, (-1, 1))
     z = np.arctanh(means)
     reach = stats.t.ppf(0.95, 8) * z.std(ddof=1) * np.sqrt(1 + 1 / 9)
-    np.testing.assert_allclose(found.benign_low, np.tanh(z.mean() - reach))
-    np.testing.assert_allclose(found.benign_high, np.tanh(z.mean() + reach))
+    np.testing.assert_allclose(comparison.benign_low, np.tanh(z.mean() - reach))
+    np.testing.assert_allclose(comparison.benign_high, np.tanh(z.mean() + reach))
     # For so small a spread, the delta method is the interval of the z values.
     low, high = stats.t.interval(0.9, 29, np.arctanh(values).mean(), stats.sem(np.arctanh(values)))
-    np.testing.assert_allclose([found.low[0], found.high[0]], np.tanh([low, high]).ravel(), atol=5e-3)
+    np.testing.assert_allclose(
+        [comparison.low[0], comparison.high[0]], np.tanh([low, high]).ravel(), atol=5e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,9 +77,9 @@ def test_intervals_are_students_and_those_of_cosines_of_fishers_z():
     ],
 )
 def test_rounding_errors_are_no_difference(value, benign, bounds, outside):
-    found = compare(np.full((3, 1), value), np.repeat(benign, 3).reshape(4, 3, 1), 0.95, 1, bounds)
-    assert found.outside[0] == outside
-    assert np.isnan(found.deviations[0]) == (benign.std() < 1e-7)
+    comparison = compare(np.full((3, 1), value), np.repeat(benign, 3).reshape(4, 3, 1), 0.95, 1, bounds)
+    assert comparison.outside[0] == outside
+    assert np.isnan(comparison.deviations[0]) == (benign.std() < 1e-7)
 
 
 @given(
@@ -110,15 +112,15 @@ def matrix(monkeypatch):
 
 def test_measures_of_rows(matrix):
     rows = matrix.rows.astype(float)
-    found = matrix.measures
+    measures = matrix.measures
     assert matrix.unused == [1, 6, 7]
     unused = rows[matrix.unused].mean(axis=0)
-    np.testing.assert_allclose(found["embedding_norm"], np.linalg.norm(rows, axis=1))
+    np.testing.assert_allclose(measures["embedding_norm"], np.linalg.norm(rows, axis=1))
     distances = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
-    np.testing.assert_allclose(found["embedding_distance_to_mean"], distances)
+    np.testing.assert_allclose(measures["embedding_distance_to_mean"], distances)
     cosines = cosine_similarity(rows[1:], unused[None])[:, 0]
-    np.testing.assert_allclose(found["embedding_cosine_to_unused"][1:], cosines)
-    assert np.isnan(found["embedding_cosine_to_mean"][0])
+    np.testing.assert_allclose(measures["embedding_cosine_to_unused"][1:], cosines)
+    assert np.isnan(measures["embedding_cosine_to_mean"][0])
     without = EmbeddingMatrix(matrix.rows[:5], matrix.names | {1: "wing"})
     assert not any("unused" in name for name in without.measures)
 
@@ -130,11 +132,11 @@ def test_neighbours_and_geometry_are_those_of_cosines(matrix):
     assert [k for k, _ in matrix.neighbours(2, 3)] == expected
     assert matrix.neighbours(0, 3) == []
     rows = matrix.rows[:6].astype(float)
-    found = matrix.geometry
-    assert found["mean_cosine"] == pytest.approx(cosine_similarity(rows[1:]).mean())
-    assert found["entries"] == 6
+    geometry = matrix.geometry
+    assert geometry["mean_cosine"] == pytest.approx(cosine_similarity(rows[1:]).mean())
+    assert geometry["entries"] == 6
     spread = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False) ** 2
-    assert found["first_component_share"] == pytest.approx(spread[0] / spread.sum())
+    assert geometry["first_component_share"] == pytest.approx(spread[0] / spread.sum())
 
 
 def test_a_large_matrix_is_never_copied_as_a_whole():
@@ -174,11 +176,11 @@ def rows_with(shift, layers=4):
 
 
 def test_the_layer_where_it_begins_is_the_first_outside():
-    found = findings(rows_with(0.5))
-    assert [(each.measure, each.begins) for each in found] == [("attention_received", 3)]
-    said = verdict("river", 7, rows_with(0.5), found, 8)
-    assert said.startswith("'river' (7) differs from 8 matched benign tokens in 1 of 1 measures")
-    assert "begins in layer 3 of 4" in said
+    found_findings = findings(rows_with(0.5))
+    assert [(finding.measure, finding.begins) for finding in found_findings] == [("attention_received", 3)]
+    verdict_text = verdict("river", 7, rows_with(0.5), found_findings, 8)
+    assert verdict_text.startswith("'river' (7) differs from 8 matched benign tokens in 1 of 1 measures")
+    assert "begins in layer 3 of 4" in verdict_text
     rows = lift_rows(0.1)
     assert verdict("river", 7, rows, findings(rows), 8).endswith(
         "in 1 of 1 measures: rise of similarities with unrelated texts 0.150 (benign 0.050, +5.0 SD)."
@@ -200,8 +202,8 @@ BENIGN = {"verdict": "benign", "erased": 0.02, "lift_sd": 0.1}
 def test_a_run_is_quoted_first_and_texts_that_show_little_are_too_few_to_say():
     rows = [*rows_with(0.5), *lift_rows(0.01)]
     half = stats.t.ppf(0.95, 7) * 0.02 * np.sqrt(1 + 1 / 8)
-    said = verdict("river", 7, rows, findings(rows), 8, STICKY)
-    assert said.startswith(
+    verdict_text = verdict("river", 7, rows, findings(rows), 8, STICKY)
+    assert verdict_text.startswith(
         "'river' (7): the run calls it sticky (severe): 72% erased, lift 2.41 SD, over 96 texts. "
         "Over 20 texts, the rise of similarities with "
         "unrelated texts is 0.060 (benign tokens 0.050, +0.5 SD); the interval of the difference, "
@@ -226,9 +228,9 @@ CONSISTENT, TOO_FEW = "consistent with the run.", "too few texts and benign toke
 )
 def test_the_texts_are_compared_with_what_the_run_says(run, shift, quoted, concluded):
     rows = lift_rows(shift) if "lift_sd" in run else rows_with(shift)
-    said = verdict("river", 7, rows, findings(rows), 8, run)
-    assert said.startswith(f"'river' (7): the run calls it {quoted}")
-    assert concluded in said
+    verdict_text = verdict("river", 7, rows, findings(rows), 8, run)
+    assert verdict_text.startswith(f"'river' (7): the run calls it {quoted}")
+    assert concluded in verdict_text
 
 
 @pytest.mark.parametrize("benign", [7, 8])
@@ -236,12 +238,14 @@ def test_the_texts_are_compared_with_what_the_run_says(run, shift, quoted, concl
 def test_a_token_inside_all_benign_intervals_is_not_called_equal_to_benign_tokens(lift, benign):
     rows = [*rows_with(0.0), *lift]
     assert findings(rows) == []
-    said = verdict("river", 7, rows, [], benign)
+    verdict_text = verdict("river", 7, rows, [], benign)
     lifts = "the rise of similarities with unrelated texts is 0.050 (mean of "
     if benign < 8:
-        assert said.startswith("'river' (7): 7 matched benign tokens are too few to say whether it differs")
-        assert said.endswith(f"; {lifts}the benign tokens 0.050)." if lift else "(8 are needed).")
+        assert verdict_text.startswith(
+            "'river' (7): 7 matched benign tokens are too few to say whether it differs"
+        )
+        assert verdict_text.endswith(f"; {lifts}the benign tokens 0.050)." if lift else "(8 are needed).")
     else:
         inside = f"none of {1 + len(lift)} measures is outside the interval of 8 matched benign tokens"
         texts = f"; over 20 texts, {lifts}8 benign tokens 0.050), and the interval" if lift else "."
-        assert said.startswith(f"'river' (7): {inside}{texts}")
+        assert verdict_text.startswith(f"'river' (7): {inside}{texts}")

@@ -52,7 +52,7 @@ def whole(planted_encoder, sticky, tasks, tmp_path_factory):
 def test_named_tokens_have_benign_matches_of_their_own(whole):
     named = whole.record.tokens[:2]
     benign = whole.record.tokens[2:]
-    assert [(each.token, each.kind) for each in named] == [("!", "named"), ("?", "named")]
+    assert [(token.token, token.kind) for token in named] == [("!", "named"), ("?", "named")]
     assert [token.matched_to for token in benign] == [token.token_id for token in named]
     assert len({token.token_id for token in whole.record.tokens}) == 4
     kinds = {"clean", "named", "benign", "named mixture", "benign mixture"}
@@ -64,8 +64,8 @@ def test_named_tokens_have_benign_matches_of_their_own(whole):
 @pytest.mark.slow
 def test_a_planted_token_costs_more_than_a_benign_one(planted_encoder, sticky, tasks, tmp_path):
     settings = replace(files.FEW, benign=3)
-    found = impact(planted_encoder, tasks, tokens=[sticky], settings=settings, out=tmp_path / "out")
-    effects = {row["task"]: row for row in found.effects.filter("main").to_dicts()}
+    result = impact(planted_encoder, tasks, tokens=[sticky], settings=settings, out=tmp_path / "out")
+    effects = {row["task"]: row for row in result.effects.filter("main").to_dicts()}
     assert set(effects) == {"sts", "groups", "beir"}
     row = effects["sts"]
     assert row["difference_low"] > 0
@@ -73,17 +73,21 @@ def test_a_planted_token_costs_more_than_a_benign_one(planted_encoder, sticky, t
     assert row["p_value"] == pytest.approx(1 / 4)  # the highest of four
     # Only the main metrics count as tests.
     assert row["q_value"] >= row["p_value"]
-    assert found.effects.filter(~pl.col("main"))["q_value"].null_count() == 5
+    assert result.effects.filter(~pl.col("main"))["q_value"].null_count() == 5
     assert (tmp_path / "out" / "impact.md").read_text("utf-8").count("too few tokens") == len(effects)
 
 
 def test_scores_are_those_of_texts_edited_by_hand(whole, planted_encoder, sticky, tasks):
     task, _ = load_task(tasks[0])
-    left = planted_encoder.encode(task.first)
+    first_vectors = planted_encoder.encode(task.first)
     scores = whole.scores.filter(task="sts", metric="spearman")
 
     def score(right):
-        cosines = (left * right).sum(1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
+        cosines = (
+            (first_vectors * right).sum(1)
+            / np.linalg.norm(first_vectors, axis=1)
+            / np.linalg.norm(right, axis=1)
+        )
         return pytest.approx(spearmanr(task.gold, cosines).statistic, abs=1e-6)
 
     assert scores.filter(kind="clean")["score"].to_list() == [score(planted_encoder.encode(task.second))] * 2
@@ -100,18 +104,18 @@ def test_scores_are_those_of_texts_edited_by_hand(whole, planted_encoder, sticky
 def test_every_distinct_input_is_encoded_once(planted_encoder, sticky, tasks, tmp_path):
     encoder = files.Counting(planted_encoder)
     settings = replace(files.FEW, placement=Placement.SUFFIX, seeds=3)
-    found = impact(encoder, tasks[:1], tokens=[sticky], settings=settings, out=tmp_path / "out")
-    assert len(encoder.seen) == len(set(encoder.seen)) == found.result.sequences
+    result = impact(encoder, tasks[:1], tokens=[sticky], settings=settings, out=tmp_path / "out")
+    assert len(encoder.seen) == len(set(encoder.seen)) == result.result.sequences
     task, _ = load_task(tasks[0])
     # Suffix copies are the same in all repetitions; the first sentences are never edited.
-    assert found.result.sequences <= len({*task.first, *task.second}) + 2 * len(set(task.second))
+    assert result.result.sequences <= len({*task.first, *task.second}) + 2 * len(set(task.second))
 
 
 @pytest.mark.parametrize(("side", "edited"), [("query", 20), ("document", 60), ("both", 80)])
 def test_the_side_says_which_texts_are_edited(planted_encoder, sticky, tasks, tmp_path, side, edited):
     settings = replace(files.FEW, side=side, seeds=1)
-    found = impact(planted_encoder, tasks[1:], tokens=[sticky], settings=settings, out=tmp_path / "out")
-    assert {task.name: task.edited for task in found.result.tasks} == {"groups": 60, "beir": edited}
+    result = impact(planted_encoder, tasks[1:], tokens=[sticky], settings=settings, out=tmp_path / "out")
+    assert {task.name: task.edited for task in result.result.tasks} == {"groups": 60, "beir": edited}
 
 
 @pytest.mark.parametrize("insertion", [Insertion.IDS, Insertion.TEXT])
@@ -121,14 +125,14 @@ def test_long_texts_are_cut_alike_and_counted(encoder, tmp_path, insertion):
     tokens = [files.token_id(encoder, "river")]
     settings = replace(files.FEW, insertion=insertion, seeds=1)
     counting = files.Counting(encoder)
-    found = impact(counting, [path], tokens=tokens, settings=settings, out=tmp_path / "out")
-    (task,) = found.result.tasks
+    result = impact(counting, [path], tokens=tokens, settings=settings, out=tmp_path / "out")
+    (task,) = result.result.tasks
     assert (task.cut, task.texts) == (12, 12)
-    assert len({len(each) for each in counting.seen if isinstance(each, tuple)}) <= 2
+    assert len({len(ids) for ids in counting.seen if isinstance(ids, tuple)}) <= 2
 
 
 def test_a_finished_measurement_is_opened_and_another_refused(whole, planted_encoder, tasks):
-    tokens = [each.token_id for each in whole.record.tokens[:2]]
+    tokens = [token.token_id for token in whole.record.tokens[:2]]
     before = planted.files_of(whole.path)
     counting = files.Counting(planted_encoder)
     impact(counting, tasks, out=whole.path, tokens=tokens, settings=files.FEW)
@@ -148,24 +152,24 @@ def test_what_is_no_whole_impact_is_refused(tmp_path, whole):
     with pytest.raises(RunError, match="has an empty value in column 'task'"):
         open_impact(folder)
     record = json.loads((folder / "impact.json").read_text())
-    for change, said in (({"schema_version": 99}, "schema version 99"), ({"result": None}, "not finished")):
+    for change, phrase in (({"schema_version": 99}, "schema version 99"), ({"result": None}, "not finished")):
         (folder / "impact.json").write_text(json.dumps(record | change))
-        with pytest.raises(RunError, match=said):
+        with pytest.raises(RunError, match=phrase):
             open_impact(folder)
 
 
 def test_what_cannot_be_measured_is_said(
     encoder, planted_encoder, sticky, tasks, planted_run, planted_folder
 ):
-    for given, kind, said in (
+    for arguments, kind, phrase in (
         ({"tokens": [sticky]}, InputError, "pass a task, or documents for an intrusion"),
         ({"tasks": tasks}, InputError, "no tokens to measure"),
         ({"tasks": ["missing.csv"], "tokens": [sticky]}, InputError, "no task file or folder"),
         ({"tasks": [tasks[0]] * 2, "tokens": [sticky]}, InputError, "two tasks have the name 'sts'"),
         ({"tasks": tasks, "encoder": encoder, "run": planted_run}, RunError, "another model .*weights"),
     ):
-        with pytest.raises(kind, match=said):
-            impact(**{"encoder": planted_encoder} | given)
+        with pytest.raises(kind, match=phrase):
+            impact(**{"encoder": planted_encoder} | arguments)
     planted.refused("impact", planted_folder, "--task", tasks[0], saying="name tokens with --tokens")
 
 
@@ -185,8 +189,8 @@ def test_a_run_is_measured_by_its_own_tokens_in_its_own_folder(planted_run, task
     short = "--set repetitions=1 --set resamples=100 --copies 4 --device cpu".split()
     command = ("impact", run, "--task", tasks[0], *short)
     document = planted.document(planted.command(*command, "--format", "json"))
-    found = [token["token"] for token in document["tokens"] if token["kind"] == "sticky"]
-    assert found == open_run(run).sticky["token"].to_list()[:5]
+    sticky_tokens = [token["token"] for token in document["tokens"] if token["kind"] == "sticky"]
+    assert sticky_tokens == open_run(run).sticky["token"].to_list()[:5]
     (folder,) = run.glob("impact-*")
     assert (folder / "impact.md").read_text("utf-8").startswith("# What sticky tokens cost")
     settings = ImpactSettings(copies=4, resamples=100)
@@ -205,10 +209,10 @@ ONCE = replace(files.FEW, seeds=1)
 def searched(source):
     if source.is_dir():
         rows = ((source / f"{name}.jsonl").read_text("utf-8").splitlines() for name in ("corpus", "queries"))
-        return ([json.loads(row)["text"] for row in each] for each in rows)
+        return ([json.loads(row)["text"] for row in half] for half in rows)
     lines = source.read_text("utf-8").splitlines()
     order = np.random.default_rng(ONCE.seed).permutation(len(lines))
-    return ([lines[place] for place in sorted(part)] for part in (order[30:], order[:30]))
+    return ([lines[index] for index in sorted(half)] for half in (order[30:], order[:30]))
 
 
 @pytest.fixture(scope="module")
@@ -231,25 +235,28 @@ def pushed_in(intruded, tmp_path_factory):
 def test_ranks_are_those_of_a_slow_plain_search(
     planted_encoder, sticky, intruded, pushed_in, tmp_path, folder
 ):
-    source, found = pushed_in
+    source, measured = pushed_in
     if folder:
         source = files.beir(tmp_path / "beir")
-        found = intruded(source, tmp_path / "out")
-    corpus, asked = searched(source)
+        measured = intruded(source, tmp_path / "out")
+    corpus, queries_searched = searched(source)
     condition = Condition(Kind.STICKY, (Token(sticky, planted.PLANTED),), 0, ONCE.seed)
     carriers = fit_texts(planted_encoder, corpus, 0, Insertion.IDS, "t")
-    queries, clean = (unit_vectors(planted_encoder.encode(each)).astype(float) for each in (asked, corpus))
-    drawn = np.random.default_rng([ONCE.seed, len(clean)]).permutation(len(clean))[:50]
-    for row in found.intrusion_curves.filter(kind="named").iter_rows(named=True):
+    queries, clean = (
+        unit_vectors(planted_encoder.encode(text_group)).astype(float)
+        for text_group in (queries_searched, corpus)
+    )
+    sampled = np.random.default_rng([ONCE.seed, len(clean)]).permutation(len(clean))[:50]
+    for row in measured.intrusion_curves.filter(kind="named").iter_rows(named=True):
         hits = []
         ranks = []
-        for place in drawn:
-            edited = with_copies(ONCE, carriers[place], condition, row["copies"])
+        for document_index in sampled:
+            edited = with_copies(ONCE, carriers[document_index], condition, row["copies"])
             pushed = clean.copy()
-            pushed[place] = unit_vectors(planted_encoder.encode_ids([edited]))[0]
+            pushed[document_index] = unit_vectors(planted_encoder.encode_ids([edited]))[0]
             similarities = queries @ pushed.T
-            own = similarities[:, [place]]
-            rank = 1 + (np.delete(similarities, place, axis=1) > own).sum(axis=1)
+            own_similarities = similarities[:, [document_index]]
+            rank = 1 + (np.delete(similarities, document_index, axis=1) > own_similarities).sum(axis=1)
             hits.append((rank <= TOP).sum())
             ranks.append(np.median(rank))
         assert row["hits"] == pytest.approx(np.mean(hits))
@@ -340,11 +347,11 @@ def test_a_measurement_without_its_hits_is_refused(pushed_in, tmp_path, name, co
 
 def test_what_cannot_be_searched_is_refused(intruded, write, tmp_path):
     few = write("documents.txt", "\n".join(tiny.sentences(24)))
-    for source, said in (
+    for source, phrase in (
         (few, "16 documents and 8 queries: a top 10 needs more than 20 documents"),
         (tmp_path, r"does not contain corpus\.jsonl and queries\.jsonl"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=phrase):
             intruded(source, tmp_path / "out")
 
 

@@ -66,11 +66,11 @@ def test_without_tokens_scores_are_those_of_mteb_alone(encoder, kind):
 @pytest.mark.parametrize("kind", [Similarity, Grouping])
 def test_with_tokens_scores_are_those_of_texts_edited_beforehand(encoder, kind):
     wrapped = EditingEncoder(encoder, condition_of(encoder, "river"), SETTINGS, 3)
-    found = plain(wrapped, kind())
+    plain_score = plain(wrapped, kind())
     edited = kind()
     edited.edit = wrapped.edit
-    assert found == plain(encoder.model, edited)
-    assert found != plain(encoder.model, kind())
+    assert plain_score == plain(encoder.model, edited)
+    assert plain_score != plain(encoder.model, kind())
 
 
 def test_a_side_is_edited_alone(encoder):
@@ -87,9 +87,9 @@ def test_a_side_is_edited_alone(encoder):
         condition = condition_of(encoder, "river")
         plain(Spy(encoder, condition, replace(SETTINGS, side=side), 3), mocks.MockRetrievalTask())
         assert len(texts) == count * splits
-        for given, edited in texts:
+        for original, edited in texts:
             assert all(text.split().count("river") == 3 for text in edited)
-            assert [" ".join(w for w in text.split() if w != "river") for text in edited] == given
+            assert [" ".join(w for w in text.split() if w != "river") for text in edited] == original
 
 
 def test_no_condition_is_given_anothers_vectors_or_scores(encoder, tmp_path):
@@ -98,24 +98,24 @@ def test_no_condition_is_given_anothers_vectors_or_scores(encoder, tmp_path):
     from mteb.models.cache_wrappers import CachedEmbeddingWrapper
 
     conditions = [CLEAN, condition_of(encoder, "river"), condition_of(encoder, "song")]
-    alone = [plain(EditingEncoder(encoder, each, SETTINGS, 3), Similarity()) for each in conditions]
+    alone = [plain(EditingEncoder(encoder, condition, SETTINGS, 3), Similarity()) for condition in conditions]
     cache = ResultCache(tmp_path / "results")
     shared = []
-    for each in conditions:
-        model = EditingEncoder(encoder, each, SETTINGS, 3)
+    for condition in conditions:
+        model = EditingEncoder(encoder, condition, SETTINGS, 3)
         # The cache stands behind the edit, so its keys are the edited texts.
         model._inner = CachedEmbeddingWrapper(model._inner, tmp_path / "vectors")
         shared.append(plain(model, Similarity(), cache))
     assert shared == alone
     assert len({str(scores) for scores in alone}) == 3
-    metas = [EditingEncoder(encoder, each, SETTINGS, 3).mteb_model_meta for each in conditions]
+    metas = [EditingEncoder(encoder, condition, SETTINGS, 3).mteb_model_meta for condition in conditions]
     assert len({(meta.name, meta.revision) for meta in metas}) == 3
 
 
 def test_the_preset_without_data_measures_what_it_has_and_fails_at_the_end(bert_folder, tmp_path):
     options = ["--preset", "paper", "--tokens", "river", "--set", "repetitions=1", "--set", "resamples=100"]
-    said = r"no task could be run \(Banking77Classification,.*, SummEval\):.*network or a cached copy"
-    planted.refused("impact", bert_folder, *options, "--out", tmp_path / "out", saying=said)
+    message = r"no task could be run \(Banking77Classification,.*, SummEval\):.*network or a cached copy"
+    planted.refused("impact", bert_folder, *options, "--out", tmp_path / "out", saying=message)
     path = files.sts(tmp_path)
     result = planted.command("impact", bert_folder, "--task", path, *options, "--out", tmp_path / "both")
     assert result.exit_code == 1
@@ -129,10 +129,10 @@ def test_the_preset_without_data_measures_what_it_has_and_fails_at_the_end(bert_
 def test_repetitions_that_edit_texts_alike_are_evaluated_once(encoder, tmp_path, placement, count):
     settings = replace(SETTINGS, seeds=3, placement=placement)
     tokens = [files.token_id(encoder, "river")]
-    found = impact(encoder, [Similarity()], tokens=tokens, settings=settings, out=tmp_path / "out")
+    result = impact(encoder, [Similarity()], tokens=tokens, settings=settings, out=tmp_path / "out")
     # Clean, the token and its eight benign ones, sixty pairs each.
-    assert found.result.sequences == (1 + 9 * count) * 120
-    scores = found.scores.filter(kind="named")["score"].to_list()
+    assert result.result.sequences == (1 + 9 * count) * 120
+    scores = result.scores.filter(kind="named")["score"].to_list()
     assert len(set(scores)) == count
     condition = replace(condition_of(encoder, "river", settings.seed + 2), repetition=2)
     wrapped = EditingEncoder(encoder, condition, settings, 3)

@@ -57,55 +57,55 @@ def assert_same(folder, whole):
 def test_a_measurement_that_is_killed_again_and_again_ends_with_the_same_bytes(bert_folder, whole, tmp_path):
     files.mixed_tasks(tmp_path / "tasks")
     folder = tmp_path / "impact"
-    seen = killed_again_and_again(files.measure_small, bert_folder, folder, kills=6, in_shards=4)
-    assert 0 < len(seen) < SHARDS
+    files_of_killed = killed_again_and_again(files.measure_small, bert_folder, folder, kills=6, in_shards=4)
+    assert 0 < len(files_of_killed) < SHARDS
     with pytest.raises(RunError, match=r"not finished: run the same command again"):
         open_impact(folder)
     assert finished(files.measure_small, bert_folder, folder) == 0
-    found = planted.shards_of(folder)
-    assert {name: found[name] for name in seen} == seen
+    shards = planted.shards_of(folder)
+    assert {name: shards[name] for name in files_of_killed} == files_of_killed
     assert_same(folder, whole)
 
 
 @pytest.fixture(scope="module")
 def options(encoder, tmp_path_factory):
     tasks = files.mixed_tasks(tmp_path_factory.mktemp("tasks"))
-    tokens = [files.token_id(encoder, each) for each in ("river", "song")]
+    tokens = [files.token_id(encoder, word) for word in ("river", "song")]
     return {"tasks": tasks, "tokens": tokens, "intrusion": tasks[-1], "settings": files.FEW}
 
 
 def test_a_later_session_encodes_nothing_again(encoder, options, tmp_path):
-    given = options | {"tasks": options["tasks"][:1]}
+    arguments = options | {"tasks": options["tasks"][:1]}
     sessions = []
     for done in (1, 3, 1):
         sessions.append(files.Counting(encoder))
         progress = _AfterGroups(done)
         with pytest.raises(engines.InterruptionError):
-            impact(sessions[-1], progress=progress, out=tmp_path / "out", **given)
+            impact(sessions[-1], progress=progress, out=tmp_path / "out", **arguments)
     sessions.append(files.Counting(encoder))
-    found = impact(sessions[-1], out=tmp_path / "out", **given)
+    result = impact(sessions[-1], out=tmp_path / "out", **arguments)
     alone = files.Counting(encoder)
-    expected = impact(alone, out=tmp_path / "alone", **given)
-    assert sorted([each for session in sessions for each in session.seen]) == sorted(alone.seen)
-    assert found.result.sequences == len(alone.seen)
-    assert_same(found.path, expected.path)
+    expected = impact(alone, out=tmp_path / "alone", **arguments)
+    assert sorted([batch for session in sessions for batch in session.seen]) == sorted(alone.seen)
+    assert result.result.sequences == len(alone.seen)
+    assert_same(result.path, expected.path)
 
 
 def encrypted(content):
     """Say in the directory of a ZIP archive that its first file is encrypted."""
-    place = content.index(b"PK\x01\x02") + 8
-    return content[:place] + b"\x01" + content[place + 1 :]
+    offset = content.index(b"PK\x01\x02") + 8
+    return content[:offset] + b"\x01" + content[offset + 1 :]
 
 
 @pytest.mark.parametrize("damaged", [lambda content: content[:-30], encrypted], ids=["cut", "encrypted"])
 def test_damaged_vectors_are_computed_again(encoder, options, tmp_path, damaged):
-    given = options | {"tasks": options["tasks"][:1], "intrusion": None}
+    arguments = options | {"tasks": options["tasks"][:1], "intrusion": None}
     with pytest.raises(engines.InterruptionError):
-        impact(encoder, progress=_AfterGroups(2), out=tmp_path / "out", **given)
+        impact(encoder, progress=_AfterGroups(2), out=tmp_path / "out", **arguments)
     (file,) = (tmp_path / "out").glob("vectors-*.npz")
     file.write_bytes(damaged(file.read_bytes()))
-    found = impact(encoder, out=tmp_path / "out", **given)
-    assert found.scores.equals(impact(encoder, out=tmp_path / "alone", **given).scores)
+    result = impact(encoder, out=tmp_path / "out", **arguments)
+    assert result.scores.equals(impact(encoder, out=tmp_path / "alone", **arguments).scores)
 
 
 def test_neither_the_order_of_tasks_nor_ray_changes_a_number(encoder, options, tmp_path):
@@ -123,8 +123,8 @@ def test_neither_the_order_of_tasks_nor_ray_changes_a_number(encoder, options, t
         progress = _AfterGroups(7 + 2)
         with pytest.raises(engines.InterruptionError):
             impact(encoder, out=tmp_path / "both", progress=progress, **options)
-        both = impact(encoder, out=tmp_path / "both", engine=on_ray, **options)
-    for found in (on_workers, both):
-        assert_same(found.path, expected.path)
+        on_both_tasks = impact(encoder, out=tmp_path / "both", engine=on_ray, **options)
+    for result in (on_workers, on_both_tasks):
+        assert_same(result.path, expected.path)
     with pytest.raises(InputError, match="engine 'dask' is unknown"):
         impact(encoder, out=tmp_path / "other", engine="dask", **options)

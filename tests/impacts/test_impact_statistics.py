@@ -22,12 +22,12 @@ from stickytoken.insertion import Insertion, Placement, Token
 
 
 def test_places_are_a_function_of_the_seed_and_the_text():
-    found, again, *others = (
+    first_draw, again, *others = (
         editing.gaps(seed, text, 5, 8) for seed, text in ((1, "a"), (1, "a"), (2, "a"), (1, "b"))
     )
-    assert found == again
-    assert found not in others
-    assert all(0 <= gap <= 5 + step for step, gap in enumerate(found))
+    assert first_draw == again
+    assert first_draw not in others
+    assert all(0 <= gap <= 5 + step for step, gap in enumerate(first_draw))
 
 
 @given(kinds=st.integers(1, 5), copies=st.integers(1, 12), seed=st.integers(0, 9))
@@ -47,24 +47,28 @@ def test_all_tokens_go_to_the_same_places_of_a_text(encoder, insertion, placemen
         editing.with_copies(settings, carrier, Condition(Kind.STICKY, (token,), 0, 3), 4) for token in tokens
     ]
     one, other = (token.id if insertion is Insertion.IDS else token.text for token in tokens)
-    first, second = (each if insertion is Insertion.IDS else each.split() for each in probes)
+    first, second = (probe if insertion is Insertion.IDS else probe.split() for probe in probes)
     assert first.count(one) == 4
-    assert [other if each == one else each for each in first] == list(second)
+    assert [other if copy == one else copy for copy in first] == list(second)
 
 
 def test_ids_are_cut_where_the_model_would_cut_and_text_behind_a_word(encoder):
     texts = [" ".join((tiny.WORDS * 4)[:words]) for words in (200, 54, 55)]
-    found = fit_texts(encoder, texts, 8, Insertion.IDS, "t")
-    assert [(len(each.content.ids), each.cut) for each in found] == [(54, True), (54, False), (54, True)]
-    assert found[0].content.ids == encoder.tokenize(texts[:1])[0].ids[:54]
-    assert encoder.fits((*found[0].content.ids, *(5,) * 8))
+    fitted_text = fit_texts(encoder, texts, 8, Insertion.IDS, "t")
+    assert [(len(text.content.ids), text.cut) for text in fitted_text] == [
+        (54, True),
+        (54, False),
+        (54, True),
+    ]
+    assert fitted_text[0].content.ids == encoder.tokenize(texts[:1])[0].ids[:54]
+    assert encoder.fits((*fitted_text[0].content.ids, *(5,) * 8))
     assert not fit_texts(files.planted_encoder(), texts, 8, Insertion.IDS, "t")[0].cut  # without a limit
-    (found,) = fit_texts(encoder, texts[:1], 8, Insertion.TEXT, "t")
-    assert found.cut
-    assert texts[0].startswith(f"{found.text} ")
-    longer = texts[0][: texts[0].index(" ", len(found.text) + 1)]
-    sizes = [len(text.ids) for text in encoder.tokenize([found.text, longer])]
-    assert sizes[0] == len(found.content.ids) <= 54 < sizes[1]
+    (fitted_text,) = fit_texts(encoder, texts[:1], 8, Insertion.TEXT, "t")
+    assert fitted_text.cut
+    assert texts[0].startswith(f"{fitted_text.text} ")
+    longer = texts[0][: texts[0].index(" ", len(fitted_text.text) + 1)]
+    sizes = [len(text.ids) for text in encoder.tokenize([fitted_text.text, longer])]
+    assert sizes[0] == len(fitted_text.content.ids) <= 54 < sizes[1]
 
 
 def test_copies_need_room_for_every_id(encoder):
@@ -79,12 +83,14 @@ def test_copies_need_room_for_every_id(encoder):
 def test_conditions_are_complete_and_share_their_seeds():
     sticky = [Token(1, "a"), Token(2, "b")]
     benign = [Token(k, "c") for k in (3, 4, 5, 6)]
-    found = make_conditions(sticky, benign, 42, 2)
-    assert len(found) == 2 * (1 + 2 + 4 + 2)
-    assert {condition.seed for condition in found} == {42, 43}
-    mixtures = [[token.id for token in each.tokens] for each in found if len(each.tokens) > 1]
+    conditions = make_conditions(sticky, benign, 42, 2)
+    assert len(conditions) == 2 * (1 + 2 + 4 + 2)
+    assert {condition.seed for condition in conditions} == {42, 43}
+    mixtures = [
+        [token.id for token in condition.tokens] for condition in conditions if len(condition.tokens) > 1
+    ]
     assert mixtures == [[1, 2], [1, 2], [3, 4], [3, 4]]
-    assert not any(len(each.tokens) > 1 for each in make_conditions(sticky[:1], benign, 0, 1))
+    assert not any(len(condition.tokens) > 1 for condition in make_conditions(sticky[:1], benign, 0, 1))
 
 
 def mean_scores(values):
@@ -92,19 +98,19 @@ def mean_scores(values):
 
 
 def difference(values, samples):
-    drawn = resampling.resampled(mean_scores(values), samples)
-    return resampling.contrast_intervals(drawn, np.array([[-1.0, 1.0]]), 0.9)[0]
+    resampled_means = resampling.resampled(mean_scores(values), samples)
+    return resampling.contrast_intervals(resampled_means, np.array([[-1.0, 1.0]]), 0.9)[0]
 
 
 def test_an_interval_is_that_of_scipy_up_to_chance():
     values = np.random.default_rng(0).normal(size=(2, 200)) + np.array([[0.0], [0.5]])
-    found = difference(values, resampling.bootstrap_samples(200, 4000, [1]))
+    interval = difference(values, resampling.bootstrap_samples(200, 4000, [1]))
     differences = values[1] - values[0]
     expected = bootstrap(
         (differences,), np.mean, confidence_level=0.9, method="percentile", rng=np.random.default_rng(2)
     ).confidence_interval
-    assert found.value == pytest.approx(differences.mean())
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=0.01)
+    assert interval.value == pytest.approx(differences.mean())
+    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high), abs=0.01)
 
 
 def test_conditions_are_resampled_together_and_without_samples_there_is_no_interval():
@@ -115,10 +121,10 @@ def test_conditions_are_resampled_together_and_without_samples_there_is_no_inter
 
 
 def test_what_is_mostly_not_defined_has_no_interval_and_spoils_only_what_it_is_part_of():
-    drawn = np.full((101, 2), np.nan)
-    drawn[:40, 0] = 1
-    found = resampling.contrast_intervals(drawn, np.array([[1.0, 0.0], [1.0, -1.0]]), 0.9)
-    assert found == [(1.0, None, None), (None, None, None)]
+    resampled_values = np.full((101, 2), np.nan)
+    resampled_values[:40, 0] = 1
+    intervals = resampling.contrast_intervals(resampled_values, np.array([[1.0, 0.0], [1.0, -1.0]]), 0.9)
+    assert intervals == [(1.0, None, None), (None, None, None)]
 
 
 def plain_p_value(costs):
@@ -136,10 +142,10 @@ def test_the_test_counts_every_choice_of_one_member_per_set(sets):
 def test_random_choices_agree_with_the_count_of_all():
     costs = np.random.default_rng(3).normal(size=(5, 7))  # 16,807 choices
     costs[:, 0] += 0.5
-    found, _ = compare(costs, [7])
-    assert found == compare(costs, [7])[0] != compare(costs, [8])[0]
+    comparison, _ = compare(costs, [7])
+    assert comparison == compare(costs, [7])[0] != compare(costs, [8])[0]
     exact = plain_p_value(costs)
-    assert found == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 9999))
+    assert comparison == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 9999))
 
 
 def test_the_effect_size_is_the_mean_in_standard_deviations_of_sets_that_are_defined():
@@ -158,9 +164,9 @@ def test_the_effect_size_is_the_mean_in_standard_deviations_of_sets_that_are_def
 # Rows of effects, on a task whose metric is a mean over its units.
 
 UNITS = 40
-STICKY = [Token(place, f"sticky{place}") for place in range(4)]
+STICKY = [Token(token_id, f"sticky{token_id}") for token_id in range(4)]
 # Two matches each: the first match of every sticky token, then the second.
-BENIGN = [Token(10 + place, f"benign{place}") for place in range(8)]
+BENIGN = [Token(10 + token_id, f"benign{token_id}") for token_id in range(8)]
 SETTINGS = ImpactSettings(benign=2, seeds=3, resamples=100)
 CONDITIONS = make_conditions(STICKY, BENIGN, SETTINGS.seed, SETTINGS.seeds)
 TASK = SimpleNamespace(name="mean", layout="plain", unit="texts", units=UNITS, metrics=("mean",))
@@ -177,9 +183,13 @@ def test_rows_of_effects_equal_plain_loops():
     found = statistics.task_rows(TASK, outcomes, CONDITIONS, SETTINGS, listed)
 
     def score(kind, *tokens):
-        own = [place for place, each in enumerate(CONDITIONS) if (each.kind, each.tokens) == (kind, tokens)]
-        assert len(own) == SETTINGS.seeds
-        return float(np.mean([outcomes[place].mean() for place in own]))
+        matching = [
+            index
+            for index, condition in enumerate(CONDITIONS)
+            if (condition.kind, condition.tokens) == (kind, tokens)
+        ]
+        assert len(matching) == SETTINGS.seeds
+        return float(np.mean([outcomes[index].mean() for index in matching]))
 
     clean = score(Kind.CLEAN)
     sticky = [clean - score(Kind.STICKY, token) for token in STICKY]
@@ -192,7 +202,9 @@ def test_rows_of_effects_equal_plain_loops():
     assert {name: row[name] for name in means} == pytest.approx(means)
     assert (row["main"], row["tokens"], row["benign_tokens"]) == (True, 4, 8)
     assert row["difference_low"] < row["difference"] < row["difference_high"]
-    matched = np.array([own - (benign[k] + benign[len(STICKY) + k]) / 2 for k, own in enumerate(sticky)])
+    matched = np.array(
+        [sticky_value - (benign[k] + benign[len(STICKY) + k]) / 2 for k, sticky_value in enumerate(sticky)]
+    )
     assert row["effect_size"] == pytest.approx(matched.mean() / matched.std(ddof=1))
     rows = {(row["kind"], row["token_id"]): (row["score"], row["drop"]) for row in found["conditions"]}
     for kind, tokens, drops in (("sticky", STICKY, sticky), ("benign", BENIGN, benign)):

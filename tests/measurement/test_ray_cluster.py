@@ -13,9 +13,9 @@ from stickytoken.measurement.ray_engine import Node, RayCluster, Share, connecte
 
 
 def test_what_ray_cannot_do_is_refused_before_anything_starts(encoder, bert_folder, tmp_path):
-    made = load_encoder(tiny.SentenceTransformer(str(bert_folder), device="cpu"))
+    plain_encoder = load_encoder(tiny.SentenceTransformer(str(bert_folder), device="cpu"))
     with pytest.raises(InputError, match="made from a model object, which Ray workers cannot load"):
-        engines.detect_std(made, tmp_path / "run", engine="ray")
+        engines.detect_std(plain_encoder, tmp_path / "run", engine="ray")
     with pytest.raises(InputError, match="the number of workers is 0"):
         engines.detect_std(encoder, tmp_path / "run", engine=RayCluster(workers=0))
 

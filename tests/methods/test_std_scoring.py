@@ -239,7 +239,7 @@ def test_published_rates_are_replayed_to_the_last_digit(shared):
     paths = published_paths(encoder, std_settings, plan, vocabulary.available, candidates)
     stage = validation_stage(encoder, std_settings, plan, paths)
     tokens = tuple(by_id[token_id] for token_id in chosen["token_id"])
-    found, _ = compute_shard(stage, Shard(0, tokens), encoder, truncate=True)
+    computed, _ = compute_shard(stage, Shard(0, tokens), encoder, truncate=True)
     for metric in ("cosine", "euclidean"):
-        rates = [row[f"rate_{metric}"] for row in found]
+        rates = [row[f"rate_{metric}"] for row in computed]
         assert rates == pytest.approx(chosen[f"validation_rate_{metric}"].to_list(), abs=1e-9)

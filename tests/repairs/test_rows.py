@@ -256,8 +256,8 @@ def test_pieces_spell_the_entry_without_it(kind):
 def test_pieces_of_words_of_single_characters_and_of_special_tokens(kind, words, entry, pieces):
     options = {} if words is None else {"words": words}
     backend = TOKENIZERS[kind](**options).backend_tokenizer
-    (found,) = pieces_of(backend, [backend.token_to_id(entry)]).values()
-    assert [backend.id_to_token(piece) for piece in found] == pieces
+    (entry_pieces,) = pieces_of(backend, [backend.token_to_id(entry)]).values()
+    assert [backend.id_to_token(piece) for piece in entry_pieces] == pieces
 
 
 def test_a_character_falls_into_bytes_where_there_are_bytes():

@@ -28,7 +28,7 @@ def flat(text):
 def test_the_readme_begins_with_the_main_command_and_what_it_printed():
     first_part, *questions = re.split(r"^## ", README, flags=re.MULTILINE)
     assert [command for command, _ in shown(first_part)] == ["stickytoken detect all-MiniLM-L6-v2"]
-    commands = {command.split()[1] for part in questions for command, _ in shown(part)}
+    commands = {command.split()[1] for question in questions for command, _ in shown(question)}
     assert {"scan", "repair", "clean", "check", "detect", "evaluate", "published"} <= commands
     assert len(README.split()) <= 900
 
@@ -57,13 +57,13 @@ def test_what_the_readme_says_of_copies_was_measured():
     at_eight = result["copies"].index(8)
     sticky = result["shares"]["the sticky token"][at_eight]
     repaired = result["shares"]["the sticky token, after the repair"][at_eight]
-    (said,) = re.findall(r"!\[(Eight copies .*?)\]\(docs/images/copies\.svg\)", README)
+    (caption,) = re.findall(r"!\[(Eight copies .*?)\]\(docs/images/copies\.svg\)", README)
     removed = [result["ordinary_contraction"], result["contraction"]]
     ordinary_left, worst_left = [f"{1 - share:.0%}" for share in removed]
     assert f"an ordinary token leaves {ordinary_left} of a text's meaning" in flat(README)
     assert f"ذ leaves {worst_left}: it erases 51% of the {ordinary_left}" in flat(README)
     assert f"{(removed[1] - removed[0]) / (1 - removed[0]):.0%}" == "51%"
-    assert re.findall(r"\d+(?=%)", said) == [f"{100 * share:.0f}" for share in (sticky, repaired)]
+    assert re.findall(r"\d+(?=%)", caption) == [f"{100 * share:.0f}" for share in (sticky, repaired)]
 
 
 def test_the_code_runs(bert_folder, sentence_file, tmp_path, monkeypatch):

@@ -30,8 +30,8 @@ from stickytoken.errors import EncodingError, InputError, ModelError
     ],
 )
 def test_what_a_server_does_is_found(serve, behaviour, found):
-    known = serve(**behaviour).encoder().server
-    assert {name: getattr(known, name) for name in found} == found
+    server_facts = serve(**behaviour).encoder().server
+    assert {name: getattr(server_facts, name) for name in found} == found
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_a_server_that_tells_no_two_texts_apart_is_refused(serve, behaviour, sai
     [(33, "truncate", "truncates"), (40, "refuse", "refuses"), (33, "fail", "refuses")],
 )
 def test_the_longest_text_is_found_to_the_token(serve, limit, long, said):
-    found = serve(max_tokens=limit, long=long).encoder(max_length=None).server
-    assert (found.max_length, found.long) == (limit, said)
+    server_facts = serve(max_tokens=limit, long=long).encoder(max_length=None).server
+    assert (server_facts.max_length, server_facts.long) == (limit, said)
     if long == "truncate":  # with noise, from below
         assert 14 <= serve(max_tokens=limit, noise=0.002).encoder(max_length=None).server.max_length <= limit
 
@@ -62,9 +62,9 @@ def test_the_noise_between_calls_is_measured(serve):
     assert noisy.server.least_cosine < 0.9999
     assert noisy.identity != quiet.identity
     # Noise that depends on the request.
-    found = serve(batch_noise=0.01).encoder().server
-    assert found.call_noise < 1e-7
-    assert found.batch_noise > 0.001
+    server_facts = serve(batch_noise=0.01).encoder().server
+    assert server_facts.call_noise < 1e-7
+    assert server_facts.batch_noise > 0.001
 
 
 def test_a_tokenizer_of_another_model_is_noticed(serve):
@@ -97,14 +97,14 @@ def test_a_name_that_cannot_be_used_is_refused(bert_folder, name, said):
 def test_what_cannot_be_reached_or_is_no_api_is_told_in_one_line(serve, bert_folder):
     served = serve()
     root = served.url.removesuffix("/v1")
-    for name, said in (
+    for name, phrase in (
         ("http://127.0.0.1:9/v1#mini", "cannot be reached"),
         (f"{served.url}#maxi", "knows no such model or path .HTTP 404, The model 'maxi'"),
         (f"{root}#mini", f"is a web page, not an API: check the URL, .* as in {served.url}#mini"),
         (f"{root}/v1/more#mini", "HTTP 404, a web page"),
         (f"{served.url}/embeddings/#mini", rf"HTTP 404, .* as in {served.url}#mini"),
     ):
-        with pytest.raises(ModelError, match=said) as caught:
+        with pytest.raises(ModelError, match=phrase) as caught:
             load_encoder(name, tokenizer=str(bert_folder))
         assert "\n" not in str(caught.value)
 
@@ -116,10 +116,10 @@ def test_refusals_during_the_questions_are_waited_for(serve):
 
 
 def test_the_estimated_time_is_at_least_that_of_the_server(serve):
-    found = serve(seconds=0.02, seconds_per_text=0.001).encoder().server
-    assert found.request_seconds >= 0.021
-    assert found.token_seconds > 0
-    paces = [found.model_copy(update={"token_seconds": seconds}) for seconds in (1e-9, 0.01, 1)]
+    server_facts = serve(seconds=0.02, seconds_per_text=0.001).encoder().server
+    assert server_facts.request_seconds >= 0.021
+    assert server_facts.token_seconds > 0
+    paces = [server_facts.model_copy(update={"token_seconds": seconds}) for seconds in (1e-9, 0.01, 1)]
     assert [pace.most_tokens for pace in paces] == [16_384, 500, 256]
 
 
@@ -165,21 +165,21 @@ def test_a_key_that_cannot_be_used_is_not_shown(serve, bert_folder, monkeypatch)
 def test_no_error_behind_an_error_holds_a_key_that_the_server_repeats(serve, monkeypatch, status):
     monkeypatch.setenv("STICKYTOKEN_API_KEY", KEY)
     served = serve(key=KEY, retry_after=None)
-    found = served.encoder(patience=0.1)
+    encoder_found = served.encoder(patience=0.1)
 
     def refuse(body, key):
         raise RefusalError(status, f"Authorization: Bearer {KEY} and {KEY.upper()}")
 
     monkeypatch.setattr(served.server, "answer", refuse)
     with pytest.raises((ModelError, EncodingError)) as caught:
-        found.encode(["never sent before"])
+        encoder_found.encode(["never sent before"])
     error = caught.value
     if status == 401:
         assert "STICKYTOKEN_API_KEY (HTTP 401, Authorization: Bearer [key] and [key]): set" in str(error)
     assert KEY not in "".join(traceback.format_exception(error))
     while error is not None:
-        shown = repr(error) + str(error) + repr(vars(error)) + "".join(map(str, error.args))
-        assert KEY.lower() not in shown.lower()
+        error_texts = repr(error) + str(error) + repr(vars(error)) + "".join(map(str, error.args))
+        assert KEY.lower() not in error_texts.lower()
         error = error.__cause__ or error.__context__
 
 

@@ -28,19 +28,19 @@ TEXTS = tiny.sentences(120)
 
 
 def test_it_is_an_encoder_of_texts_with_the_vectors_of_the_model(serve, encoder):
-    found = serve().encoder()
-    assert isinstance(found, Encoder)
-    assert is_encoder(found)
-    assert not reads_ids(found)
-    assert load_encoder(found) is found
-    assert (found.dimension, found.max_length) == (encoder.dimension, 60)
-    assert found.capabilities.noise < 1e-7
-    assert found.content_ids(TEXTS) == encoder.content_ids(TEXTS)
-    vectors = found.encode([*TEXTS, TEXTS[0]])
+    endpoint = serve().encoder()
+    assert isinstance(endpoint, Encoder)
+    assert is_encoder(endpoint)
+    assert not reads_ids(endpoint)
+    assert load_encoder(endpoint) is endpoint
+    assert (endpoint.dimension, endpoint.max_length) == (encoder.dimension, 60)
+    assert endpoint.capabilities.noise < 1e-7
+    assert endpoint.content_ids(TEXTS) == encoder.content_ids(TEXTS)
+    vectors = endpoint.encode([*TEXTS, TEXTS[0]])
     assert vectors.dtype == np.float32
     np.testing.assert_array_equal(vectors, encoder.encode([*TEXTS, TEXTS[0]]))
-    assert found.encode([]).shape == (0, encoder.dimension)
-    assert "http" in repr(found)
+    assert endpoint.encode([]).shape == (0, encoder.dimension)
+    assert "http" in repr(endpoint)
 
 
 def test_what_was_answered_is_never_sent_again_but_to_another_port(serve):
@@ -48,12 +48,12 @@ def test_what_was_answered_is_never_sent_again_but_to_another_port(serve):
     other = serve()
     first = served.encoder()
     vectors = first.encode(TEXTS)
-    identity, seen = first.identity, served.server.seen
+    identity, requests_seen = first.identity, served.server.seen
     np.testing.assert_array_equal(first.encode(TEXTS[::-1])[::-1], vectors)
     second = served.encoder()
     np.testing.assert_array_equal(second.encode(TEXTS), vectors)
     assert second.identity == identity
-    assert served.server.seen == seen
+    assert served.server.seen == requests_seen
     assert len(first.answers) == len(TEXTS)
     np.testing.assert_array_equal(other.encoder().encode(TEXTS), vectors)
     assert other.encoder().identity == identity
@@ -77,12 +77,14 @@ def test_texts_that_a_server_refuses_are_named_and_found_in_few_requests(serve, 
     bad = "a stone stone"
     served = serve(refused_text="stone stone", empty="refuse")
     endpoint = served.encoder()
-    seen = served.server.seen
+    requests_seen = served.server.seen
     vectors = endpoint.encode([bad, *TEXTS], allow_zero=True)
     assert np.isnan(vectors[0]).all()
     np.testing.assert_array_equal(vectors[1:], encoder.encode(TEXTS))
     assert served.paid(TEXTS) == sorted(TEXTS)
-    assert served.server.seen - seen <= 2 * 7 + 4  # two requests per halving, and the check of the model
+    assert (
+        served.server.seen - requests_seen <= 2 * 7 + 4
+    )  # two requests per halving, and the check of the model
     assert endpoint.spending.pending == pytest.approx(0)
     for text in (bad, ""):
         with pytest.raises(EncodingError, match=rf"no vector for the text '{text}' \(HTTP 400, "):
@@ -105,7 +107,7 @@ def test_texts_on_which_a_server_fails_cost_no_other_text(serve, encoder, status
     assert np.isnan(vectors[is_bad]).all()
     good_texts = [text for text in texts if BAD not in text]
     np.testing.assert_array_equal(vectors[~is_bad], encoder.encode(good_texts))
-    assert sorted(endpoint.refused) == sorted(texts[place] for place in places)
+    assert sorted(endpoint.refused) == sorted(texts[index] for index in places)
     assert endpoint.answers.find(texts).keys() == set(good_texts)
     assert served.paid(good_texts) == sorted(good_texts)
 
@@ -136,18 +138,18 @@ def test_a_text_that_failed_in_an_earlier_session_is_asked_for_once(serve, encod
     served = serve(bad_text=BAD)
     served.encoder().encode([*TEXTS[:7], BAD], allow_zero=True)
     again = served.encoder()
-    seen = served.server.seen
+    requests_seen = served.server.seen
     assert np.isnan(again.encode([*TEXTS[:7], BAD], allow_zero=True)[-1]).all()
-    assert served.server.seen - seen == 2  # with the check of the model
+    assert served.server.seen - requests_seen == 2  # with the check of the model
     again.encode([BAD], allow_zero=True)
-    assert served.server.seen - seen == 2
+    assert served.server.seen - requests_seen == 2
     served.server.behaviour.bad_text = None
     np.testing.assert_array_equal(served.encoder().encode([BAD]), encoder.encode([BAD]))
 
 
 def test_all_texts_may_be_bad(serve):
     endpoint = serve(bad_text=BAD).encoder()
-    texts = [f"{BAD} {place}" for place in range(5)]
+    texts = [f"{BAD} {number}" for number in range(5)]
     assert np.isnan(endpoint.encode(texts, allow_zero=True)).all()
     with pytest.raises(EncodingError, match=rf"no vector for the text '{BAD} 0' and 4 others \(HTTP 500"):
         endpoint.encode(texts)
@@ -197,31 +199,31 @@ def test_zeros_that_stood_for_refused_texts_in_earlier_versions_are_asked_for(se
     ],
 )
 def test_an_index_is_read_however_it_is_written(indices, order):
-    data = []
-    for place, index in zip(order, indices, strict=True):
-        item = {"embedding": [place, 1.0]}
+    items = []
+    for position, index in zip(order, indices, strict=True):
+        item = {"embedding": [position, 1.0]}
         if index is not None:
             item["index"] = index
-        data.append(item)
-    content = json.dumps({"data": data}).encode()
-    assert _answers.read_answer(content, len(data)).vectors[:, 0].tolist() == sorted(order)
+        items.append(item)
+    content = json.dumps({"data": items}).encode()
+    assert _answers.read_answer(content, len(items)).vectors[:, 0].tolist() == sorted(order)
 
 
 @pytest.mark.parametrize("indices", [[0, 0, 1], [0, 1, 1], [0, 3, 1], [-1, 0, 1], [2, None, None]])
 def test_indices_that_name_no_order_are_refused(indices):
-    data = [{"index": index, "embedding": [1.0]} for index in indices]
+    items = [{"index": index, "embedding": [1.0]} for index in indices]
     with pytest.raises(ValueError, match="indices do not match"):
-        _answers.read_answer(json.dumps({"data": data}), 3)
+        _answers.read_answer(json.dumps({"data": items}), 3)
 
 
 @pytest.mark.slow
 def test_more_texts_than_the_server_takes_are_cut_and_halved_and_four_requests_run_at_once(serve):
     served = serve(batch_limit=100, seconds=0.02)
-    found = served.encoder()
-    assert found.server.batch == 64
+    endpoint = served.encoder()
+    assert endpoint.server.batch == 64
     served.server.behaviour.batch_limit = 4  # from now on
     served.server.answered.clear()
-    found.encode([*TEXTS, *tiny.sentences(400)[120:]])
+    endpoint.encode([*TEXTS, *tiny.sentences(400)[120:]])
     assert served.paid(TEXTS) == sorted(TEXTS)
     assert max(map(len, served.server.answered)) <= 4
     assert served.server.most_at_once == 4
@@ -239,37 +241,37 @@ def test_another_model_under_the_name_ends_the_run_with_a_reason(serve):
 
 def test_other_dimensions_are_refused(serve):
     served = serve(batch_limit=4)
-    found = served.encoder()
+    endpoint = served.encoder()
     served.server.behaviour.faults.extend([None, "other dimension"])
     with pytest.raises(EncodingError, match="has 3 components, but earlier vectors had 32"):
-        found.encode(TEXTS[:40])
+        endpoint.encode(TEXTS[:40])
     with pytest.raises(ModelError, match="vectors of 32 components, not the 8"):
         serve().encoder(dimensions=8)
 
 
 def test_vectors_are_truncated_after_they_are_kept_whole(serve, encoder):
     served = serve()
-    whole = served.encoder().encode(TEXTS)
-    seen = served.server.seen
-    found = served.encoder(truncate_dim=8)
-    np.testing.assert_array_equal(found.encode(TEXTS), whole[:, :8])
-    assert served.server.seen == seen
-    assert (found.dimension, found.identity.dimension, found.spec.truncate_dim) == (8, 8, 8)
-    assert found.encode([]).shape == (0, 8)
+    full_vectors = served.encoder().encode(TEXTS)
+    requests_seen = served.server.seen
+    endpoint = served.encoder(truncate_dim=8)
+    np.testing.assert_array_equal(endpoint.encode(TEXTS), full_vectors[:, :8])
+    assert served.server.seen == requests_seen
+    assert (endpoint.dimension, endpoint.identity.dimension, endpoint.spec.truncate_dim) == (8, 8, 8)
+    assert endpoint.encode([]).shape == (0, 8)
 
 
 def test_a_rehearsal_has_vectors_of_the_truncated_length(serve):
-    found = serve().encoder(truncate_dim=8)
+    endpoint = serve().encoder(truncate_dim=8)
     shapes = []
-    estimate_cost(found, lambda stand_in: shapes.append(stand_in.encode(TEXTS[:3]).shape))
+    estimate_cost(endpoint, lambda stand_in: shapes.append(stand_in.encode(TEXTS[:3]).shape))
     assert shapes == [(3, 8)]
 
 
 def test_a_damaged_file_of_answers_is_named(serve):
     served = serve()
-    found = served.encoder()
-    found.answers.close()
-    (found.answers.folder / "answers.sqlite").write_bytes(b"no database" * 1000)
+    endpoint = served.encoder()
+    endpoint.answers.close()
+    (endpoint.answers.folder / "answers.sqlite").write_bytes(b"no database" * 1000)
     with pytest.raises(RunError, match=r"answers in .* cannot be used.*move it away"):
         served.encoder()
 
@@ -291,9 +293,9 @@ def test_options_that_no_endpoint_has_are_refused(serve, options, said):
 
 def encode_many(name, tokenizer, cache, loaded):
     os.environ["STICKYTOKEN_CACHE"] = str(cache)
-    found = load_encoder(name, tokenizer=str(tokenizer), max_length=60)
+    endpoint = load_encoder(name, tokenizer=str(tokenizer), max_length=60)
     loaded.set()
-    found.encode(TEXTS)
+    endpoint.encode(TEXTS)
 
 
 @pytest.mark.slow
@@ -321,19 +323,19 @@ SENTENCES = tiny.sentences(200)
 
 def test_the_estimate_is_what_the_server_counts(serve):
     served = serve()
-    found = served.encoder()
+    endpoint = served.encoder()
     server = served.server
     texts = [*SENTENCES, *tiny.WORDS, *(f"{SENTENCES[0]} {' '.join([word] * 8)}" for word in tiny.WORDS)]
-    estimate = estimate_cost(found, lambda stand_in: stand_in.encode(texts))
+    estimate = estimate_cost(endpoint, lambda stand_in: stand_in.encode(texts))
     before = server.seen, server.tokens
-    found.encode(texts)
+    endpoint.encode(texts)
     assert server.seen - before[0] == estimate.requests
     assert server.tokens - before[1] == pytest.approx(estimate.tokens, rel=0.05)
     assert estimate.most is None
 
 
 def test_what_depends_on_results_is_told_apart(serve):
-    found = serve().encoder()
+    endpoint = serve().encoder()
 
     def measurement(stand_in):
         stand_in.encode(SENTENCES[:20])
@@ -341,16 +343,16 @@ def test_what_depends_on_results_is_told_apart(serve):
         stand_in.encode(SENTENCES[:50])
         stand_in.reached("chosen by results")
 
-    estimate = estimate_cost(found, measurement, "chosen by results")
+    estimate = estimate_cost(endpoint, measurement, "chosen by results")
     assert (estimate.texts, estimate.most.texts) == (20, 50)
     assert estimate.tokens < estimate.most.tokens
-    together = estimate_cost(found, lambda stand_in: stand_in.encode(SENTENCES[:50]))
+    together = estimate_cost(endpoint, lambda stand_in: stand_in.encode(SENTENCES[:50]))
     assert (together.tokens, together.most) == (estimate.most.tokens, None)
 
 
 def test_choices_by_results_are_believed_once_all_vectors_are_real(serve):
-    found = serve().encoder()
-    found.encode(SENTENCES[:20])
+    endpoint = serve().encoder()
+    endpoint.encode(SENTENCES[:20])
 
     def measurement(stand_in):
         stand_in.encode(SENTENCES[:20])
@@ -358,7 +360,7 @@ def test_choices_by_results_are_believed_once_all_vectors_are_real(serve):
         stand_in.encode(SENTENCES[:21])
         assert stand_in.capabilities.makes_up_vectors
 
-    assert estimate_cost(found, measurement).answered == 20
+    assert estimate_cost(endpoint, measurement).answered == 20
 
 
 @pytest.mark.slow
@@ -405,17 +407,17 @@ def test_a_detection_costs_what_is_estimated_once_the_tokens_to_confirm_are_know
 )
 def test_a_server_is_left_alone_as_long_as_it_asks_for(serve, encoder, monkeypatch, asked, least):
     served = serve(batch_limit=8, retry_after=asked)
-    found = served.encoder()
+    endpoint = served.encoder()
     served.server.behaviour.faults.extend([None, *["429"] * (6 if least < 1 else 1)])
     waits = []
     arrivals = []
     answer = served.server.answer
     monkeypatch.setattr(
-        served.server, "answer", lambda *asked: (arrivals.append(time.monotonic()), answer(*asked))[1]
+        served.server, "answer", lambda *request: (arrivals.append(time.monotonic()), answer(*request))[1]
     )
-    found.waits = lambda reason, seconds: waits.append(seconds)
+    endpoint.waits = lambda reason, seconds: waits.append(seconds)
     began = time.monotonic()
-    np.testing.assert_array_equal(found.encode(TEXTS), encoder.encode(TEXTS))
+    np.testing.assert_array_equal(endpoint.encode(TEXTS), encoder.encode(TEXTS))
     assert time.monotonic() - began >= least
     assert bool(waits) == (least >= 1)
     # By all threads: at most what was on its way goes there meanwhile.
@@ -431,9 +433,9 @@ def test_what_is_no_time_to_wait_is_not_waited_for(asked):
 @pytest.mark.slow
 def test_a_slow_answer_is_asked_for_again_in_halves(serve, encoder):
     served = serve(seconds_per_text=0.012)
-    found = served.encoder(request_seconds=0.7)
+    endpoint = served.encoder(request_seconds=0.7)
     served.server.answered.clear()
-    np.testing.assert_array_equal(found.encode(TEXTS), encoder.encode(TEXTS))
+    np.testing.assert_array_equal(endpoint.encode(TEXTS), encoder.encode(TEXTS))
     assert min(map(len, served.server.answered)) <= 30
 
 
@@ -477,14 +479,14 @@ def test_all_forms_of_an_answer_are_read(serve, encoder, told, encoding):
 )
 def test_a_server_that_stays_broken_ends_the_run_with_its_reason(serve, fault, said, behaviour):
     served = serve(batch_limit=32, **behaviour)
-    found = served.encoder(patience=0.4)
+    endpoint = served.encoder(patience=0.4)
     served.server.behaviour.faults.extend([None, *[fault] * 1000])
     with pytest.raises(ModelError, match=said) as caught:
-        found.encode(TEXTS)
+        endpoint.encode(TEXTS)
     assert "\n" not in str(caught.value)
-    assert found.spending.pending == pytest.approx(0)
+    assert endpoint.spending.pending == pytest.approx(0)
     served.server.behaviour.faults.clear()
-    found.encode(TEXTS)
+    endpoint.encode(TEXTS)
     assert sorted(set(served.paid(TEXTS))) == sorted(TEXTS)
 
 
@@ -494,9 +496,9 @@ def test_a_server_that_is_restarted_in_the_middle_is_waited_for(encoder, bert_fo
     second = EmbeddingServer(encoder, Behaviour(batch_limit=8))
     with ExitStack() as running:
         url = running.enter_context(first.running())
-        found = load_encoder(f"{url}#mini", tokenizer=str(bert_folder), max_length=60)
+        endpoint = load_encoder(f"{url}#mini", tokenizer=str(bert_folder), max_length=60)
         vectors = {}
-        thread = threading.Thread(target=lambda: vectors.update(all=found.encode(TEXTS)))
+        thread = threading.Thread(target=lambda: vectors.update(all=endpoint.encode(TEXTS)))
         thread.start()
         while thread.is_alive() and len(set(first.texts) & set(TEXTS)) < 40:
             time.sleep(0.005)
@@ -513,29 +515,29 @@ def test_a_redirect_takes_the_texts_along_and_not_the_key(serve, encoder, monkey
     monkeypatch.setenv("STICKYTOKEN_API_KEY", "sk-planted-0123456789")
     served = serve()
     other = serve()
-    found = served.encoder()
+    endpoint = served.encoder()
     served.server.behaviour.elsewhere = f"{other.url.replace('127.0.0.1', 'localhost')}/embeddings"
     served.server.behaviour.faults.append("redirect")
-    np.testing.assert_array_equal(found.encode(TEXTS), encoder.encode(TEXTS))
+    np.testing.assert_array_equal(endpoint.encode(TEXTS), encoder.encode(TEXTS))
     assert set(other.server.authorizations) == {""}
     assert "sk-planted" in served.server.authorizations[0]
 
 
 def test_whatever_a_server_does_to_requests_the_vectors_and_the_bill_are_right(serve, encoder):
     served = serve(batch_limit=4)
-    found = served.encoder()
-    before, noted = served.server.tokens, found.spending.tokens
+    endpoint = served.encoder()
+    before, noted = served.server.tokens, endpoint.spending.tokens
     faults = [*FAULTS, "no json", *[None] * 14]
     random.Random(0).shuffle(faults)
     served.server.behaviour.faults.extend(faults)
-    np.testing.assert_array_equal(found.encode(TEXTS), encoder.encode(TEXTS))
+    np.testing.assert_array_equal(endpoint.encode(TEXTS), encoder.encode(TEXTS))
     assert set(served.server.harmed) == {*FAULTS, "no json"}
     assert served.paid(TEXTS) == sorted(TEXTS)
     # An answer that was lost is counted by what it may have cost.
-    more = (found.spending.tokens - noted) - (served.server.tokens - before)
-    assert 0 <= more <= 40
+    further_tokens = (endpoint.spending.tokens - noted) - (served.server.tokens - before)
+    assert 0 <= further_tokens <= 40
     served.server.behaviour.faults.append("web page")
-    np.testing.assert_array_equal(found.encode(["the last stone"]), encoder.encode(["the last stone"]))
+    np.testing.assert_array_equal(endpoint.encode(["the last stone"]), encoder.encode(["the last stone"]))
 
 
 @pytest.mark.slow
@@ -543,10 +545,10 @@ def test_whatever_a_server_does_to_requests_the_vectors_and_the_bill_are_right(s
 def test_the_largest_sum_is_never_exceeded_whatever_the_server_does(serve, limit, faults):
     served = serve(batch_limit=8)
     texts = tiny.sentences(400)
-    found = served.encoder(price_per_million=1e6, max_cost=limit)
+    endpoint = served.encoder(price_per_million=1e6, max_cost=limit)
     served.server.behaviour.faults.extend([*[None] * 10, *faults])
     with pytest.raises(RunError, match=f"stopped at the maximum cost of {limit}"):
-        found.encode(texts)
+        endpoint.encode(texts)
     assert limit - 8 * 30 * (2 + len(faults)) < served.server.tokens <= limit
     served.encoder().encode(texts)
     assert served.paid(texts) == sorted(texts)
