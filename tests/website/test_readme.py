@@ -29,7 +29,7 @@ def test_the_readme_begins_with_the_main_command_and_what_it_printed():
     first_part, *questions = re.split(r"^## ", README, flags=re.MULTILINE)
     assert [command for command, _ in shown(first_part)] == ["stickytoken detect all-MiniLM-L6-v2"]
     commands = {command.split()[1] for question in questions for command, _ in shown(question)}
-    assert {"scan", "repair", "clean", "check", "detect", "evaluate", "published"} <= commands
+    assert {"audit", "repair", "clean", "check", "detect", "evaluate", "published"} <= commands
     assert len(README.split()) <= 900
 
 
