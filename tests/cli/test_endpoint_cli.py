@@ -113,7 +113,7 @@ def test_a_check_takes_a_run_and_never_makes_one(place, tmp_path):
     result, tokens = sent(place, "check", name, "--folder", place.run)
     assert result.exit_code == 10
     assert 0 < tokens < 200  # the fixed texts: is it the model that it was?
-    planted.refused("check", name, "--folder", tmp_path, saying="detect it first")
+    planted.refused("check", name, "--folder", tmp_path, saying="run `stickytoken detect` first")
 
 
 CRASHING = f"""

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -10,10 +11,11 @@ import profiled
 import tiny
 from stickytoken import load_encoder, open_run
 from stickytoken.comparisons import compare
-from stickytoken.demo.context import EXAMPLES
 from stickytoken.detection.run import encoder_for
 from stickytoken.errors import RepairError
 from stickytoken.repairs.model_folder import repairable
+
+RUN_OF_SCHEMA_3 = Path(__file__).parents[1] / "data" / "run_schema_3"
 
 pytestmark = pytest.mark.slow  # whole runs
 
@@ -72,9 +74,9 @@ def test_a_model_that_was_cut_is_not_repaired(read):
 
 
 def test_a_run_with_dimensions_of_an_earlier_version_opens(tmp_path):
-    """A packaged run of schema 3, with the entries that --dimensions added."""
-    path = shutil.copytree(EXAMPLES / "tampered", tmp_path / "run")
-    as_it_was = open_run(EXAMPLES / "tampered")
+    """A run of schema 3, with the entries that --dimensions added."""
+    path = shutil.copytree(RUN_OF_SCHEMA_3, tmp_path / "run")
+    as_it_was = open_run(RUN_OF_SCHEMA_3)
     assert as_it_was.is_of_older_rule
     record = json.loads((path / "run.json").read_text("utf-8"))
     assert record["schema_version"] == 3

@@ -14,6 +14,7 @@ import profiled
 import stickytoken
 import tiny
 from stickytoken import detect, explain, impact, load_encoder, open_run
+from stickytoken.data.metrics import SimilarityTask
 from stickytoken.detection.run import is_run, model_difference, require_same_model
 from stickytoken.detection.run_folder import RunFolder, flagged_ids
 from stickytoken.errors import InputError, ModelError, RunError
@@ -205,9 +206,10 @@ def test_a_run_with_other_settings_is_refused_before_the_model_is_loaded(small_r
 
 def test_a_locked_folder_is_refused_before_the_model_is_loaded(small_run, tmp_path):
     token_id, token = small_run.tokens.select("token_id", "token").row(0)
+    task = SimilarityTask("pairs", ("a bird", "a river", "a song"), ("a", "b", "c"), (0.0, 1.0, 2.0))
     calls = {
         tmp_path / "run": lambda: detect(NO_MODEL, settings=planted.SMALL, out=tmp_path / "run"),
-        tmp_path / "impact": lambda: impact(NO_MODEL, tokens=["river"], out=tmp_path / "impact"),
+        tmp_path / "impact": lambda: impact(NO_MODEL, [task], tokens=["river"], out=tmp_path / "impact"),
         tmp_path / "ids" / "60": lambda: explain(NO_MODEL, [7, 60], out=tmp_path / "ids"),
         tmp_path / "names" / str(token_id): lambda: explain(
             NO_MODEL, [token], run=small_run, out=tmp_path / "names"

@@ -429,7 +429,7 @@ def test_a_baseline_from_before_a_setting_was_added_is_compared_at_its_default(r
     settings = runs(2).record.settings
     earlier = {name: value for name, value in settings.items() if name != "unusual"}
     assert check(runs(2), baseline=altered(settings=earlier)).passed
-    with pytest.raises(InputError, match=r"other settings .*\(unusual\)"):
+    with pytest.raises(InputError, match=r"different settings .*\(unusual\)"):
         check(runs(2), baseline=altered(settings=settings | {"unusual": 9.0}))
 
 

@@ -155,7 +155,10 @@ def converted(model, dtype):
     ("spoil", "match"),
     [
         (lambda model: (model / "adapter_config.json").write_text("{}"), "holds an adapter, .*: merge it"),
-        (lambda model: (model / "model.safetensors").rename(model / "pytorch_model.bin"), "pickled: save"),
+        (
+            lambda model: (model / "model.safetensors").rename(model / "pytorch_model.bin"),
+            "not stored as safetensors",
+        ),
         (lambda model: converted(model, torch.int8), "are stored as I8: rows can be written into"),
         (named_by_router, "has no module with token embeddings: its modules are Router"),
     ],

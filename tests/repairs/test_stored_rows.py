@@ -80,7 +80,7 @@ def test_integers_with_weights_are_unfolded_and_without_weights_are_refused(tmp_
 
 def test_a_token_without_a_row_is_refused_before_anything_is_written(tmp_path):
     folder = static_folder(tmp_path / "model", None, False)
-    with pytest.raises(RepairError, match=f"rows for {TOKENS} tokens, and none for token {TOKENS}"):
+    with pytest.raises(RepairError, match=f"rows for {TOKENS} tokens, but none for token {TOKENS}"):
         write_model(folder, tmp_path / "out", ModelEdit(rows={TOKENS: ROWS[7]}))
     assert not (tmp_path / "out").exists()
 
