@@ -21,6 +21,7 @@ import tempfile
 import traceback
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -199,12 +200,27 @@ def tried(place: Path, folder: Path, *, load_only: bool = False) -> tuple[str, s
         return f"TRACEBACK at {step}", f"{said(error)} ({where})"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+def run_sweep(
+    description: str | None,
+    names: list[str],
+    measure: Callable[[str, Path, argparse.Namespace], tuple[str, str]],
+    *,
+    has_load_only: bool = False,
+) -> None:
+    """Measure each name in a folder of its own, and add one line for each to the --out file.
+
+    Args:
+        description: Text of --help.
+        names: What is measured without --only.
+        measure: Returns what happened, and the figure or the reason.
+        has_load_only: Whether there is an option --load-only.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="*")
-    parser.add_argument("--load-only", action="store_true")
-    given = parser.parse_args()
+    if has_load_only:
+        parser.add_argument("--load-only", action="store_true")
+    options = parser.parse_args()
     warnings.simplefilter("ignore")
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -214,24 +230,29 @@ def main() -> None:
         raise TimeoutError(f"more than {SECONDS} s")
 
     signal.signal(signal.SIGALRM, stop)
-    lines = given.out.read_text("utf-8").splitlines() if given.out.is_file() else []
-    done = {line.split("\t")[0] for line in lines}
-    for kind in given.only or ARCHITECTURES:
-        if kind in done:
+    lines = options.out.read_text("utf-8").splitlines() if options.out.is_file() else []
+    finished = {line.split("\t")[0] for line in lines}
+    for name in options.only or names:
+        if name in finished:
             continue
         signal.alarm(SECONDS)
         with tempfile.TemporaryDirectory() as folder:
             try:
-                result, detail = measured(kind, Path(folder), load_only=given.load_only)
+                result, detail = measure(name, Path(folder), options)
             except Exception as error:  # noqa: BLE001 - in the making of the model
                 result, detail = "not built", said(error)
         signal.alarm(0)
-        lines.append(f"{kind}\t{result}\t{detail}")
-        with given.out.open("a", encoding="utf-8") as stream:
+        lines.append(f"{name}\t{result}\t{detail}")
+        with options.out.open("a", encoding="utf-8") as stream:
             stream.write(f"{lines[-1]}\n")
     for result, count in Counter(line.split("\t")[1] for line in lines).most_common():
         print(f"{count:4} {result}")
 
 
 if __name__ == "__main__":
-    main()
+    run_sweep(
+        __doc__,
+        ARCHITECTURES,
+        lambda kind, folder, options: measured(kind, folder, load_only=options.load_only),
+        has_load_only=True,
+    )

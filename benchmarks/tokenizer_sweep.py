@@ -11,14 +11,9 @@ An --out file is continued: what it holds is not measured again.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import inspect
 import json
-import signal
-import tempfile
-import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,10 +21,9 @@ from typing import Any
 import torch
 import transformers
 
-from sweep import SECONDS, SENTENCES, said, tried
+from sweep import SENTENCES, run_sweep, said, tried
 
 _AUTO: Any = importlib.import_module("transformers.models.auto.tokenization_auto")
-transformers_logging: Any = transformers.utils.logging
 CLASSES: list[str] = sorted({str(name) for name in _AUTO.TOKENIZER_MAPPING_NAMES.values() if name})
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<mask>", "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ENTRIES = 400
@@ -204,38 +198,5 @@ def measured(name: str, folder: Path) -> tuple[str, str]:
     return tried(place, folder)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", nargs="*")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    torch.set_num_threads(1)
-
-    def stop(*_: object) -> None:
-        raise TimeoutError(f"more than {SECONDS} s")
-
-    signal.signal(signal.SIGALRM, stop)
-    lines = options.out.read_text("utf-8").splitlines() if options.out.is_file() else []
-    done = {line.split("\t")[0] for line in lines}
-    for name in options.only or CLASSES:
-        if name in done:
-            continue
-        signal.alarm(SECONDS)
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                result, detail = measured(name, Path(folder))
-            except Exception as error:  # noqa: BLE001 - in the making of the model
-                result, detail = "not made", said(error)
-        signal.alarm(0)
-        lines.append(f"{name}\t{result}\t{detail}")
-        with options.out.open("a", encoding="utf-8") as stream:
-            stream.write(f"{lines[-1]}\n")
-    for result, count in Counter(line.split("\t")[1] for line in lines).most_common():
-        print(f"{count:4} {result}")
-
-
 if __name__ == "__main__":
-    main()
+    run_sweep(__doc__, CLASSES, lambda name, folder, _: measured(name, folder))

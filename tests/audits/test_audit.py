@@ -1,6 +1,7 @@
 """Audits: shares against a slow plain search, documents with copies now, resuming, and the command."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -11,8 +12,8 @@ import planted
 import profiled
 import scanned
 from planted import command
-from stickytoken import Cleaner, load_encoder, open_run
-from stickytoken.audits import Audit, AuditSettings, audit, audits_in, open_audit, wording
+from stickytoken import Cleaner, load_encoder, open_run, report
+from stickytoken.audits import Audit, AuditSettings, _copies, audit, audits_in, open_audit, wording
 from stickytoken.errors import InputError, RunError
 
 SMALL = AuditSettings(copies=(4, 8), stuffed=12, tokens=2, resamples=200)
@@ -123,6 +124,28 @@ def test_documents_with_copies_now_are_ranked_with_them_and_without(finished, ta
         assert row["mean_rank_without"] == pytest.approx(np.mean(without))
         assert row["rises"] is bool(row["hits"] > row["hits_without"])
     assert finished.result.rising == finished.documents["rises"].sum() > 0
+
+
+def test_a_document_without_readable_text_costs_no_other_its_ranks(tampered_run, bert_folder):
+    encoder = load_encoder(bert_folder, device="cpu")
+    zero_width = "\N{ZERO WIDTH SPACE}"
+    assert encoder.content_ids([zero_width]) == [[]]
+    documents = [SimpleNamespace(text=text) for text in ("the river sings", zero_width)]
+    index = SimpleNamespace(documents=documents, record=SimpleNamespace(name="documents"))
+    cleaner = Cleaner.from_run(tampered_run)
+    pairs = _copies.readable_pairs([0, 1], index, cleaner, encoder, AuditSettings())
+    assert [pair.number for pair in pairs] == [0]
+
+
+def test_the_report_of_the_run_shows_the_audit(finished, tampered_run):
+    markdown = report(tampered_run, format="md")
+    html = report(tampered_run, format="html")
+    document = json.loads(report(tampered_run, format="json"))
+    (shown,) = [audit for audit in document["audits"] if audit["basis"] == wording.basis(finished)][:1]
+    assert shown["conclusions"] == wording.conclusions(finished)
+    assert "## Search results with copies" in markdown
+    assert '<h2 id="results">Search results with copies' in html
+    assert shown["tokens"]["rows"][0][0] == scanned.STICKY
 
 
 def test_what_to_do_names_the_commands_with_this_audit(finished):

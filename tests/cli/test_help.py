@@ -91,7 +91,7 @@ def test_help_shows_what_people_use_fits_a_narrow_terminal_and_lists_the_rest_as
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     option_lines = [line for line in lines if line.startswith(("│ --", "│ *  --", "│    --"))]
-    assert 0 < len(option_lines) <= {"detect": 25, "scan": 21}.get(name, 20)
+    assert 0 < len(option_lines) <= (25 if name == "detect" else 20)
     titles = [title for title in re.findall(r"^╭─ (.+?) ─+╮$", result.stdout, re.M) if title != "Arguments"]
     assert titles == [title for title in PANELS if title in titles]
     for option in ("--help", "--quiet", "--verbose", "-q", "-v"):
@@ -284,6 +284,7 @@ def test_a_wrong_setting_is_one_line(given, said):
     ("command", "right_option"),
     [
         ("judge r --sentences a.txt --tokens river", "stickytoken probe"),
+        ("scan r a.jsonl --source place", "--set source-column=COLUMN"),
         ("clean r --documents a.txt", "second argument"),
         ("probe m --tokens river", "arguments after the model"),
         ("judge r --sentences a.txt --tokenizer t", "--set tokenizer=VALUE"),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from stickytoken.audits._index import Index, encode_in_shards
 from stickytoken.audits.results import TABLES, AuditSettings
 from stickytoken.cleaning import Cleaner
 from stickytoken.cleaning.spans import DEFAULT_ACTIONS, Action, SpanKind
 from stickytoken.detection.run import Run
-from stickytoken.encoders.fitting import fit_texts
+from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import WordEncoder
 from stickytoken.impacts.search import ExactSearch
 from stickytoken.impacts.statistics import TOP
@@ -67,43 +70,74 @@ def rank_documents(
     folder: ResultFolder,
     progress: engines.ProgressCallback,
 ) -> CopiesNow:
-    """Rank each document with copies as it is, and without its copies, among the other documents."""
+    """Rank each document with copies as it is, and without its copies, among the other documents.
+
+    A document of which nothing is left without its copies, or nothing that the model reads, has no ranks.
+    """
     actions = dict(DEFAULT_ACTIONS) | {SpanKind.SUSPECTED: Action.REMOVE}
     cleaner = Cleaner.from_run(run, actions=actions)
     worst = scan.worst.with_columns(is_only_suspected().alias("suspected_only"))
-    ranked = worst.head(MOST_RANKED)
-    numbers = ranked["number"].to_list()
-    texts = [index.documents[number].text for number in numbers]
-    cleaned_texts = [cleaner.clean(text).text for text in texts]
-    # Nothing may be left of a document that consists of copies: it is not in the results at all.
-    remaining = [row_number for row_number, text in enumerate(cleaned_texts) if text.strip()]
-    ranks_by_place: dict[int, dict[str, Any]] = {}
-    if remaining:
-        texts_to_rank = [texts[place] for place in remaining] + [cleaned_texts[place] for place in remaining]
-        fitted = fit_texts(encoder, texts_to_rank, 0, settings.insertion, index.record.name)
-        readable = [text for text in fitted if text.content.words]
-        if len(readable) == len(fitted):
-            probes = [text.clean(settings.insertion) for text in fitted]
-            vectors = encode_in_shards(_SHARD, probes, engine, folder, progress)
-            places_in_index = {document: place for place, document in enumerate(index.places)}
-            replaced = [places_in_index.get(numbers[place], -1) for place in remaining]
-            ranks = search.ranks(vectors, replaced * 2)
-            for column, place in enumerate(remaining):
-                as_it_is = ranks[:, column]
-                without = ranks[:, column + len(remaining)]
-                hits = int((as_it_is <= TOP).sum())
-                hits_without = int((without <= TOP).sum())
-                ranks_by_place[place] = {
-                    "hits": hits,
-                    "hits_without": hits_without,
-                    "mean_rank": float(as_it_is.mean()),
-                    "mean_rank_without": float(without.mean()),
-                    "rises": hits > hits_without,
-                }
-    rows = []
-    for place, row in enumerate(worst.iter_rows(named=True)):
-        rows.append(_row(row) | ranks_by_place.get(place, {}))
-    return CopiesNow(scan, len(ranks_by_place), rows)
+    numbers = worst["number"].head(MOST_RANKED).to_list()
+    pairs = readable_pairs(numbers, index, cleaner, encoder, settings)
+    ranks_by_number: dict[int, dict[str, Any]] = {}
+    if pairs:
+        texts = [pair.as_it_is for pair in pairs] + [pair.cleaned for pair in pairs]
+        probes = [text.clean(settings.insertion) for text in texts]
+        vectors = encode_in_shards(_SHARD, probes, engine, folder, progress)
+        position_of = {number: position for position, number in enumerate(index.places)}
+        replaced = [position_of.get(pair.number, -1) for pair in pairs]
+        ranks = search.ranks(vectors, replaced * 2)
+        for column, pair in enumerate(pairs):
+            ranks_by_number[pair.number] = _compared(ranks[:, column], ranks[:, column + len(pairs)])
+    findings = worst.iter_rows(named=True)
+    rows = [_row(finding) | ranks_by_number.get(finding["number"], {}) for finding in findings]
+    return CopiesNow(scan, len(ranks_by_number), rows)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A document with copies, as it is and without its copies, cut where the model cuts it."""
+
+    number: int
+    as_it_is: FittedText
+    cleaned: FittedText
+
+
+def readable_pairs(
+    numbers: Sequence[int], index: Index, cleaner: Cleaner, encoder: WordEncoder, settings: AuditSettings
+) -> list[_Pair]:
+    """Return the documents of which both texts have tokens."""
+    texts = []
+    for number in numbers:
+        text = index.documents[number].text
+        texts.append((number, text, cleaner.clean(text).text))
+    remaining = [(number, text, cleaned) for number, text, cleaned in texts if cleaned.strip()]
+    if not remaining:
+        return []
+
+    def fitted(texts: list[str]) -> list[FittedText]:
+        return fit_texts(encoder, texts, 0, settings.insertion, index.record.name)
+
+    as_they_are = fitted([text for _, text, _ in remaining])
+    cleaned_texts = fitted([cleaned for _, _, cleaned in remaining])
+    pairs = []
+    for (number, _, _), as_it_is, cleaned_text in zip(remaining, as_they_are, cleaned_texts, strict=True):
+        if as_it_is.content.words and cleaned_text.content.words:
+            pairs.append(_Pair(number, as_it_is, cleaned_text))
+    return pairs
+
+
+def _compared(as_it_is: NDArray[np.int64], without: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the columns that compare a document's ranks for all queries with copies and without."""
+    hits = int((as_it_is <= TOP).sum())
+    hits_without = int((without <= TOP).sum())
+    return {
+        "hits": hits,
+        "hits_without": hits_without,
+        "mean_rank": float(as_it_is.mean()),
+        "mean_rank_without": float(without.mean()),
+        "rises": hits > hits_without,
+    }
 
 
 def _row(finding: dict[str, Any]) -> dict[str, Any]:

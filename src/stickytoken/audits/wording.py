@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from stickytoken.audits.results import FLAGGED, ORDINARY, Audit
+from stickytoken.audits.results import FLAGGED, Audit
 from stickytoken.cleaning import document_counts
 from stickytoken.detection.run import NextStep
 from stickytoken.impacts.statistics import TOP
@@ -202,15 +202,10 @@ def next_steps(audit: Audit) -> list[NextStep]:
     if helping.is_empty():
         steps.append(NextStep("check the documents again after the next change", check))
     else:
-        steps.append(NextStep("fail a build as long as this is so", f"{check} --audit {folder}"))
+        purpose = "fail a build if documents have copies of these words"
+        steps.append(NextStep(purpose, f"{check} --audit {folder}"))
     return steps
 
 
 def _token_options(helping: pl.DataFrame) -> str:
     return "".join(f" --tokens {quote(f'#{token_id}')}" for token_id in helping["token_id"].to_list())
-
-
-def group_means(audit: Audit) -> pl.DataFrame:
-    """Return the mean share of ordinary tokens, by number of copies."""
-    ordinary = audit.shares.filter(group=ORDINARY)
-    return ordinary.group_by("copies").agg(pl.col("share", "mean_rank").mean()).sort("copies")

@@ -160,7 +160,10 @@ _INSTEAD = {
         "documents": "pass the file of documents as the second argument",
         "output": "use --out",
     },
-    "scan": {"documents": "pass the documents as the second argument"},
+    "scan": {
+        "documents": "pass the documents as the second argument",
+        "source": "use --set source-column=COLUMN",
+    },
     "probe": {"tokens": "pass the tokens as arguments after the model"},
     "explain": {"tokens": "pass the tokens as arguments after the run or model"},
 }

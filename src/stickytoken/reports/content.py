@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from stickytoken.audits import Audit, audits_in
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import RunEvidence, RunFolder, RunRecord, is_flagged, read_evidence
 from stickytoken.errors import InputError, RunError
@@ -50,6 +51,7 @@ class RunContent:
     explanations: tuple[StoredExplanation, ...] = ()
     impacts: tuple[Impact, ...] = ()  # finished impact measurements in the run folder, latest first
     scans: tuple[Scan, ...] = ()  # finished scans in the run folder, latest first
+    audits: tuple[Audit, ...] = ()  # finished audits in the run folder, latest first
     repairs: tuple[RepairRecord, ...] = ()  # repairs that are recorded in the run folder, latest first
     missing: tuple[str, ...] = ()  # what is absent or cannot be shown, one sentence each
 
@@ -108,9 +110,17 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
         vocabulary = folder.read_table(VOCABULARY_FILE, ("token_id", "token", "decoded", "category"))
     impacts, unread_impacts = impacts_in(folder.path)
     scans, unread_scans = scans_in(folder.path)
+    audits, unread_audits = audits_in(folder.path)
     repairs, unread_repairs = repairs_in(folder.path)
     unfinished = RunContent(
-        folder.path, record, None, vocabulary, impacts=impacts, scans=scans, repairs=repairs
+        folder.path,
+        record,
+        None,
+        vocabulary,
+        impacts=impacts,
+        scans=scans,
+        audits=audits,
+        repairs=repairs,
     )
     if record.result is None:
         return replace(
@@ -123,7 +133,8 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
     evidence = read_evidence(folder)
     missing = [] if evidence else [_WITHOUT_EVIDENCE]
     stored_explanations, unread_explanations = _read_explanations(run, explanations)
-    missing += [*unread_explanations, *unread_impacts, *unread_scans, *unread_repairs]
+    missing += [*unread_explanations, *unread_impacts, *unread_scans, *unread_audits]
+    missing += unread_repairs
     return replace(
         unfinished,
         plan=run.plan,

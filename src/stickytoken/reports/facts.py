@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from stickytoken.audits import wording as auditing
 from stickytoken.comparisons import ComparedRun, rule_lines, short_headline, tone_of
 from stickytoken.detection.run import NextStep, Run, next_steps
 from stickytoken.explanation.files import Finding, StoredExplanation
@@ -504,6 +505,33 @@ class ShownScan:
     documents: list[ShownDocument]  # the worst documents, worst first
     more: int  # number of documents with findings that are not shown
     skipped: int  # number of records without readable text
+
+
+@dataclass(frozen=True)
+class ShownAudit:
+    """An audit of search results, ready to be shown."""
+
+    name: str  # the documents as the user named them
+    conclusions: list[str]
+    basis: str  # how the shares were measured
+    tokens: DataTable  # the share of queries by token and number of copies
+
+
+def shown_audits(content: RunContent) -> list[ShownAudit]:
+    """Return the latest audits of a run, at most `MOST_SCANS`."""
+    shown_audits = []
+    for audit in content.audits[:MOST_SCANS]:
+        columns = auditing.share_columns(audit)
+        rows = [_cells(row, columns) for row in auditing.share_rows(audit).iter_rows(named=True)]
+        shown_audits.append(
+            ShownAudit(
+                name=audit.record.index.name,
+                conclusions=auditing.conclusions(audit),
+                basis=auditing.basis(audit),
+                tokens=DataTable([column.title for column in columns], rows),
+            )
+        )
+    return shown_audits
 
 
 def shown_scans(content: RunContent) -> list[ShownScan]:

@@ -46,6 +46,7 @@ def _values(content: RunContent) -> dict[str, Any]:
         "rank_in_a_search": facts.rank_in_a_search(content),
         "overview": facts.report_figures(content),
         "explained": facts.explained_tokens(content),
+        "audits": facts.shown_audits(content),
         "scans": facts.shown_scans(content),
         "rows": row_dicts(content, content.flagged),
         "how": content.method.how(content.settings),
@@ -94,6 +95,8 @@ def _parts(content: RunContent, values: dict[str, Any]) -> dict[str, str]:
         parts |= {figure.name: figure.title for figure in values["overview"]}
         if values["explained"]:
             parts["explanations"] = "Why tokens stick"
+        if values["audits"]:
+            parts["results"] = "Search results with copies"
         if values["scans"]:
             parts["documents"] = "Documents with copies"
         parts["flagged"] = "All flagged tokens"
@@ -142,6 +145,7 @@ def run_document(content: RunContent) -> dict[str, Any]:
         "ordinary_curves": curves.ordinary,
         "figures": [_figure_document(figure) for figure in values["overview"]],
         "explanations": explanations,
+        "audits": [asdict(audit) for audit in values["audits"]],
         "scans": [asdict(scan) for scan in values["scans"]],
         "how": values["how"],
         "computed": values["computed"],
