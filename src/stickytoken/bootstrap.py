@@ -19,7 +19,16 @@ class Interval(NamedTuple):
 
 
 def bootstrap_samples(units: int, count: int, key: Sequence[int]) -> NDArray[np.intp]:
-    """Draw places of units with replacement, shape (count, units); the key seeds the draw."""
+    """Draw bootstrap samples: indices of units, drawn with replacement.
+
+    Args:
+        units: Number of units.
+        count: Number of samples.
+        key: Seed of the draw.
+
+    Returns:
+        Indices of units, shape (count, units).
+    """
     return np.random.default_rng(list(key)).integers(units, size=(count, units))
 
 
@@ -29,9 +38,9 @@ def resampled(
     """Compute scores on all units, then on each sample.
 
     Args:
-        scores: returns the scores of all conditions on the units at some places; None means all units. All
-            conditions are scored on the same units, so that their differences can be resampled.
-        samples: places of units, one row per sample.
+        scores: Returns the scores of all conditions on the units with the given indices, or on all units for
+            None. All conditions are scored on the same units, so that their differences can be resampled.
+        samples: Indices of units, one row per sample.
 
     Returns:
         One row for all units, followed by one row per sample, shape (1 + samples, conditions).

@@ -260,7 +260,7 @@ def _share_rows(
 def _token_rows(
     candidates: Sequence[Candidate], shares: Sequence[dict[str, Any]], pairs_by_word: _PairsByWord
 ) -> list[dict[str, Any]]:
-    """Return the rows of tokens.parquet, the token that helps documents most first."""
+    """Return the rows of tokens.parquet: tokens that help first, then flagged ones, then the others."""
     rows = []
     for candidate in candidates:
         token_shares = [row for row in shares if row["token_id"] == candidate.token_id]
@@ -278,7 +278,14 @@ def _token_rows(
         for column in ("copies", "share", "rise", "rise_low", "rise_high"):
             row[column] = best[column]
         rows.append(row)
-    rows.sort(key=lambda row: (not row["helps"], -row["rise_low"], row["token_id"]))
+    rows.sort(
+        key=lambda row: (
+            not row["helps"],
+            row["group"] != results.FLAGGED,
+            -row["rise_low"],
+            row["token_id"],
+        )
+    )
     return rows
 
 

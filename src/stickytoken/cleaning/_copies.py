@@ -241,7 +241,7 @@ _COMMON_SHARE = 0.2
 
 
 def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
-    """Return the places of copies of flagged words, and of what is repeated between them.
+    """Return the positions of copies of flagged words, and of the text that is repeated between them.
 
     There must be four with at most two other words between each, or more in a text than its length explains.
     """
@@ -322,7 +322,7 @@ _REGULAR_CLOSE_COPIES = 5
 _UNEVEN = 1.2
 # Share of regular copies with one space on both sides.
 _REGULAR_BARE_SHARE = 0.8
-# Share of different words among the neighbours of regular or dense copies.
+# Smallest share of distinct words among the neighbours of regular or dense copies.
 _VARIED_SHARE = 0.8
 # Share of copies on consecutive lines that makes a list, whose entries may begin alike.
 _LISTED_SHARE = 0.75

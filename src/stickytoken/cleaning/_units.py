@@ -70,7 +70,7 @@ class UnitReader:
 
     Attributes:
         flagged: The keys of the flagged texts.
-        lower_word: The pattern of a unit in lower-case ASCII.
+        lower_word: Regular expression that matches one unit of lower-case ASCII text.
     """
 
     def __init__(self, flagged: Iterable[str]) -> None:

@@ -311,7 +311,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def silence_stdout() -> None:
-    """Discard all further output, also what is still buffered."""
+    """Discard all further output, including what is still buffered."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -120,7 +120,7 @@ def _modules_on(
 
 
 def _with_task(model: SentenceTransformer, route: str, name: str) -> RoutedModel:
-    """Return a model without a Router that reads texts as those of one task.
+    """Return a copy of a model without a Router that encodes every text as a query, or as a document.
 
     Raises:
         InputError: the model does not distinguish tasks, or has no such task.

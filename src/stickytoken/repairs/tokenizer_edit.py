@@ -223,7 +223,7 @@ def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
 def _edited_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
     """Return the tokenizer.json after the edit, and whether it was rebuilt from the loaded tokenizer.
 
-    The stored document is edited where its vocabulary alone changes. Otherwise the pipeline is rebuilt from
+    If only the vocabulary changes, the stored document is edited. Otherwise the pipeline is rebuilt from
     the loaded tokenizer, because transformers may have changed what the file says.
     """
     as_loaded = pipeline.document

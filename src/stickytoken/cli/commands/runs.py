@@ -224,7 +224,7 @@ def show(
 def _sorted_rows(
     run: stickytoken.Run, verdict: str | None, validated: bool, sort: str | None
 ) -> pl.DataFrame:
-    """Return the tokens with a verdict, or with any verdict, in the order that the user asks for.
+    """Return the tokens with the given verdict, or all tokens with a verdict, in the order asked for.
 
     Raises:
         InputError: The method of the run has no such column or verdict.
