@@ -15,7 +15,7 @@ from stickytoken.detection.run import encoder_for
 from stickytoken.errors import RepairError
 from stickytoken.repairs.model_folder import repairable
 
-RUN_OF_SCHEMA_3 = Path(__file__).parents[1] / "data" / "run_schema_3"
+RUN_OF_SCHEMA_3 = Path(__file__).parents[1] / "data" / "tampered_run_schema_3"
 
 pytestmark = pytest.mark.slow  # whole runs
 
