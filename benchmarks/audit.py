@@ -149,8 +149,10 @@ def check_tampered(results: Results, run: Path, data: Path, reuse: bool) -> None
     audit, used = audited(run, data, reuse)
     first = audit.tokens.row(0, named=True)
     said = wording.conclusions(audit)[0]
-    named = first["token_id"] == planted["token_id"] and first["helps"]
+    named = first["token_id"] == planted["token_id"] and (first["helps"] or first["may_help"])
     results.check("the planted word is named first", planted["token"], said, named)
+    certain = "with an interval above zero" if first["helps"] else "not with this number of documents"
+    results.check("it helps for certain", "beside it", certain)
     search = PlainSearch(model, data)
     differences: dict[str, Any] = {}
     for row in audit.shares.filter(token_id=planted["token_id"]).iter_rows(named=True):

@@ -162,13 +162,31 @@ def test_in_the_model_as_it_was_the_word_does_not_help(texts, queries, tmp_path)
 
 def test_without_a_word_that_helps_the_largest_share_is_said(finished):
     clean = open_audit(finished.path)
-    clean.tokens = clean.tokens.with_columns(helps=pl.lit(value=False))
+    clean.tokens = clean.tokens.with_columns(helps=pl.lit(value=False), may_help=pl.lit(value=False))
     best = wording.largest_share(clean)
     assert best["share"] == clean.shares.filter(pl.col("copies") > 0)["share"].max()
     sentence = wording.token_conclusions(clean)[0]
     assert sentence.startswith("No word that was measured")
     assert f"{best['share']:.1%} ({best['copies']} copies of {best['token']!r}" in sentence
     assert "repair" not in [step.command.split()[1] for step in wording.next_steps(clean)]
+
+
+def test_a_word_that_may_help_is_named_with_what_to_do(finished):
+    uncertain = open_audit(finished.path)
+    uncertain.tokens = uncertain.tokens.with_columns(may_help="helps", helps=pl.lit(value=False))
+    named, *_, advice = wording.token_conclusions(uncertain)
+    assert named.startswith(f"{scanned.STICKY!r} may get documents into results")
+    assert f"--set stuffed={4 * SMALL.stuffed}" in advice
+
+
+def test_a_large_rise_with_a_wide_interval_only_may_help(tampered_run, texts, queries):
+    two_documents = AuditSettings(copies=(4,), stuffed=2, tokens=2, resamples=200)
+    measured = audit(tampered_run, texts, queries=queries, settings=two_documents)
+    without = dict(measured.shares.filter(copies=0).select("token_id", "share").iter_rows())
+    for row in measured.tokens.iter_rows(named=True):
+        is_large = row["share"] >= 1.5 * without[row["token_id"]]
+        assert row["helps"] is (is_large and row["rise_low"] > 0)
+        assert row["may_help"] is (is_large and row["rise_low"] <= 0)
 
 
 def test_without_queries_first_sentences_are_taken(tampered_run, texts):

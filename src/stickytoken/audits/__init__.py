@@ -260,20 +260,21 @@ def _share_rows(
 def _token_rows(
     candidates: Sequence[Candidate], shares: Sequence[dict[str, Any]], pairs_by_word: _PairsByWord
 ) -> list[dict[str, Any]]:
-    """Return the rows of tokens.parquet: tokens that help first, then flagged ones, then the others."""
+    """Return the rows of tokens.parquet: tokens that help, those that may, other flagged ones, the rest."""
     rows = []
     for candidate in candidates:
         token_shares = [row for row in shares if row["token_id"] == candidate.token_id]
         without = next(row["share"] for row in token_shares if not row["copies"])
-        best = max(
-            (row for row in token_shares if row["copies"]), key=lambda row: (row["rise_low"], row["share"])
-        )
+        with_copies = [row for row in token_shares if row["copies"]]
+        # The number of copies that helps most certainly, or, if none is certain, the largest rise.
+        best = max(with_copies, key=lambda row: (max(0.0, row["rise_low"]), row["rise"]))
         is_certain = best["rise_low"] > 0
         is_large = best["share"] >= _stuffing.HELPS_FROM * without
         row = {
             **asdict(candidate),
             "queries": int(pairs_by_word.without_word(candidate.text).any(axis=1).sum()),
-            "helps": is_certain and is_large,
+            "helps": is_large and is_certain,
+            "may_help": is_large and not is_certain,
         }
         for column in ("copies", "share", "rise", "rise_low", "rise_high"):
             row[column] = best[column]
@@ -281,8 +282,9 @@ def _token_rows(
     rows.sort(
         key=lambda row: (
             not row["helps"],
+            not row["may_help"],
             row["group"] != results.FLAGGED,
-            -row["rise_low"],
+            -row["rise"],
             row["token_id"],
         )
     )

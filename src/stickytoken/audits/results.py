@@ -26,8 +26,8 @@ ORDINARY = "ordinary"
 TABLES = resume.table_schemas(
     {
         # One row per token that was measured.
-        "tokens.parquet": "token_id token text group predicted lift_sd severity queries helps copies share "
-        "rise rise_low rise_high",
+        "tokens.parquet": "token_id token text group predicted lift_sd severity queries helps may_help "
+        "copies share rise rise_low rise_high",
         # One row per token and number of copies.
         "shares.parquet": "token_id token group copies share share_low share_high rise rise_low rise_high "
         "mean_rank",
@@ -37,7 +37,7 @@ TABLES = resume.table_schemas(
     },
     text="token text group severity id causes found",
     integers="token_id queries copies number hits hits_without",
-    switches="helps suspected_only rises",
+    switches="helps may_help suspected_only rises",
 )
 _FILLED = (
     "token_id",
@@ -45,6 +45,7 @@ _FILLED = (
     "text",
     "group",
     "helps",
+    "may_help",
     "copies",
     "share",
     "number",
@@ -198,8 +199,13 @@ class Audit:
         return self.tokens.filter("helps")
 
     @property
+    def undecided(self) -> pl.DataFrame:
+        """The tokens whose share is as large as if they helped, with an interval that includes no rise."""
+        return self.tokens.filter("may_help")
+
+    @property
     def words(self) -> tuple[str, ...]:
-        """The texts of these tokens, for `scan`, `clean` and `check`."""
+        """The texts of the tokens that help, for `scan`, `clean` and `check`."""
         texts = [text.strip() for text in self.helping["text"].to_list()]
         return tuple(dict.fromkeys(text for text in texts if text))
 

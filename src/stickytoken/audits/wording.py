@@ -46,6 +46,8 @@ def token_conclusions(audit: Audit) -> list[str]:
     baseline = share(audit.result.share_without)
     helping = audit.helping
     compared = f"without copies, {baseline} have a random document there"
+    if helping.is_empty() and not audit.undecided.is_empty():
+        return _undecided_sentences(audit, compared)
     if helping.is_empty():
         best = largest_share(audit)
         return [
@@ -64,6 +66,23 @@ def token_conclusions(audit: Audit) -> list[str]:
     left_out = len(helping) - _NAMED
     if left_out > 0:
         sentences.append(f"So do {counted(left_out, 'further token')}.")
+    return sentences
+
+
+def _undecided_sentences(audit: Audit, compared: str) -> list[str]:
+    """Say which tokens may get documents into results, and how to find out."""
+    sentences = []
+    for row in audit.undecided.head(_NAMED).iter_rows(named=True):
+        best = _share_of(audit, row["token_id"], row["copies"])
+        sentences.append(
+            f"{quoted(row['token'])} may get documents into results where they don't belong: with "
+            f"{best['copies']} copies, {share(best['share'])} of the queries have a random document in their "
+            f"top {TOP} (interval {_ends(best)}); {compared}."
+        )
+    more = 4 * audit.record.measured_with().stuffed
+    sentences.append(
+        f"The intervals are too wide to tell: measure more documents with `--set stuffed={more}`."
+    )
     return sentences
 
 
