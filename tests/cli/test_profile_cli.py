@@ -12,6 +12,7 @@ import pytest
 import planted
 import profiled
 from stickytoken import open_run
+from stickytoken.cli.console import minutes
 from stickytoken.methods.profile import TOKEN_COLUMNS
 from stickytoken.methods.profile.settings import ProfileSettings
 
@@ -50,6 +51,16 @@ def run(place, options):
 
 def test_detect_prints_what_show_prints(place, run):
     assert planted.command("show", run).stdout == (place / "printed.txt").read_text("utf-8")
+
+
+def test_detect_and_show_print_the_stored_wall_time(place, run):
+    stored = open_run(run)
+    assert stored.seconds == round(stored.result.seconds + stored.evidence.record.seconds, 1)
+    time_taken = f", {minutes(stored.seconds)}. Run folder: {run}"
+    assert time_taken in (place / "printed.txt").read_text("utf-8")
+    assert time_taken in planted.command("show", run).stdout
+    document = planted.document(planted.command("show", run, "--format", "json"))
+    assert document["seconds"] == stored.seconds
 
 
 def test_the_answer_comes_first_and_says_the_harm_in_a_search(place, run):

@@ -58,6 +58,19 @@ def test_a_lift_is_the_same_number_in_both_units(found):
     assert row["lift"] == pytest.approx(found.ordinary_lift + row["lift_sd"] * found.similarity_spread)
 
 
+def test_a_judgement_says_how_long_it_took(found):
+    assert found.summary()["seconds"] == found.seconds > 0
+
+
+def test_progress_begins_with_the_plain_texts(run, pulling):
+    steps = []
+    found = judge(run, **SMALL, encoder=pulling, progress=steps.append)
+    plain = [step for step in steps if step.stage == "plain texts"]
+    assert steps[: len(plain)] == plain
+    assert plain[0].done == 0
+    assert plain[-1].done == plain[-1].total == found.anchors
+
+
 def test_the_summary_lists_the_flagged_tokens(found):
     listed = [row["token"] for row in found.summary()["flagged"]]
     assert listed == found.flagged["token"].to_list()

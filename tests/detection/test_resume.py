@@ -1,5 +1,6 @@
 """A run that is cut off, by a kill or by Ctrl-C, continues where it stopped."""
 
+import json
 import os
 import shutil
 import signal
@@ -71,6 +72,13 @@ def test_a_resumed_run_keeps_the_time_at_which_it_was_started(encoder, run_copy)
     assert continued(encoder, run_copy).record.started == "2024-02-03T04:05:06+00:00"
 
 
+def test_a_continued_run_adds_the_wall_time_of_earlier_sessions(encoder, run_copy):
+    (run_copy / "time.json").write_text('{"seconds": 5000.0}', encoding="utf-8")
+    (run_copy / "tokens.parquet").unlink()
+    run = continued(encoder, run_copy)
+    assert run.result.seconds > 5000
+
+
 def test_ctrl_c_ends_the_command_with_one_line_and_the_same_command_continues(
     bert_folder, sentence_file, whole, tmp_path
 ):
@@ -99,6 +107,7 @@ def test_ctrl_c_ends_the_command_with_one_line_and_the_same_command_continues(
             assert pl.read_parquet(path).height > 0
     before = planted.shards_of(folder)
     assert 60 <= len(before) < SHARDS
+    assert json.loads((folder / "time.json").read_text("utf-8"))["seconds"] > 0
     assert finished(planted.command_line, command, output) == 0
     after = planted.shards_of(folder)
     assert {name: after[name] for name in before} == before
@@ -116,7 +125,8 @@ def test_ctrl_c_while_a_record_is_written_is_ctrl_c_and_no_other_error(encoder, 
 
     monkeypatch.setattr(RunFolder, "write_record", recorded)
     continued(encoder, tmp_path / "run", tokens=[60])
-    assert {name for name, _ in written} == {"identity.json", "run.json", "plan.json", "evidence.json"}
+    records = {"identity.json", "run.json", "plan.json", "evidence.json", "time.json"}
+    assert {name for name, _ in written} == records
     for name, record in written:
         moments = 0
         while interrupted_at_call(moments, lambda: write_record(RunFolder(tmp_path), name, record)):  # noqa: B023

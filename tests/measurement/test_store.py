@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import polars as pl
@@ -245,6 +246,35 @@ def shard(tmp_path):
     with folder.locked():
         folder.write_shard("score", 0, shard_rows(), ShardCost(1.25, 10))
     return folder
+
+
+def began(seconds_ago):
+    return time.perf_counter() - seconds_ago
+
+
+def test_the_time_of_a_folder_adds_up_its_sessions(tmp_path):
+    for session_seconds, total_seconds in ((1000, 1000), (500, 1500), (2000, 3500)):
+        folder = RunFolder(tmp_path, began(session_seconds))
+        with folder.locked():
+            folder.begin_session()
+            assert round(folder.seconds, -2) == total_seconds
+
+
+def test_a_shard_records_the_time_for_a_kill(tmp_path):
+    folder = RunFolder(tmp_path, began(1000))
+    with folder.locked():
+        folder.begin_session()
+        folder.write_shard("score", 0, shard_rows(), ShardCost(1.25, 10))
+        recorded = json.loads((tmp_path / "time.json").read_text("utf-8"))
+    assert round(recorded["seconds"], -2) == 1000
+
+
+def test_a_session_that_did_not_begin_records_no_time(tmp_path):
+    with RunFolder(tmp_path, began(1000)).locked():
+        pass
+    with RunFolder(tmp_path).locked():
+        pass
+    assert not (tmp_path / "time.json").exists()
 
 
 def test_a_shard_comes_back_as_it_was_written_and_none_for_other_tokens_stages_or_places(shard):

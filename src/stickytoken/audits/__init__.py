@@ -13,6 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 import stickytoken.measurement as store
+from stickytoken import wall_time
 from stickytoken.audits import _copies, _index, _stuffing, results
 from stickytoken.audits._copies import CopiesNow
 from stickytoken.audits._index import Index
@@ -91,6 +92,7 @@ def audit(
     """
     own_settings = settings is not None
     settings = or_default("settings", settings, AuditSettings())
+    began = wall_time.beginning()
     require_callable("progress", progress)
     run = run_of(source, file_path("runs", runs), progress)
     named_model = None if isinstance(source, (str, Path, Run)) else source
@@ -107,7 +109,7 @@ def audit(
     folder_path = run.path / store.folder_name(results.AUDIT, record.identity)
     if out is not None:
         folder_path = file_path("out", out)
-    folder = ResultFolder(folder_path)
+    folder = ResultFolder(folder_path, began)
     with resume.resumed(folder, results.AUDITS, record) as held:
         if not held.finished:
             held.begin(held.record.model_copy(update={"result": None}))
@@ -323,5 +325,5 @@ def _result(
         searched=scan.result.documents,
         ranked=copies_now.ranked,
         sequences=cost.sequences,
-        seconds=round(cost.seconds, 1),
+        seconds=round(folder.seconds, 1),
     )

@@ -18,6 +18,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, get_type_hints
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperOption
 
+from stickytoken import wall_time
 from stickytoken.cli._options import OUTPUT, PANELS, output_option
 from stickytoken.cli.console import Verbosity, print_table, verbosity
 from stickytoken.errors import InputError
@@ -64,7 +65,7 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
                 level = Verbosity.QUIET
             elif verbose:
                 level = Verbosity.VERBOSE
-            with verbosity(level):
+            with verbosity(level), wall_time.of_command():
                 function(**values)
 
         # Typer reads the options of a command from its signature.

@@ -461,6 +461,12 @@ def bars_hidden() -> Iterator[None]:
             bars.start()
 
 
+def minutes(seconds: float) -> str:
+    """Return a duration such as 1 min 30 s."""
+    whole_minutes, rest = divmod(round(seconds), 60)
+    return f"{whole_minutes} min {rest} s" if whole_minutes else f"{rest} s"
+
+
 def duration(seconds: float) -> str:
     """Return a duration such as 0:01:30."""
     return str(timedelta(seconds=round(seconds)))

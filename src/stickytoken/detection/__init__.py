@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +18,7 @@ import polars as pl
 import stickytoken.data as readers
 import stickytoken.measurement as store
 import stickytoken.validation as checks
+from stickytoken import wall_time
 from stickytoken.data import tables
 from stickytoken.detection import _evidence, run as runs_of, run_folder
 from stickytoken.detection.run import Run, open_run
@@ -35,7 +37,7 @@ from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import digest
 from stickytoken.measurement import ray_engine, resume
-from stickytoken.measurement.engine import ProgressCallback, ignore_progress
+from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.methods import base, probes, registry, small_search
 from stickytoken.unit_vectors import Similarity
 from stickytoken.validation import shown
@@ -122,6 +124,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         EncodingError: A text has no usable vector.
         RunError: The folder belongs to another run or process, or cannot be written.
     """
+    began = wall_time.beginning()
     chosen_method = registry.choose_method(method, settings, pairs is not None)
     settings = settings or base.adjusted_defaults(chosen_method.settings(), reads_texts_only(encoder))
     if seed is not None:
@@ -146,7 +149,8 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     restricted = tokens is not None or sample is not None
     job = base.Job(encoder, settings, corpus, vocabulary, chosen, restricted, tokens is None)
     record = _record(job, chosen_method, model_identity)
-    folder = run_folder.RunFolder(out or store.default_folder(encoder.name, record.method, record.identity))
+    folder_path = out or store.default_folder(encoder.name, record.method, record.identity)
+    folder = run_folder.RunFolder(folder_path, began)
     with resume.resumed(folder, run_folder.RUN, record) as held:
         if not held.finished:
             with ray_engine.chosen_engine(engine, encoder) as opened:
@@ -356,11 +360,13 @@ def judge(
         ModelError: The model cannot be found or used.
         RunError: The folder is not a finished run, is damaged, or was made with another model.
     """
+    began = wall_time.beginning()
     opened = open_run(run)
     opened.method.require_judging(opened)
     checks.require_callable("progress", progress)
     anchors = checks.whole_number("anchors", anchors, 2)
     corpus = readers.load_sentences(sentences, column)
+    progress(Progress(base.PLAIN_TEXTS, 0, min(anchors, len(corpus))))  # loading and tokenizing take time
     model = runs_of.encoder_for(encoder, opened, "judge")
     corpus = _cut(readers.readable(corpus, model.tokenizer, model.name), model)
     settings: Any = runs_of.restored_settings(opened)
@@ -373,7 +379,7 @@ def judge(
     judged: base.Judgement = opened.method.judge(
         job, opened, anchors, progress, measure_all=measure_all, queries=asked
     )
-    return judged
+    return replace(judged, seconds=round(time.perf_counter() - began, 1))
 
 
 def _cut(corpus: readers.Sentences, model: Encoder) -> readers.Sentences:

@@ -191,6 +191,16 @@ class Run:
         return plan
 
     @property
+    def seconds(self) -> float:
+        """Wall time of the run over all sessions, with that of its evidence."""
+        evidence_seconds = 0.0
+        if run_folder.has_evidence(self._folder):
+            record = self._folder.read_record(run_folder.EVIDENCE_RECORD_FILE, run_folder.EvidenceRecord)
+            if record is not None:
+                evidence_seconds = record.seconds
+        return round(self.result.seconds + evidence_seconds, 1)
+
+    @property
     def evidence(self) -> RunEvidence | None:
         """Symptom curves, sentence pairs and search results; None if the run has none.
 
@@ -276,6 +286,7 @@ class Run:
             "headline": self.method.headline(self),
             "available": self.record.model.available,
             **self.result.model_dump(),
+            "seconds": self.seconds,
             "sticky": self.sticky.to_dicts(),
         }
 

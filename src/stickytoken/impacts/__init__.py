@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import polars as pl
 
 import stickytoken.measurement as store
+from stickytoken import wall_time
 from stickytoken.data import tasks as task_data
 from stickytoken.data.metrics import Task
 from stickytoken.data.tasks import AnyTask, MtebTask
@@ -97,6 +98,7 @@ def impact(
     """
     given_settings = settings
     settings = or_default("settings", settings, ImpactSettings())
+    began = wall_time.beginning()
     require_callable("progress", progress)
     if out is not None:
         out = file_path("out", out)
@@ -124,7 +126,7 @@ def impact(
     if out is None and run is not None:
         out = run.path / store.folder_name(results.IMPACT, record.identity)
     out = out or store.default_folder(record.model, results.IMPACT, record.identity)
-    folder = ResultFolder(out)
+    folder = ResultFolder(out, began)
     conditions = _conditions(listed, settings)
     with resume.resumed(folder, results.IMPACTS, record) as held:
         if not held.finished:
@@ -156,7 +158,7 @@ def _measure(
     cost = folder.total_cost(runner.shards)
     result = results.ImpactResultRecord(
         sequences=cost.sequences,
-        seconds=round(cost.seconds, 1),
+        seconds=round(folder.seconds, 1),
         failed=measured.failed,
         tasks=measured.records,
     )

@@ -44,7 +44,7 @@ class ImpactResultRecord(resume.Record):
     """What a finished measurement took, and which tasks it has."""
 
     sequences: int  # number of texts encoded
-    seconds: float  # time spent on shards
+    seconds: float  # wall time of all sessions
     failed: dict[str, str]  # tasks that could not be run, and why
     tasks: list[TaskRecord]
 

@@ -11,6 +11,7 @@ import re
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import polars as pl
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from stickytoken.errors import RunError
@@ -165,8 +166,11 @@ IDENTITY_FILE = "identity.json"
 PLAN_FILE = "plan.json"
 VOCABULARY_FILE = "vocabulary.parquet"
 TOKENS_FILE = "tokens.parquet"
+TIME_FILE = "time.json"
 _SHARDS = "shards"
 _LOCK = ".lock"
+# Seconds between two records of the time. A kill loses at most these and the shard that was being computed.
+_TIME_INTERVAL = 10
 _SEAL = b"stickytoken sha256"
 # What Polars raises for a damaged file. Some make it panic, and that is not a PolarsError.
 _DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
@@ -179,11 +183,53 @@ class ShardCost(NamedTuple):
     sequences: int
 
 
-class ResultFolder:
-    """Reads and writes the files of a run folder. Methods raise a RunError for files that they cannot use."""
+class TimeRecord(BaseModel):
+    """time.json: how long the sessions of a measurement took."""
 
-    def __init__(self, path: Path) -> None:
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seconds: float
+
+
+class ResultFolder:
+    """Reads and writes the files of a result folder. Methods raise a RunError for files that they cannot use.
+
+    Args:
+        path: the folder.
+        began: when this session of the measurement began, on the clock of `time.perf_counter`. With it, the
+            folder keeps the wall time of all sessions. None keeps no time.
+    """
+
+    def __init__(self, path: Path, began: float | None = None) -> None:
         self.path = path
+        self._began = began
+        self._earlier_seconds = 0.0
+        self._time_recorded: float | None = None  # at the last record; None outside a session
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of all sessions so far, with this one."""
+        session = 0.0 if self._began is None else time.perf_counter() - self._began
+        return self._earlier_seconds + session
+
+    def begin_session(self) -> None:
+        """Add the time of earlier sessions to ``seconds``, and record the time from now on."""
+        if self._began is None:
+            return
+        record = self.read_record(TIME_FILE, TimeRecord)
+        if record is not None:
+            self._earlier_seconds = record.seconds
+        self._time_recorded = self._began
+
+    def end_session(self) -> None:
+        """Record the time for the last time, if a session is under way."""
+        if self._time_recorded is not None:
+            self._record_time()
+            self._time_recorded = None
+
+    def _record_time(self) -> None:
+        self._time_recorded = time.perf_counter()
+        self.write_record(TIME_FILE, TimeRecord(seconds=round(self.seconds, 1)))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -202,6 +248,8 @@ class ResultFolder:
                     leftover.unlink(missing_ok=True)
             yield
         finally:
+            with suppress(RunError):  # what ended the measurement matters more
+                self.end_session()
             lock.release()
 
     def require_unlocked(self) -> None:
@@ -344,6 +392,9 @@ class ResultFolder:
         seal = _SEAL + hashlib.sha256(content).digest()
         make_folder(path.parent)
         write_atomically(path, content[:footer] + seal + content[footer:])
+        recorded = self._time_recorded
+        if recorded is not None and time.perf_counter() - recorded >= _TIME_INTERVAL:
+            self._record_time()
         return frame
 
     def read_shard(
@@ -362,7 +413,10 @@ class ResultFolder:
         return frame if is_complete else None
 
     def total_cost(self, stages: Mapping[str, int]) -> ShardCost:
-        """Add the costs of all shards, given the number of shards of each stage."""
+        """Add the costs of all shards, given the number of shards of each stage.
+
+        The seconds are summed over workers: they are not wall time.
+        """
         paths = [self._shard(stage, index) for stage, size in stages.items() for index in range(size)]
         costs = [pl.read_parquet_metadata(io.BytesIO(path.read_bytes())) for path in paths]
         return ShardCost(

@@ -364,6 +364,37 @@ def encode_probes(
     return require_ids(encoder, "insertion 'ids' or a lower precision").at(precision).encode_ids(ids)
 
 
+# Texts that are encoded between two reports: a few seconds of work on a core, also for long documents.
+_TEXTS_PER_REPORT = 128
+# On a GPU, which needs large batches, and for encoders of texts, which may send a request for each call.
+_MOST_TEXTS_PER_REPORT = 4096
+
+
+def encode_texts(
+    encoder: Encoder, texts: Sequence[str], title: str, progress: ProgressCallback
+) -> NDArray[np.float32]:
+    """Encode texts as the encoder does, with progress, and return their vectors in the order of the texts.
+
+    Args:
+        encoder: the model.
+        texts: at least one text.
+        title: what the progress is called.
+        progress: told before the first text, and after every few.
+    """
+    is_on_cpu = reads_ids(encoder) and not encoder.device.startswith("cuda")
+    size = _TEXTS_PER_REPORT if is_on_cpu else _MOST_TEXTS_PER_REPORT
+    progress(Progress(title, 0, len(texts)))
+    # Texts of about equal length fill batches best.
+    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+    vectors = np.empty((len(texts), encoder.dimension), np.float32)
+    for start in range(0, len(texts), size):
+        indices = order[start : start + size]
+        vectors[indices] = encoder.encode([texts[index] for index in indices])
+        done = start + len(indices)
+        progress(Progress(title, done, len(texts), done, done))
+    return vectors
+
+
 @dataclass(frozen=True)
 class Rows(Generic[S]):
     """Which rows the shards of some work have.

@@ -129,12 +129,14 @@ class Resumed(Generic[R]):
                 identity_parts=self.record.identity_parts,
             )
             self.folder.write_record(IDENTITY_FILE, identity_record)
+        self.folder.begin_session()
         if record is not None:
             self.folder.write_record(self.kind.file, record)
 
     def finish(self, record: R) -> None:
         """Write the record of the finished measurement."""
         self.folder.write_record(self.kind.file, record)
+        self.folder.end_session()
 
 
 @contextmanager

@@ -52,7 +52,7 @@ class ResultRecord(Record):
 
     sticky: int  # sticky tokens
     sequences: int  # texts that shards encoded
-    seconds: float  # time that shards took
+    seconds: float  # wall time of all sessions, without the evidence
 
 
 class MethodSettings(Protocol):
@@ -170,6 +170,11 @@ class FolderRunner:
         """Cost of all shards, with those of earlier sessions."""
         return self.folder.total_cost(self._shards)
 
+    @property
+    def seconds(self) -> float:
+        """Wall time of the run so far, with that of earlier sessions."""
+        return self.folder.seconds
+
 
 @dataclass(frozen=True)
 class MemoryRunner:
@@ -246,6 +251,9 @@ class StoredSettings:
         return " or ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
+PLAIN_TEXTS = "plain texts"
+"""Name of the stage that encodes texts without copies of a token."""
+
 MEASURING = "measure"
 """Name of the stage of a judgement whose tokens are chosen by results."""
 
@@ -300,6 +308,7 @@ class Judgement:
         undecided: number of tokens whose computed lift reaches a threshold, but that were not among those.
         narrow_limit: median similarity within a narrow corpus, which has too few pairs below the model's mean
             similarity: its pairs below this median count as unrelated. None for any other corpus.
+        seconds: wall time.
     """
 
     tokens: pl.DataFrame
@@ -312,6 +321,7 @@ class Judgement:
     measured: int
     undecided: int
     narrow_limit: float | None = None
+    seconds: float | None = None
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{len(self.having(verdict)):,} {verdict}" for verdict in terms.Verdict)

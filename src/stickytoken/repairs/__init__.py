@@ -15,6 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 import stickytoken.measurement as store
+from stickytoken import wall_time
 from stickytoken.data import Sentences, SentenceSource, load_sentences, readable
 from stickytoken.data.tasks import AnyTask, find_task, kinds_task
 from stickytoken.detection import TokenSource, token_ids
@@ -145,6 +146,7 @@ def repair(
         RepairError: the model or a token cannot be repaired with this strategy.
         RunError: the run is of another model, or ``out`` holds something else or cannot be written.
     """
+    began = wall_time.beginning()
     settings = RepairSettings(cast("Strategy", strategy), verify, seed=seed)
     require_callable("progress", progress)
     folder = file_path("out", out)
@@ -191,7 +193,7 @@ def repair(
             notes=notes,
             progress=progress,
         )
-        record = job.build(identity_parts, folder)
+        record = job.build(identity_parts, folder, began)
     result.keep_copy(opened.path, record)
     return Repair(folder)
 
@@ -277,17 +279,17 @@ class RepairJob:
     notes: list[str]
     progress: ProgressCallback
 
-    def build(self, identity_parts: dict[str, object], out: Path) -> result.RepairRecord:
+    def build(self, identity_parts: dict[str, object], out: Path, began: float) -> result.RepairRecord:
         """Build and verify the repaired model, write its documents, and finally move it to ``out``.
 
         Args:
             identity_parts: what identifies the repair.
             out: final folder of the model.
+            began: when the repair began, on the clock of `time.perf_counter`.
 
         Returns:
             The record of the repair, as stored in repair.json.
         """
-        began = time.perf_counter()
         started = resume.now()
         plans = self._plans()
         choices = self._choices(plans)

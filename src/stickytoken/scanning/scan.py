@@ -14,6 +14,7 @@ import polars as pl
 from pydantic import Field
 
 import stickytoken.measurement as store
+from stickytoken import wall_time
 from stickytoken.cleaning import document_counts
 from stickytoken.cleaning.rules import CleaningRules, rules_of_run
 from stickytoken.cleaning.spans import EARLIER_NAMES, SpanKind, kind_of
@@ -322,6 +323,7 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
 
     ``words`` are further words whose copies are findings. The other arguments are those of `scan`.
     """
+    began = wall_time.beginning()
     require_callable("progress", progress)
     options = ScanOptions(
         column=column,
@@ -348,14 +350,14 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
     )
     # Load the model and the queries before the scan, so that an error comes early.
     request = None if options.effect is None else _effect_request(opened, options, options.effect, encoder)
-    job = _ScanJob(record, collection, rules, options.workers or 1, request, progress)
+    job = _ScanJob(record, collection, rules, options.workers or 1, request, progress, began)
     if out is None:
         return job.run(Keeper(), None)
-    folder = store.ResultFolder(file_path("out", out))
+    folder = store.ResultFolder(file_path("out", out), began)
     with resume.resumed(folder, SCANS, record) as held:
         # The record is written with the first batch, so that unreadable documents leave no folder behind.
         keeper = Keeper(folder, lambda: held.begin(record))
-        finished = job.run(keeper, folder.path)
+        finished = job.run(keeper, folder)
         folder.write_table(DOCUMENTS_FILE, finished.documents)
         held.finish(finished.record)
         return finished
@@ -417,18 +419,18 @@ class _ScanJob:
     workers: int
     effects: _EffectRequest | None
     progress: ProgressCallback
+    began: float
 
-    def run(self, keeper: Keeper, path: Path | None) -> Scan:
+    def run(self, keeper: Keeper, folder: store.ResultFolder | None) -> Scan:
         """Search all documents, and determine the effects of copies if they were requested.
 
         Args:
             keeper: stores the findings of each batch.
-            path: folder of the scan; None if nothing is written.
+            folder: of the scan; None if nothing is written.
 
         Raises:
             InputError: there is no readable document.
         """
-        began = time.perf_counter()
         tally = _passes.search(
             self.collection,
             self.rules,
@@ -446,7 +448,9 @@ class _ScanJob:
             effect_pass.run(tally, self.progress)
             notes = () if self.effects.note is None else (self.effects.note,)
         documents = _documents(keeper, tally, effect_pass)
-        result = _totals(tally, documents, effect_pass, round(time.perf_counter() - began, 1))
+        seconds = time.perf_counter() - self.began if folder is None else folder.seconds
+        result = _totals(tally, documents, effect_pass, round(seconds, 1))
+        path = None if folder is None else folder.path
         return Scan(self.record.model_copy(update={"result": result}), result, documents, path, notes)
 
     def _effect_pass(self, request: _EffectRequest, tally: Tally, keeper: Keeper) -> EffectPass:
@@ -549,7 +553,7 @@ def _totals(
         tally: the totals of the search.
         documents: the table of documents with findings.
         effects: how effects were determined; None without effects.
-        seconds: duration of the scan.
+        seconds: wall time of the scan.
     """
     return ScanResultRecord(
         documents=tally.documents,

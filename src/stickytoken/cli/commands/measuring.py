@@ -161,7 +161,8 @@ def detect(
 
     engine = computing.choice
     settings = method.settings(corpus.pairs, names_endpoint(model))
-    sentences = corpus.read()
+    with console.status("reading the corpus"):
+        sentences = corpus.read()
     chosen = registry.choose_method(None, settings, corpus.pairs is not None)
     if out is not None:
         require_usable(out, chosen.entry.name, settings)
@@ -241,7 +242,8 @@ def judge(
         _require_table(out)
     opened = stickytoken.open_run(run)
     opened.method.require_judging(opened)
-    corpus = stickytoken.load_sentences(sentences, column)
+    with console.status(f"reading {sentences}"):
+        corpus = stickytoken.load_sentences(sentences, column)
     encoder = opt.load_for(str(run), opened.record, loading, model)
     asked = None if queries is None else stickytoken.load_sentences(queries)
     run_judge = partial(
@@ -289,8 +291,9 @@ def _print_judgement(run: stickytoken.Run, judgement: Judgement, limit: int) -> 
         console.print_columns(title, table.columns, table.rows)
     rule = wording.rule(run.settings.number("smallest_lift"), run.settings.number("smallest_erased"))
     console.print_line(f"{rule} The erased share is that of the run; the lift is measured on these texts.")
+    time_taken = "" if judgement.seconds is None else f", in {console.minutes(judgement.seconds)}"
     console.print_line(
-        f"{judgement.texts:,} texts, compared with {judgement.anchors:,} of them. Run: {run.path}"
+        f"{judgement.texts:,} texts, compared with {judgement.anchors:,} of them{time_taken}. Run: {run.path}"
     )
     if judgement.narrow_limit is not None:
         console.inform(

@@ -315,11 +315,10 @@ def _print_tokens(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
 
 def _effort(run: stickytoken.Run) -> str:
     """Return how many texts a run encoded, how long it took, and where it is."""
-    result = run.result
-    minutes, seconds = divmod(round(result.seconds), 60)
-    duration = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
-    per_token = result.sequences / max(1, len(run.tokens))
-    return f"{result.sequences:,} texts, {per_token:.1f} per token, {duration}. Run folder: {run.path}"
+    texts = run.result.sequences
+    per_token = texts / max(1, len(run.tokens))
+    time_taken = console.minutes(run.seconds)
+    return f"{texts:,} texts, {per_token:.1f} per token, {time_taken}. Run folder: {run.path}"
 
 
 # Columns of the table of models, and of the tokens of one model.

@@ -83,7 +83,7 @@ def run_profile(
         screening_carriers=measured.screening_carriers,
         texts_per_token=round(cost.sequences / max(1, judged_count), 2),
         sequences=cost.sequences,
-        seconds=round(cost.seconds, 1),
+        seconds=round(run.seconds, 1),
     )
 
 

@@ -11,7 +11,7 @@ import polars as pl
 
 from stickytoken.encoders.protocol import without_refused_texts
 from stickytoken.errors import InputError, RunError
-from stickytoken.measurement.engine import ProgressCallback
+from stickytoken.measurement.engine import ProgressCallback, encode_texts
 from stickytoken.methods import base
 from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.probes import AnchorPanel, Vector
@@ -90,7 +90,7 @@ def judge_corpus(
         measure_all: measure all tokens that may reach a threshold, however many they are.
         queries: texts to compare with, in place of anchors drawn from the corpus.
     """
-    corpus = without_refused_texts(job.encoder, lambda: _prepared(job, run.plan, anchors, queries))
+    corpus = without_refused_texts(job.encoder, lambda: _prepared(job, run.plan, anchors, queries, progress))
     effects = estimates.read_effects(run.path)
     tokens = run.tokens.drop_nulls("verdict")
     thresholds = Thresholds.of(job.settings)
@@ -128,6 +128,7 @@ def _prepared(
     plan: ProfilePlanRecord,
     most_anchors: int,
     queries: Sequence[str] | None,
+    progress: ProgressCallback,
 ) -> _Corpus:
     """Draw carriers and anchors from the corpus and encode the anchors; queries replace the drawn anchors."""
     encoder = job.encoder
@@ -145,7 +146,7 @@ def _prepared(
         raise InputError(
             f"{source} has {words} left to compare with, and {_LEAST_ANCHORS} are needed: use more texts"
         )
-    vectors = unit_vectors(encoder.encode(anchors))
+    vectors = unit_vectors(encode_texts(encoder, anchors, base.PLAIN_TEXTS, progress))
     panel = AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1))
     usable = planning.usable_carriers(
         encoder, list(candidates), panel, plan.mean_similarity, _CARRIERS, source

@@ -238,7 +238,7 @@ class StdMethod(base.Method):
             rate_threshold=outlier_bound,
             exact_scores=int(tokens["sticky_score"].count()),
             sequences=cost.sequences,
-            seconds=round(cost.seconds, 1),
+            seconds=round(run.seconds, 1),
         )
 
     def evidence_stage(self, job: Job[StdSettings], plan: StdPlanRecord) -> probes.EvidenceStage:
