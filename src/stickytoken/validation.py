@@ -7,6 +7,7 @@ import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +18,10 @@ Value = TypeVar("Value")
 
 # Longest value that an error quotes, in characters.
 _QUOTED = 80
+# Most names that an error suggests.
+_SUGGESTED = 3
+# Lowest similarity of a suggested name to the mistyped one, from 0 to 1, as difflib measures it.
+_CLOSE = 0.5
 
 
 def real_number(name: str, value: Any) -> float:
@@ -148,6 +153,19 @@ def list_of(items: str, name: str, values: object, *, ordered: bool = True) -> l
 def shown(value: object) -> str:
     """Return a value's repr for an error message, on one line and at most 80 characters long."""
     return " ".join(reprlib.repr(value).split())[:_QUOTED]
+
+
+def closest_names(name: str, names: Iterable[str]) -> list[str]:
+    """Return the names that resemble a mistyped one, closest first, at most three; case is ignored."""
+    names_by_key = {candidate.lower(): candidate for candidate in names}
+    keys = get_close_matches(name.lower(), names_by_key, n=_SUGGESTED, cutoff=_CLOSE)
+    return [names_by_key[key] for key in keys]
+
+
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """Return a question to add to an error about a mistyped name; empty if no name resembles it."""
+    close_names = closest_names(name, names)
+    return f" (did you mean {' or '.join(close_names)}?)" if close_names else ""
 
 
 def _columns_of(values: object) -> list[str] | None:

@@ -72,7 +72,9 @@ def test_a_prompt_in_front_equals_the_library(name, include_prompt, backbone):
     # Of a single word that merges with the blank of the prompt, nothing may be left to pool.
     texts = [text for text in TEXTS if " " in text][::4]
     plain = load_encoder(library).encode(texts)
-    for prompt in ("the song: ", "mend") if include_prompt else ("the song: ", "query:", "🙂 ", "mend"):
+    for prompt in (
+        ("the song: ", "the mend") if include_prompt else ("the song: ", "query:", "🙂 ", "the mend")
+    ):
         vectors = load_encoder(library, prompt=prompt).encode(texts)
         np.testing.assert_allclose(vectors, library.encode(texts, prompt=prompt, batch_size=1), **CLOSE)
         assert np.abs(vectors - plain).max() > 1e-2
@@ -86,6 +88,7 @@ def test_a_prompt_in_front_equals_the_library(name, include_prompt, backbone):
         (Prompting(prompt_name="passage"), ""),
         (Prompting(prompt_name="query"), PROMPTS["query"]),
         ("mend: ", "mend: "),
+        ("query", PROMPTS["query"]),
     ],
 )
 def test_the_prompt_is_the_models_default_unless_another_is_asked_for(
@@ -98,10 +101,33 @@ def test_the_prompt_is_the_models_default_unless_another_is_asked_for(
     assert encoder.identity == load_encoder(library, prompt=expected_prompt).identity
 
 
-def test_an_unknown_prompt_name_is_refused_and_the_known_ones_are_named(backbone):
-    library = architectures.stacked(backbone("bert"), prompts=PROMPTS)
-    with pytest.raises(InputError, match=r"'web'.*\bpassage, query"):
-        load_encoder(library, prompt=Prompting(prompt_name="web"))
+@pytest.mark.parametrize("prompting", [Prompting(prompt_name="web"), Prompting("web")])
+def test_an_unknown_prompt_name_names_the_known_ones(prompting, backbone):
+    library = architectures.stacked(backbone("bert"), prompts=PROMPTS | {"passage": "passage: "})
+    with pytest.raises(InputError, match=r"no prompt named 'web'.*\bpassage, query"):
+        load_encoder(library, prompt=prompting)
+
+
+def test_an_unknown_one_of_many_prompts_names_the_closest(backbone):
+    prompts = {f"task{number}": f"task {number}: " for number in range(20)} | {"retrieval": "find: "}
+    library = architectures.stacked(backbone("bert"), prompts=prompts)
+    with pytest.raises(InputError, match="'retreival': it has 21, such as retrieval"):
+        load_encoder(library, prompt="retreival")
+
+
+def test_a_word_is_no_text_for_a_model_without_prompts(backbone):
+    library = architectures.stacked(backbone("bert"))
+    for word in ("foo", "query", "prompteol"):
+        with pytest.raises(InputError, match=f"named '{word}': it has no named prompts"):
+            load_encoder(library, prompt=word)
+    assert load_encoder(library, prompt="foo:").prompt == "foo:"
+
+
+def test_a_saved_prompt_of_one_word_can_be_recorded_and_passed_again(backbone):
+    library = architectures.stacked(backbone("bert"), prompts={"query": "search"})
+    encoder = load_encoder(library, prompt="query")
+    assert encoder.prompt == "search"
+    assert load_encoder(library, prompt=encoder.prompt).identity == encoder.identity
 
 
 def test_token_types_are_those_of_the_tokenizer(model):

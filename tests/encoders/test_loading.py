@@ -42,6 +42,13 @@ def test_without_the_hub_an_unknown_name_gives_one_line_that_names_it(name, load
     assert caught.value.__cause__ is not None
 
 
+def test_a_mistyped_name_of_a_cached_model_names_the_closest(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    (tmp_path / "models--intfloat--e5-small").mkdir()
+    with pytest.raises(ModelError, match=r"'intfloat/e5-smal' \(did you mean intfloat/e5-small\?\)"):
+        load_encoder("intfloat/e5-smal")
+
+
 @pytest.mark.parametrize(
     "name", ["", "/no/such/folder", "./none", "a/b/c", "C:\\models", "~nobody-here/x", "x" * 300]
 )

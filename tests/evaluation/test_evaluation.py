@@ -87,6 +87,20 @@ def test_a_metric_that_is_not_defined_is_null(encoders, write):
     assert [row.scores for row in compare(encoders[-1], task).scores] == [undefined] * 3
 
 
+def test_a_mistyped_task_file_names_the_closest(tmp_path):
+    (tmp_path / "stsb-dev.jsonl").touch()
+    with pytest.raises(InputError, match=r"stsb-deev.jsonl' \(did you mean stsb-dev.jsonl\?\)"):
+        find_task(tmp_path / "stsb-deev.jsonl")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_mistyped_task_of_mteb_names_the_closest():
+    pytest.importorskip("mteb")
+    with pytest.raises(InputError, match=r"nor an MTEB task \(did you mean STSBenchmark or "):
+        find_task("STSBenchmrk")
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_task_of_mteb_is_scored_as_mteb_scores_the_saved_model(encoders, tmp_path, monkeypatch):

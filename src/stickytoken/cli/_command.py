@@ -22,7 +22,7 @@ from stickytoken import wall_time
 from stickytoken.cli._options import OUTPUT, PANELS, output_option
 from stickytoken.cli.console import Verbosity, print_table, verbosity
 from stickytoken.errors import InputError
-from stickytoken.validation import visible
+from stickytoken.validation import suggestion, visible
 
 _Command: TypeAlias = Callable[..., None]
 
@@ -269,7 +269,8 @@ def _read_settings(ctx: typer.Context, value: list[str] | None) -> None:
             options = [_key(param) for param in command.params if isinstance(param, TyperOption)]
             if name in options:
                 raise typer.BadParameter(f"{name} is an option: use --{name}")
-            raise typer.BadParameter(f"there is no setting {visible(name)!r}: --set help lists them")
+            hint = suggestion(name, command.settings)
+            raise typer.BadParameter(f"there is no setting {visible(name)!r}{hint}: --set help lists them")
         if not sign:
             raise typer.BadParameter(f"{assignment!r} is not of the form name=value")
         option = command.settings[name]
@@ -395,7 +396,8 @@ def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> 
         values |= _checked(ctx, entries, file, f"[{root}]" if root else "the file")
     for name in tables:
         if name not in ctx.parent.command.commands:
-            raise InputError(f"{file} has a table [{visible(name)}], and there is no such command")
+            hint = suggestion(name, ctx.parent.command.commands)
+            raise InputError(f"{file} has a table [{visible(name)}], and there is no such command{hint}")
     where = f"[{root}.{command}]" if root else f"[{command}]"
     return values | _checked(ctx, tables.get(command, {}), file, where)
 
@@ -413,7 +415,8 @@ def _checked(ctx: Any, entries: Mapping[str, Any], file: Path, where: str) -> di
             names = list(options)
             if ctx.command.settings:
                 names.append("or what --set help lists")
-            raise InputError(f"{file}: {where} has no entry {visible(name)!r}: use {', '.join(names)}")
+            hint = suggestion(name, params)
+            raise InputError(f"{file}: {where} has no entry {visible(name)!r}{hint}: use {', '.join(names)}")
         param = params[name]
         try:
             items = value if param.multiple and isinstance(value, list) else [value]

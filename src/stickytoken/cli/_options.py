@@ -217,9 +217,10 @@ class PromptingOptions:
     """The prompt of a model, and how a language model is read through it.
 
     Attributes:
-        prompt: Text before every input. Default: the model's prompt. For a plain language model: prompteol,
-            cot, ke, ck, metaeol, echo, or a text with {sentence}.
-        prompt_name: Name of one of the model's saved prompts.
+        prompt: Text before every input, or the name of one of the model's saved prompts: a single word is a
+            name. Default: the model's prompt. For a plain language model: prompteol, cot, ke, ck, metaeol,
+            echo, or a text with {sentence}.
+        prompt_name: Name of one of the model's saved prompts, if it is more than one word.
         token_prepending: With a prompt: let every token of the sentence attend to the whole sentence (Fu et
             al., ACL 2025).
         start: First layer that token prepending overwrites, counted from 0. Default: the prompt's preset.

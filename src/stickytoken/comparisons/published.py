@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +19,7 @@ import polars as pl
 from stickytoken.comparisons import with_measures
 from stickytoken.detection.run import Run
 from stickytoken.errors import InputError
-from stickytoken.validation import shown
+from stickytoken.validation import closest_names, shown
 
 SOURCE = "Chen et al., Sticking to the Mean, ACL 2025, https://aclanthology.org/2025.acl-long.1391"
 COMPARABLE = (
@@ -152,11 +151,10 @@ def published_model(name: str) -> dict[str, object]:
     has_hub_name = pl.col("hub_name").str.to_lowercase() == key
     rows = models.filter(has_name | has_hub_name)
     if rows.is_empty():
-        names_by_key = {model.lower(): model for model in models["model"]}
-        close_keys = get_close_matches(key.rpartition("/")[2], names_by_key, n=3, cutoff=0.4)
+        close_names = closest_names(key.rpartition("/")[2], models["model"])
         hint = "`stickytoken published` lists all forty"
-        if close_keys:
-            hint = f"the closest are {', '.join(names_by_key[close_key] for close_key in close_keys)}"
+        if close_names:
+            hint = f"the closest are {', '.join(close_names)}"
         raise InputError(f"there are no published results of {shown(name)}: {hint}")
     return rows.row(0, named=True)
 

@@ -14,6 +14,7 @@ import polars as pl
 from stickytoken.data import metrics, tables, text_kinds
 from stickytoken.data.metrics import ClassificationTask, Sample, Task, Values
 from stickytoken.errors import InputError, require_package
+from stickytoken.validation import suggestion
 
 LAYOUTS = (
     "STS: sentence1, sentence2, score",
@@ -25,7 +26,7 @@ LAYOUTS = (
 )
 CORPUS = "corpus.jsonl"
 QUERIES = "queries.jsonl"
-_KNOWN = f"Known layouts: {'; '.join(LAYOUTS)}"
+_KNOWN = f"Known layouts of files: {'; '.join(LAYOUTS)}"
 _SPLITS = ("train", "test", "dev", "validation")
 
 
@@ -435,7 +436,10 @@ def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
     if path.exists():
         return load_task(path)
     if path.suffix or len(path.parts) > 1:
-        raise InputError(f"there is no task file or folder {str(path)!r}")
+        hint = ""
+        if path.parent.is_dir():
+            hint = suggestion(path.name, [neighbour.name for neighbour in path.parent.iterdir()])
+        raise InputError(f"there is no task file or folder {str(path)!r}{hint}")
     return find_mteb_task(str(source)), []
 
 
@@ -450,9 +454,11 @@ def find_mteb_task(source: Any) -> MtebTask:
     try:
         return MtebTask(mteb.get_task(str(source)))
     except (KeyError, ValueError) as error:
+        hint = suggestion(
+            str(source), [task.metadata.name for task in mteb.get_tasks(exclude_superseded=False)]
+        )
         raise InputError(
-            f"{str(source)!r} is neither a file or folder nor an MTEB task. Known layouts of files: "
-            f"{'; '.join(LAYOUTS)}"
+            f"{str(source)!r} is neither a file or folder nor an MTEB task{hint}. {_KNOWN}"
         ) from error
 
 

@@ -425,10 +425,12 @@ class Prompting:
     """A prompt, and how vectors are read from a prompted language model.
 
     Attributes:
-        prompt: text put before every input; None is the model's default prompt. For a language model
-            that is not a SentenceTransformer, one of ``prompteol``, ``cot``, ``ke``, ``ck``, ``metaeol`` and
-            ``echo``, or a text that contains ``{sentence}``.
-        prompt_name: name of one of the model's own prompts, in place of ``prompt``.
+        prompt: text put before every input, or the name of one of the model's saved prompts; None is the
+            model's default prompt. A single word of ASCII letters, digits, ``-`` and ``_`` is a name, and
+            anything else is text, such as ``"query: "``. For a language model that is not a
+            SentenceTransformer, one of ``prompteol``, ``cot``, ``ke``, ``ck``, ``metaeol`` and ``echo``, or a
+            text that contains ``{sentence}``.
+        prompt_name: name of one of the model's saved prompts, in place of ``prompt``; it may have any form.
         token_prepending: whether to let every token of the sentence attend to the whole sentence (Fu et al.,
             ACL 2025). This option and the following ones, except ``layer``, need a prompted language model.
         start: first layer of token prepending, counted from 0; None is the layer of the preset.

@@ -182,8 +182,8 @@ def test_options_that_cannot_be_met_are_refused_in_one_line(folder, options, rea
 def test_what_is_no_language_model_with_a_template_is_loaded_as_before(bert_folder, folder, tmp_path):
     with pytest.raises(InputError, match="contrast applies only to prompted language models"):
         load_prompted(bert_folder, prompt="prompteol", contrast=True)
-    with pytest.warns(StickyTokenWarning, match="not the name of a prompt"):
-        assert load_encoder(bert_folder, device="cpu", prompt="ke").prompt == "ke"
+    with pytest.raises(InputError, match="no prompt named 'ke'"):
+        load_encoder(bert_folder, device="cpu", prompt="ke")
     assert load_encoder(bert_folder, device="cpu", prompt="{sentence} ").prompt == "{sentence} "
     with pytest.warns(StickyTokenWarning, match="its pooling is a guess"):
         encoder = load_encoder(folder, device="cpu", prompt="query: ")
@@ -191,6 +191,11 @@ def test_what_is_no_language_model_with_a_template_is_loaded_as_before(bert_fold
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
     with pytest.raises(ModelError, match="no weights"):
         load_encoder(tmp_path, prompt="prompteol")
+
+
+def test_a_mistyped_prompt_of_a_language_model_names_the_known_ones(folder):
+    with pytest.raises(InputError, match=r"'prompteool': its prompts are ck, cot, .*, prompteol"):
+        load_encoder(folder, prompt="prompteool")
 
 
 @pytest.mark.parametrize(

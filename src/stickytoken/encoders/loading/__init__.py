@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -31,7 +31,7 @@ from stickytoken.encoders.protocol import (
 from stickytoken.encoders.text_encoder import FunctionModel, TextEncoder, TextFunction, TextModel
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.machine import Precision
-from stickytoken.validation import whole_number
+from stickytoken.validation import closest_names, whole_number
 from stickytoken.vocabulary import Vocabulary, categorize
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 # Characters of another library's error that a message quotes.
 _SHOWN_REASON = 300
+# Most names of prompts that an error lists; of more, it lists those that resemble the mistyped one.
+_LISTED_PROMPTS = 8
 # Class of the first module of a model that was saved with its prompt.
 _PROMPT_MODULE = "stickytoken.encoders.causal_module.CausalPrompt"
 
@@ -137,9 +139,10 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
             ``openai:MODEL`` and ``URL#MODEL`` are models behind an OpenAI-compatible endpoint.
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``; None chooses the best available. A
             loaded model stays where it is.
-        prompt: text put before every input, or a `Prompting`; None is the model's default prompt. For a
-            language model that is not a SentenceTransformer, ``prompteol``, ``cot``, ``ke``, ``ck``,
-            ``metaeol``, ``echo`` or a text with ``{sentence}`` in it reads sentences through that prompt.
+        prompt: text put before every input, or a `Prompting`; None is the model's default prompt. A single
+            word is the name of one of the model's saved prompts. For a language model that is not a
+            SentenceTransformer, ``prompteol``, ``cot``, ``ke``, ``ck``, ``metaeol``, ``echo`` or a text with
+            ``{sentence}`` in it reads sentences through that prompt.
         dtype: precision of the weights: ``float32``, ``float16`` or ``bfloat16``; ``tf32``
             is float32 weights multiplied as TF32 on CUDA. A loaded model keeps its own.
         revision: branch, tag or commit on the hub; a folder or a loaded model has none.
@@ -214,11 +217,14 @@ def _load_endpoint(model: str, spec: EncoderSpec, endpoint_options: dict[str, An
         raise InputError(
             f"{', '.join(unsupported)} cannot be set on {model}, which is behind an endpoint: leave it out"
         )
+    prompt = spec.prompting.prompt
+    if prompt is not None and prompts.is_prompt_name(prompt):
+        raise _unknown_prompt(prompt, model, ())
     return load_endpoint(
         model,
         endpoint_options["tokenizer"],
         candidates=endpoint_options["candidates"],
-        prompt=spec.prompting.prompt,
+        prompt=prompt,
         max_length=spec.max_length,
         truncate_dim=spec.truncate_dim,
         options=endpoint_options["endpoint"],
@@ -317,6 +323,10 @@ def load_from_spec(spec: EncoderSpec) -> IdEncoder:
         is_prompted = _asks_for_prompted_model(spec.prompting)
     if not is_prompted:
         _refuse_prompt_options(spec.prompting, source.name)
+        prompt = spec.prompting.prompt
+        is_plain_folder = source.origin is not Origin.HUB and not saved_modules
+        if is_plain_folder and prompt is not None and prompts.is_prompt_name(prompt):
+            raise _unknown_prompt(prompt, repr(source.name), prompts.PROMPTS)
         return _load_plain(source, spec)
     if spec.prompting.prompt_name is not None:
         raise InputError(
@@ -471,19 +481,12 @@ def _normalizes(modules: list[str], name: str) -> bool:
 
 
 def _refuse_prompt_options(options: Prompting, name: str) -> None:
-    """Refuse options of prompted language models; warn if a prompt looks like the name of one of theirs."""
+    """Refuse options that only prompted language models support."""
     if options.decoder_options:
         names = ", ".join(options.decoder_options)
         raise InputError(
             f"{names} applies only to prompted language models, and {name!r} is not loaded as one: pass a "
             f"plain language model and a prompt ({', '.join(prompts.PROMPTS)}, or a text with {{sentence}})"
-        )
-    if options.prompt is not None and options.prompt.lower() in prompts.PROMPTS:
-        warnings.warn(
-            f"{name!r} is a SentenceTransformer: {options.prompt!r} is put before every text literally, "
-            "and is not the name of a prompt",
-            StickyTokenWarning,
-            stacklevel=3,
         )
 
 
@@ -735,17 +738,39 @@ def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
 
 
 def _prompt_of(model: SentenceTransformer, prompting: Prompting, name: str) -> str | None:
-    """Return the prompt that the user asks for, looked up in the model if it is a name; None if not asked.
+    """Return the text of the prompt that the user asks for; None if the user asks for none.
 
     Raises:
-        InputError: the model has no prompt of this name.
+        InputError: the prompt is a name, and the model has no prompt of this name.
     """
-    if prompting.prompt_name is None:
-        return prompting.prompt
-    named: dict[str, Any] = model.prompts
-    if prompting.prompt_name not in named:
-        names = ", ".join(sorted(named)) or "none"
-        raise InputError(
-            f"{name} has no prompt named {prompting.prompt_name!r}: use one of its own ({names})"
-        )
-    return str(named[prompting.prompt_name] or "")
+    saved_prompts: dict[str, Any] = model.prompts
+    if prompting.prompt_name is not None:
+        if prompting.prompt_name not in saved_prompts:
+            raise _unknown_prompt(prompting.prompt_name, name, saved_prompts)
+        return str(saved_prompts[prompting.prompt_name] or "")
+    prompt = prompting.prompt
+    if prompt is None or not prompts.is_prompt_name(prompt):
+        return prompt
+    # sentence-transformers gives every model the names query and document, without a text.
+    texts_by_name = {key: str(text) for key, text in saved_prompts.items() if text}
+    if prompt in texts_by_name:
+        return texts_by_name[prompt]
+    if prompt in texts_by_name.values():  # a recorded prompt is a text, which may be one word
+        return prompt
+    raise _unknown_prompt(prompt, name, texts_by_name)
+
+
+def _unknown_prompt(prompt: str, model_name: str, known_names: Iterable[str]) -> InputError:
+    """Return the error for a word that is not the name of a prompt."""
+    names = sorted(known_names)
+    if not names:
+        choices = "it has no named prompts"
+    elif len(names) <= _LISTED_PROMPTS:
+        choices = f"its prompts are {', '.join(names)}"
+    else:
+        close_names = closest_names(prompt, names) or names[:_LISTED_PROMPTS]
+        choices = f"it has {len(names)}, such as {', '.join(close_names)}"
+    return InputError(
+        f"{model_name} has no prompt named {prompt!r}: {choices}. A text to put before every input has more "
+        f"than one word or ends with a space or a colon, such as {f'{prompt}: '!r}"
+    )

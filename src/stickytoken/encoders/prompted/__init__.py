@@ -84,8 +84,17 @@ def find_prompt(prompt: str | Prompt) -> Prompt:
     return Prompt("own", (template,))
 
 
+# One word: a prompt of this form is a name, and any other prompt is text.
+_PROMPT_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def is_prompt_name(prompt: str) -> bool:
+    """Return whether a prompt is a name: only ASCII letters, digits, hyphens and underscores."""
+    return _PROMPT_NAME.fullmatch(prompt) is not None
+
+
 def is_template(prompt: str) -> bool:
-    """Say whether a prompt is for a language model, not a text to put before every input."""
+    """Return whether a prompt is for a language model, not a text to put before every input."""
     return prompt.lower() in PROMPTS or SENTENCE in prompt or _PUBLISHED_SENTENCE in prompt
 
 
