@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any, NamedTuple
 
 from stickytoken.methods import Column, Moved
@@ -29,6 +30,27 @@ def percent(share: float) -> str:
 def in_sd(value: float) -> str:
     """Write a number of standard deviations."""
     return f"{value:.2f} SD".replace("-0.00", "0.00").replace("-", MINUS)
+
+
+def percent_interval(low: float, high: float) -> str:
+    """Write an interval of shares in percent, such as "39% to 42%"."""
+    return _rounded_outward(low, high, Decimal("0.01"), ".0%")
+
+
+def sd_interval(low: float, high: float) -> str:
+    """Write an interval of standard deviations, such as "0.49 to 0.63 SD"."""
+    return f"{_rounded_outward(low, high, Decimal('0.01'), '.2f')} SD"
+
+
+def _rounded_outward(low: float, high: float, step: Decimal, written_as: str) -> str:
+    """Write both ends of an interval as multiples of ``step``, in the format ``written_as``.
+
+    The low end is rounded down and the high end up: an interval that begins just below a threshold must not
+    look as if it began at it.
+    """
+    rounded_low = Decimal(repr(float(low))).quantize(step, ROUND_FLOOR) + 0  # + 0 turns -0 into 0
+    rounded_high = Decimal(repr(float(high))).quantize(step, ROUND_CEILING) + 0
+    return f"{rounded_low:{written_as}} to {rounded_high:{written_as}}".replace("-", MINUS)
 
 
 def quoted(token: str) -> str:
@@ -213,10 +235,9 @@ def table_row(
     if row["severity"] is not None:
         verdict = f"{row['verdict']}, {row['severity']}"
     elif row["confirmed"] and row["erased_high"] >= smallest_erased:
-        # A low end of 39.6% must not look like the threshold of 40%.
-        verdict = f"benign, {row['erased_low']:.1%} to {row['erased_high']:.1%}"
+        verdict = f"benign, {percent_interval(row['erased_low'], row['erased_high'])}"
     elif row["confirmed"] and row["lift_sd_high"] >= smallest_lift:
-        verdict = f"benign, {row['lift_sd_low']:.2f} to {in_sd(row['lift_sd_high'])}"
+        verdict = f"benign, {sd_interval(row['lift_sd_low'], row['lift_sd_high'])}"
     else:
         verdict = row["verdict"] or ""
     return {

@@ -251,8 +251,6 @@ _PROBE_COLUMNS = ("id", "token", "category", "erased", "interval", "lift", "inte
 
 def _probe_row(evidence: ProfileEvidence) -> list[object]:
     """Return the values of `_PROBE_COLUMNS`."""
-    erased_ends = f"{wording.percent(evidence.erased_low)} to {wording.percent(evidence.erased_high)}"
-    lift_ends = f"{evidence.lift_sd_low:.2f} to {evidence.lift_sd_high:.2f}".replace("-", wording.MINUS)
     vector = ""
     if evidence.vector_deviation is not None:
         vector = "unusual" if evidence.vector_deviation >= evidence.unusual else "usual"
@@ -264,9 +262,9 @@ def _probe_row(evidence: ProfileEvidence) -> list[object]:
         evidence.token,
         evidence.category,
         wording.percent(evidence.erased),
-        erased_ends,
+        wording.percent_interval(evidence.erased_low, evidence.erased_high),
         wording.in_sd(evidence.lift_sd),
-        lift_ends,
+        wording.sd_interval(evidence.lift_sd_low, evidence.lift_sd_high),
         vector,
         verdict,
     ]
