@@ -18,7 +18,7 @@ from stickytoken.audits import _copies, _index, _stuffing, results
 from stickytoken.audits._copies import CopiesNow
 from stickytoken.audits._index import Index
 from stickytoken.audits._stuffing import Pairs
-from stickytoken.audits._tokens import Candidate, Candidates, choose_candidates
+from stickytoken.audits._tokens import JUDGED_ANCHORS, Candidate, Candidates, choose_candidates
 from stickytoken.audits.results import (
     Audit,
     AuditRecord,
@@ -38,6 +38,7 @@ from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines, resume
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
 from stickytoken.measurement.whole_progress import WholeProgress
+from stickytoken.methods.base import MEASURING, PLAIN_TEXTS
 from stickytoken.scanning.scan import certain_kinds
 from stickytoken.validation import file_path, or_default, require_callable
 
@@ -163,7 +164,8 @@ def _measure(
     folder = held.folder
     texts_by_stage = {
         _index.INDEX: len(index.fitted) + len(index.fitted_queries),
-        "measure": _JUDGED_TEXTS // _TEXTS_PER_DOCUMENT,
+        PLAIN_TEXTS: JUDGED_ANCHORS,
+        MEASURING: _JUDGED_TEXTS // _TEXTS_PER_DOCUMENT,
         _stuffing.STUFFED: 4 * settings.tokens * len(settings.copies) * settings.stuffed,
     }
     whole_progress = WholeProgress("audit", texts_by_stage, progress)

@@ -26,7 +26,7 @@ from stickytoken.unit_vectors import Similarity
 JUDGED_FILE = "judged.parquet"
 """What the tokens do to the texts of the documents."""
 # Documents that judging compares texts with. Vectors of more would cost as much as the index itself.
-_JUDGED_ANCHORS = 300
+JUDGED_ANCHORS = 300
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _judged(
         except RunError:  # a damaged file is written again
             pass
     try:
-        judgement = judge(run, list(texts), encoder=encoder, anchors=_JUDGED_ANCHORS, progress=progress)
+        judgement = judge(run, list(texts), encoder=encoder, anchors=JUDGED_ANCHORS, progress=progress)
     except (InputError, RunError) as error:
         notes.append(f"the strongest tokens were not measured on these documents: {error}")
         return None
