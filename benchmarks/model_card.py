@@ -93,7 +93,7 @@ def how_read(run: Run, plan: ProfilePlanRecord) -> list[str]:
     if loading is not None and loading.layer_choice is not None:
         said.append(
             f"A language model that was not trained for embeddings, read through the prompt "
-            f"`{loading.prompt}` at layer {loading.layer} (-1 is the last)."
+            f"`{loading.prompting.prompt}` at layer {loading.prompting.layer} (-1 is the last)."
         )
     if run.record.tokens < run.available:
         said.append(f"{run.record.tokens:,} tokens were examined, drawn at random.")

@@ -29,7 +29,6 @@ from stickytoken.encoders.prompted import (
     PROMPTS,
     SENTENCE,
     Contrast,
-    ContrastRule,
     TokenPrepending,
     find_prompt,
 )
@@ -37,6 +36,7 @@ from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.evaluation import Tried, Tuning, read_similarity, tune, tune_contrast
+from stickytoken.settings.prompting import ContrastRule
 
 WORDS = [f"w{place}" for place in range(2000)]
 SENTENCE_WORDS = 11  # the full stop is the twelfth token

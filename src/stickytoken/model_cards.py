@@ -119,8 +119,8 @@ def _rows(run: Run) -> list[tuple[str, str]]:
     source = Path(record.corpus.source)
     texts = source.name if source.is_absolute() and source.name else record.corpus.source
     rows += [("available tokens", vocabulary), ("texts", texts)]
-    if record.model.loading is not None and record.model.loading.prompt:
-        rows.append(("prompt", record.model.loading.prompt))
+    if record.model.loading is not None and record.model.loading.prompting.prompt:
+        rows.append(("prompt", record.model.loading.prompting.prompt))
     version = record.versions.get("stickytoken", "of unknown version")
     tool = f"stickytoken {version}, method {record.method}, run {record.identity[:12]}"
     rows.append(("measured", f"{record.started[:10]} with {tool}"))

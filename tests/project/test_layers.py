@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = [
     {"errors", "version", "wall_time"},
     {"bootstrap", "insertion", "machine", "token_vectors", "unit_vectors", "validation"},
-    {"findings"},
+    {"findings", "settings"},
     {"vocabulary"},
     {"data"},
     {"encoders"},

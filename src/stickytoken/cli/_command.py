@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import re
 import tomllib
 from collections import ChainMap
 from collections.abc import Callable, Mapping
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -19,9 +18,17 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperOption
 
 from stickytoken import wall_time
-from stickytoken.cli._options import OUTPUT, PANELS, output_option
+from stickytoken.cli._options import (
+    FIELD_DECLARATIONS,
+    OUTPUT,
+    PANELS,
+    Declaration,
+    output_option,
+    setting,
+)
 from stickytoken.cli.console import Verbosity, print_table, verbosity
 from stickytoken.errors import InputError
+from stickytoken.settings import FieldType, field_type
 from stickytoken.validation import suggestion, visible
 
 _Command: TypeAlias = Callable[..., None]
@@ -31,7 +38,7 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
     """Turn each parameter whose type is a dataclass into one option per field, and add the common options.
 
     The help of an option is the entry of its parameter under ``Args:`` in the docstring of the function, or
-    under ``Attributes:`` in that of the dataclass.
+    under ``Attributes:`` in that of the dataclass. Its limits are those of the type hint.
 
     Args:
         settings: Names of options that are rarely needed in this command. Only ``--set name=value`` and files
@@ -40,19 +47,21 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
 
     def decorate(function: _Command) -> _Command:
         groups = _groups_of(function)
-        parameters = _own_parameters(function, groups, settings)
-        unknown = set(settings) - {parameter.name for parameter in parameters}
+        sources = _sources_of(function, groups)
+        unknown = set(settings) - {source.name for source in sources}
         if unknown:
             raise TypeError(f"{function.__name__} has no options {sorted(unknown)}")
-        has_settings = any(parameter.annotation.__metadata__[0].hidden for parameter in parameters)
-        parameters.append(_parameter("quiet", False, _QUIET))
-        parameters.append(_parameter("verbose", False, _VERBOSE))
-        if has_settings:
-            parameters.append(_parameter("set_", None, _SET))
-        parameters.append(_parameter("config", None, _CONFIG))
+        for position, source in enumerate(sources):
+            if source.name in settings:
+                sources[position] = replace(source, is_setting=True)
+        sources.append(_source("quiet", _QUIET, False))
+        sources.append(_source("verbose", _VERBOSE, False))
+        if any(source.is_setting for source in sources):
+            sources.append(_source("set_", _SET, None))
+        sources.append(_source("config", _CONFIG, None))
 
         @functools.wraps(function)
-        def wrapper(
+        def run(
             *, quiet: bool, verbose: bool, set_: object = None, config: object = None, **values: Any
         ) -> None:
             del set_, config  # applied when the command line was parsed
@@ -68,10 +77,12 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
             with verbosity(level), wall_time.of_command():
                 function(**values)
 
-        # Typer reads the options of a command from its signature.
-        vars(wrapper)["__signature__"] = inspect.Signature(parameters)
-        wrapper.__doc__ = str(inspect.getdoc(function)).partition("\n\nArgs:\n")[0]
-        return wrapper
+        # Typer takes the options of a command from the signature of its function, and offers no other way to
+        # declare them. `inspect.signature` returns this attribute if a function has it.
+        signature = inspect.Signature([source.parameter() for source in sources])
+        setattr(run, "__signature__", signature)  # noqa: B010 - mypy knows no such attribute of functions
+        run.__doc__ = str(inspect.getdoc(function)).partition("\n\nArgs:\n")[0]
+        return run
 
     return decorate
 
@@ -93,52 +104,76 @@ def _options_in(group: Any) -> list[Field[Any]]:
     return [field for field in fields(group) if field.init]
 
 
-def _own_parameters(
-    function: _Command, groups: Mapping[str, Any], settings: tuple[str, ...]
-) -> list[inspect.Parameter]:
-    """Return one parameter for each option of a command, including the options in its groups.
+@dataclass(frozen=True)
+class _Source:
+    """Where an argument or option comes from: a parameter of the command, or a field of a group.
+
+    Attributes:
+        name: Name of the parameter or field.
+        field_type: Its type and limits.
+        declaration: What the command line says of it.
+        default: Its default.
+        description: Its help, if the declaration has none.
+        is_setting: Whether only --set and files reach it.
+    """
+
+    name: str
+    field_type: FieldType
+    declaration: Declaration
+    default: Any
+    description: str | None
+    is_setting: bool
+
+    def parameter(self) -> inspect.Parameter:
+        """Return the keyword parameter from which Typer makes the argument or option."""
+        details: dict[str, Any] = {"help": self.description, **self.declaration.details}
+        if self.is_setting:
+            details["hidden"] = True
+        if self.field_type.minimum is not None:
+            details["min"] = self.field_type.minimum
+        if self.field_type.maximum is not None:
+            details["max"] = self.field_type.maximum
+        kind: Any = self.field_type.kind
+        if self.field_type.optional:
+            kind = kind | None
+        declared = self.declaration.factory(*self.declaration.names, **details)
+        return inspect.Parameter(
+            self.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=self.default,
+            annotation=Annotated[kind, declared],
+        )
+
+
+def _source(name: str, hint: Any, default: Any, description: str | None = None) -> _Source:
+    """Return the source of an option, given its type hint. A hint without a `Declaration` is a setting's."""
+    parsed = field_type(hint)
+    declarations = [item for item in parsed.metadata if isinstance(item, Declaration)]
+    declaration = declarations[0] if declarations else FIELD_DECLARATIONS.get(name, setting())
+    return _Source(name, parsed, declaration, default, description, declaration.is_setting)
+
+
+def _sources_of(function: _Command, groups: Mapping[str, Any]) -> list[_Source]:
+    """Return the sources of all arguments and options of a command, those of its groups included.
 
     Args:
         function: The function of the command.
         groups: The dataclass of each parameter that represents a group of options.
-        settings: Names of options that only --set and files reach.
     """
     hints = get_type_hints(function, include_extras=True)
-    texts = _documented_entries(function)
-    parameters: list[inspect.Parameter] = []
+    descriptions = _documented_entries(function)
+    sources: list[_Source] = []
     for name, parameter in inspect.signature(function).parameters.items():
         if name not in groups:
-            text = texts.get(name)
-            parameters.append(_parameter(name, parameter.default, hints[name], text, name in settings))
+            sources.append(_source(name, hints[name], parameter.default, descriptions.get(name)))
             continue
         group = groups[name]
         group_hints = get_type_hints(group, include_extras=True)
-        group_texts = _documented_entries(*group.__mro__)
+        group_descriptions = _documented_entries(*group.__mro__)
         for field in _options_in(group):
-            text = group_texts.get(field.name)
-            hint = group_hints[field.name]
-            parameters.append(_parameter(field.name, field.default, hint, text, field.name in settings))
-    return parameters
-
-
-def _parameter(
-    name: str, default: Any, hint: Any, text: str | None = None, is_setting: bool = False
-) -> inspect.Parameter:
-    """Return a keyword parameter from which Typer makes an option.
-
-    Args:
-        name: Name of the parameter.
-        default: Default of the option.
-        hint: Annotated type whose first metadata item declares the option.
-        text: Help of the option if its declaration has none.
-        is_setting: Whether only --set and files reach the option.
-    """
-    # Several commands share the declaration of an option, but not its help.
-    option = copy.copy(hint.__metadata__[0])
-    option.help = option.help or text
-    option.hidden = option.hidden or is_setting
-    annotation = Annotated[hint.__origin__, option]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            description = group_descriptions.get(field.name)
+            sources.append(_source(field.name, group_hints[field.name], field.default, description))
+    return sources
 
 
 def _documented_entries(*documented: Any) -> dict[str, str]:

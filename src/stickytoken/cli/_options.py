@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -21,6 +21,8 @@ import stickytoken
 from stickytoken.cli import console
 from stickytoken.cli.console import Verbosity
 from stickytoken.errors import InputError, ModelError, StickyTokenError
+from stickytoken.settings import NonNegativeNumber, PositiveCount
+from stickytoken.settings.prompting import Prompting
 
 if TYPE_CHECKING:
     from stickytoken.detection.run_folder import RunRecord
@@ -41,18 +43,59 @@ LANGUAGE_MODELS = "Language models"
 # In this order: first what most users need, and last what only some models need.
 PANELS = (MODEL, TEXTS, METHOD, OUTPUT, COMPUTATION, ENDPOINT, LANGUAGE_MODELS)
 
-model_option = partial(typer.Option, rich_help_panel=MODEL)
-texts_option = partial(typer.Option, rich_help_panel=TEXTS)
-method_option = partial(typer.Option, rich_help_panel=METHOD)
-endpoint_option = partial(typer.Option, rich_help_panel=ENDPOINT)
-computation_option = partial(typer.Option, rich_help_panel=COMPUTATION)
-language_option = partial(typer.Option, rich_help_panel=LANGUAGE_MODELS)
-output_option = partial(typer.Option, rich_help_panel=OUTPUT)
-# An option that is rarely needed: `--set name=value` changes it, see `stickytoken.cli._command`.
-setting = partial(typer.Option, hidden=True)
+
+@dataclass(frozen=True)
+class Declaration:
+    """What the command line says of a parameter, in addition to its type, default and description.
+
+    `stickytoken.cli._command` makes an argument or option of Typer from all of these, one for each command.
+
+    Attributes:
+        factory: `typer.Argument` or `typer.Option`.
+        names: Names of the option, such as ``--ids``; empty if it has the name of its parameter.
+        details: Other arguments of the factory.
+        is_setting: Whether only ``--set name=value`` and files reach the option, because it is rarely needed.
+    """
+
+    factory: Callable[..., Any]
+    names: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+    is_setting: bool = False
+
+
+def argument(**details: Any) -> Declaration:
+    """Declare an argument; `details` are arguments of `typer.Argument`."""
+    return Declaration(typer.Argument, details=details)
+
+
+def setting(*names: str, **details: Any) -> Declaration:
+    """Declare an option that only ``--set name=value`` and files reach."""
+    return Declaration(typer.Option, names, details, is_setting=True)
+
+
+def _option(*names: str, panel: str, **details: Any) -> Declaration:
+    """Declare an option that --help shows in a panel."""
+    return Declaration(typer.Option, names, {"rich_help_panel": panel} | details)
+
+
+model_option = partial(_option, panel=MODEL)
+texts_option = partial(_option, panel=TEXTS)
+method_option = partial(_option, panel=METHOD)
+endpoint_option = partial(_option, panel=ENDPOINT)
+computation_option = partial(_option, panel=COMPUTATION)
+language_option = partial(_option, panel=LANGUAGE_MODELS)
+output_option = partial(_option, panel=OUTPUT)
+
+# Fields of settings classes that are options of their own. All other fields are settings.
+FIELD_DECLARATIONS = {
+    "prompt": language_option(),
+    "token_prepending": language_option("--token-prepending"),
+    "contrast": language_option("--contrast"),
+    "layer": model_option(),
+}
 
 _T = TypeVar("_T")
-Argument: TypeAlias = Annotated[_T, typer.Argument()]
+Argument: TypeAlias = Annotated[_T, argument()]
 Texts: TypeAlias = Annotated[_T, texts_option()]
 Method: TypeAlias = Annotated[_T, method_option()]
 Computation: TypeAlias = Annotated[_T, computation_option()]
@@ -67,15 +110,15 @@ TableFormat = StrEnum("TableFormat", "TABLE JSON CSV")
 
 _WHERE = "Folder, or name of a model in the hub cache, among the packaged models, or on the hub."
 
-Model: TypeAlias = Annotated[str, typer.Argument(help=_WHERE)]
+Model: TypeAlias = Annotated[str, argument(help=_WHERE)]
 ModelOrEndpoint: TypeAlias = Annotated[
-    str, typer.Argument(help=f"{_WHERE} openai:NAME or URL#NAME for a model behind an endpoint.")
+    str, argument(help=f"{_WHERE} openai:NAME or URL#NAME for a model behind an endpoint.")
 ]
 RunsModel: TypeAlias = Annotated[
     str | None,
     model_option("--model", help="Where the model of the run is now. Default: where the run found it."),
 ]
-RunFolder: TypeAlias = Annotated[Path, typer.Argument(help="Run folder.")]
+RunFolder: TypeAlias = Annotated[Path, argument(help="Run folder.")]
 Revision: TypeAlias = Annotated[str | None, model_option(help="Branch, tag or commit on the hub.")]
 TrustRemoteCode: TypeAlias = Annotated[
     bool, setting("--trust-remote-code", help="Run Python code from the model's repository.")
@@ -117,12 +160,8 @@ def _complete_category(incomplete: str) -> list[str]:
 
 
 _CATEGORY_HELP = "List tokens of one category, such as OK or UNDECODEABLE."
-Source: TypeAlias = Annotated[
-    str, typer.Argument(metavar="RUN|MODEL", help="Run folder, or model as for detect.")
-]
-TokenArguments: TypeAlias = Annotated[
-    list[str], typer.Argument(help="Tokens, as vocabulary strings or texts.")
-]
+Source: TypeAlias = Annotated[str, argument(metavar="RUN|MODEL", help="Run folder, or model as for detect.")]
+TokenArguments: TypeAlias = Annotated[list[str], argument(help="Tokens, as vocabulary strings or texts.")]
 Ids: TypeAlias = Annotated[bool, texts_option("--ids", help="Read the arguments as token ids.")]
 SentencesColumn: TypeAlias = Annotated[
     str | None, texts_option(help="Column of --sentences with the text. Default: found by name.")
@@ -149,7 +188,8 @@ IntervalConfidence: TypeAlias = Annotated[float, method_option(help="Coverage of
 AnySeed: TypeAlias = Annotated[int, method_option(min=0, help="Seed of all random sampling.")]
 
 
-# Groups of options. A command with a parameter of such a type has one option for each field.
+# Groups of options. A command with a parameter of such a type has one option for each field. The settings of
+# the library, such as `Prompting`, are groups too.
 
 
 @dataclass(frozen=True)
@@ -172,9 +212,9 @@ class LoadingOptions:
     route: Annotated[str | None, model_option()] = None
     device: Computation[str | None] = None
     dtype: Computation[str | None] = None
-    token_budget: Annotated[int | None, setting(min=1)] = None
+    token_budget: Setting[PositiveCount | None] = None
     packed_layers: Annotated[bool | None, setting("--packed-layers/--no-packed-layers")] = None
-    truncate_dim: Annotated[int | None, model_option(min=1)] = None
+    truncate_dim: Annotated[PositiveCount | None, model_option()] = None
 
 
 @dataclass(frozen=True)
@@ -195,10 +235,10 @@ class EndpointLoadingOptions(LoadingOptions):
 
     tokenizer: Setting[str | None] = None
     candidates: Setting[str | None] = None
-    request_dimensions: Annotated[int | None, setting(min=1)] = None
+    request_dimensions: Setting[PositiveCount | None] = None
     key_variable: Setting[str | None] = None
-    price_per_million: Annotated[float | None, setting(min=0)] = None
-    max_cost: Annotated[float | None, endpoint_option(min=0)] = None
+    price_per_million: Setting[NonNegativeNumber | None] = None
+    max_cost: Annotated[NonNegativeNumber | None, endpoint_option()] = None
     yes: Annotated[bool, endpoint_option("--yes")] = False
 
     @property
@@ -213,53 +253,18 @@ class EndpointLoadingOptions(LoadingOptions):
 
 
 @dataclass(frozen=True)
-class PromptingOptions:
-    """The prompt of a model, and how a language model is read through it.
-
-    Attributes:
-        prompt: Text before every input, or the name of one of the model's saved prompts: a single word is a
-            name. Default: the model's prompt. For a plain language model: prompteol, cot, ke, ck, metaeol,
-            echo, or a text with {sentence}.
-        prompt_name: Name of one of the model's saved prompts, if it is more than one word.
-        token_prepending: With a prompt: let every token of the sentence attend to the whole sentence (Fu et
-            al., ACL 2025).
-        start: First layer that token prepending overwrites, counted from 0. Default: the prompt's preset.
-        exit: First later layer that token prepending does not overwrite. Default: the prompt's preset.
-        layer: Take the vectors after this number of layers; -1 is the last. Default: the last one, or the
-            published preset for a language model with a prompt.
-        contrast: With a prompt: subtract what an auxiliary prompt attends to (Cheng et al., ACL 2025).
-        contrast_layer: Layer whose attention contrast changes, counted from 0. Default: the prompt's preset.
-        contrast_strength: Factor by which contrast scales the difference, from 0. Default: the prompt's
-            preset.
-        contrast_rule: How contrast replaces the attention: scaled, norm, scaled_norm or sub_head_norm.
-            Default: scaled.
-    """
-
-    prompt: Language[str | None] = None
-    prompt_name: Setting[str | None] = None
-    token_prepending: Annotated[bool, language_option("--token-prepending")] = False
-    start: Setting[int | None] = None
-    exit: Setting[int | None] = None
-    layer: Annotated[int | None, model_option()] = None
-    contrast: Annotated[bool, language_option("--contrast")] = False
-    contrast_layer: Setting[int | None] = None
-    contrast_strength: Setting[float | None] = None
-    contrast_rule: Setting[str | None] = None
-
-    @property
-    def prompting(self) -> dict[str, Any]:
-        """The arguments of `stickytoken.encoders.Prompting`."""
-        return {field.name: getattr(self, field.name) for field in fields(PromptingOptions)}
-
-
-@dataclass(frozen=True)
-class ModelOptions(PromptingOptions, LoadingOptions):
+class ModelOptions(Prompting, LoadingOptions):
     """Options of commands that need the model itself."""
 
 
 @dataclass(frozen=True)
-class AnyModelOptions(PromptingOptions, EndpointLoadingOptions):
+class AnyModelOptions(Prompting, EndpointLoadingOptions):
     """Options of commands that need only vectors of texts."""
+
+
+def prompting_of(options: Prompting) -> Prompting:
+    """Return the settings of the prompt alone, from options that also have others."""
+    return Prompting(**{setting.name: getattr(options, setting.name) for setting in fields(Prompting)})
 
 
 Engine = StrEnum("Engine", "LOCAL RAY")
@@ -278,7 +283,7 @@ class EngineOptions:
 
     engine: Setting[Engine] = Engine.LOCAL
     ray_address: Setting[str | None] = None
-    workers: Annotated[int | None, setting(min=1)] = None
+    workers: Setting[PositiveCount | None] = None
 
     @property
     def choice(self) -> EngineChoice:
@@ -313,9 +318,9 @@ def load(
     options = _loading_arguments(loading)
     options["dtype"] = loading.dtype or "float32"
     with console.status(f"loading {model}"), collector_paused():
-        from stickytoken.encoders import Prompting, load_encoder
+        from stickytoken.encoders import load_encoder
 
-        encoder: stickytoken.Encoder = load_encoder(model, prompt=Prompting(**loading.prompting), **options)
+        encoder: stickytoken.Encoder = load_encoder(model, prompt=prompting_of(loading), **options)
     _tell_route(encoder)
     if console.current_verbosity() is Verbosity.VERBOSE:
         from stickytoken.encoders.loading.resolution import resolve_model
@@ -336,7 +341,7 @@ def _loading_arguments(loading: LoadingOptions) -> dict[str, Any]:
 
 def _connect(model: str, loading: AnyModelOptions, tokenizer_needed: bool) -> stickytoken.Encoder:
     """Connect to a model behind an endpoint."""
-    from stickytoken.encoders import Prompting, load_encoder
+    from stickytoken.encoders import load_encoder
     from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
 
     tokenizer: Any = loading.tokenizer
@@ -350,7 +355,7 @@ def _connect(model: str, loading: AnyModelOptions, tokenizer_needed: bool) -> st
             tokenizer=tokenizer,
             candidates=loading.candidates,
             endpoint=loading.options,
-            prompt=Prompting(**loading.prompting),
+            prompt=prompting_of(loading),
             **specified,
         )
     return _announced_server(encoder)
@@ -428,8 +433,8 @@ def load_for(
             with console.status(f"asking {name}"):
                 encoder: Any = load_recorded_endpoint(name, recorded, loading.options)
             return _announced_server(encoder)
-        if PromptingOptions(**loading.prompting) == PromptingOptions():
-            loading = replace(loading, **recorded.prompting())
+        if prompting_of(loading) == Prompting():
+            loading = replace(loading, **asdict(recorded.prompting))
         loading = replace(
             loading,
             dtype=loading.dtype or recorded.dtype,

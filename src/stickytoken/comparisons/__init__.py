@@ -508,11 +508,11 @@ def _different_uses(first: Mapping[str, Any], second: Mapping[str, Any]) -> list
 def _prompt(compared: ComparedRun) -> str:
     """Return the prompt that the model of a run was loaded with, for a message; ``none`` without one."""
     loading: LoadingRecord | None = compared.run.record.model.loading
-    if loading is not None and loading.prompt:
-        description = loading.prompt
-        if loading.token_prepending:
+    if loading is not None and loading.prompting.prompt:
+        description = loading.prompting.prompt
+        if loading.prompting.token_prepending:
             description += " with token prepending"
-        if loading.contrast:
+        if loading.prompting.contrast:
             description += " with contrast"
         return description
     stored: Any = compared.encoder.get("prompt")

@@ -249,16 +249,14 @@ def _loading_record(spec: EncoderSpec | None) -> run_folder.LoadingRecord | None
             dimensions=spec.endpoint.dimensions,
             key_variable=spec.endpoint.key_variable,
         )
-    prompting = asdict(spec.prompting)
-    del prompting["prompt_name"]  # the record holds the prompt itself
     return run_folder.LoadingRecord(
         dtype=spec.dtype,
         revision=spec.revision,
+        prompting=spec.prompting,
         layer_choice=spec.layer_choice,
         truncate_dim=spec.truncate_dim,
         endpoint=endpoint,
         route=spec.route,
-        **prompting,
     )
 
 

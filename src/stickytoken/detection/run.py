@@ -23,7 +23,7 @@ from stickytoken.detection.run_folder import EndpointRecord, LoadingRecord, RunE
 from stickytoken.encoders.endpoint import EndpointOptions, names_endpoint
 from stickytoken.encoders.loading import AnyModel, load_encoder
 from stickytoken.encoders.loading.resolution import Origin, resolve_model
-from stickytoken.encoders.protocol import Encoder, EncoderIdentity, Prompting
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.machine import digest
 from stickytoken.measurement import TOKENS_FILE, VOCABULARY_FILE
@@ -497,7 +497,8 @@ def recorded_loading(run: RunRecord) -> LoadingRecord:
     if run.model.loading is not None:
         return run.model.loading
     identity = run.identity_parts.get("encoder", {})
-    return LoadingRecord(**{name: identity[name] for name in ("dtype", "prompt") if name in identity})
+    options = {name: identity[name] for name in ("dtype", "prompt") if name in identity}
+    return LoadingRecord.model_validate(options)
 
 
 def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encoder:
@@ -534,7 +535,7 @@ def _load_recorded(name: str, recorded: LoadingRecord) -> Encoder:
         return load_recorded_endpoint(name, recorded, EndpointOptions())
     return load_encoder(
         name,
-        prompt=Prompting(**recorded.prompting()),
+        prompt=recorded.prompting,
         dtype=recorded.dtype,
         revision=recorded.revision,
         truncate_dim=recorded.truncate_dim,
@@ -549,7 +550,7 @@ def load_recorded_endpoint(name: str, recorded: LoadingRecord, options: Endpoint
     key_variable = options.key_variable or endpoint.key_variable
     return load_encoder(
         name,
-        prompt=recorded.prompt,
+        prompt=recorded.prompting.prompt,
         max_length=endpoint.max_length,
         truncate_dim=recorded.truncate_dim,
         tokenizer=endpoint.tokenizer,
@@ -601,7 +602,7 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
     clean = NextStep("then take the copies out of them", f"stickytoken clean {folder} YOUR_DOCUMENTS")
     find = NextStep("find the documents that contain copies", f"{scan} --effect")
     loading = run.record.model.loading
-    if loading is not None and (loading.endpoint is not None or loading.layer is not None):
+    if loading is not None and (loading.endpoint is not None or loading.prompting.layer is not None):
         # A model behind an endpoint, or one that is read at an inner layer, cannot be repaired.
         return find, clean
     check = NextStep("check the repaired copy, or another model, in CI", "stickytoken check YOUR_FOLDER")

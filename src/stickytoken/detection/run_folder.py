@@ -10,7 +10,15 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import polars as pl
-from pydantic import ConfigDict, SerializeAsAny, ValidationInfo, field_validator
+from pydantic import (
+    ConfigDict,
+    SerializeAsAny,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 import stickytoken.measurement as store
 from stickytoken.detection import _older_runs
@@ -21,6 +29,7 @@ from stickytoken.methods import Moved, Verdict, base
 from stickytoken.methods.registry import entries, method_named
 from stickytoken.methods.small_search import SearchShares
 from stickytoken.methods.wording import SearchHarm
+from stickytoken.settings.prompting import Prompting
 
 # Optional files (evidence, report) need no new version.
 SCHEMA_VERSION = 4
@@ -41,25 +50,29 @@ class LoadingRecord(resume.Record):
 
     dtype: str = "float32"
     revision: str | None = None
-    prompt: str | None = None  # null also if the prompt is part of the saved model
-    token_prepending: bool = False
-    start: int | None = None
-    exit: int | None = None
-    layer: int | None = None
-    contrast: bool = False
-    contrast_layer: int | None = None
-    contrast_strength: float | None = None
-    contrast_rule: str | None = None
+    prompting: Prompting = Prompting()  # with its defaults if the prompt is part of the saved model
     layer_choice: str | None = None  # where the layer comes from; null without a prompt
     endpoint: EndpointRecord | None = None  # null for a model on this machine
     truncate_dim: int | None = None  # number of components to use; null for all
     route: str | None = None  # route that the user named; null for the model's default
 
-    def prompting(self) -> dict[str, Any]:
-        """Return the arguments of `Prompting`."""
-        return self.model_dump(
-            exclude={"dtype", "revision", "layer_choice", "endpoint", "truncate_dim", "route"}
-        )
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_prompting(cls, values: Any) -> Any:
+        """Read a record, in which the settings of the prompt stand beside the other options."""
+        if not isinstance(values, Mapping) or "prompting" in values:
+            return values
+        prompting = {name: values[name] for name in Prompting().saved() if name in values}
+        others = {name: value for name, value in values.items() if name not in prompting}
+        return others | {"prompting": prompting}
+
+    @model_serializer(mode="wrap")
+    def _spread_prompting(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write the settings of the prompt where `_gather_prompting` reads them."""
+        written: dict[str, Any] = {}
+        for name, value in serialize(self).items():
+            written |= self.prompting.saved() if name == "prompting" else {name: value}
+        return written
 
 
 class ModelRecord(resume.Record):
@@ -88,8 +101,9 @@ class ModelRecord(resume.Record):
             return ""
         phrases = []
         # A language model with a prompt always has a layer, which belongs to the prompt.
-        if self.loading.layer is not None and self.loading.layer_choice is None:
-            phrases.append(f"layer {self.loading.layer}")
+        layer = self.loading.prompting.layer
+        if layer is not None and self.loading.layer_choice is None:
+            phrases.append(f"layer {layer}")
         dimensions = self.loading.truncate_dim
         if dimensions is not None:
             phrases.append("1 dimension" if dimensions == 1 else f"{dimensions} dimensions")

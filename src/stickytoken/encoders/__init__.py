@@ -3,7 +3,8 @@
 from stickytoken.encoders.loading import analyze_vocabulary, load_encoder
 from stickytoken.encoders.loading.resolution import load_tokenizer
 from stickytoken.encoders.mean_similarity import MeanSimilarity, mean_similarity
-from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdEncoder, Prompting
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdEncoder
+from stickytoken.settings.prompting import Prompting
 
 __all__ = [
     "Encoder",

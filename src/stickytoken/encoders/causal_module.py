@@ -15,8 +15,9 @@ from stickytoken.encoders.prompted.decoder import Decoder, find_decoder
 from stickytoken.encoders.prompted.model import Features, PromptedModel, Reading
 from stickytoken.encoders.prompted.steering import layers_with_projection, pooled_states
 from stickytoken.encoders.prompted.tokenization import own_tokenizer
-from stickytoken.encoders.protocol import LayerChoice, Prompting
+from stickytoken.encoders.protocol import LayerChoice
 from stickytoken.errors import EncodingError, InputError
+from stickytoken.settings.prompting import Prompting
 
 __all__ = ["CausalPrompt"]
 
@@ -34,14 +35,7 @@ class CausalPrompt(InputModule):
         model: a decoder-only transformers model; its head is dropped.
         tokenizer: its transformers tokenizer.
         prompt: name of a known prompt, or a template with ``{sentence}``.
-        token_prepending: use token prepending.
-        start: first layer at which the placeholder is overwritten; None is the preset's.
-        exit: first later layer at which it is not overwritten; None is the preset's.
-        layer: layer to read; None is the published preset's, else the last one for a plain prompt.
-        contrast: use contrastive prompting.
-        contrast_layer: layer whose attention it changes, from 0; None is the preset's.
-        contrast_strength: its factor; None is the preset's.
-        contrast_rule: ``scaled``, ``norm``, ``scaled_norm`` or ``sub_head_norm``; None is ``scaled``.
+        settings: other settings of `stickytoken.encoders.Prompting`, such as ``token_prepending=True``.
 
     Raises:
         ModelError: The model is not decoder-only.
@@ -49,50 +43,19 @@ class CausalPrompt(InputModule):
     """
 
     config_file_name = "causal_prompt_config.json"
-    config_keys = [  # noqa: RUF012 - the base class has it so
-        "prompt",
-        "token_prepending",
-        "start",
-        "exit",
-        "layer",
-        "contrast",
-        "contrast_layer",
-        "contrast_strength",
-        "contrast_rule",
-    ]
+    config_keys = [*Prompting().saved()]  # noqa: RUF012 - the base class has it so
 
-    def __init__(  # noqa: PLR0913 - keyword-only, one decision each
-        self,
-        model: Any,
-        tokenizer: Any,
-        *,
-        prompt: str | prompts.Prompt = "prompteol",
-        token_prepending: bool = False,
-        start: int | None = None,
-        exit: int | None = None,  # noqa: A002 - the published name
-        layer: int | None = None,
-        contrast: bool = False,
-        contrast_layer: int | None = None,
-        contrast_strength: float | None = None,
-        contrast_rule: str | None = None,
+    def __init__(
+        self, model: Any, tokenizer: Any, *, prompt: str | prompts.Prompt = "prompteol", **settings: Any
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.model = model.base_model if hasattr(model, "base_model") else model
         self.tokenizer = tokenizer
         name = getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__
-        options = Prompting(
-            token_prepending=token_prepending,
-            start=start,
-            exit=exit,
-            layer=layer,
-            contrast=contrast,
-            contrast_layer=contrast_layer,
-            contrast_strength=contrast_strength,
-            contrast_rule=contrast_rule,
-        )
+        options = Prompting(**settings)
         decoder = find_decoder(self.model, name)
         reading, _ = reading_for(decoder, prompts.find_prompt(prompt), options)
-        tokenizer_copy = own_tokenizer(tokenizer, name, token_prepending)
+        tokenizer_copy = own_tokenizer(tokenizer, name, options.token_prepending)
         self._prompted = PromptedModel(decoder, reading, tokenizer_copy)
         prompt_length = self._prompted.length(0)
         self.max_seq_length = context_length(decoder.model, tokenizer, None, name, taken=prompt_length)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeGuard, TypeVar, runtime_checkable
@@ -418,56 +418,6 @@ class LayerChoice(StrEnum):
     SAVED = "saved with the model"
     LAST = "default: the last layer"
     SCALED = "default guess, scaled from Llama 2 7B"
-
-
-@dataclass(frozen=True, slots=True)
-class Prompting:
-    """A prompt, and how vectors are read from a prompted language model.
-
-    Attributes:
-        prompt: text put before every input, or the name of one of the model's saved prompts; None is the
-            model's default prompt. A single word of ASCII letters, digits, ``-`` and ``_`` is a name, and
-            anything else is text, such as ``"query: "``. For a language model that is not a
-            SentenceTransformer, one of ``prompteol``, ``cot``, ``ke``, ``ck``, ``metaeol`` and ``echo``, or a
-            text that contains ``{sentence}``.
-        prompt_name: name of one of the model's saved prompts, in place of ``prompt``; it may have any form.
-        token_prepending: whether to let every token of the sentence attend to the whole sentence (Fu et al.,
-            ACL 2025). This option and the following ones, except ``layer``, need a prompted language model.
-        start: first layer of token prepending, counted from 0; None is the layer of the preset.
-        exit: first layer after those of token prepending; None is the layer of the preset.
-        layer: layer to read. For a SentenceTransformer, the number of layers to run, from 1. For a prompted
-            language model, an index into the list of the embedding and the outputs of all layers; -1 is the
-            last output, after the final norm. None is the layer of the published preset. Without a preset, a
-            plain prompt reads the last layer; token prepending and contrast read the layer at the same
-            relative depth as for Llama 2 7B.
-        contrast: whether to subtract what an auxiliary prompt attends to (Cheng et al., ACL 2025).
-        contrast_layer: layer whose attention contrast changes, counted from 0; None is the layer of the
-            preset.
-        contrast_strength: factor of the difference, at least 0; None is the factor of the preset.
-        contrast_rule: ``scaled``, ``norm``, ``scaled_norm`` or ``sub_head_norm``; None is ``scaled``.
-    """
-
-    prompt: str | None = None
-    prompt_name: str | None = None
-    token_prepending: bool = False
-    start: int | None = None
-    exit: int | None = None
-    layer: int | None = None
-    contrast: bool = False
-    contrast_layer: int | None = None
-    contrast_strength: float | None = None
-    contrast_rule: str | None = None
-
-    @property
-    def decoder_options(self) -> dict[str, Any]:
-        """The options, by name, that are set and that only a prompted language model supports."""
-        options: dict[str, Any] = {}
-        for name, value in asdict(self).items():
-            is_general = name == "layer" or name.startswith("prompt")
-            is_set = value is not None and value is not False
-            if is_set and not is_general:
-                options[name] = value
-        return options
 
 
 Inner_co = TypeVar("Inner_co", bound=WordEncoder, covariant=True)

@@ -19,6 +19,7 @@ from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.protocol import Encoder, require_words, similarity_of
 from stickytoken.errors import ModelError
+from stickytoken.evaluation._reading import ReportedReading, steering
 from stickytoken.insertion import Insertion
 from stickytoken.unit_vectors import Similarity
 from stickytoken.vocabulary import CandidateTokenizer
@@ -36,32 +37,20 @@ Texts: TypeAlias = Mapping[str, Sequence[str]]
 """The texts of a task by role."""
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
-    """The scores of one way of encoding.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score(ReportedReading):
+    """The scores of one way of encoding, and how it reads the model.
 
     Attributes:
         encoding: ``as it is``, ``plain prompt``, ``token prepending``, ``contrast`` or ``token prepending,
             contrast``.
-        start: First layer that token prepending overwrites; None without token prepending.
-        exit: First later layer that token prepending does not overwrite; None without token prepending.
-        layer: Layer from which the vector is read, counted from 1; None for a model without a prompt.
         scores: Scores times 100 by metric; None where a metric is undefined.
         seconds: Time to encode the texts and compute the scores.
-        contrast_layer: Layer whose attention contrast changes, counted from 0; None without contrast.
-        contrast_strength: Factor of contrast; None without contrast, or for a rule without a factor.
-        contrast_rule: Name of the rule of contrast; None without contrast.
     """
 
     encoding: str
-    start: int | None
-    exit: int | None
-    layer: int | None
     scores: dict[str, float | None]
     seconds: float
-    contrast_layer: int | None = None
-    contrast_strength: float | None = None
-    contrast_rule: str | None = None
 
     @property
     def main_score(self) -> float | None:
@@ -123,19 +112,16 @@ class _Encoding:
         percentages = {metric: None if math.isnan(score) else 100 * score for metric, score in scores.items()}
         encoder = self.encoder
         if not isinstance(encoder, CausalPromptEncoder):
-            return Score(self.name, None, None, None, percentages, seconds)
+            return Score(encoding=self.name, scores=percentages, seconds=seconds)
         prepending = encoder.reading.prepending
-        contrast = encoder.reading.contrast
+        if prepending is not None:
+            prepending = replace(prepending, exit=min(prepending.exit, encoder.layers))
         return Score(
             encoding=self.name,
-            start=None if prepending is None else prepending.start,
-            exit=None if prepending is None else min(prepending.exit, encoder.layers),
             layer=encoder.prompted.number,
             scores=percentages,
             seconds=seconds,
-            contrast_layer=None if contrast is None else contrast.layer,
-            contrast_strength=None if contrast is None else contrast.strength,
-            contrast_rule=None if contrast is None else str(contrast.rule),
+            **steering(prepending, encoder.reading.contrast),
         )
 
 

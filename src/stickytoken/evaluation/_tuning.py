@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from stickytoken.data import tasks
 from stickytoken.data.metrics import SimilarityTask
-from stickytoken.encoders.prompted import DEFAULT_STRENGTH, Contrast, ContrastRule, TokenPrepending
+from stickytoken.encoders.prompted import DEFAULT_STRENGTH, Contrast, TokenPrepending
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.steering import layers_with_projection
 from stickytoken.errors import InputError
+from stickytoken.evaluation._reading import ReportedReading, steering
+from stickytoken.settings.prompting import ContrastRule
 
 # Number of pairs that are encoded at a time, because the vectors of all layers are in memory.
 _PAIRS_AT_A_TIME = 256
@@ -44,27 +46,17 @@ def read_similarity(path: Path) -> SimilarityTask:
     return task
 
 
-@dataclass(frozen=True, slots=True)
-class Tried:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried(ReportedReading):
     """One setting and its score.
 
     Attributes:
-        start: First layer that token prepending overwrites; None without token prepending.
-        exit: First later layer that token prepending does not overwrite; None without token prepending.
         layer: Layer from which the vector is read, counted from 1.
         spearman: Spearman correlation times 100; None if all cosines are equal.
-        contrast_layer: Layer whose attention contrast changes, counted from 0; None without contrast.
-        contrast_strength: Factor of contrast; None without contrast, or for a rule without a factor.
-        contrast_rule: Name of the rule of contrast; None without contrast.
     """
 
-    start: int | None
-    exit: int | None
     layer: int
     spearman: float | None
-    contrast_layer: int | None = None
-    contrast_strength: float | None = None
-    contrast_rule: str | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -275,13 +267,9 @@ def layers_scored(
     scores = 100 * task.scores("spearman", by_layer[:, :, None])
     return [
         Tried(
-            start=None if prepending is None else prepending.start,
-            exit=None if prepending is None else prepending.exit,
             layer=number,
             spearman=None if np.isnan(score) else float(score),
-            contrast_layer=None if contrast is None else contrast.layer,
-            contrast_strength=None if contrast is None else contrast.strength,
-            contrast_rule=None if contrast is None else str(contrast.rule),
+            **steering(prepending, contrast),
         )
         for number, score in zip(numbers, scores, strict=True)
     ]

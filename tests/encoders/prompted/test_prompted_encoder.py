@@ -20,11 +20,12 @@ from stickytoken.data import collect_sentences
 from stickytoken.detection.run_folder import LoadingRecord
 from stickytoken.encoders import Prompting
 from stickytoken.encoders.causal_module import CausalPrompt
-from stickytoken.encoders.prompted import Contrast, ContrastRule
+from stickytoken.encoders.prompted import Contrast
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.errors import EncodingError, InputError, ModelError, StickyTokenWarning
 from stickytoken.insertion import Placement, Token, copies_as_ids
 from stickytoken.measurement.ray_engine import ShardWorker
+from stickytoken.settings.prompting import ContrastRule
 
 SENTENCES = [*tiny.sentences(6), "", 'is it "the old" bird?', "the bird"]
 READING = {"prompt": "prompteol", "token_prepending": True, "start": 1, "exit": 3, "layer": 3}
@@ -155,7 +156,7 @@ def test_a_text_must_fit_into_the_longer_prompt():
     [
         ({"start": 3, "exit": 3}, "nothing would be overwritten"),
         ({"start": 4, "exit": 9}, "has 4 layers: pass 0 to 3"),
-        ({"start": -1}, "from 0"),
+        ({"start": -1}, "start is -1: .* at least 0"),
         ({"layer": -6}, "no layer -6: use 1 to 4, or -1 to -4"),
         ({"layer": 0}, "layer 0 of .* the same for every sentence"),
         ({"prompt": "echo"}, "echo"),
@@ -163,10 +164,10 @@ def test_a_text_must_fit_into_the_longer_prompt():
         ({"token_prepending": False, "start": 1}, "turn on token prepending"),
         ({"max_length": 10}, "the prompt alone takes"),
         ({"contrast": True, "contrast_strength": float("nan")}, "strength is nan"),
-        ({"contrast": True, "contrast_layer": -1}, "layer is -1: layers are counted from 0"),
+        ({"contrast": True, "contrast_layer": -1}, "layer is -1: .* at least 0"),
         ({"contrast": True, "contrast_layer": 4}, "tiny-qwen2 has 4 layers: pass 0 to 3"),
         ({"contrast": True, "contrast_layer": 2, "layer": 2}, "read after 2 layers, .* pass 0 to 1"),
-        ({"contrast": True, "contrast_rule": "half"}, "'half' is unknown: use one of scaled, norm"),
+        ({"contrast": True, "contrast_rule": "half"}, "contrast_rule is 'half': .* scaled or norm"),
         ({"contrast": True, "contrast_rule": "norm", "contrast_strength": 0.5}, "norm has no .* got 0.5"),
         ({"contrast_layer": 1}, "contrast_layer would have no effect"),
         ({"contrast": True, "prompt": "echo", "token_prepending": False}, "an echo prompt reads every token"),
@@ -227,7 +228,8 @@ def test_the_module_gives_the_encoder_s_vectors_whatever_the_batch(kind, prompt,
 )
 def test_a_reading_is_saved_and_recorded_with_its_options(folder, tmp_path, prompt, contrast):
     reading = read(prompt, None, 3, contrast)
-    encoder = load_prompted(folder, device="cpu", **LoadingRecord(**reading.options).prompting())
+    record = LoadingRecord.model_validate(reading.options)
+    encoder = load_encoder(folder, device="cpu", prompt=record.prompting)
     assert encoder.reading == reading
     encoder.sentence_transformer().save(str(tmp_path), create_model_card=False)
     listed = json.loads((tmp_path / "modules.json").read_text("utf-8"))

@@ -16,12 +16,13 @@ from prefix_trees import counted_trees, grid_probes
 from prompted_loading import encoder_of, read
 from stickytoken.encoders.causal_module import CausalPrompt
 from stickytoken.encoders.compute.prefixes import REUSE, ReuseLimits
-from stickytoken.encoders.prompted import Contrast, ContrastRule, clean_sentence
+from stickytoken.encoders.prompted import Contrast, clean_sentence
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import FixedBeginnings, Reading
 from stickytoken.encoders.prompted.steering import contrasted
 from stickytoken.errors import ModelError
 from stickytoken.insertion import Placement
+from stickytoken.settings.prompting import ContrastRule
 
 # Prompts written out: hooks on bare transformers, one sentence at a time, no padding, nothing reused.
 

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, strategies as st
 
 import tiny_architectures as architectures
+from stickytoken.encoders import Prompting
 from stickytoken.encoders.causal_module import reading_for
 from stickytoken.encoders.prompted import (
     PLACEHOLDER,
@@ -20,7 +21,7 @@ from stickytoken.encoders.prompted import (
 )
 from stickytoken.encoders.prompted.decoder import Decoder
 from stickytoken.encoders.prompted.tokenization import PromptTokenizer, own_tokenizer
-from stickytoken.encoders.protocol import LayerChoice, Prompting
+from stickytoken.encoders.protocol import LayerChoice
 from stickytoken.errors import InputError
 
 

@@ -230,8 +230,8 @@ _IN_MEMORY = 64 * 2**20
 
 @command()
 def clean(
-    rules: Annotated[Path, typer.Argument(metavar="RUN|RULES")],
-    file: Annotated[Path, typer.Argument(show_default=True)] = Path("-"),
+    rules: Annotated[Path, opt.argument(metavar="RUN|RULES")],
+    file: Annotated[Path, opt.argument(show_default=True)] = Path("-"),
     column: opt.TextColumn = None,
     id_column: Annotated[str | None, opt.texts_option("--id")] = None,
     remove_suspected: Annotated[bool, opt.method_option("--remove-suspected")] = False,

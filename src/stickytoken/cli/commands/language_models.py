@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.errors import InputError
+from stickytoken.settings.prompting import ContrastRule, Prompting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,7 +144,7 @@ def _task_document(name: str, task: AnyTask, comparison: Comparison) -> dict[str
         "units": task.units,
         "similarity": comparison.similarity,
         "cut": comparison.cut,
-        "scores": [asdict(row) for row in comparison.scores],
+        "scores": [{"encoding": row.encoding} | asdict(row) for row in comparison.scores],
         "differences": [asdict(row) for row in comparison.differences],
     }
 
@@ -169,7 +170,7 @@ def _print_differences(title: str, differences: Sequence[Difference]) -> None:
 
 
 @dataclass(frozen=True)
-class TuningOptions(opt.PromptingOptions):
+class TuningOptions(Prompting):
     """What to tune, and what to leave as it is.
 
     Attributes:
@@ -202,12 +203,11 @@ def tune(
     """
     from stickytoken.encoders import prompted as prompts
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-    from stickytoken.encoders.protocol import Prompting
     from stickytoken.evaluation import read_similarity, tune as tune_prepending, tune_contrast
     from stickytoken.measurement.engine import Progress
 
     prompts.find_prompt(tuning.prompt)  # a text without {sentence} would be put in front of every input
-    prompts.require_contrast_options(Prompting(**asdict(tuning)))
+    prompts.require_contrast_options(opt.prompting_of(tuning))
     reading = opt.ModelOptions(**asdict(loading), prompt=tuning.prompt)
     if tuning.contrast:
         reading = replace(
@@ -231,10 +231,13 @@ def tune(
             show(Progress("settings", done, total, computed=done))
 
         if tuning.contrast:
-            rule = prompts.ContrastRule(tuning.contrast_rule or prompts.ContrastRule.SCALED)
-            strength, layer = tuning.contrast_strength, tuning.contrast_layer
             result = tune_contrast(
-                encoder, pairs, layer=layer, strength=strength, rule=rule, progress=progress
+                encoder,
+                pairs,
+                layer=tuning.contrast_layer,
+                strength=tuning.contrast_strength,
+                rule=tuning.contrast_rule or ContrastRule.SCALED,
+                progress=progress,
             )
         else:
             result = tune_prepending(encoder, pairs, start=tuning.start, progress=progress)

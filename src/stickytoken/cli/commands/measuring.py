@@ -104,12 +104,9 @@ def method_options(*, probe: bool) -> type[MethodOptions]:
     options: list[Any] = [("method", Annotated[names | None, declaration], field(default=None))]
     for owners in _owners(probe).values():
         _, option = owners[0]
-        declaration = opt.method_option(
-            option.flag,
-            help=f"{option.help} Default: {_default_of(owners, len(methods))}.",
-            min=option.least,
-            hidden=option.rare,
-        )
+        declare = opt.setting if option.rare else opt.method_option
+        default = _default_of(owners, len(methods))
+        declaration = declare(option.flag, help=f"{option.help} Default: {default}.", min=option.least)
         options.append((option.name, Annotated[option.kind | None, declaration], field(default=None)))
     return make_dataclass("SomeMethodOptions", options, bases=(MethodOptions,), frozen=True)
 

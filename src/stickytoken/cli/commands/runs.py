@@ -9,8 +9,6 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 import stickytoken
 from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
@@ -429,7 +427,7 @@ def _print_published_tokens(facts: Mapping[str, Any], tokens: pl.DataFrame) -> N
 
 @command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN")],
+    runs: Annotated[list[Path], opt.argument(metavar="RUN")],
     output_format: opt.FormatChoice[opt.TableFormat] = opt.TableFormat.TABLE,
     out: opt.Output[Path | None] = None,
     figures: opt.Output[Path | None] = None,
@@ -532,7 +530,7 @@ ReportFormat = StrEnum("ReportFormat", "HTML MD JSON")
 
 @command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN")],
+    runs: Annotated[list[Path], opt.argument(metavar="RUN")],
     output_format: opt.FormatChoice[ReportFormat | None] = None,
     out: opt.Output[Path | None] = None,
     figures: opt.Output[Path | None] = None,

@@ -153,7 +153,7 @@ def _cause(name: str) -> str:
 
 @command()
 def check(
-    source: Annotated[str | None, typer.Argument(metavar="[MODEL|RUN]")] = None,
+    source: Annotated[str | None, opt.argument(metavar="[MODEL|RUN]")] = None,
     *,
     revision: opt.Revision = None,
     folder: opt.Texts[Path | None] = None,

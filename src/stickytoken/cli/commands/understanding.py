@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
@@ -227,8 +226,8 @@ def _print_with_spaces(title: str, columns: Sequence[str], rows: Iterable[Sequen
 @command()
 def why(
     model: opt.Model,
-    first: Annotated[str, typer.Argument(metavar="TEXT")],
-    second: Annotated[str, typer.Argument(metavar="TEXT")],
+    first: Annotated[str, opt.argument(metavar="TEXT")],
+    second: Annotated[str, opt.argument(metavar="TEXT")],
     *,
     run: opt.Texts[Path | None] = None,
     method: Annotated[AttributionMethod, opt.texts_option("--attribute-by")] = AttributionMethod.DELETION,

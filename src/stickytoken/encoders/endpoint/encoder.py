@@ -31,6 +31,7 @@ from stickytoken.encoders.text_encoder import (
 )
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
+from stickytoken.settings.prompting import Prompting
 from stickytoken.vocabulary import RoundTripTokenizer
 
 CHECKED_EVERY = 200
@@ -326,7 +327,7 @@ def load_endpoint(
     if all(isinstance(source, (str, Path)) for source in vocabulary_sources):
         encoder.spec = EncoderSpec(
             model=name,
-            prompting=protocol.Prompting(prompt),
+            prompting=Prompting(prompt),
             max_length=max_length,
             truncate_dim=encoder.truncate_dim,
             vocabulary=_absolute(tokenizer),

@@ -22,7 +22,6 @@ from stickytoken.encoders.protocol import (
     Encoder,
     IdEncoder,
     LayerChoice,
-    Prompting,
     RoutedEncoder,
     capabilities_of,
     is_encoder,
@@ -31,6 +30,7 @@ from stickytoken.encoders.protocol import (
 from stickytoken.encoders.text_encoder import FunctionModel, TextEncoder, TextFunction, TextModel
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.machine import Precision
+from stickytoken.settings.prompting import Prompting
 from stickytoken.validation import closest_names, whole_number
 from stickytoken.vocabulary import Vocabulary, categorize
 
@@ -77,12 +77,17 @@ def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
 AnyModel: TypeAlias = "str | Path | SentenceTransformer | Encoder | TextModel | TextFunction"
 
 _DTYPES = ("float32", "float16", "bfloat16", "tf32")
-# Options of models that are loaded here. An encoder that is already loaded would ignore them.
+# Options of models that are loaded here, in addition to those of `Prompting`. An encoder that is already
+# loaded would ignore them.
 _LOADING_OPTIONS = (
-    "device", "prompt", "prompt_name", "revision", "max_length", "token_budget", "packed_layers", "route",
-    "start", "exit", "layer", "token_prepending", "contrast", "contrast_layer", "contrast_strength",
-    "contrast_rule", "truncate_dim",
-)  # fmt: skip
+    "device",
+    "revision",
+    "max_length",
+    "token_budget",
+    "packed_layers",
+    "route",
+    "truncate_dim",
+)
 
 
 @overload
@@ -203,8 +208,8 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 def _loading_options(spec: EncoderSpec) -> dict[str, Any]:
     """Return the options for loading a model that the user has set, with their values."""
-    values: dict[str, Any] = asdict(spec) | asdict(spec.prompting)
-    return {name: values[name] for name in _LOADING_OPTIONS if values[name] not in (None, False)}
+    options = {name: getattr(spec, name) for name in _LOADING_OPTIONS} | asdict(spec.prompting)
+    return {name: value for name, value in options.items() if value not in (None, False)}
 
 
 def _load_endpoint(model: str, spec: EncoderSpec, endpoint_options: dict[str, Any]) -> Encoder:
@@ -557,7 +562,7 @@ def _load_causal(source: ModelSource, spec: EncoderSpec, saved_modules: list[str
     encoder.spec = replace(
         spec,
         device=encoder.device,
-        prompting=spec.prompting if was_saved else Prompting(**reading.options),
+        prompting=spec.prompting if was_saved else reading.prompting,
         layer_choice=LayerChoice.SAVED if was_saved else layer_choice,
     )
     return encoder
@@ -571,7 +576,7 @@ def _saved_prompting(source: ModelSource, options: Prompting, settings_file: Pat
         )
     try:
         return Prompting(**json.loads(settings_file.read_text("utf-8")))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, InputError) as error:
         raise ModelError(f"{settings_file} is damaged: {error}") from error
 
 

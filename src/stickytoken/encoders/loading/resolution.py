@@ -27,8 +27,9 @@ from stickytoken.encoders.loading.description import (
     require_single_vectors,
 )
 from stickytoken.encoders.loading.stored_rows import static_rows, stored_tensors
-from stickytoken.encoders.protocol import LayerChoice, Prompting
+from stickytoken.encoders.protocol import LayerChoice
 from stickytoken.errors import InputError, ModelError
+from stickytoken.settings.prompting import Prompting
 from stickytoken.validation import shown, suggestion
 
 # Where a model with a short name is.

@@ -8,13 +8,13 @@ et al. 2024 (2404.03921); the mean of both: Cheng et al., ACL 2025 (2505.12831).
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 
-from stickytoken.encoders.protocol import Prompting, shown
+from stickytoken.encoders.protocol import shown
 from stickytoken.errors import InputError
+from stickytoken.settings import NaturalNumber, NonNegativeNumber, check_settings
+from stickytoken.settings.prompting import ContrastRule, Prompting
 
 # Where token prepending puts the vector of the whole sentence.
 PLACEHOLDER = "<PST>"
@@ -156,12 +156,11 @@ DEFAULT_STRENGTH = 0.5
 class TokenPrepending:
     """The layers before which the placeholder's state is overwritten by that of the last token."""
 
-    start: int  # from 0
-    exit: int  # first later layer that is not one of them; a value beyond the last layer includes all
+    start: NaturalNumber  # from 0
+    exit: NaturalNumber  # first later layer that is not one of them; may be beyond the last layer
 
     def __post_init__(self) -> None:
-        if self.start < 0:
-            raise InputError(f"start is {self.start}: layers are counted from 0")
+        check_settings(self)
         if self.start >= self.exit:
             raise InputError(
                 f"start is {self.start} and exit is {self.exit}, so nothing would be overwritten: pass a "
@@ -169,45 +168,23 @@ class TokenPrepending:
             )
 
 
-class ContrastRule(StrEnum):
-    """What replaces the values A of the prompt's last token, given the values B of the auxiliary prompt's."""
-
-    SCALED = "scaled"
-    """c (A - B), the published default."""
-    NORM = "norm"
-    """(A - B) |A| / |A - B|: the difference with the norm of A."""
-    SCALED_NORM = "scaled_norm"
-    """c (A - B) |A| / |A - B|."""
-    SUB_HEAD_NORM = "sub_head_norm"
-    """As NORM, for every attention head by itself."""
-
-    @property
-    def scales(self) -> bool:
-        """Whether the rule has a strength c."""
-        return self in (ContrastRule.SCALED, ContrastRule.SCALED_NORM)
-
-
 @dataclass(frozen=True, slots=True)
 class Contrast:
     """Contrastive prompting: what an auxiliary prompt attends to is subtracted in one layer."""
 
-    layer: int  # whose attention is changed, from 0
-    strength: float | None = DEFAULT_STRENGTH  # the factor c; None for a rule without one
+    layer: NaturalNumber  # whose attention is changed, from 0
+    strength: NonNegativeNumber | None = DEFAULT_STRENGTH  # the factor c; None for a rule without one
     rule: ContrastRule = ContrastRule.SCALED
 
     def __post_init__(self) -> None:
-        if self.layer < 0:
-            raise InputError(f"the contrast layer is {self.layer}: layers are counted from 0")
-        if self.strength is None:
-            if self.rule.scales:
-                raise InputError(f"the contrast rule {self.rule} needs a strength: pass a number from 0")
-        elif not self.rule.scales:
+        check_settings(self)
+        if self.strength is None and self.rule.scales:
+            raise InputError(f"the contrast rule {self.rule} needs a strength: pass a number from 0")
+        if self.strength is not None and not self.rule.scales:
             raise InputError(
                 f"the contrast rule {self.rule} has no strength, got {self.strength}: leave the strength "
                 f"out, or use {ContrastRule.SCALED} or {ContrastRule.SCALED_NORM}"
             )
-        elif not (math.isfinite(self.strength) and self.strength >= 0):
-            raise InputError(f"the contrast strength is {self.strength}: pass a finite number from 0")
 
 
 def require_contrast_options(options: Prompting) -> ContrastRule:
@@ -216,16 +193,11 @@ def require_contrast_options(options: Prompting) -> ContrastRule:
     if contrast_options and not options.contrast:
         names = ", ".join(contrast_options)
         raise InputError(f"{names} would have no effect, since contrast is off: turn it on")
-    try:
-        rule = ContrastRule(options.contrast_rule or ContrastRule.SCALED)
-    except ValueError as error:
-        raise InputError(
-            f"the contrast rule {options.contrast_rule!r} is unknown: use one of {', '.join(ContrastRule)}"
-        ) from error
+    rule = options.contrast_rule or ContrastRule.SCALED
     strength = options.contrast_strength
     if strength is None and rule.scales:
         strength = DEFAULT_STRENGTH
-    Contrast(options.contrast_layer or 0, strength, rule)  # raises for a layer or strength out of range
+    Contrast(options.contrast_layer or 0, strength, rule)  # raises for a strength without effect
     return rule
 
 

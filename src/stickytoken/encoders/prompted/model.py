@@ -30,6 +30,7 @@ from stickytoken.encoders.prompted.steering import (
 from stickytoken.encoders.prompted.tokenization import Ids, OwnTokenizer, PromptTokenizer
 from stickytoken.errors import InputError
 from stickytoken.insertion import TokenizedText
+from stickytoken.settings.prompting import Prompting
 
 # Rows of the embedding sampled for the norm of the placeholder's vector.
 _SAMPLED_ROWS = 1024
@@ -70,24 +71,32 @@ class Reading:
             )
 
     @property
+    def prompting(self) -> Prompting:
+        """The settings that give this reading."""
+        is_known = self.prompt.name in PROMPTS
+        prepending = self.prepending
+        contrast = self.contrast
+        return Prompting(
+            prompt=self.prompt.name if is_known else self.prompt.templates[0],
+            token_prepending=prepending is not None,
+            start=None if prepending is None else prepending.start,
+            exit=None if prepending is None else prepending.exit,
+            layer=self.layer,
+            contrast=contrast is not None,
+            contrast_layer=None if contrast is None else contrast.layer,
+            contrast_strength=None if contrast is None else contrast.strength,
+            contrast_rule=None if contrast is None else contrast.rule,
+        )
+
+    @property
     def options(self) -> dict[str, Any]:
-        """The options that give this reading, as they are saved with a model.
+        """The settings that give this reading, as they are saved with a model.
 
         Those of contrast are left out without it, so that earlier releases can load the model.
         """
-        is_known = self.prompt.name in PROMPTS
-        options: dict[str, Any] = {
-            "prompt": self.prompt.name if is_known else self.prompt.templates[0],
-            "token_prepending": self.prepending is not None,
-            "start": None if self.prepending is None else self.prepending.start,
-            "exit": None if self.prepending is None else self.prepending.exit,
-            "layer": self.layer,
-        }
-        if self.contrast is not None:
-            options["contrast"] = True
-            options["contrast_layer"] = self.contrast.layer
-            options["contrast_strength"] = self.contrast.strength
-            options["contrast_rule"] = str(self.contrast.rule)
+        options = self.prompting.saved()
+        if self.contrast is None:
+            return {name: value for name, value in options.items() if not name.startswith("contrast")}
         return options
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from stickytoken.encoders.prompted import Contrast, ContrastRule, TokenPrepending
+from stickytoken.encoders.prompted import Contrast, TokenPrepending
 from stickytoken.encoders.prompted.decoder import (
     Decoder,
     Hook,
@@ -19,6 +19,7 @@ from stickytoken.encoders.prompted.decoder import (
     states_after,
 )
 from stickytoken.errors import ModelError
+from stickytoken.settings.prompting import ContrastRule
 
 # Names of the projection in transformers: o_proj (Llama and most others), out_proj (OPT, GPT-J), c_proj
 # (GPT-2), dense (Bloom, Falcon, GPT-NeoX). Feed-forward and convolution blocks use some of them too, so the

@@ -1,0 +1,160 @@
+"""Settings: frozen dataclasses whose field types say which values are allowed.
+
+A field is a bool, an int, a float, a str, a member of an enumeration or an object of another class; or one of
+these or None; or a tuple of these. The limits of a number are part of its type, such as
+``Annotated[int, Ge(1)]``. The docstring of the class describes every field under ``Attributes:``.
+
+`check_settings` checks and converts the values, the command line makes its options from the same fields, and
+pydantic checks the same limits in records. ``--help`` needs the settings, so nothing heavy is imported here.
+The classes are not pydantic models, because importing pydantic takes half as long as all of ``--help``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from functools import cache
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from stickytoken.errors import InputError
+from stickytoken.validation import real_number, shown, whole_number
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+NaturalNumber: TypeAlias = Annotated[int, Ge(0)]
+PositiveCount: TypeAlias = Annotated[int, Ge(1)]
+PositiveNumber: TypeAlias = Annotated[float, Gt(0)]
+NonNegativeNumber: TypeAlias = Annotated[float, Ge(0)]
+Proportion: TypeAlias = Annotated[float, Gt(0), Lt(1)]
+
+
+def check_settings(settings: DataclassInstance) -> None:
+    """Check every field of frozen settings by its type, and convert it in place.
+
+    Numbers become plain ints and floats, and names become members of their enumeration, so that 8, 8.0 and
+    NumPy's 8 are the same setting and give a run the same identity. To be called in ``__post_init__``.
+
+    Raises:
+        InputError: A value has the wrong type or is out of range.
+    """
+    for name, field_type in field_types(type(settings)).items():
+        object.__setattr__(settings, name, field_type.checked(name, getattr(settings, name)))
+
+
+@cache
+def field_types(settings_class: type[DataclassInstance]) -> Mapping[str, FieldType]:
+    """Return the type of every field that can be set, by name."""
+    hints = get_type_hints(settings_class, include_extras=True)
+    return {field.name: field_type(hints[field.name]) for field in fields(settings_class) if field.init}
+
+
+def field_type(hint: Any) -> FieldType:
+    """Return the values that the type hint of a field allows."""
+    optional = False
+    repeated = False
+    limits: list[Any] = []
+    while True:
+        if get_origin(hint) is Annotated:
+            limits += hint.__metadata__
+            hint = hint.__origin__
+        elif get_origin(hint) in (Union, UnionType):
+            optional = True
+            (hint,) = [alternative for alternative in get_args(hint) if alternative is not NoneType]
+        elif get_origin(hint) is tuple:
+            repeated = True
+            hint = get_args(hint)[0]
+        else:
+            return FieldType(hint, optional, repeated, tuple(limits))
+
+
+@dataclass(frozen=True, slots=True)
+class FieldType:
+    """The values that a field of settings may have.
+
+    Attributes:
+        kind: bool, int, float, str, an enumeration, or another class.
+        optional: Whether the value may be None.
+        repeated: Whether the value is a tuple of at least one such value.
+        metadata: Everything else that the type hint says. Of this, Ge, Gt, Le and Lt are limits of a number.
+    """
+
+    kind: Any
+    optional: bool
+    repeated: bool
+    metadata: tuple[Any, ...]
+
+    @property
+    def minimum(self) -> Any:
+        """The smallest allowed number; None if there is none."""
+        return next((limit.ge for limit in self.metadata if isinstance(limit, Ge)), None)
+
+    @property
+    def maximum(self) -> Any:
+        """The largest allowed number; None if there is none."""
+        return next((limit.le for limit in self.metadata if isinstance(limit, Le)), None)
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Return the value of a field, converted to the type of the field.
+
+        Args:
+            name: Name of the field; used in errors.
+            value: What the user passed.
+
+        Raises:
+            InputError: The value has the wrong type or is out of range.
+        """
+        if value is None and self.optional:
+            return None
+        if not self.repeated:
+            return self._checked_item(name, value)
+        items = value if isinstance(value, (tuple, list)) else (value,)
+        if not items:
+            raise InputError(f"{name} is empty: pass at least one value")
+        return tuple(self._checked_item(name, item) for item in items)
+
+    def _checked_item(self, name: str, value: Any) -> Any:
+        """Return a single value, converted to the type of the field."""
+        if self.kind is int:
+            return self._within_limits(name, whole_number(name, value))
+        if self.kind is float:
+            return self._within_limits(name, real_number(name, value))
+        if issubclass(self.kind, StrEnum):
+            if value not in tuple(self.kind):
+                raise InputError(f"{name} is {shown(value)}: it must be {' or '.join(self.kind)}")
+            return self.kind(value)
+        if not isinstance(value, self.kind):
+            expected = _EXPECTED.get(self.kind, f"an object of type {self.kind.__name__}")
+            raise InputError(f"{name} is {shown(value)}: it must be {expected}")
+        return value
+
+    def _within_limits(self, name: str, number: Any) -> Any:
+        """Return a number that is finite and within the limits of the field."""
+        phrases = []
+        is_allowed = math.isfinite(number)
+        for limit in self.metadata:
+            if isinstance(limit, Ge):
+                is_allowed &= number >= limit.ge
+                phrases.append(f"at least {limit.ge}")
+            elif isinstance(limit, Gt):
+                is_allowed &= number > limit.gt
+                phrases.append(f"above {limit.gt}")
+            elif isinstance(limit, Le):
+                is_allowed &= number <= limit.le
+                phrases.append(f"at most {limit.le}")
+            elif isinstance(limit, Lt):
+                is_allowed &= number < limit.lt
+                phrases.append(f"below {limit.lt}")
+        if not is_allowed:
+            range_phrase = " and ".join(phrases) if math.isfinite(number) else "a finite number"
+            raise InputError(f"{name} is {number}: it must be {range_phrase}")
+        return number
+
+
+# What an error asks for, by the type of a field.
+_EXPECTED = {bool: "True or False", str: "a text"}

@@ -1,0 +1,96 @@
+"""The settings of a model's prompt, and of how a language model is read through it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from stickytoken.settings import NaturalNumber, NonNegativeNumber, check_settings
+
+
+class ContrastRule(StrEnum):
+    """What replaces the values A of the prompt's last token, given the values B of the auxiliary prompt's."""
+
+    SCALED = "scaled"
+    """c (A - B), the published default."""
+    NORM = "norm"
+    """(A - B) |A| / |A - B|: the difference with the norm of A."""
+    SCALED_NORM = "scaled_norm"
+    """c (A - B) |A| / |A - B|."""
+    SUB_HEAD_NORM = "sub_head_norm"
+    """As NORM, for every attention head by itself."""
+
+    @property
+    def scales(self) -> bool:
+        """Whether the rule has a strength c."""
+        return self in (ContrastRule.SCALED, ContrastRule.SCALED_NORM)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompting:
+    """A prompt, and how vectors are read from a prompted language model.
+
+    None stands for the default of a setting. All settings except ``prompt``, ``prompt_name`` and ``layer``
+    need a language model that is read through a prompt.
+
+    ``prompt`` is the name of a saved prompt if it is a single word of ASCII letters, digits, ``-`` and ``_``.
+    Anything else is a text, such as ``"query: "``.
+
+    For a SentenceTransformer, ``layer`` is the number of layers to run, from 1. For a language model with a
+    prompt, it is an index into the list of the embedding and the outputs of all layers; -1 is the last
+    output, after the final norm. Without a published preset, a plain prompt reads the last layer; token
+    prepending and contrast read the layer at the same relative depth as for Llama 2 7B.
+
+    Attributes:
+        prompt: Text before every input, or the name of one of the model's saved prompts: a single word is a
+            name. Default: the model's prompt. For a plain language model: prompteol, cot, ke, ck, metaeol,
+            echo, or a text with {sentence}.
+        prompt_name: Name of one of the model's saved prompts, if it is more than one word.
+        token_prepending: With a prompt: let every token of the sentence attend to the whole sentence (Fu et
+            al., ACL 2025).
+        start: First layer that token prepending overwrites, counted from 0. Default: the prompt's preset.
+        exit: First later layer that token prepending does not overwrite. Default: the prompt's preset.
+        layer: Take the vectors after this number of layers; -1 is the last. Default: the last one, or the
+            published preset for a language model with a prompt.
+        contrast: With a prompt: subtract what an auxiliary prompt attends to (Cheng et al., ACL 2025).
+        contrast_layer: Layer whose attention contrast changes, counted from 0. Default: the prompt's preset.
+        contrast_strength: Factor by which contrast scales the difference, from 0. Default: the prompt's
+            preset.
+        contrast_rule: How contrast replaces the attention: scaled, norm, scaled_norm or sub_head_norm.
+            Default: scaled.
+
+    Raises:
+        InputError: A value has the wrong type or is out of range.
+    """
+
+    prompt: str | None = None
+    prompt_name: str | None = None
+    token_prepending: bool = False
+    start: NaturalNumber | None = None
+    exit: NaturalNumber | None = None
+    layer: int | None = None
+    contrast: bool = False
+    contrast_layer: NaturalNumber | None = None
+    contrast_strength: NonNegativeNumber | None = None
+    contrast_rule: ContrastRule | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def decoder_options(self) -> dict[str, Any]:
+        """The settings, by name, that are set and that only a prompted language model supports."""
+        options: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            is_general = name == "layer" or name.startswith("prompt")
+            is_set = value is not None and value is not False
+            if is_set and not is_general:
+                options[name] = value
+        return options
+
+    def saved(self) -> dict[str, Any]:
+        """Return the settings as saved models and records have them: ``prompt`` is the prompt itself."""
+        values = asdict(self)
+        del values["prompt_name"]
+        return values
