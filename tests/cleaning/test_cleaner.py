@@ -168,7 +168,7 @@ def test_a_lone_flagged_word_stays_unless_all_are_to_go():
     text = "The flow is very very very very good: she signed the contract today"
     assert CLEANER(text) == "The flow is very good: she signed the contract today"
     assert Cleaner(RULES, remove_all=True)(text) == "The flow is very good: she signed the today"
-    with pytest.raises(InputError, match="remove_all is set, and the action for flagged is report"):
+    with pytest.raises(InputError, match="remove_all is set, but the action for flagged is report"):
         Cleaner(RULES, {"flagged": "report"}, remove_all=True)
 
 
@@ -211,12 +211,12 @@ def test_a_guess_is_reported_and_taken_out_only_on_request():
     ("make", "message"),
     [
         (lambda: Cleaner(RULES, {"repetition": "escape"}), "only special tokens can be escaped"),
-        (lambda: Cleaner(RULES, {"runs": "remove"}), "'runs' is no kind of finding: use one of flagged"),
-        (lambda: Cleaner(RULES, {"repetition": "drop"}), "'drop' is no action"),
+        (lambda: Cleaner(RULES, {"runs": "remove"}), "'runs' is not a known kind of finding: use one of flagged"),
+        (lambda: Cleaner(RULES, {"repetition": "drop"}), "'drop' is not a known action"),
         (lambda: Cleaner(RULES, ["run"]), "actions is"),
         (lambda: Cleaner(("able",)), "pass CleaningRules"),
         (lambda: Cleaner(RULES, replacement="gone"), "letters or digits"),
-        (lambda: Cleaner(RULES, replacement="☃"), "which the rules are about"),
+        (lambda: Cleaner(RULES, replacement="☃"), "the rules find something"),
         (lambda: CLEANER(b"able"), "pass a string"),
         (lambda: CleaningRules(words=("able", " ")), "not blank"),
         (lambda: CleaningRules(words="able"), "pass a list"),

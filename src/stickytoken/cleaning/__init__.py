@@ -1,6 +1,6 @@
-"""Find and remove copies of sticky tokens, text of special tokens and repetitions in documents.
+"""Find and remove copies of sticky tokens, special tokens written as text, and repetitions in documents.
 
-Light on purpose: a cleaner loads without torch, NumPy or Polars, so that an ingestion service can use it.
+A cleaner loads without torch, NumPy or Polars, so that an ingestion service can use it.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Removal:
     """A part of a text that was removed, replaced or escaped.
 
     Attributes:
-        start: Offset of its first character in the text as it was.
-        end: Offset behind its last character.
-        kind: Why.
+        start: Offset of the first character of the part in the original text.
+        end: Offset after the last character of the part in the original text.
+        kind: Kind of the finding.
         what: The word, phrase or special token.
     """
 
@@ -74,12 +74,12 @@ class Cleaned:
     """A cleaned text.
 
     Attributes:
-        text: The text as it is now.
-        removals: What was taken out, replaced or escaped, in order, by offsets of the text as it was. Of a
-            repetition, what follows its first copy.
-        reported: What was found and left, by offsets of the cleaned text.
-        edits: What turns the text as it was into the cleaned one.
-        causes: The kinds of findings for which it was changed, as a scan of the text counts them.
+        text: The cleaned text.
+        removals: The parts that were removed, replaced or escaped, in order, with offsets in the original
+            text. The first copy of a repetition is not among them.
+        reported: The findings that were left in the text, with offsets in the cleaned text.
+        edits: The edits that turn the original text into the cleaned one.
+        causes: The kinds of findings because of which the text was changed, as a scan counts them.
     """
 
     text: str
@@ -90,20 +90,20 @@ class Cleaned:
 
 
 class Cleaner:
-    """Removes copies of sticky tokens, text of special tokens and repetitions, and changes nothing else.
+    """Removes copies of sticky tokens, special tokens written as text, and repetitions; changes nothing else.
 
-    Of a repetition of a word without a flag, the first copy stays: the word may belong there. Cleaning a
-    cleaned text changes nothing. One cleaner may be used from several threads.
+    The first copy of a repeated unflagged word stays, because it may belong there. Cleaning a cleaned text
+    changes nothing. One cleaner may be used from several threads.
 
     Args:
         rules: What to look for.
-        actions: What to do with each kind of finding, by kind; the defaults for kinds that are left out.
-        replacement: What the action ``replace`` writes.
-        source: Where the rules are from, for whoever reads the file.
-        remove_all: Take flagged words out everywhere, also where they stand alone.
+        actions: What to do with findings, by kind. A kind that is left out gets its default action.
+        replacement: The text that the action ``replace`` writes.
+        source: Where the rules come from. It is only recorded in the saved file.
+        remove_all: Remove every occurrence of a flagged word, including single ones.
 
     Raises:
-        InputError: An action does not fit, or the replacement holds letters or digits.
+        InputError: An action does not apply to a kind, or the replacement contains letters or digits.
     """
 
     def __init__(
@@ -126,12 +126,13 @@ class Cleaner:
         writes = replacement != _ELLIPSIS or Action.REPLACE in self.actions.values()
         if writes and finder_of(rules).find(" ".join([replacement] * 64)):
             raise InputError(
-                f"replacement is {shown(replacement)}, which the rules are about: use another text"
+                f"replacement is {shown(replacement)}, in which the rules find something to remove: use "
+                "another text"
             )
         require_switch("remove_all", remove_all)
         if remove_all and self.actions[SpanKind.FLAGGED] not in (Action.REMOVE, Action.REPLACE):
             raise InputError(
-                f"remove_all is set, and the action for flagged is {self.actions[SpanKind.FLAGGED].value}: "
+                f"remove_all is set, but the action for flagged is {self.actions[SpanKind.FLAGGED].value}: "
                 "use remove or replace, or leave remove_all out"
             )
         self.remove_all = remove_all
@@ -144,11 +145,11 @@ class Cleaner:
 
     @classmethod
     def from_run(cls, run: Run | str | Path, **options: Any) -> Cleaner:
-        """Make a cleaner for the tokens that a run flags and the special tokens of its model.
+        """Return a cleaner for the tokens that a run flags and the special tokens of its model.
 
         Args:
             run: A finished run, or its folder.
-            options: Passed on to `Cleaner`.
+            options: Further arguments of `Cleaner`.
 
         Raises:
             RunError: The folder is not a run, is damaged or is not finished.
@@ -181,7 +182,7 @@ class Cleaner:
         """Make a cleaner from what `to_json` returned.
 
         Raises:
-            InputError: It is something else.
+            InputError: The value is not a cleaner.
         """
         return cls._of_document(value, shown(value))
 
@@ -225,7 +226,7 @@ class Cleaner:
         write_atomically(file_path("the file of the cleaner", path), document.encode("ascii"))
 
     def __getstate__(self) -> dict[str, Any]:
-        # The prepared rules remember words, so that equal cleaners would have different hashes in a cache.
+        # The finder is left out: it caches words, so equal cleaners would have different hashes in a cache.
         return {name: value for name, value in self.__dict__.items() if name != "_finder"}
 
     def __call__(self, text: str) -> str:
@@ -236,7 +237,7 @@ class Cleaner:
 
         Raises:
             InputError: The text is not a string.
-            RefusedTextError: An action is ``refuse``, and the text holds what it is for.
+            RefusedTextError: The text has a finding whose action is ``refuse``.
         """
         if not isinstance(text, str):
             raise InputError(f"the text is {shown(text)}: pass a string")
@@ -252,21 +253,22 @@ class Cleaner:
             draft.apply([change.edit for change in planned])
             spans = self._find(draft.text)
             rounds += 1
-            # A removal can make a new finding of what it joins. Ordinary texts are clean after a round or
-            # two; growing margins keep the number of rounds small for one that was nested on purpose.
+            # A removal joins two parts of the text, which can create a new finding. Ordinary texts are clean
+            # after one or two rounds. For texts that were nested on purpose, growing margins keep the number
+            # of rounds small.
             if rounds >= _ORDINARY_ROUNDS:
                 margin = max(1, margin) * _MARGIN_GROWTH
         return Cleaned(draft.text, _outermost(removals), tuple(spans), draft.edits(), causes)
 
     def clean_parts(self, texts: Sequence[str]) -> tuple[Cleaned, list[tuple[Edit, ...]]]:
-        """Clean texts that are one document, joined by spaces, such as a title and what follows it.
+        """Clean texts that form one document when joined by spaces, such as a title and a body.
 
         Returns:
-            The cleaned document, and the edits of each of the texts.
+            The cleaned document, and the edits of each text.
 
         Raises:
             InputError: A text is not a string.
-            RefusedTextError: An action is ``refuse``, and the document holds what it is for.
+            RefusedTextError: The document has a finding whose action is ``refuse``.
         """
         whole = self.clean(" ".join(texts))
         if len(texts) == 1:
@@ -277,7 +279,7 @@ class Cleaner:
             starts.append(starts[-1] + len(text) + 1)
 
         def origin(position: int) -> int:
-            """Return where a character of the texts as they are now stood in the whole document."""
+            """Return the offset in the original document of a character of the edited texts."""
             for draft, start in zip(drafts, starts, strict=True):
                 if position <= len(draft.text):
                     return start + draft.origins[position]
@@ -286,7 +288,7 @@ class Cleaner:
 
         removals = list(whole.removals)
         cleaned = whole
-        # The joints stay, so the texts may have to be cleaned again once they are joined by them.
+        # The spaces between the texts stay, so joining the edited texts can create new findings.
         while cleaned.edits:
             lengths = [len(draft.text) for draft in drafts]
             for draft, edits in zip(drafts, edits_of_parts(cleaned.edits, lengths), strict=True):
@@ -321,12 +323,12 @@ class Cleaner:
                 )
 
     def _plan(self, text: str, spans: Iterable[Span], margin: int) -> list[_Change]:
-        """Return the changes of one round, in order: special tokens first, others once there are none.
+        """Return the changes of one round, in order. Words are changed only once no special tokens are left.
 
         Args:
-            text: The text as it is now.
-            spans: What was found in it.
-            margin: How many characters to take along on both sides of a removal.
+            text: The text at the start of the round.
+            spans: The findings in the text.
+            margin: Number of characters to remove as well on both sides of a removal.
         """
         changes = self._changes_of_specials(text) or self._changes_of_words(text, spans)
         planned: list[_Change] = []
@@ -370,8 +372,8 @@ class Cleaner:
         return self.replacement if action is Action.REPLACE else ""
 
 
-# Rounds after which a text must have been nested on purpose, and the factor by which the margins of removals
-# then grow in each round.
+# A text that needs more rounds than this was nested on purpose. From then on, the margins of removals grow by
+# this factor in each round.
 _ORDINARY_ROUNDS = 4
 _MARGIN_GROWTH = 16
 
@@ -391,7 +393,7 @@ def _removal(draft: Draft, change: _Change) -> Removal:
 
 
 def _outermost(removals: Iterable[Removal]) -> tuple[Removal, ...]:
-    """Return the removals that lie in no other, in order."""
+    """Return the removals that no other removal contains, in order."""
     outermost: list[Removal] = []
     end = -1
     for removal in sorted(removals, key=lambda removal: (removal.start, -removal.end)):
@@ -419,7 +421,7 @@ def open_cleaner(source: CleanerSource) -> Cleaner:
 def document_counts(
     count: int, documents: int, by_cause: Mapping[SpanKind, int] | Mapping[str, int]
 ) -> tuple[str, str]:
-    """Return how many documents and the causes: "3 of 1,400 documents", " (flagged token: 2)".
+    """Return a count of documents and its causes, such as "3 of 1,400 documents" and " (flagged token: 2)".
 
     Scans, cleaning and checks count documents in this form. A document with two causes counts for both.
     """
@@ -436,7 +438,7 @@ def counts_in_words(removed: Mapping[SpanKind, int], remaining: Mapping[SpanKind
     return ", ".join(phrases)
 
 
-NOTE = "stickytoken"  # the key under which a document says what was found in it
+NOTE = "stickytoken"  # the metadata key of a document that holds its findings
 
 
 def cleaned_text(cleaner: Cleaner, text: str, name: str) -> tuple[str, str]:

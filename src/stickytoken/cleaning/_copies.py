@@ -1,4 +1,4 @@
-"""Find what repeats in a text, and copies that ordinary text would not have."""
+"""Find repetitions in a text, and copies of words that ordinary text would not have."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from typing import NamedTuple
 from stickytoken.cleaning._characters import COMMON
 from stickytoken.cleaning._units import UnitReader, Units
 
-# Every figure below was chosen so that `benchmarks/cleaning.py shares` finds nearly all planted copies and
-# hardly anything in natural texts (Cranfield, TREC and STS-B).
+# The constants below were chosen so that, in `benchmarks/cleaning.py shares`, nearly all planted copies are
+# found and hardly anything in natural texts (Cranfield, TREC and STS-B).
 
-# Copies of one word that can be a finding; three in a row are emphasis ("very very very good").
+# Fewest copies of a word that are a finding. Three in a row can be emphasis ("very very very good").
 FEWEST_COPIES = 4
 
 
 class Company(NamedTuple):
-    """The words beside copies. A word in ordinary use recurs in the same company; planted copies do not."""
+    """Statistics of the words beside the copies of a word. In ordinary use, these neighbours recur."""
 
-    alike: float  # pairs of copies with the same word before or behind them
-    chance: float  # such pairs if the copies stood at random places
-    varied: float  # share of different words among the neighbours
+    alike: float  # number of pairs of copies with the same word before or after them
+    chance: float  # expected number of such pairs if the copies stood at random positions
+    varied: float  # share of distinct words among the neighbours
 
 
 class Document:
-    """A text, cut into units.
+    """A text, divided into units.
 
     Attributes:
         text: The text.
-        keys: What each unit is compared by.
-        positions: The places of each key among the units.
+        keys: The key of each unit. Units with equal keys are copies of each other.
+        positions: The indices of the units with each key.
     """
 
     def __init__(self, text: str, reader: UnitReader) -> None:
@@ -50,7 +50,7 @@ class Document:
         return len(self.keys)
 
     def places_of(self, words: frozenset[str]) -> set[int]:
-        """Return all places of some words."""
+        """Return the indices of the units that are one of these words."""
         line_ends: set[int] = set()
         for word in words.intersection(self.positions):
             line_ends.update(self.positions[word])
@@ -65,7 +65,7 @@ class Document:
 
     @cached_property
     def joints(self) -> list[str]:
-        """What stands before each unit, and what stands behind the last one."""
+        """The text before each unit, and the text after the last unit."""
         ends = [0, *self.units.ends]
         starts = [*self.units.starts, len(self.text)]
         return [self.text[end:start] for end, start in zip(ends, starts, strict=True)]
@@ -77,7 +77,10 @@ class Document:
         return equal_pairs / max(1, len(self)) ** 2
 
     def company(self, positions: Sequence[int]) -> Company:
-        """Compare the words beside copies of a word, but not other copies nor words across punctuation."""
+        """Return statistics of the words beside copies of a word.
+
+        Adjacent copies, and words on the other side of punctuation, do not count as neighbours.
+        """
         keys = self.keys
         word = keys[positions[0]]
         before: Counter[str] = Counter()
@@ -97,13 +100,13 @@ class Document:
         return Company(alike, chance, varied)
 
     def is_listed(self, positions: Sequence[int]) -> bool:
-        """Return whether most copies stand on lines that follow each other, as in a list."""
+        """Return whether most copies stand on consecutive lines, as in a list."""
         lines = [bisect(self._line_ends, self.units.starts[position]) for position in positions]
         on_next_line = sum(after - before == 1 for before, after in pairwise(lines))
         return on_next_line >= _LISTED_SHARE * (len(lines) - 1)
 
     def bare_share(self, positions: Sequence[int]) -> float:
-        """Return the share of copies with one space on both sides, as planted ones have."""
+        """Return the share of copies with exactly one space on both sides, as planted copies have."""
         return sum(self._is_bare[position] for position in positions) / len(positions)
 
     @cached_property
@@ -112,12 +115,12 @@ class Document:
 
     @cached_property
     def _is_spaced(self) -> list[bool]:
-        """Whether nothing but space stands before each unit, and behind the last one."""
+        """Whether only whitespace precedes each unit. The last entry stands for the end of the text."""
         return [False, *map(str.isspace, self.joints[1:-1]), False]
 
     @cached_property
     def _is_bare(self) -> list[bool]:
-        """Whether each unit has one space, or the end of the text, on both sides."""
+        """Whether each unit has exactly one space or an end of the text on both sides."""
         joints = self.joints
         distinct = set(joints)
         ends_in_one_space = {joint for joint in distinct if joint[-1:] == " " and not joint[-2:-1].isspace()}
@@ -132,19 +135,19 @@ class Document:
 
 # Stretches in which a few words repeat.
 
-# Units that three different words in no fixed order must fill to be a repetition; fewer may be natural.
+# Fewest units that up to three words in no fixed order must fill to be a repetition; fewer can be natural.
 MIXED_RUN = 16
 _MIXED_WORDS = 3
-_LONGEST_PERIOD = 16  # units that one copy of a phrase may take
-_MIXED_GAP = 4  # units from one copy of a word to the next, on average, where the order is not fixed
+_LONGEST_PERIOD = 16  # longest phrase, in units
+_MIXED_GAP = 4  # largest average distance between copies of a word, in units, if the order is not fixed
 
 
 class Stretch(NamedTuple):
-    """A part of a text that consists of copies of a word or phrase, or of a few words in no fixed order."""
+    """A part of a text that consists of copies of a word or phrase, or of a few words in varying order."""
 
     first: int
-    last: int  # the unit behind the last one
-    period: int  # how many units one copy takes; 0 if the order is not fixed
+    last: int  # index after the last unit
+    period: int  # number of units of one copy; 0 if the order varies
 
 
 def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies: int) -> list[Stretch]:
@@ -152,8 +155,8 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
 
     Args:
         keys: The units of the text.
-        positions: The places of the words that occur often enough.
-        copies: How many copies are enough.
+        positions: The indices of each word that occurs often enough.
+        copies: Fewest copies that form a stretch.
     """
     regular: list[Stretch] = []
     mixed: list[Stretch] = []
@@ -174,8 +177,8 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
                     stretch = _filled(keys, first, last + 1, words)
                     mixed.append(stretch)
                     mixed_end = stretch.last
-    # Of those that overlap, long mixed ones stay first, then regular ones, and among equals the earlier one,
-    # then the longer one.
+    # Of overlapping stretches one stays: a long mixed one before a regular one, then the earlier one, then
+    # the longer one.
     long_mixed = [stretch for stretch in mixed if stretch.last - stretch.first >= MIXED_RUN]
     taken = bytearray(len(keys))
     kept_stretches = []
@@ -188,7 +191,7 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
 
 
 def _filled(keys: Sequence[str], first: int, last: int, words: set[str]) -> Stretch:
-    """Return the stretch around a part of a text that holds none but some words."""
+    """Extend a part of a text in both directions as long as it contains only these words."""
     while first > 0 and keys[first - 1] in words:
         first -= 1
     while last < len(keys) and keys[last] in words:
@@ -197,12 +200,12 @@ def _filled(keys: Sequence[str], first: int, last: int, words: set[str]) -> Stre
 
 
 def _lengthened(keys: Sequence[str], first: int, last: int, period: int) -> Stretch:
-    """Return the stretch around a part of a text in which the same period goes on.
+    """Extend a part of a text in both directions as long as it has this period.
 
-    A unit belongs to the stretch if it equals the one a period before it. Whole slices are compared: steps
-    double while they fit and then halve. In "x a b a b a b a b a b y" with the period 2, the first four "a"
-    stand at 1, 3, 5 and 7. The end moves from 7 by 1 to 8 and by 2 to 10; steps of 4 and 2 would reach beyond
-    "y", a step of 1 fits, and the end is 11, the place of "y".
+    A unit belongs to the stretch if it equals the unit one period before it. Whole slices are compared: the
+    steps double while the slices are equal, and then halve. In "x a b a b a b a b a b y" with the period 2,
+    the first four "a" stand at 1, 3, 5 and 7. The end moves from 7 by 1 to 8, and by 2 to 10. Steps of 4 and
+    2 would go past "y", so the last step is 1, and the end is 11, the index of "y".
     """
     step = 1
     while step:
@@ -223,27 +226,29 @@ def _lengthened(keys: Sequence[str], first: int, last: int, period: int) -> Stre
 
 # Copies of flagged words.
 
-# Other words between two copies that stand together.
+# Most other words between two copies that are close together.
 _BETWEEN_COPIES = 2
-# They belong to what was planted if each of them is there twice or more, and for every fourth copy.
+# The words between copies count as planted if each of them occurs at least twice, and at least once for every
+# fourth copy.
 _FEWEST_REPEATED = 2
 _REPEATED_SHARE = 0.25
-# Copies that are spread over a text: one for so many units, but no more than this number need be there.
+# Copies that are spread over a text: at least one for this many units. The second number is always enough.
 _UNITS_PER_COPY = 250
 _ENOUGH_COPIES = 16
-# They are ordinary use if more pairs of them than this have the same neighbour: half a pair, and three times
-# as many as there would be by chance.
+# Spread copies are ordinary use if more pairs of them share a neighbour than half a pair plus three times the
+# number expected by chance.
 _ALIKE_PAIRS = 0.5
 _TIMES_CHANCE = 3.0
-# A word that is common in every text must be there so often, and make up this share of the units.
+# A common word must occur at least this often, and make up this share of the units.
 _COMMON_COPIES = 6
 _COMMON_SHARE = 0.2
 
 
 def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
-    """Return the positions of copies of flagged words, and of the text that is repeated between them.
+    """Return the indices of copies of flagged words, and of the words repeated between them.
 
-    There must be four with at most two other words between each, or more in a text than its length explains.
+    A word counts if four copies have at most two other words between neighbours, or if the text has more
+    copies than its length explains.
     """
     copies: set[int] = set()
     for word in words.intersection(document.positions):
@@ -261,7 +266,7 @@ def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
         for group in _close_groups(positions, 1 + _BETWEEN_COPIES, FEWEST_COPIES):
             copies.update(group)
             copies.update(_repeated_between(document, group))
-    # Flagged words, equal or not, without another word between them.
+    # Flagged words in a row, whether or not they are equal.
     for group in _close_groups(sorted(document.places_of(words)), 1, FEWEST_COPIES):
         if not all(_is_common(document.keys[position]) for position in group):
             copies.update(group)
@@ -273,7 +278,7 @@ def _is_common(key: str) -> bool:
 
 
 def _close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Iterator[Sequence[int]]:
-    """Yield the groups of places that are at most ``farthest`` from the next, and hold ``fewest`` or more."""
+    """Yield groups of at least ``fewest`` positions with gaps of at most ``farthest`` between neighbours."""
     start = 0
     for number in range(1, len(positions) + 1):
         if number == len(positions) or positions[number] - positions[number - 1] > farthest:
@@ -283,12 +288,13 @@ def _close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Itera
 
 
 def _repeated_between(document: Document, positions: Sequence[int]) -> list[int]:
-    """Return the places of the other words between copies, if each of them is repeated as the copies are."""
+    """Return the indices of the words between copies; empty unless each of these words is repeated, too."""
     keys = document.keys
     first = positions[0]
     last = positions[-1] + 1
     words = set(keys[first:last])
-    # One more on either side belongs to the pattern, as the last in "able to able by able to able by".
+    # Words of the pattern on either side belong to it, such as the last word of "able to able by able to able
+    # by".
     while first > max(0, positions[0] - _BETWEEN_COPIES) and keys[first - 1] in words:
         first -= 1
     while last < min(len(keys), positions[-1] + 1 + _BETWEEN_COPIES) and keys[last] in words:
@@ -302,38 +308,40 @@ def _repeated_between(document: Document, positions: Sequence[int]) -> list[int]
     return others if min(counts.values()) >= fewest else []
 
 
-# Copies of words without a flag. They are only suspected, because the subject of a text repeats too: "shock"
-# in a text about shock waves. Three signs tell planted copies from a subject: there are many of them, their
-# neighbours vary, and they have plain spaces around them, where writing has punctuation and line ends.
+# Copies of unflagged words. They are only suspected, because a text also repeats its subject: "shock" in a
+# text about shock waves. Three signs tell planted copies from a subject: there are many of them, their
+# neighbours vary, and they have single spaces on both sides, where ordinary writing has punctuation and line
+# ends.
 
-# Many: at least so many copies, and one for so many units.
+# Many copies: at least this number, and at least one for this many units.
 _MANY_COPIES = 8
 _UNITS_PER_MANY = 60
-# Dense: one of so many units is a copy.
+# Dense copies: at least one of this many units is a copy.
 _UNITS_PER_DENSE = 5
-# Share of many or dense copies with one space on both sides.
+# Smallest share of many or dense copies with exactly one space on both sides.
 _BARE_SHARE = 0.9
-# Many copies have a subject's company if the pairs with the same neighbour are more than chance times this.
+# Many copies are a subject of the text if more pairs share a neighbour than this times the number expected by
+# chance.
 _TIMES_CHANCE_UNFLAGGED = 1.6
-# Regular: at least so many copies, or copies close together, at distances of which the largest is at most the
-# smallest times this, and one unit more.
+# Regular copies: at least this number, or this number close together. Their largest distance is at most this
+# factor times the smallest distance, plus one unit.
 _REGULAR_COPIES = 6
 _REGULAR_CLOSE_COPIES = 5
 _UNEVEN = 1.2
-# Share of regular copies with one space on both sides.
+# Smallest share of regular copies with exactly one space on both sides.
 _REGULAR_BARE_SHARE = 0.8
 # Smallest share of distinct words among the neighbours of regular or dense copies.
 _VARIED_SHARE = 0.8
-# Share of copies on consecutive lines that makes a list, whose entries may begin alike.
+# Smallest share of copies on consecutive lines that makes a list, whose entries may begin with the same word.
 _LISTED_SHARE = 0.75
 
 
 def planted_copies(document: Document, words: frozenset[str], repetitions: Iterable[Stretch]) -> set[int]:
-    """Return the places of copies of words without a flag that seem to have been planted.
+    """Return the indices of copies of unflagged words that seem to have been planted.
 
     Args:
         document: The text.
-        words: The flagged words, which are left out.
+        words: The flagged words, which are skipped.
         repetitions: Stretches that are findings already; the copies in them are not counted.
     """
     copies: set[int] = set()
@@ -362,7 +370,7 @@ def planted_copies(document: Document, words: frozenset[str], repetitions: Itera
 
 
 def _is_crowded(document: Document, positions: Sequence[int]) -> bool:
-    """Return whether copies are too many for a subject, and not in a subject's company."""
+    """Return whether there are too many copies for a subject, and their neighbours vary."""
     is_many = len(positions) >= max(_MANY_COPIES, len(document) / _UNITS_PER_MANY)
     is_dense = len(positions) >= len(document) / _UNITS_PER_DENSE
     if not (is_many or is_dense) or document.bare_share(positions) < _BARE_SHARE:
@@ -373,7 +381,7 @@ def _is_crowded(document: Document, positions: Sequence[int]) -> bool:
 
 
 def _is_regular(document: Document, positions: Sequence[int]) -> bool:
-    """Return whether copies stand at about equal distances among varied words."""
+    """Return whether copies stand at about equal distances and their neighbours vary."""
     gaps = [after - before for before, after in pairwise(positions)]
     if max(gaps) > _UNEVEN * min(gaps) + 1:
         return False

@@ -1,4 +1,4 @@
-"""Edits of a text, applied in rounds, and how much of the surroundings an edit takes along."""
+"""Apply edits to a text in rounds, and extend an edit to the spaces and punctuation around it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from stickytoken.cleaning._characters import INVISIBLE
 
 
 class Edit(NamedTuple):
-    """A part of a text and what replaces it.
+    """A part of a text and its replacement.
 
     Attributes:
-        start: Offset of its first character.
-        end: Offset behind its last character.
-        text: What replaces it.
+        start: Offset of the first character of the part.
+        end: Offset after the last character of the part.
+        text: The replacement.
     """
 
     start: int
@@ -25,21 +25,21 @@ class Edit(NamedTuple):
 
 
 class Draft:
-    """A text that is edited in rounds, and where its characters stood in the original.
+    """A text that is edited in rounds, and the original offset of each of its characters.
 
     Attributes:
-        text: The text as it is now.
-        origins: The offset in the original of each character, and of the end. A character that an edit wrote
-            has the offset at which the replaced part began.
+        text: The text with all edits so far.
+        origins: The offset in the original of each character, and of the end. A character that an edit
+            inserted has the offset of the first character that the edit replaced.
     """
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.origins: Sequence[int] = range(len(text) + 1)
-        self._written: bytes | bytearray = bytes(len(text))  # 1 for a character that an edit wrote
+        self._written: bytes | bytearray = bytes(len(text))  # 1 for a character that an edit inserted
 
     def apply(self, edits: Sequence[Edit]) -> None:
-        """Make edits, which are in order and do not overlap."""
+        """Apply edits to the text. The edits are in order and do not overlap."""
         pieces: list[str] = []
         origins = array("q")  # a list of as many numbers would take five times the memory
         written = bytearray()
@@ -59,11 +59,11 @@ class Draft:
         self._written = written
 
     def edits(self) -> tuple[Edit, ...]:
-        """Return the edits that turn the original into the text, in order."""
+        """Return the edits that turn the original into the current text, in order."""
         if isinstance(self.origins, range):
             return ()
         edits = []
-        done = 0  # the original up to here is done
+        done = 0  # the part of the original before this offset is done
         replacement: list[str] = []
         for character, origin, is_written in zip(self.text, self.origins, self._written, strict=False):
             if is_written:
@@ -85,14 +85,14 @@ _INVISIBLE = re.compile(f"[{INVISIBLE}]")
 
 
 def tidied(text: str, edit: Edit) -> Edit:
-    """Widen an edit by what belongs to the copies: joints, invisible characters and one space."""
+    """Return an edit extended by the punctuation that joins the copies, invisible characters and a space."""
     start, end, replacement = edit
     joints = set("".join(_JOINING.findall(text[start:end])))
     if len(joints) > 1:
         joints.update(_JOINTS)
     while end < len(text) and (text[end] in joints or _INVISIBLE.match(text[end])):
         end += 1
-    if joints:  # the joint behind the last copy may be separated from it by a space
+    if joints:  # a space may separate the last copy from the punctuation after it
         last = end
         while last < len(text) and (text[last] in joints or text[last] == " "):
             last += 1
@@ -113,10 +113,10 @@ def tidied(text: str, edit: Edit) -> Edit:
 
 
 def edits_of_parts(edits: Sequence[Edit], lengths: Sequence[int]) -> list[list[Edit]]:
-    """Divide edits of texts that are joined by single spaces among the texts.
+    """Divide the edits of a document among the texts that form it, joined by single spaces.
 
-    An edit that spans a joint takes a piece off both texts, and the joint itself stays. The replacement goes
-    to the text in which the edit begins; a joint counts to the text before it.
+    An edit that spans two texts is split, and the space between them stays. The replacement goes to the text
+    in which the edit begins. The space after a text counts as part of that text.
     """
     divided = []
     first = 0

@@ -1,4 +1,4 @@
-"""Cut a text into units, by which copies are compared: words, ideographs, and copies glued to each other."""
+"""Divide a text into units: words, ideographs, and copies of a word that are glued to each other."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from stickytoken.cleaning.rules import alternation
 if TYPE_CHECKING:
     import regex
 
-# When a word is copies glued to each other, in characters and copies. "banana" and "hahaha" are words, and so
-# are "couscous" and "bonbon"; "ableableableable" and, if it is flagged, "contractcontract" are not.
+# Lengths in characters, and the fewest copies, of a word that consists of copies glued to each other.
+# "banana", "hahaha", "couscous" and "bonbon" are ordinary words. "ableableableable" is not, nor is
+# "contractcontract" if "contract" is flagged.
 _SHORTEST_COPY = 3
 _LONGEST_COPY = 32
 _FEWEST_COPIES = 4
-_SHORTEST_DOUBLED = 4  # of a flagged word, two copies are enough if it is as long as this
-# Sequences of bases repeat as a matter of course.
+_SHORTEST_DOUBLED = 4  # two copies of a flagged word of this length are enough
+# Letters of DNA and RNA sequences, which repeat naturally.
 _BASES = frozenset("acgtu")
 
-# What is remembered of words that were read, in words and in characters of the longest.
+# Size of the cache of divided words, in words, and the longest word in it, in characters.
 _REMEMBERED = 50_000
 _LONGEST_REMEMBERED = 64
 
-# A sign that stands for more characters than this is not taken apart: some stand for whole phrases, and no
-# one writes a word with them.
+# A character that decomposes into more characters than this stays whole. Some stand for whole phrases, and
+# nobody writes a word with them.
 _LONGEST_DECOMPOSED = 4
 
 _BREAKS = re.compile(f"[{MARKS}{INVISIBLE}]+")
@@ -42,7 +43,7 @@ _WORD = r"[\p{L}\p{N}][\p{L}\p{N}\p{M}\p{Cf}]*"
 
 
 class Units(NamedTuple):
-    """The units of a text: what each is compared by, where it starts, and the offset behind its end."""
+    """The units of a text: the key of each, its start, and the offset after its end."""
 
     keys: list[str]
     starts: list[int]
@@ -50,7 +51,7 @@ class Units(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A unit within a word: its key, where it starts in the word, and the offset behind its end."""
+    """A unit within a word: its key, its start in the word, and the offset after its end."""
 
     key: str
     start: int
@@ -58,7 +59,7 @@ class Part(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """Copies that follow each other in a key: where they start and end, and the length of one."""
+    """Consecutive copies in a key: where they start and end, and the length of one copy."""
 
     start: int
     end: int
@@ -66,7 +67,7 @@ class Repeat(NamedTuple):
 
 
 class UnitReader:
-    """Cuts texts into units, for one set of flagged texts.
+    """Divides texts into units, given a set of flagged texts.
 
     Attributes:
         flagged: The keys of the flagged texts.
@@ -76,7 +77,7 @@ class UnitReader:
     def __init__(self, flagged: Iterable[str]) -> None:
         texts = {text.strip() for text in flagged} - {""}
         words = set()
-        self._literals = set()  # flagged texts that are no words, such as "'s"
+        self._literals = set()  # flagged texts that are not words, such as "'s"
         for text in texts:
             key = _key_of(text)
             if key.isalnum():
@@ -86,22 +87,21 @@ class UnitReader:
         self.flagged = frozenset(words | self._literals)
         self._copies = re.compile(f"({alternation(words)})\\1+") if words else None
         self._remembered = lru_cache(_REMEMBERED)(self._divided)
-        self._whole: set[str] = set()  # words in lower-case ASCII that are one unit
+        self._whole: set[str] = set()  # cached lower-case ASCII words that are one unit
         ascii_literals = sorted(text for text in self._literals if text.isascii())
         self._ascii_word = re.compile(_either(ascii_literals, _ASCII_WORD), re.IGNORECASE)
         self.lower_word = re.compile(_either(ascii_literals, _LOWER_WORD))
 
     @cached_property
     def _unicode_word(self) -> regex.Pattern[str]:
-        import regex  # takes longer to import than a cleaner to load
+        import regex  # imported here because it takes longer than loading a cleaner
 
         return regex.compile(_either(sorted(self._literals), _WORD), regex.IGNORECASE)
 
     def plain_keys(self, text: str) -> list[str] | None:
-        """Return the keys of a text in ASCII without glued copies, several times as fast as `read`.
+        """Return the keys of an ASCII text without glued copies, several times as fast as `read`.
 
-        Returns:
-            None for any other text.
+        Returns: The keys; None if the text is not ASCII or has glued copies.
         """
         if not text.isascii():
             return None
@@ -121,7 +121,8 @@ class UnitReader:
         for match in pattern.finditer(text):
             start = match.start()
             word = match[0]
-            # Each ideograph is a unit. The comparison leaves out nearly all other words without a search.
+            # Each ideograph is a unit. The comparison rules out nearly all other words without a regex
+            # search.
             if word > "\u3400" and _PLAIN_IDEOGRAPHS.fullmatch(word):
                 units.keys.extend(word)
                 units.starts.extend(range(start, start + len(word)))
@@ -156,7 +157,7 @@ class UnitReader:
         return tuple(parts_of_word)
 
     def _split_copies(self, key: str, positions: Sequence[int]) -> Iterator[Part]:
-        """Yield the units of a key; ``places`` says where each of its characters stands in the word."""
+        """Yield the units of a key, given the position in the word of each character of the key."""
         done = 0
         if len(key) >= _FEWEST_COPIES:
             for repeat in self._copies_in(key):
@@ -170,7 +171,7 @@ class UnitReader:
             yield Part(key[done:], positions[done], positions[len(key)])
 
     def _copies_in(self, key: str) -> Iterator[Repeat]:
-        """Yield the copies in a key: of flagged words first, then of others between them."""
+        """Yield the repeats in a key: those of flagged words, and those of other words between them."""
         done = 0
         if self._copies is not None:
             for match in self._copies.finditer(key):
@@ -184,9 +185,10 @@ class UnitReader:
 
 
 def _either(literals: Sequence[str], word: str) -> str:
-    """Return a pattern of literal texts, the longest first, or a word.
+    """Return a pattern that matches one of some literal texts, the longest first, or else a word.
 
-    A literal that begins or ends with a letter or digit counts only where no other one stands beside it.
+    A literal that begins or ends with a letter or digit matches only where no further letter or digit adjoins
+    it.
     """
     guarded = [text for text in literals if text[0].isalnum() or text[-1].isalnum()]
     alternatives = []
@@ -214,11 +216,11 @@ def _plain(character: str) -> str:
 def _pieces(word: str) -> list[tuple[str, list[int]]]:
     """Divide a word at invisible characters and marks.
 
-    They may be inside a copy or between copies. If pieces of several letters are equal, they are copies;
-    otherwise all pieces are one word.
+    Such characters may be inside a copy or between copies. If two pieces of several letters are equal, the
+    pieces are copies; otherwise all pieces form one word.
 
     Returns:
-        The key of each piece, and where each of its characters stands in the word, with the end.
+        The key of each piece, with the position in the word of each character of the key, and of the end.
     """
     breaks = [match.span() for match in _BREAKS.finditer(word)]
     pieces: list[tuple[str, list[int]]] = []
@@ -245,7 +247,7 @@ def _pieces(word: str) -> list[tuple[str, list[int]]]:
 
 
 def _repeats_between(key: str, start: int, end: int) -> list[Repeat]:
-    """Return the copies in a part of a key that are copies of a word."""
+    """Return the repeats of a word in a part of a key."""
     repeats = []
     for repeat in _repeats_in(key[start:end]):
         first = start + repeat.start
@@ -256,13 +258,13 @@ def _repeats_between(key: str, start: int, end: int) -> list[Repeat]:
 
 
 def _repeats_in(text: str) -> Iterator[Repeat]:
-    """Yield copies that follow each other, those with the shortest period first, without overlaps.
+    """Yield consecutive copies, those with the shortest period first, without overlaps.
 
-    Copies with a period of p characters are equal to themselves moved by p. In "xabcabcabcabc", the character
-    at each of the places 1 to 9 is equal to the one three places behind it: nine equal ones in a row, which
-    are four copies of three characters from place 1 on.
+    In copies with a period of p characters, each character equals the one p characters later. In
+    "xabcabcabcabc", the nine characters at positions 1 to 9 each equal the one three positions later, which
+    makes four copies of three characters from position 1.
     """
-    # Copies repeat their characters; hardly any ordinary word does so this often.
+    # Copies repeat their characters; hardly any ordinary word repeats as many.
     if len(text) - len(set(text)) < (_FEWEST_COPIES - 1) * _SHORTEST_COPY:
         return
     taken = bytearray(len(text))

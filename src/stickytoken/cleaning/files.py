@@ -1,4 +1,4 @@
-"""Clean the documents of a file: written in the format in which they were read, with only texts changed."""
+"""Clean the documents of a file. The output has the format of the input, and only texts change."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from stickytoken.data.rewriting import Source, rewrite
 from stickytoken.errors import RefusedTextError
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 
-# Records that cannot be read and are named in a summary.
+# Most unreadable records that a summary names.
 _NAMED_RECORDS = 100
-# Documents between two reports of progress.
+# Number of documents between two reports of progress.
 _PROGRESS_EVERY = 100
 
 
@@ -25,13 +25,14 @@ class CleaningTotals:
     """What cleaning did to a file. All counts are of documents.
 
     Attributes:
-        documents: How many were read.
-        changed: How many were changed.
-        emptied: How many of these have no text left.
-        changed_by_cause: How many were changed for each kind of finding; one may have several.
-        left_by_cause: How many have findings of each kind that stay.
-        skipped: Records that cannot be read; they are written as they are.
-        skipped_first: The first of them.
+        documents: Number of documents read.
+        changed: Number of documents changed.
+        emptied: Number of changed documents that have no text left.
+        changed_by_cause: Number of documents changed for each kind of finding. A document may have several
+            kinds.
+        left_by_cause: Number of documents in which findings of each kind stay.
+        skipped: Number of unreadable records, which are written unchanged.
+        skipped_first: The first unreadable records.
     """
 
     documents: int = 0
@@ -55,12 +56,12 @@ class CleaningTotals:
         }
 
     def headline(self) -> str:
-        """Say in one line how many documents were changed, and for which causes."""
+        """Return one line on how many documents were changed, and for which causes."""
         counted, causes = document_counts(self.changed, self.documents, self.changed_by_cause)
         return f"{counted} changed{causes}"
 
     def remarks(self) -> list[str]:
-        """Say what stays in the documents, and what to do about it."""
+        """Return sentences on what stays in the documents, and what to do about it."""
         remarks = []
         if repeated := self.changed_by_cause[SpanKind.REPETITION]:
             remarks.append(
@@ -96,13 +97,13 @@ def clean_file(
         source: The file; see `open_source`.
         cleaner: What to remove.
         output: Where to write. If an error is raised, what was written is incomplete.
-        on_cleaned: Called with each document that was changed, and with what became of it.
-        compress: Compress the output by gzip. None does as the source.
-        progress: Told after each document.
+        on_cleaned: Called with each changed document and the result of cleaning it.
+        compress: Whether to compress the output with gzip. None: only if the source is compressed.
+        progress: Called from time to time with the number of documents done.
 
     Raises:
         InputError: The file cannot be read, or has no such column.
-        RefusedTextError: An action is ``refuse``, and a document holds what it is for.
+        RefusedTextError: A document has a finding whose action is ``refuse``.
     """
     totals = CleaningTotals()
     meter = Meter()

@@ -1,4 +1,4 @@
-"""What to look for in a document: words, special tokens and the length of a run, as plain JSON values."""
+"""What to look for in a document: words, special tokens and the longest allowed repetition."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 
-# Control tokens of widespread model families. No ordinary text contains them, and more than one server fails
-# on them, so they are looked for whatever the model of the run is.
+# Control tokens of common model families. No ordinary text contains them, and several servers fail on them,
+# so a search includes them for every model.
 WELL_KNOWN_SPECIALS = (
     "<|endoftext|>", "<|startoftext|>", "<|endofprompt|>", "<|padding|>",
     "<|im_start|>", "<|im_end|>", "<|im_sep|>",
@@ -37,7 +37,7 @@ class CleaningRules:
     Attributes:
         words: Texts of flagged vocabulary entries. Letter case, accents and width make no difference.
         specials: Texts that a tokenizer reads as special tokens. Letter case makes a difference.
-        longest_run: The most often that a word or short phrase may be repeated without a break.
+        longest_run: Most consecutive copies of a word or short phrase that are not a finding.
     """
 
     words: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class CleaningRules:
         object.__setattr__(self, "longest_run", whole_number("longest_run", self.longest_run, 2))
 
     def with_words(self, words: Iterable[str]) -> CleaningRules:
-        """Return rules that look for further words as well."""
+        """Return these rules with further words."""
         more = [word for word in words if word not in self.specials]
         return replace(self, words=(*self.words, *more))
 
@@ -68,7 +68,7 @@ class CleaningRules:
         """Read rules from JSON values.
 
         Raises:
-            InputError: They are not rules, or were written by a newer version.
+            InputError: The values are not rules, or a newer version wrote them.
         """
         if not isinstance(value, Mapping):
             raise InputError(f"the rules are {shown(value)}: pass what to_json returned")
@@ -94,9 +94,10 @@ def _texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
 
 
 def alternation(texts: Iterable[str]) -> str:
-    """Return a pattern of any of some texts, the longest that fits, which shares their beginnings.
+    """Return a regular expression that matches any of the texts, the longest one if several match.
 
-    "able", "abled" and "air" become ``a(?:ble(?:d)?|ir)``: no place of a text is tried once for each of them.
+    Common beginnings are shared, so that the texts are not tried one by one at each position: "able", "abled"
+    and "air" become ``a(?:ble(?:d)?|ir)``.
     """
     rests_by_first: dict[str, list[str]] = {}
     for text in sorted(set(texts) - {""}):
@@ -112,7 +113,7 @@ def alternation(texts: Iterable[str]) -> str:
     return branches[0] if branches else ""
 
 
-# The text of a special token is looked for if it is as long as this; a shorter one is a sign in every text.
+# Shortest text of a special token to look for, in characters. Shorter ones are ordinary punctuation.
 _SHORTEST_SPECIAL = 3
 
 

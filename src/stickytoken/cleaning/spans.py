@@ -1,6 +1,6 @@
-"""Find what does not belong in a text: copies of sticky tokens, text of special tokens, and repetitions.
+"""Find copies of sticky tokens, special tokens written as text, and repetitions in a text.
 
-One natural occurrence of a flagged word is no finding: a word has a meaning, whatever it does to a model.
+A single natural occurrence of a flagged word is not a finding, because the word also has a meaning.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from stickytoken.validation import shown
 
 
 class SpanKind(StrEnum):
-    """Why a span was found. Of spans that overlap, the kind that comes first here stays."""
+    """Kind of a finding. Of overlapping spans, the one whose kind comes first here stays."""
 
     FLAGGED = "flagged"
-    """Copies of a flagged word, and what is repeated between them."""
+    """Copies of a flagged word, and words that are repeated between the copies."""
     SPECIAL = "special"
     """Text of a special token."""
     REPETITION = "repetition"
-    """A word or phrase without a flag, repeated more often than ordinary text does."""
+    """An unflagged word or phrase, repeated more often than in ordinary text."""
     SUSPECTED = "suspected"
-    """A copy of a word without a flag that was put among other words, as far as one can tell."""
+    """A copy of an unflagged word that seems to have been inserted among other words."""
 
     @property
     def phrase(self) -> str:
-        """The kind as a phrase in a sentence."""
+        """The kind as a phrase for use in a sentence."""
         return _PHRASES[self]
 
     @property
     def cause(self) -> str:
-        """The kind as it is called where documents are counted."""
+        """The name of the kind in counts of documents."""
         return _CAUSES[self]
 
 
@@ -61,7 +61,7 @@ _CAUSES = {
     SpanKind.SUSPECTED: "suspected copies",
 }
 
-# What earlier versions called kinds, in files of cleaners and records of scans.
+# Names of kinds in files of cleaners and records of scans that earlier versions wrote.
 EARLIER_NAMES: Mapping[str, SpanKind] = MappingProxyType(
     {"run": SpanKind.REPETITION, "interleaved": SpanKind.SUSPECTED}
 )
@@ -74,10 +74,10 @@ class Span:
     Attributes:
         start: Offset of its first character.
         end: Offset behind its last character.
-        kind: Why it was found.
-        what: The word, phrase or special token, in lower case for all but the last.
-        count: How many copies the span holds.
-        first_end: Where the first copy ends; what is kept of a repetition ends here.
+        kind: Kind of the finding.
+        what: The word or phrase in lower case, or the special token.
+        count: Number of copies in the span.
+        first_end: Offset after the first copy. Cleaning keeps a repetition up to here.
     """
 
     start: int
@@ -91,27 +91,27 @@ class Span:
 def find_spans(text: str, rules: CleaningRules) -> list[Span]:
     """Find the spans of a text that match the rules.
 
-    The time is linear in the length of the text, whatever is in it. A text of more than a million characters
-    is searched in segments.
+    The time is linear in the length of the text, whatever its content. A text of more than a million
+    characters is searched in segments.
 
     Args:
         text: Any text.
         rules: What to look for.
 
     Returns:
-        Spans in order, which do not overlap.
+        The spans in order, without overlaps.
     """
     return finder_of(rules).find(text)
 
 
-# A longer text is searched in segments of about so many characters, which bounds the memory.
+# Length of a segment, in characters. A longer text is searched in segments, which bounds the memory.
 _SEGMENT = 1_000_000
-# Characters before the end of a segment in which a space is looked for to cut at.
+# A segment ends at a space if there is one among its last characters, this many.
 _CUT_WITHIN = 1_000
 
 
 class SpanFinder:
-    """Rules, prepared for searching texts."""
+    """Searches texts for what the rules describe."""
 
     def __init__(self, rules: CleaningRules) -> None:
         self.specials = SpecialFinder(rules.specials)
@@ -123,10 +123,10 @@ class SpanFinder:
 
         Args:
             text: Any text.
-            every_flagged: Also find flagged words that stand alone.
+            every_flagged: Also find single occurrences of flagged words.
         """
         specials = list(self.specials.find(text))
-        # Spaces in place of special tokens keep the offsets, and join nothing.
+        # Spaces in place of special tokens preserve the offsets, and keep the words around them apart.
         blanked = []
         done = 0
         for special in specials:
@@ -149,7 +149,7 @@ class SpanFinder:
                 self._find_in_segment(text[start:end], start, every_flagged), key=lambda span: span.start
             )
             if spans and in_segment:
-                # The end of a segment may cut a span in two.
+                # A boundary between segments may have split a span, so join its two parts.
                 last = spans[-1]
                 first = in_segment[0]
                 same_words = sorted(last.what.split()) == sorted(first.what.split())
@@ -160,7 +160,7 @@ class SpanFinder:
         return spans
 
     def _find_in_segment(self, text: str, offset: int, every_flagged: bool) -> Iterator[Span]:
-        """Yield the spans of a text that holds no special tokens, in no order and with overlaps."""
+        """Yield the spans of a text without special tokens, in no particular order; they may overlap."""
         document = _copies.Document(text, self._reader)
         words = self._reader.flagged
         keys = document.keys
@@ -178,7 +178,7 @@ class SpanFinder:
         suspected = _copies.planted_copies(document, words, repetitions)
 
         def span(positions: range, kind: SpanKind, what: str, count: int, first_copy: int) -> Span:
-            """Make a span of units; the first copy takes ``first_copy`` of them."""
+            """Return the span of some units, of which the first ``first_copy`` are the first copy."""
             units = document.units
             return Span(
                 start=offset + units.starts[positions[0]],
@@ -214,7 +214,7 @@ class SpanFinder:
             yield span(group, SpanKind.SUSPECTED, keys[group[0]], len(group), 1)
 
     def _is_repetition(self, document: _copies.Document, stretch: _copies.Stretch) -> bool:
-        """Return whether a stretch of repeated words is more than ordinary text, tables and code have."""
+        """Return whether a stretch of repeated words is not ordinary text, a table or code."""
         keys = document.keys[stretch.first : stretch.last]
         words = set(keys)
         if not words.isdisjoint(self._reader.flagged):
@@ -224,7 +224,7 @@ class SpanFinder:
             return False
         if len(keys) < self._fewest * stretch.period:
             return False
-        # Tables and formulas hold rows of numbers, letters and placeholders.
+        # Tables and formulas have rows of numbers, letters and placeholders.
         counts = Counter(keys)
         repeated = [word for word in words if counts[word] > 1 and word not in _PLACEHOLDERS]
         if all(word[0].isdigit() or (word.isascii() and len(set(word)) == 1) for word in repeated):
@@ -241,7 +241,7 @@ def _precedes(span: Span, other: Span) -> bool:
 
 
 def _segments(text: str) -> list[tuple[int, int]]:
-    """Divide a long text into about equal parts, cut at spaces where there are any."""
+    """Return the bounds of about equal segments of a text, which end at spaces if possible."""
     count = -(-len(text) // _SEGMENT)
     bounds = [0]
     for period in range(1, count):
@@ -253,13 +253,13 @@ def _segments(text: str) -> list[tuple[int, int]]:
 
 # Words that stand for values in tables and code.
 _PLACEHOLDERS = frozenset(("nan", "inf", "nil", "null", "none", "true", "false"))
-# Characters between words of code and of drawn tables, and those of names and paths as well.
+# Characters between the words of code and of drawn tables; then also those of names and paths.
 _CODE = frozenset("=()[]{}<>\"'*@#\\\u2502\u2506")
 _NAMES = _CODE | frozenset("_:/|")
-# A stretch is code if this share of what stands between its words has a character of code, or of names.
+# A stretch is code if at least this share of the gaps between its words has a character of code, or of names.
 _CODE_SHARE = 0.25
 _NAMES_SHARE = 0.5
-# So many copies of a phrase joined by hyphens are still a compound, as in "dict-of-dict-of-dict-of-dict".
+# Most copies of a phrase that hyphens join into a compound, as in "dict-of-dict-of-dict-of-dict".
 _COMPOUND = 4
 
 
@@ -281,7 +281,7 @@ def _is_structured(document: _copies.Document, stretch: _copies.Stretch) -> bool
 
 
 def _groups(document: _copies.Document, positions: list[int]) -> Iterator[range]:
-    """Divide units into groups that follow each other within a sentence."""
+    """Yield groups of consecutive units within a sentence."""
     if not positions:
         return
     joints = document.joints
@@ -302,12 +302,12 @@ _NARROW = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}  # full-width 
 
 
 class SpecialFinder:
-    """Finds texts of special tokens, also with invisible characters inside and in full width."""
+    """Finds special tokens written as text, also with invisible characters inside or in full width."""
 
     def __init__(self, specials: Iterable[str]) -> None:
         texts = {text.strip() for text in specials}
         source = alternation(texts)
-        # Tokens that follow each other are one match.
+        # Consecutive tokens are one match.
         self._pattern = re.compile(rf"(?P<first>{source})(?:\s*(?:{source}))*") if source else None
         self._single = re.compile(source)
         self._reach = max(map(len, texts), default=1) - 1
@@ -329,24 +329,24 @@ class SpecialFinder:
             )
 
     def starts(self, text: str) -> Iterator[tuple[int, str]]:
-        """Yield where each special token begins, and its text."""
+        """Yield the offset and the text of each special token."""
         if self._pattern is not None:
             plain, positions = _plain(text)
             for match in self._single.finditer(plain):
                 yield positions[match.start()], match.group()
 
     def find_nested(self, text: str) -> list[tuple[int, int, str]]:
-        """Return what to remove so that no special token is left, and the token that each part begins with.
+        """Return the parts to remove so that no special token is left, each with its first token.
 
-        A removal joins what stands before and behind it, and only there a new special token can arise:
-        ``<|endof<|endoftext|>text|>``. Only the joint is searched again, so the time is linear in the length
-        of the text, however deep tokens are nested in each other.
+        A removal joins the text before and after it, and a new special token can arise only there:
+        ``<|endof<|endoftext|>text|>``. Only this joint is searched again, so the time is linear in the length
+        of the text, however deeply the tokens are nested.
         """
         plain, positions = _plain(text)
         if self._pattern is None or not self._pattern.search(plain):
             return []
         kept_ranges: list[tuple[int, int]] = []  # parts of the plain text that stay
-        removed: dict[int, str] = {}  # by the place where what is kept before it ends
+        removed: dict[int, str] = {}  # first token of each part, by the end of the kept text before the part
         position = 0
         while match := self._pattern.search(plain, position):
             if match.start() > position:
@@ -370,15 +370,15 @@ class SpecialFinder:
     def _token_across(
         self, pattern: re.Pattern[str], plain: str, kept_ranges: Sequence[tuple[int, int]], position: int
     ) -> tuple[int, int] | None:
-        """Return how many characters before and behind a joint a special token takes that spans it.
+        """Return how many characters before and after a joint belong to a special token that spans it.
 
         Args:
             pattern: The special tokens.
             plain: The text.
-            kept: The parts that stay of what stands before the joint.
-            place: Where the text goes on behind the joint.
+            kept_ranges: The parts of the text before the joint that stay.
+            position: The offset at which the text continues after the joint.
         """
-        # The end of what is kept, as long as a token that spans the joint can begin with.
+        # The end of the kept text, as long as the longest beginning of a token that spans the joint.
         pieces: list[str] = []
         missing = self._reach
         for start, end in reversed(kept_ranges):
@@ -394,7 +394,7 @@ class SpecialFinder:
 
 
 def _shorten(ranges: list[tuple[int, int]], characters: int) -> None:
-    """Take characters off the end of a list of parts."""
+    """Remove this number of characters from the end of a list of ranges."""
     while characters > 0:
         start, end = ranges.pop()
         if end - start > characters:
@@ -403,7 +403,11 @@ def _shorten(ranges: list[tuple[int, int]], characters: int) -> None:
 
 
 def _plain(text: str) -> tuple[str, Sequence[int]]:
-    """Return a text without invisible characters and in half width, and where its characters stood."""
+    """Return a text without invisible characters and in half width.
+
+    Returns:
+        The text, and the original offset of each of its characters.
+    """
     if text.isascii() or not _DISGUISED.search(text):
         return text, range(len(text))
     plain = _INVISIBLE_CHARACTERS.sub("", text).translate(_NARROW)
@@ -425,18 +429,18 @@ class Action(StrEnum):
     """What to do with a finding."""
 
     REMOVE = "remove"
-    """Take it out; of a repetition, keep the first copy."""
+    """Remove the finding, except for the first copy of a repetition."""
     REPLACE = "replace"
-    """Replace it with the replacement; in a repetition, replace what follows the first copy."""
+    """Write the replacement instead of the finding, except for the first copy of a repetition."""
     ESCAPE = "escape"
-    """Put a space after its first character, so that no tokenizer reads it. Special tokens only."""
+    """Insert a space after the first character, so that no tokenizer reads the special token."""
     REPORT = "report"
-    """Leave it and report it."""
+    """Leave the finding in the text and report it."""
     REFUSE = "refuse"
     """Raise an error instead of returning a text."""
 
 
-# What is only suspected may be ordinary use, and no text is taken out on a guess.
+# Suspected copies may be ordinary use, so they are only reported.
 DEFAULT_ACTIONS: Mapping[SpanKind, Action] = MappingProxyType(
     {
         SpanKind.FLAGGED: Action.REMOVE,
@@ -448,10 +452,10 @@ DEFAULT_ACTIONS: Mapping[SpanKind, Action] = MappingProxyType(
 
 
 def actions_of(values: Mapping[Any, str]) -> dict[SpanKind, Action]:
-    """Return the action for every kind: the given ones, and the defaults for the others.
+    """Return the action for every kind: the one that was passed, or else the default.
 
     Raises:
-        InputError: There is no such kind or action, or it does not fit.
+        InputError: A kind or action is unknown, or the action does not apply to the kind.
     """
     if not isinstance(values, Mapping):
         raise InputError(f"actions is {shown(values)}: pass a mapping such as {{'special': 'escape'}}")
@@ -466,7 +470,7 @@ def actions_of(values: Mapping[Any, str]) -> dict[SpanKind, Action]:
 
 
 def kind_of(name: Any) -> SpanKind:
-    """Return the kind of finding with a name, which may be one that earlier versions gave it."""
+    """Return the kind of finding with this name, which may be a name from an earlier version."""
     if isinstance(name, str) and name in EARLIER_NAMES:
         return EARLIER_NAMES[name]
     return _member(SpanKind, "kind of finding", name)
@@ -477,4 +481,4 @@ def _member(kinds: type[Kind], what: str, value: Any) -> Kind:
         return kinds(value)
     except ValueError:
         names = ", ".join(kind.value for kind in kinds)
-        raise InputError(f"{shown(value)} is no {what}: use one of {names}") from None
+        raise InputError(f"{shown(value)} is not a known {what}: use one of {names}") from None

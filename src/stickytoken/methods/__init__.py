@@ -1,4 +1,4 @@
-"""Detection methods: what is known of one before it is loaded. Nothing heavy is imported here."""
+"""Detection methods, as far as they are known before they are loaded. Nothing heavy is imported here."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A setting on the command line; methods that share the name of an option share its kind and help."""
+    """A command-line option of a method. Methods that share an option's name share its kind and help."""
 
     name: str  # with underscores; ``sample_size`` becomes ``--sample-size``
     kind: type[Any]  # bool, int, float, str or an enumeration
     help: str
-    default: str  # as text
-    field: str = ""  # of the settings; empty where it has the option's name
+    default: str  # the default as text
+    field: str = ""  # name of the field of the settings; empty if it is the option's name
     least: int | float | None = None
-    probe: bool = False  # whether `stickytoken probe` takes it, too
-    rare: bool = True  # whether it is a setting (``--set name=value``) and no option of its own
+    probe: bool = False  # whether `stickytoken probe` also has the option
+    rare: bool = True  # whether it is passed as ``--set name=value`` and not as an option of its own
 
     @property
     def setting(self) -> str:
@@ -39,15 +39,15 @@ class Option:
 class MethodEntry:
     name: str
     summary: str  # a few words
-    options: tuple[Option, ...]  # in the order of the help
-    takes_pairs: bool  # whether it can be given sentence pairs in place of sentences
-    load: Callable[[], Any]  # imports and makes the method, a `stickytoken.methods.base.Method`
+    options: tuple[Option, ...]  # in the order in which the help lists them
+    takes_pairs: bool  # whether the method can use sentence pairs in place of sentences
+    load: Callable[[], Any]  # imports and returns the method, a `stickytoken.methods.base.Method`
 
 
 class Scores(StrEnum):
-    """Which tokens get an exact score of the paper's method."""
+    """Which tokens get an exact score in the paper's method."""
 
-    NEEDED = "needed"  # those that may become candidates; the others get an upper bound
+    NEEDED = "needed"  # possible candidates; all other tokens get an upper bound
     ALL = "all"
 
 
@@ -76,15 +76,15 @@ SEED = Option(
 
 
 class Column(NamedTuple):
-    """How a column is shown: its title, its unit and its number of decimals."""
+    """How a column is displayed: its title, its unit and its number of decimals."""
 
     key: str  # in tokens.parquet
     title: str
-    digits: int | None = None  # after the decimal point; None for text and whole numbers
-    unit: str = ""  # shown behind the number; a share in % is multiplied by 100
+    digits: int | None = None  # decimals; None for text and whole numbers
+    unit: str = ""  # shown after the number; a share in % is multiplied by 100
 
     def text(self, value: object) -> str:
-        """Write a value of the column; a missing one is empty."""
+        """Return a value of the column as text; empty if the value is missing."""
         if value is None:
             return ""
         if self.digits is None or not isinstance(value, int | float):
@@ -106,15 +106,15 @@ class Scale(NamedTuple):
     ordinary: float  # lift of an ordinary token
     spread: float  # standard deviation of the model's own similarities
     confidence: float  # coverage of the intervals `lift_low` to `lift_high`
-    serious: float  # from so many standard deviations beyond an ordinary token's, a lift is serious
+    serious: float  # lift beyond an ordinary token's, in standard deviations, that is serious
 
 
 class Moved(NamedTuple):
-    """What copies of a token do to the rank of an average unrelated document, ahead of half without any."""
+    """How copies of a token change the rank of an average unrelated document, without them 50%."""
 
     copies: int
-    ahead: float  # share of the other unrelated documents that it is then ahead of
-    ordinary: float | None  # the same with copies of ordinary tokens, on average; None where none is measured
+    ahead: float  # share of the other unrelated documents that it outranks with the copies
+    ordinary: float | None  # the same share with copies of ordinary tokens, on average; None if not measured
 
 
 class PlanTexts(NamedTuple):
@@ -139,7 +139,7 @@ class Scatter(NamedTuple):
     reading: str
 
 
-Figure: TypeAlias = Distribution | Scatter  # of the tokens: of one column, or of two against each other
+Figure: TypeAlias = Distribution | Scatter  # of the tokens: of one column or of two
 
 
 class ProbeTable(NamedTuple):
@@ -149,25 +149,26 @@ class ProbeTable(NamedTuple):
 
 
 class Verdict(StrEnum):
-    """The verdict of a run on a token; a method need not use all of them."""
+    """The verdict of a run on a token. A method need not use all verdicts."""
 
     STICKY = "sticky"
     TOPICAL = "topical"
-    """Lifts only part of the texts, by its meaning: no defect, and no ordinary token either."""
+    """The token lifts only some texts, because of its meaning. This is not a defect, but not ordinary "
+    f"either."""
     BENIGN = "benign"
 
 
 class Severity(StrEnum):
-    """How bad a flagged token is, the mildest first."""
+    """How bad a flagged token is, from mild to severe."""
 
     MILD = "mild"
-    """Only the halved thresholds, which apply to unusual vectors, are reached."""
+    """The token reaches only the halved thresholds, which apply to unusual vectors."""
     SERIOUS = "serious"
-    """A full threshold is reached."""
+    """The token reaches a full threshold."""
     SEVERE = "severe"
     """The token lifts unrelated texts by 0.8 SD or erases 70% of a text."""
 
 
 def severity_counts(tokens: pl.DataFrame) -> dict[str, int]:
-    """Count tokens by severity, the worst first."""
+    """Return the number of tokens by severity, the worst first."""
     return {grade.value: int((tokens["severity"] == grade.value).sum()) for grade in reversed(Severity)}

@@ -1,4 +1,4 @@
-"""What a detection method is (`Method`), and what every method computes from.
+"""The base class of detection methods (`Method`), and the data that every method works with.
 
 To add a method, write a folder with a subclass of `Method` and register its entry.
 """
@@ -34,12 +34,12 @@ from stickytoken.vocabulary import Vocabulary
 
 
 class PlanRecord(Record):
-    """What every method derives from the model before it measures a token."""
+    """What every method computes from the model before it measures a token."""
 
     mean_similarity: float  # u, the mean cosine over the vocabulary
-    mean_similarity_entries: int  # vocabulary entries that u rests on
-    mean_similarity_error: float = 0.0  # standard error of u; 0 if it rests on the whole vocabulary
-    isoscore: float | None = None  # evenness of the vocabulary's vectors; null in runs of earlier versions
+    mean_similarity_entries: int  # number of vocabulary entries from which u is estimated
+    mean_similarity_error: float = 0.0  # standard error of u; 0 if it is computed from the whole vocabulary
+    isoscore: float | None = None  # evenness of the vocabulary's vectors; null in earlier runs
 
     @property
     def mean_similarity_text(self) -> str:
@@ -48,10 +48,10 @@ class PlanRecord(Record):
 
 
 class ResultRecord(Record):
-    """Numbers of a finished run that every method has."""
+    """Numbers of a finished run that every method provides."""
 
-    sticky: int  # sticky tokens
-    sequences: int  # texts that shards encoded
+    sticky: int  # number of sticky tokens
+    sequences: int  # number of texts that shards encoded
     seconds: float  # wall time of all sessions, without the evidence
 
 
@@ -61,13 +61,13 @@ class MethodSettings(Protocol):
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     @property
-    def seed(self) -> int: ...  # of all random sampling
+    def seed(self) -> int: ...  # seed of all random sampling
     @property
-    def insertion(self) -> Insertion: ...  # how copies go into a text
+    def insertion(self) -> Insertion: ...  # how copies are inserted into a text
 
 
 def adjusted_defaults(settings: MethodSettings, texts_only: bool) -> MethodSettings:
-    """Replace insertion as ids by words for a model that reads only texts."""
+    """Return the settings; for a model that reads only texts, insertion by ids becomes insertion by words."""
     if texts_only and settings.insertion is Insertion.IDS:
         return replace(settings, insertion=Insertion.WORDS)
     return settings
@@ -84,7 +84,7 @@ class Job(Generic[Settings_co]):
     settings: Settings_co
     corpus: Sentences | PairCorpus
     vocabulary: Vocabulary
-    tokens: list[Token]  # to measure; a run has them by ascending id
+    tokens: list[Token]  # the tokens to measure; a run has them by ascending id
     restricted: bool  # whether some available tokens are left out
     sampled: bool  # whether the tokens are all available ones or a random sample, not named by a user
 
@@ -93,9 +93,11 @@ class Job(Generic[Settings_co]):
         return cast(Sentences, self.corpus)
 
 
-# Texts in a shard: what a kill loses, and enough of every length to fill batches.
+# Number of texts in a shard. A killed run loses at most one shard, and a shard has enough texts of every
+# length to fill batches.
 SHARD_PROBES = 8192
-# On a CUDA GPU: small batches leave it idle, and these texts take it a second or two.
+# Number of texts in a shard on a CUDA GPU, which small batches would leave idle. It encodes them in a second
+# or two.
 GPU_SHARD_PROBES = 32768
 
 
@@ -103,24 +105,24 @@ def shard_probes_for(device: str) -> int:
     return GPU_SHARD_PROBES if device.startswith("cuda") else SHARD_PROBES
 
 
-# Columns of a table of tokens that are known without a measurement.
+# Columns of a token table that need no measurement.
 _OF_VOCABULARY = ("token_id", "token", "decoded", "category")
 
 
 @dataclass
 class FolderRunner:
-    """Runs stages on an engine and keeps their shards in a run folder."""
+    """Runs stages on an engine and stores their shards in a run folder."""
 
     engine: Engine
     folder: ResultFolder
     progress: ProgressCallback
     shard_probes: int = SHARD_PROBES
-    # For tokens that could not be measured because a server gave no vector for a text, that text.
+    # Texts for which a server gave no vector, by id of the token that could not be measured because of it.
     unanswered: dict[int, str] = field(default_factory=dict)
     _shards: dict[str, int] = field(default_factory=dict)  # by stage
 
     def __call__(self, stage: Stage, tokens: Sequence[Token], truncate: bool = False) -> pl.DataFrame:
-        """Run a stage over tokens and return a row for each; texts may be cut to what the model reads."""
+        """Run a stage and return one row per token; ``truncate`` allows cutting texts to fit the model."""
         shards = engines.cut_into_shards(tokens, stage.probes_per_token, self.shard_probes)
         self._shards[stage.name] = len(shards)
         rows: engines.Rows[engines.Shard] = engines.Rows(
@@ -144,7 +146,7 @@ class FolderRunner:
         return table
 
     def without_unanswered(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Return a table of tokens in which those with an unanswered text have no numbers and no verdict."""
+        """Return the table without the numbers and verdicts of tokens that have an unanswered text."""
         if not self.unanswered:
             return table
         is_unanswered = pl.col("token_id").is_in(list(self.unanswered))
@@ -167,18 +169,18 @@ class FolderRunner:
 
     @property
     def cost(self) -> ShardCost:
-        """Cost of all shards, with those of earlier sessions."""
+        """Cost of all shards, including those of earlier sessions."""
         return self.folder.total_cost(self._shards)
 
     @property
     def seconds(self) -> float:
-        """Wall time of the run so far, with that of earlier sessions."""
+        """Wall time of the run so far in seconds, including earlier sessions."""
         return self.folder.seconds
 
 
 @dataclass(frozen=True)
 class MemoryRunner:
-    """Runs stages in this process and keeps nothing on disk."""
+    """Runs stages in this process and stores nothing on disk."""
 
     encoder: Encoder
     progress: ProgressCallback
@@ -199,17 +201,17 @@ class MemoryRunner:
 
 
 def model_mean(encoder: Encoder, progress: ProgressCallback, most: int | None = None) -> MeanSimilarity:
-    """Compute u, or look it up by the model's identity; see `mean_similarity`."""
+    """Return u from the cache if the model's identity is in it, or else compute it; see `mean_similarity`."""
 
     def report(done: int, total: int, computed: int) -> None:
         progress(Progress("mean similarity", done, total, computed, computed))
 
     key = None
-    # An encoder of texts only may change without notice: an object of the user, a server.
+    # An encoder that reads only texts is a user's object or a server, either of which may change unnoticed.
     if reads_ids(encoder):
-        # The version is increased when the same model gives another value.
+        # Increase the version when the same model gives another value.
         key = f"mean-similarity-{digest({'version': 2, 'encoder': asdict(encoder.identity), 'most': most})}"
-        with suppress(TypeError):  # none is kept, or one of another version: compute it again
+        with suppress(TypeError):  # nothing usable is in the cache: compute u
             kept_value = MeanSimilarity(**(recalled(key) or {}))
             entries = kept_value.entries + kept_value.left_out
             report(0, entries, 0)
@@ -223,30 +225,30 @@ def model_mean(encoder: Encoder, progress: ProgressCallback, most: int | None = 
 
 @dataclass(frozen=True)
 class StoredSettings:
-    """The settings of a finished run, as run.json has them."""
+    """The settings of a finished run, as they are in run.json."""
 
     values: Mapping[str, Any]  # from run.json
-    defaults: MethodSettings  # of the method
-    place: str  # the file, for errors
+    defaults: MethodSettings  # the method's default settings
+    place: str  # the file that errors name
 
     def number(self, name: str) -> float:
         default = getattr(self.defaults, name, None)  # an earlier version had other settings
         return real_number(f"{name} in {self.place}", self.values.get(name, default))
 
     def restored(self) -> MethodSettings:
-        """Return the settings as the method's own class; unknown and compound values keep their default."""
+        """Return the settings as the method's own class. Unknown and compound values keep their defaults."""
         names = self.defaults.__dataclass_fields__
         plain = {
             name: value
             for name, value in self.values.items()
             if name in names and not isinstance(value, dict)
         }
-        if plain.get("screen_precision") == "int8":  # of earlier versions; a finished run screens no more
+        if plain.get("screen_precision") == "int8":  # of earlier versions; no longer needed
             del plain["screen_precision"]
         return replace(self.defaults, **plain)
 
     def text(self, name: str) -> str:
-        """Write a setting; several values are joined by "or"."""
+        """Return a setting as text; several values are joined by "or"."""
         value = self.values.get(name, getattr(self.defaults, name, None))
         return " or ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
@@ -255,10 +257,10 @@ PLAIN_TEXTS = "plain texts"
 """Name of the stage that encodes texts without copies of a token."""
 
 MEASURING = "measure"
-"""Name of the stage of a judgement whose tokens are chosen by results."""
+"""Name of the stage of a judgement whose tokens depend on the results of earlier stages."""
 
 
-# Numbers of copies in the curves of reports: enough to show their shape.
+# Numbers of copies in the curves of reports, enough to show the shape of a curve.
 _EVIDENCE_COPIES = (1, 2, 4, 8, 16, 32)
 # Largest number of copies in the pairs of texts that reports show.
 _MOST_PAIR_COPIES = 8
@@ -267,11 +269,11 @@ _MOST_PAIR_COPIES = 8
 def evidence_stage(
     job: Job[MethodSettings], carriers: list[str], sentences: list[str], anchors: AnchorPanel, u: float
 ) -> EvidenceStage:
-    """Make the stage that measures curves and example pairs for reports.
+    """Return the stage that measures curves and example pairs for reports.
 
     Args:
         job: the model, and how copies are inserted.
-        carriers: the texts that get copies.
+        carriers: the texts into which copies are inserted.
         sentences: the anchors as texts.
         anchors: the anchors as vectors.
         u: pairs below this similarity count as unrelated.
@@ -291,24 +293,24 @@ def evidence_stage(
 
 @dataclass(frozen=True)
 class Judgement:
-    """Verdicts of a run for the texts of a corpus.
+    """Verdicts on the tokens of a run, measured on the texts of a corpus.
 
     Attributes:
-        tokens: one row per token of the run, with the columns of its tokens.parquet but ``strongest_kind``
-            and ``rising_share``. The lift and its interval are measured on the corpus; what a token erases
-            is the run's. Tokens that were not measured on the corpus (``confirmed`` is false) have no lift
+        tokens: one row per token of the run, with the columns of its tokens.parquet except ``strongest_kind``
+            and ``rising_share``. The lift and its interval are measured on the corpus; the erased share is
+            that of the run. Tokens that were not measured on the corpus (``confirmed`` is false) have no lift
             and no verdict.
-        source: where the corpus came from.
-        texts: distinct texts of the corpus.
-        anchors: number of them that carriers were compared with.
-        left_out: texts that the model does not read whole.
+        source: where the corpus comes from.
+        texts: number of distinct texts of the corpus.
+        anchors: number of texts that carriers were compared with.
+        left_out: number of texts that the model would truncate.
         ordinary_lift: lift of the ordinary token on the corpus, as a difference of cosines.
         similarity_spread: standard deviation of the similarities within the corpus.
-        measured: number of tokens that were put into texts of the corpus.
-        undecided: number of tokens whose computed lift reaches a threshold, but that were not among those.
-        narrow_limit: median similarity within a narrow corpus, which has too few pairs below the model's mean
-            similarity: its pairs below this median count as unrelated. None for any other corpus.
-        seconds: wall time.
+        measured: number of tokens that were inserted into texts of the corpus.
+        undecided: number of tokens whose predicted lift reaches a threshold, but that were not measured.
+        narrow_limit: median similarity within the corpus, if it has too few pairs below the model's mean
+            similarity. Pairs below this median then count as unrelated. None for any other corpus.
+        seconds: wall time of the judgement.
     """
 
     tokens: pl.DataFrame
@@ -346,7 +348,7 @@ class Judgement:
         return terms.severity_counts(self.tokens)
 
     def summary(self) -> dict[str, Any]:
-        """The judgement in JSON values, the flagged tokens included."""
+        """The judgement as JSON values, with the flagged tokens."""
         numbers = {name: value for name, value in vars(self).items() if name != "tokens"}
         return numbers | {"flagged": self.flagged.to_dicts()}
 
@@ -368,22 +370,22 @@ Plan_co = TypeVar("Plan_co", bound=PlanRecord, covariant=True)
 Result_co = TypeVar("Result_co", bound=ResultRecord, covariant=True)
 
 
-class ProbedToken(Protocol):  # a dataclass with at least these fields
+class ProbedToken(Protocol):  # results for a token: a dataclass with at least these fields
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     @property
     def token_id(self) -> int: ...
     @property
-    def token(self) -> str: ...  # its vocabulary string
+    def token(self) -> str: ...  # its string in the vocabulary
 
 
-class FinishedRun(Protocol[Plan_co, Result_co]):  # what a method reads of a `stickytoken.detection.Run`
+class FinishedRun(Protocol[Plan_co, Result_co]):  # the part of `stickytoken.detection.Run` that a method uses
     @property
     def path(self) -> Path: ...
     @property
     def model_name(self) -> str: ...  # as the user named it
     @property
-    def model_title(self) -> str: ...  # the same, and how the model was read if not as it was saved
+    def model_title(self) -> str: ...  # the name, with the options that differ from the saved model
     @property
     def available(self) -> int: ...  # vocabulary entries that can occur in text
     @property
@@ -396,52 +398,52 @@ class FinishedRun(Protocol[Plan_co, Result_co]):  # what a method reads of a `st
     def tokens(self) -> pl.DataFrame: ...
     @property
     def sticky(self) -> pl.DataFrame: ...  # worst first
-    def moved(self, token_id: int) -> terms.Moved | None: ...  # None where the run has not kept it
+    def moved(self, token_id: int) -> terms.Moved | None: ...  # None if the run did not store it
     @property
     def is_of_older_rule(self) -> bool: ...
 
 
 class AnswerTable(NamedTuple):
-    """Tokens as the answer of a run shows them."""
+    """The table of tokens in the answer of a run."""
 
     columns: tuple[terms.Column, ...]
     rows: pl.DataFrame
 
 
 class MethodWording(ABC):
-    """What a method says about its runs, in terminals, reports, cards and the web app."""
+    """The texts of a method about its runs, for terminals, reports, cards and the web app."""
 
     entry: terms.MethodEntry  # set by the registry
-    # Columns that `stickytoken show` prints between category and verdict; one of text is left out where no
-    # token has a value.
+    # Columns that `stickytoken show` prints between category and verdict. A text column is omitted if it is
+    # empty.
     listed: tuple[terms.Column, ...]
-    # Columns that a report shows behind the verdict.
+    # Columns that a report shows after the verdict.
     reported: tuple[terms.Column, ...]
-    ranked_by: terms.Column  # how bad a token is, the worst highest
-    glossary: Mapping[str, str] = MappingProxyType({})  # words of its reports and what they mean
+    ranked_by: terms.Column  # the column by which tokens are ranked, the worst highest
+    glossary: Mapping[str, str] = MappingProxyType({})  # terms in the method's reports, with their meanings
 
     @abstractmethod
     def headline(self, run: FinishedRun[Any, Any]) -> str:
-        """Say in a sentence or two whether the model has a problem, and how bad it is."""
+        """Return one or two sentences on whether the model has a problem, and how bad it is."""
 
     @abstractmethod
     def how(self, settings: StoredSettings) -> str:
-        """Explain the method in a few sentences."""
+        """Return an explanation of the method in a few sentences."""
 
     def lines(self, run: FinishedRun[Any, Any]) -> list[str]:
-        """Summarise a run for a terminal: the result first, then its basis."""
+        """Return a summary of a run for a terminal: the result first, then what it is based on."""
         return [self.headline(run)]
 
     def answer_table(self, run: FinishedRun[Any, Any], tokens: pl.DataFrame) -> AnswerTable | None:
-        """Lay out rows of tokens.parquet as the answer shows them; None shows the columns `listed`."""
+        """Return rows of tokens.parquet as the answer shows them; None shows the columns in `listed`."""
         return None
 
     def notes(self, run: FinishedRun[Any, Any]) -> list[str]:
-        """Say what a reader should know before relying on the run."""
+        """Return what a reader should know before relying on the run."""
         return []
 
     def key_facts(self, run: FinishedRun[Any, Any]) -> list[terms.Fact]:
-        """Return the numbers that head a report, besides those of every run."""
+        """Return the numbers at the head of a report that only this method has."""
         return []
 
     def plan_facts(self, plan: Any) -> dict[str, Any]:
@@ -449,18 +451,18 @@ class MethodWording(ABC):
         return {name: value for name, value in plan if isinstance(value, int | float)}
 
     def figures(self, run: FinishedRun[Any, Any]) -> list[terms.Figure]:
-        """Describe the figures that a report draws from tokens.parquet."""
+        """Return descriptions of the figures that a report draws from tokens.parquet."""
         title = self.ranked_by.title
         return [
             terms.Distribution("distribution", f"{title.capitalize()} of all tokens", self.ranked_by, {}, "")
         ]
 
     def scale(self, run: FinishedRun[Any, Any]) -> terms.Scale | None:
-        """Return what makes lifts comparable between models; None if the method does not measure it."""
+        """Return the scale on which lifts are comparable between models; None if the method has none."""
         return None
 
     def probe_lines(self, probed: Sequence[Any]) -> list[terms.ProbeTable | str]:
-        """Lay out the results of `Method.probe` as tables and sentences."""
+        """Return the results of `Method.probe` as tables and sentences."""
         names = [column.name for column in fields(probed[0])]
         rows = [[getattr(evidence, name) for name in names] for evidence in probed]
         return [terms.ProbeTable(f"Tokens by the method {self.entry.name}", names, rows)]
@@ -471,31 +473,31 @@ class Method(MethodWording):
 
     tokens.parquet has at least token_id, token, decoded, category, lift and verdict. A method that grades
     flagged tokens has a column severity (severe, serious or mild, null for benign tokens). The interval of a
-    measure is in the columns that end in _low and _high. Reports use them where they are.
+    measure is in the columns whose names end in _low and _high. Reports use these columns if they exist.
     """
 
     settings: type[Any]
-    plan_record: type[PlanRecord]  # of plan.json
-    result_record: type[ResultRecord]  # of the result in run.json
-    columns: tuple[str, ...]  # that tokens.parquet must have
+    plan_record: type[PlanRecord]  # class of the plan in plan.json
+    result_record: type[ResultRecord]  # class of the result in run.json
+    columns: tuple[str, ...]  # columns that tokens.parquet must have
     verdicts: tuple[terms.Verdict, ...] = (terms.Verdict.STICKY, terms.Verdict.BENIGN)
-    judges_every_token: bool = True  # whether every token that it puts into texts gets a verdict
-    judges_corpora: bool = False  # whether a finished run can judge the texts of another corpus, by `judge`
-    measures_lift: bool = True  # whether it puts tokens into texts; else the column lift is null
-    uncertain_stage: str | None = None  # whose texts depend on the results of earlier stages
-    rule_since: int = 0  # schema version of the first runs whose verdicts follow today's rule
-    uses_topics: bool = False  # whether topics of the sentences, and bundled kinds of text, change numbers
-    effort: frozenset[str] = frozenset()  # settings of the precision of the measurement, not of its object
+    judges_every_token: bool = True  # whether every measured token gets a verdict
+    judges_corpora: bool = False  # whether `judge` can apply a finished run to another corpus
+    measures_lift: bool = True  # whether tokens are inserted into texts; if not, the column lift is null
+    uncertain_stage: str | None = None  # name of the stage whose texts depend on earlier results
+    rule_since: int = 0  # schema version of the first runs whose verdicts follow the current rule
+    uses_topics: bool = False  # whether numbers depend on topics and on the bundled kinds of text
+    effort: frozenset[str] = frozenset()  # settings that change how precisely is measured, not what
 
     @abstractmethod
     def make_plan(self, job: Job[Any], progress: ProgressCallback) -> Any:
-        """Derive from the model and the corpus what is needed before any token is measured."""
+        """Return the `plan_record`, computed from the model and the corpus before any token is measured."""
 
     @abstractmethod
     def compute(
         self, job: Job[Any], plan: Any, vocabulary: pl.DataFrame, run: FolderRunner
     ) -> tuple[pl.DataFrame, Any]:
-        """Run all stages and judge the tokens; return tokens.parquet, and the `result_record`."""
+        """Run all stages and judge the tokens; return the rows of tokens.parquet, and the `result_record`."""
 
     def probe(self, job: Job[Any], progress: ProgressCallback) -> Sequence[ProbedToken]:
         """Measure the job's tokens without a run folder, in the job's order."""
@@ -504,7 +506,7 @@ class Method(MethodWording):
         )
 
     def evidence_stage(self, job: Job[Any], plan: Any) -> EvidenceStage | None:
-        """Encode carriers and anchors of the plan, to show on them what a token does; None without any."""
+        """Return the stage that shows the effect of a token on the plan's texts; None without texts."""
         return None
 
     def texts(self, plan: Any) -> terms.PlanTexts:
@@ -514,15 +516,15 @@ class Method(MethodWording):
     def thresholds(
         self, run: FinishedRun[Any, Any], row: Mapping[str, Any] | None = None
     ) -> dict[str, float]:
-        """Return what a token must reach to be flagged, by column; an unusual vector needs less."""
+        """Return the thresholds for a token, by column. They are lower for a token with an unusual vector."""
         return {}
 
     def token_effects(self, run: FinishedRun[Any, Any]) -> TokenEffects | None:
-        """Read contraction and pull of every token; None if the method does not measure them."""
+        """Return contraction and pull of every token; None if the method does not measure them."""
         return None
 
     def require_judging(self, run: FinishedRun[Any, Any]) -> None:
-        """Refuse a run that cannot judge another corpus, by its method or because it lacks something."""
+        """Raise an error if the run cannot judge another corpus."""
         raise InputError(
             f"{run.path} is a run of the method {self.entry.name}, which cannot judge another corpus: detect "
             "with --method profile"
@@ -538,15 +540,15 @@ class Method(MethodWording):
         measure_all: bool = False,
         queries: Sequence[str] | None = None,
     ) -> Judgement:
-        """Judge the tokens of a run, which are the job's, by a run that `require_judging` accepts.
+        """Judge the tokens of a run on another corpus. `require_judging` must accept the run.
 
         Args:
             job: the tokens of the run, with the corpus to judge them on.
             run: the finished run.
-            anchors: largest number of texts of the corpus to compare with.
-            progress: told of every step.
+            anchors: largest number of texts of the corpus to compare carriers with.
+            progress: called at every step.
             measure_all: measure every token that may matter, however many there are.
-            queries: texts to compare with; None compares with texts of the corpus.
+            queries: texts to compare carriers with; None takes texts of the corpus.
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""Texts with copies of a token, and what the copies do to similarities."""
+"""Insert copies of a token into texts, and measure how the copies change similarities."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ Carrier: TypeAlias = str | TokenizedText
 Path: TypeAlias = tuple[int, ...]
 Vector = NDArray[np.float64]
 
-# Number of tokens that are reserved for each copy in a text: joined to its neighbours, a copy may be split
-# into several.
+# Number of tokens reserved for each copy in a text. Next to other characters, a copy may be split into
+# several tokens.
 _TOKENS_PER_TEXT_COPY = 8
 # Numbers of copies in a symptom curve.
 SYMPTOM_COPIES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-# Carriers that a symptom curve averages over.
+# Number of carriers over which a symptom curve averages.
 SYMPTOM_CARRIERS = 12
-# Smallest rise of a similarity that counts; similarities are float32 numbers, and a smaller rise is rounding.
+# Smallest rise of a similarity that counts. Similarities are float32 numbers, and smaller rises are rounding
+# errors.
 _ROUNDING = 1e-6
-# Smallest number of words in a carrier that is shown as an example; a shorter one tells a reader too little.
+# Smallest number of words of a carrier that is shown as an example. Shorter ones tell a reader too little.
 _LEAST_SHOWN_WORDS = 4
 
 
@@ -63,7 +64,7 @@ def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:
 def fitting_copies(
     encoder: Encoder, insertion: Insertion, texts: Sequence[str], counts: Sequence[int] = SYMPTOM_COPIES
 ) -> tuple[int, ...]:
-    """Return those of the numbers of copies that fit into the longest text; only 1 if none does."""
+    """Return the numbers of copies that fit into the longest text; only 1 if none fits."""
     longest = max(encoder.content_ids(texts), key=len)
     tokens_per_copy = 1 if insertion is Insertion.IDS else _TOKENS_PER_TEXT_COPY
     fitting = [count for count in counts if encoder.fits((*longest, *(0,) * (count * tokens_per_copy)))]
@@ -71,9 +72,9 @@ def fitting_copies(
 
 
 def with_copies(token: Token, carrier: Carrier, placement: Placement, copies: int, path: Path = ()) -> Probe:
-    """Put copies of a token into a carrier.
+    """Return a carrier with copies of a token.
 
-    Random placement needs a path: for each copy, the index of the gap between words that it goes into.
+    Random placement needs a path, which has the index of the gap between words for each copy.
     """
     if isinstance(carrier, str):
         return copies_as_text(token, carrier, placement, copies, path)
@@ -241,7 +242,7 @@ class CarrierPanel:
         return np.asarray(sums.reshape(carriers, groups, -1) / counts[..., None], dtype=np.float64)
 
     def ahead(self, similarities: Vector) -> list[float]:
-        """Compute how far a document with copies rises among the results of a search.
+        """Return how far a document with copies rises among the results of a search.
 
         Every anchor is a query. Its unrelated documents are the carriers below the mean similarity to it.
         Each of these documents in turn gets copies and is ranked among the others, which have none.
@@ -274,7 +275,7 @@ class CarrierPanel:
         return CarrierPanel(self.panel, self.vectors[rows], self.before[rows], self.below[rows])
 
     def response(self, vectors: NDArray[np.float32]) -> Response:
-        """Measure what copies do to the similarities.
+        """Return how copies change the similarities.
 
         The mean rise over a group of anchors is computed as the rise of the similarity to their mean.
 
@@ -343,7 +344,7 @@ class SymptomStage:
 
 
 def _mean_curve(curves: Vector, pairs: NDArray[np.bool_]) -> list[float]:
-    """Average similarities (K, C, A) over pairs (K, 1, A), by number of copies; empty without a pair."""
+    """Average similarities (K, C, A) over pairs (K, 1, A), by number of copies; empty if there is no pair."""
     count = int(pairs.sum())
     if not count:
         return []
@@ -351,13 +352,13 @@ def _mean_curve(curves: Vector, pairs: NDArray[np.bool_]) -> list[float]:
     return [float(total / count) for total in sums]
 
 
-# Ends of the intervals in which similarities of pairs are counted: 0.02 wide, narrower than the steps that a
-# histogram of a few thousand pairs can show.
+# Edges of the bins for similarities of pairs. The bins are 0.02 wide, narrower than a histogram of a few
+# thousand pairs can resolve.
 SIMILARITY_EDGES: Sequence[float] = [round(-1 + 0.02 * step, 2) for step in range(101)]
 
 
 def similarity_counts(similarities: Vector) -> list[int]:
-    """Count similarities in each interval of `SIMILARITY_EDGES`; rounding beyond -1 and 1 is cut off."""
+    """Return the number of similarities in each bin of `SIMILARITY_EDGES`, after clipping to -1 to 1."""
     counts: list[int] = np.histogram(similarities.clip(-1, 1), SIMILARITY_EDGES)[0].tolist()
     return counts
 
@@ -387,7 +388,7 @@ class EvidenceStage(SymptomStage):
         return row | self._example_pairs(after)
 
     def _example_pairs(self, after: Vector) -> dict[str, Measured]:
-        """Choose two pairs below the mean similarity: a typical one, and the one that rises most.
+        """Return two pairs below the mean similarity: a typical one, and the one that rises most.
 
         The typical pair is the one whose rise is nearest to the lift.
 
@@ -408,13 +409,13 @@ class EvidenceStage(SymptomStage):
         changes = after - panel.before
         has_pairs = panel.pair_weights.sum(axis=1) > 0
         lifts = (panel.pair_weights * changes).sum(axis=1)[has_pairs]
-        lift = float(lifts.mean()) if len(lifts) else 0.0  # no pair may lie in a group that has a weight
+        lift = float(lifts.mean()) if len(lifts) else 0.0  # there may be no pair in a group with a weight
         rises = changes[candidates]
         row = self._pair_columns("typical", pairs[np.abs(rises - lift).argmin()], after)
         return row | self._pair_columns("largest", pairs[rises.argmax()], after)
 
     def _pair_columns(self, kind: str, pair: NDArray[np.intp], after: Vector) -> dict[str, Measured]:
-        """Return texts and similarities of a pair; the names of the columns begin with the kind."""
+        """Return texts and similarities of a pair, by column; the column names begin with the kind."""
         carrier, anchor = pair.tolist()
         return {
             f"{kind}_carrier": self.texts[carrier],

@@ -1,4 +1,4 @@
-"""The detection methods and their options. To add one: a module or a folder here, and its entry below."""
+"""The detection methods and their options. A new method needs a module or folder here, and an entry below."""
 
 from __future__ import annotations
 

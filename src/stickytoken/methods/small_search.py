@@ -1,4 +1,4 @@
-"""A small search that shows what copies of a token in documents do to search results.
+"""A small search that shows how copies of a token in documents change search results.
 
 Each text is cut in half: the first half is a query, the second half the document that answers it. A document
 is found if it is among the first ten results of its query. One document at a time gets copies.
@@ -20,13 +20,13 @@ from stickytoken.measurement.engine import Measured
 from stickytoken.methods.probes import Carrier, as_carriers, room_for, with_copies
 from stickytoken.unit_vectors import unit_vectors
 
-# Results that a user looks at.
+# Number of results that a user looks at.
 TOP = 10
-# Copies in a document.
+# Number of copies in a document.
 COPIES = 8
-# Halves of shorter texts are too short for a query or a document.
+# Fewest words of a text. Halves of shorter texts are too short for a query or a document.
 _LEAST_WORDS = 12
-# More documents cost time, fewer make every document a top result.
+# Number of documents. More cost time; with fewer, every document is a top result.
 _MOST_DOCUMENTS = 200
 _LEAST_DOCUMENTS = 5 * TOP
 
@@ -46,7 +46,7 @@ class Halves(NamedTuple):
 
 
 def halves_of(texts: Sequence[str]) -> Halves:
-    """Cut texts of at least twelve words in half."""
+    """Return both halves of each text that has at least twelve words."""
     queries = []
     documents = []
     for text in texts:
@@ -59,7 +59,7 @@ def halves_of(texts: Sequence[str]) -> Halves:
 
 @dataclass(frozen=True)
 class SearchStage:
-    """Puts copies of a token behind each document and searches with all queries."""
+    """Appends copies of a token to each document and searches with all queries."""
 
     documents: tuple[Carrier, ...]
     similarities: NDArray[np.float64]  # of each query to each document without copies, shape (N, N)
@@ -86,7 +86,7 @@ class SearchStage:
 
 
 def search_shares(before: NDArray[np.float64], after: NDArray[np.float64]) -> SearchShares:
-    """Count how often a document with copies is among the first ten of N documents.
+    """Return how often a document with copies is among the first ten of N documents.
 
     Args:
         before: similarities of queries (rows) to documents without copies, shape (N, N); query i is answered
@@ -96,7 +96,8 @@ def search_shares(before: NDArray[np.float64], after: NDArray[np.float64]) -> Se
     descending = -np.sort(-before, axis=1)
     tenth = descending[:, TOP - 1 : TOP]
     eleventh = descending[:, TOP : TOP + 1]
-    # A document competes with the others: if it is itself among the first ten, with the eleventh.
+    # A document with copies competes with the tenth best of the others, which is the eleventh of all if the
+    # document itself was among the first ten.
     limit = np.where(before >= tenth, eleventh, tenth)
     is_in_top = after > limit
     answers = np.eye(len(before), dtype=np.bool_)
@@ -104,14 +105,14 @@ def search_shares(before: NDArray[np.float64], after: NDArray[np.float64]) -> Se
 
 
 def search_stage(encoder: Encoder, insertion: Insertion, texts: Sequence[str]) -> SearchStage | None:
-    """Make a small search of texts; None if too few of them are long enough for the model to tell apart."""
+    """Return a small search in the texts; None if too few of them are long enough."""
     room = room_for(encoder, insertion, COPIES)
     halves = halves_of(texts)
     tokenized = encoder.content_ids(halves.documents)
     fitting = [index for index, ids in enumerate(tokenized) if encoder.fits((0,) * (len(ids) + room))]
     if len(fitting) < _LEAST_DOCUMENTS:
         return None
-    # Texts come in groups by kind: take them evenly.
+    # The texts are grouped by kind, so take them at even distances.
     even = np.linspace(0, len(fitting) - 1, min(len(fitting), _MOST_DOCUMENTS)).round().astype(np.intp)
     document_indices = [fitting[position] for position in even]
     documents = [halves.documents[index] for index in document_indices]

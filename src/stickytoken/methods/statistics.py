@@ -1,4 +1,4 @@
-"""Estimates of effects with intervals, and the effect of a token as contraction and pull. Pure."""
+"""Estimates of effects with intervals, and the effect of a token as contraction and pull. Pure functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Estimates(NamedTuple):
     high: Vector
 
     def divided_by(self, unit: float) -> Estimates:
-        """Divide values, errors and ends of intervals by a unit, which must be above 0."""
+        """Return the estimates with values, errors and intervals divided by a unit, which must be above 0."""
         return Estimates(self.value / unit, self.error / unit, self.low / unit, self.high / unit)
 
     def of_rows(self, rows: NDArray[np.intp]) -> Estimates:
@@ -56,8 +56,8 @@ def beyond_ordinary(
     """Average each token over its carriers, and subtract the effect of the ordinary token.
 
     The ordinary token is the median over tokens that were drawn at random. A carrier may raise or lower the
-    values of all tokens alike; the mean over the random tokens is therefore subtracted in each carrier first.
-    The Student interval treats carriers as a random sample. It includes the standard error of the median.
+    values of all tokens equally, so the mean over the random tokens is first subtracted in each carrier. The
+    Student interval treats carriers as a random sample. It includes the standard error of the median.
 
     Args:
         values: effect of each token in each carrier, shape (T, K), K at least 2.
@@ -92,8 +92,8 @@ def present_mean(values: Vector) -> Vector:
     return np.asarray(means, dtype=np.float64)
 
 
-# If the sum of squares of the carriers' deviations from their mean vector is smaller, they differ by rounding
-# alone.
+# Smallest sum of squared deviations of the carriers from their mean vector. Below it, they differ only by
+# rounding.
 _NO_VARIATION = 1e-12
 
 
@@ -136,7 +136,7 @@ def fit_pull(before: NDArray[np.float32], after: NDArray[np.float32]) -> Pull:
 
 
 def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]) -> Vector:
-    """Split the contraction of `fit_pull` into one value per carrier, whose mean it is.
+    """Return one contraction per carrier; their mean is the contraction of `fit_pull`.
 
     Args:
         before: unit vectors of the carriers without copies, shape (K, d).
@@ -157,8 +157,8 @@ def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]
 def predicted_lifts(tokens: Pull | TokenEffects, carriers: CarrierPanel) -> Vector:
     """Compute lifts from contraction k and pull p: p . mean anchor - k x mean similarity, shape (T,).
 
-    Both means are over the pairs of carrier and anchor that count for the lift, averaged over the carriers
-    that have such pairs. The lifts are differences of cosines.
+    Both means are taken over the pairs of carrier and anchor that count for the lift, and then over the
+    carriers that have such pairs. The lifts are differences of cosines.
     """
     weights = carriers.pair_weights
     carriers_with_pairs = max(1, int((weights.sum(axis=1) > 0).sum()))

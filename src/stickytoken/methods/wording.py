@@ -1,4 +1,4 @@
-"""The words in which verdicts are told, everywhere: terminal, reports, cards, checks and the web app."""
+"""The wording of verdicts in the terminal, reports, cards, checks and the web app."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from stickytoken.methods.small_search import COPIES, TOP, SearchShares
 from stickytoken.validation import visible
 
 MINUS = "\N{MINUS SIGN}"
-# The two measures of the rule, as they are shown everywhere.
+# The two measures of the rule, as every output shows them.
 ERASED = Column("erased", "erased", 0, "%")
 LIFT = Column("lift_sd", "lift", 2, "SD")
 MEASURES = (ERASED, LIFT)
 
-# From these on, a sticky token is severe. 0.8 SD is a large effect (Cohen 1988): an average unrelated text
-# overtakes about four in five of the others. With 70% erased, a search finds next to none of the documents.
+# Smallest lift and smallest erased share of a severe token. 0.8 SD is a large effect (Cohen 1988): an average
+# unrelated text overtakes about four in five of the others. With 70% erased, a search finds hardly any of the
+# documents.
 SEVERE_LIFT = 0.8
 SEVERE_ERASED = 0.7
 
 
 def percent(share: float) -> str:
-    """Write a share as a whole percentage, with a minus sign that is not a hyphen."""
+    """Return a share as a whole percentage, with a true minus sign in place of a hyphen."""
     return f"{share:.0%}".replace("-0%", "0%").replace("-", MINUS)
 
 
 def in_sd(value: float) -> str:
-    """Write a number of standard deviations."""
+    """Return a number of standard deviations as text."""
     return f"{value:.2f} SD".replace("-0.00", "0.00").replace("-", MINUS)
 
 
@@ -54,17 +55,17 @@ def _rounded_outward(low: float, high: float, step: Decimal, written_as: str) ->
 
 
 def quoted(token: str) -> str:
-    """Write a token in quotes, with invisible characters escaped."""
+    """Return a token in quotes, with invisible characters escaped."""
     return visible(repr(token))
 
 
 def counted(number: int, noun: str) -> str:
-    """Write a number with its noun, in the plural unless it is 1."""
+    """Return a number with its noun, which is in the plural unless the number is 1."""
     return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def rule(smallest_lift: float, smallest_erased: float) -> str:
-    """State the rule with the thresholds of a run."""
+    """Return the rule in words, with the thresholds of a run."""
     return (
         f"A sticky token's copies erase at least {percent(smallest_erased)} of what an ordinary token's "
         f"copies leave of a text, or move unrelated texts at least {smallest_lift:g} SD closer than those "
@@ -73,7 +74,7 @@ def rule(smallest_lift: float, smallest_erased: float) -> str:
 
 
 def vector_in_words(deviation: float, unusual: float) -> str:
-    """Say how far a token's vector lies from the median of all, and from where on that is unusual."""
+    """Return a phrase on how far a token's vector lies from the median, and from where on that is unusual."""
     side = "above" if deviation >= 0 else "below"
     return (
         f"{abs(deviation):.1f} median absolute deviations {side} the median of all token vectors; unusual "
@@ -88,10 +89,10 @@ WITHOUT_VECTORS = (
 
 
 def reason(*, erased: float | None, lift_sd: float | None, unusual_vector: bool) -> str:
-    """Say why a token is flagged.
+    """Return why a token is flagged, in words.
 
     Args:
-        erased: share that its copies erase of what an ordinary token's copies leave; None if that is not why.
+        erased: erased share of the token; None if it does not reach the threshold.
         lift_sd: lift beyond the ordinary token's; None if that is not why.
         unusual_vector: whether the token is flagged only because its vector is unusual.
     """
@@ -152,14 +153,14 @@ MEANING_OF_UNUSUAL = "no trained token has a vector like it: it was altered, or 
 
 
 def harm_sentence(row: Mapping[str, Any], harm: SearchHarm | None) -> str | None:
-    """Say what copies of a token do in a search, by the measure that stands out more.
+    """Return a sentence on what copies of a token do in a search, by the measure that stands out more.
 
     Args:
         row: the token's row of tokens.parquet.
-        harm: what the small search found; None if it was not run.
+        harm: results of the small search; None if it was not run.
 
     Returns:
-        A sentence without a full stop; None if nothing is known.
+        The sentence, without a full stop; None if nothing is known.
     """
     erases_more = is_erasing(row)
     if harm is not None:
@@ -175,12 +176,12 @@ def harm_sentence(row: Mapping[str, Any], harm: SearchHarm | None) -> str | None
 def consequences(
     row: Mapping[str, Any], thresholds: Mapping[str, float], harm: SearchHarm | None
 ) -> list[str]:
-    """Say what copies of a flagged token do in a search, by each measure that it was flagged for.
+    """Return what copies of a flagged token do in a search, by each measure for which it was flagged.
 
     Args:
         row: the token's row of tokens.parquet.
-        thresholds: what the token must reach, by column.
-        harm: what the small search found; None if it was not run.
+        thresholds: thresholds for the token, by column.
+        harm: results of the small search; None if it was not run.
 
     Returns:
         Sentences with full stops, the erased share first; empty for a token that is not flagged.
@@ -206,13 +207,13 @@ def consequences(
 
 
 def reaches(row: Mapping[str, Any], measure: str, thresholds: Mapping[str, float]) -> bool:
-    """Say whether a token reaches the threshold of a measure with the low end of its interval."""
+    """Return whether the low end of a token's interval reaches the threshold of a measure."""
     low = row.get(f"{measure}_low")
     return low is not None and measure in thresholds and low >= thresholds[measure]
 
 
 def rank_in_a_search(token: str, lift_sd: float, moved: Moved) -> str:
-    """Say what a lift means for the rank of an average unrelated document."""
+    """Return a sentence on what a lift means for the rank of an average unrelated document."""
     copies = "1 copy" if moved.copies == 1 else f"{moved.copies} copies"
     ordinary = ""
     if moved.ordinary is not None:
@@ -226,7 +227,7 @@ def rank_in_a_search(token: str, lift_sd: float, moved: Moved) -> str:
 def table_row(
     row: Mapping[str, Any], smallest_lift: float, smallest_erased: float, unusual: float
 ) -> dict[str, Any]:
-    """Return what the answer's table shows of a token: token, erased, lift_sd, vector and verdict.
+    """Return the cells of a token in the answer's table: token, erased, lift_sd, vector and verdict.
 
     If the interval of a token that is not flagged contains a threshold, the verdict has the interval.
     """
@@ -250,7 +251,7 @@ def table_row(
 
 
 def is_erasing(row: Mapping[str, Any]) -> bool:
-    """Say whether a token stands out by what it erases, rather than by its lift."""
+    """Return whether a token stands out more by its erased share than by its lift."""
     erased = row.get("erased")
     lift = row.get("lift_sd")
     if erased is None or lift is None:

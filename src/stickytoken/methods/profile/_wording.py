@@ -1,4 +1,4 @@
-"""What the profile method says about its runs and probes: headlines, tables, notes and figures."""
+"""The texts of the profile method about its runs and probes: headlines, tables, notes and figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _VECTOR = terms.Column("vector_deviation", "vector", 1)
 _SEVERITY = terms.Column("severity", "severity")
 _REASON = terms.Column("reason", "reason")
-# Columns of the answer's table, as `wording.table_row` fills them, and their types.
+# Columns of the answer's table, which `wording.table_row` fills, and their types.
 _ANSWER_COLUMNS = (
     terms.Column("token", "token"),
     wording.ERASED,
@@ -37,7 +37,7 @@ _ANSWER_TYPES = {
 
 
 class ProfileWording(base.MethodWording):
-    """Tells runs and probes of the profile method."""
+    """Describes runs and probes of the profile method."""
 
     listed = (wording.ERASED, wording.LIFT, _VECTOR, _SEVERITY, _REASON)
     reported = (
@@ -66,7 +66,7 @@ class ProfileWording(base.MethodWording):
         return f"{run.model_title}: {wording.counted(result.sticky, 'sticky token')} {scope}"
 
     def lines(self, run: Run) -> list[str]:
-        """State the rule with the run's thresholds, and count the topical tokens."""
+        """Return the rule with the run's thresholds, and a line on the topical tokens."""
         settings, result = run.settings, run.result
         lines = []
         if not run.is_of_older_rule:
@@ -87,17 +87,17 @@ class ProfileWording(base.MethodWording):
         return base.AnswerTable(_ANSWER_COLUMNS, pl.DataFrame(rows, schema=_ANSWER_TYPES))
 
     def notes(self, run: Run) -> list[str]:
-        """Say what limits the verdicts of a run: an older rule, the budget, the corpus, unread texts."""
+        """Return what limits the verdicts of a run: an older rule, the budget, the corpus, texts left out."""
         notes = []
         if run.is_of_older_rule:
             notes.append(
-                "the verdicts of this run are of an older rule: run the detection again, into another "
-                "folder, for today's"
+                "the verdicts of this run follow an older rule: detect again, into another folder, to apply "
+                "the current rule"
             )
         if run.result.unconfirmed:
             words = wording.counted(run.result.unconfirmed, "token")
             notes.append(
-                f"{words} may reach a threshold, but the budget did not allow to measure them closely: raise "
+                f"{words} may reach a threshold, but the budget did not allow measuring them closely: raise "
                 "it with --set budget=N (texts per token)"
             )
         if run.plan.narrow_limit is not None:
@@ -112,7 +112,7 @@ class ProfileWording(base.MethodWording):
         return notes
 
     def key_facts(self, run: Run) -> list[terms.Fact]:
-        """Name the most that a closely measured token erases and lifts, and count the topical tokens."""
+        """Return the largest erased share and lift, and the number of topical tokens."""
         facts = []
         measured = run.tokens.filter(pl.col("confirmed") | pl.col("severity").is_not_null())
         measured = measured.drop_nulls(["erased", "lift_sd"])
@@ -122,7 +122,8 @@ class ProfileWording(base.MethodWording):
             smallest_erased = wording.percent(run.settings.number("smallest_erased"))
             smallest_lift = f"{run.settings.number('smallest_lift'):g} SD"
             of_erased = (
-                f"the most that copies of a token erase, {wording.quoted(most_erased['token'])}; sticky from "
+                f"the largest share that copies of a token erase, {wording.quoted(most_erased['token'])}; "
+                "sticky from "
                 f"{smallest_erased}"
             )
             of_lift = (
@@ -172,7 +173,7 @@ class ProfileWording(base.MethodWording):
         )
 
     def figures(self, run: Run) -> list[terms.Figure]:
-        """Describe both distributions, with their thresholds, and one against the other."""
+        """Return the figures: both distributions with their thresholds, and lift against erased share."""
         return [
             terms.Distribution(
                 "erased-distribution",
@@ -203,7 +204,7 @@ class ProfileWording(base.MethodWording):
         ]
 
     def probe_lines(self, probed: Sequence[ProfileEvidence]) -> list[terms.ProbeTable | str]:
-        """Lay out both measures of each token, reasons, symptom curves and the rule."""
+        """Return tables of both measures, reasons and symptom curves, and the rule."""
         thresholds = probed[0]
         lines: list[terms.ProbeTable | str] = [
             terms.ProbeTable(
@@ -224,7 +225,7 @@ class ProfileWording(base.MethodWording):
 
 
 def _notes_on_missing_verdicts(tokens: pl.DataFrame) -> list[str]:
-    """Count the tokens without a verdict: no vector from a server, or copies read as other entries."""
+    """Return notes on tokens without a verdict: no vector from a server, or copies read as other entries."""
     without_verdict = tokens.filter(pl.col("verdict").is_null())
     reasons = without_verdict["reason"].fill_null("")
     unanswered = int(reasons.str.contains("the server gives no vector", literal=True).sum())
@@ -270,12 +271,12 @@ def _probe_row(evidence: ProfileEvidence) -> list[object]:
     ]
 
 
-# Numbers of copies that a terminal has room for.
+# Numbers of copies for which a terminal has room.
 _TABLE_COPIES = (0, 1, 2, 4, 8, 16, 32)
 
 
 def _curve_table(probed: Sequence[ProfileEvidence], side: str) -> terms.ProbeTable | str:
-    """Lay out similarities by number of copies, of the pairs below or above the mean similarity."""
+    """Return a table of similarities by number of copies, for pairs on one side of the mean similarity."""
     first_curve = probed[0].curve
     if not getattr(first_curve, side):
         return f"No pair of these texts lies {side} the model's mean similarity."

@@ -28,25 +28,27 @@ class ProfileSettings:
 
     Attributes:
         smallest_lift: smallest lift of a sticky token beyond the ordinary token's, in standard deviations of
-            the model's similarities. 0.5 is a medium effect (Cohen 1988); natural tokens of all-MiniLM-L6-v2
-            end at 0.34.
+            the model's similarities. 0.5 is a medium effect (Cohen 1988); the largest lift of a natural token
+            of all-MiniLM-L6-v2 is 0.34.
         smallest_erased: smallest share that a sticky token erases of what the ordinary token leaves of a
-            text. Natural words of all-MiniLM-L6-v2 end at 0.41, and a search hardly finds a document from
-            there on.
-        unusual: a token vector is unusual from this many median absolute deviations above the median on; half
-            of the smallest lift or erased share is then enough.
+            text. The largest share of a natural word of all-MiniLM-L6-v2 is 0.41. With a larger share, a
+            search hardly finds a document.
+        unusual: smallest number of median absolute deviations above the median of an unusual token vector.
+            For such a token, half of the smallest lift or erased share is enough.
         confidence: coverage of the two-sided intervals. A token reaches a threshold if the low end of its
             interval does.
         budget: most texts per token, on average over the tokens of a run. It limits how many tokens are
             measured closely.
         insertion: copies as token ids or as text.
-        copies: numbers of copies; the carriers take turns.
-        anchors: largest number of texts to compare carriers with, shared by the kinds of text; as many
-            sentences of a corpus of one's own.
-        topics: number of groups of anchors if the model cannot read the bundled kinds of text and the
-            corpus does not name its topics.
-        screening_texts: texts that every token is put into, to find the tokens to measure closely.
-        confirming_texts: further texts for those tokens. Verdicts rest on these alone.
+        copies: numbers of copies, which alternate from carrier to carrier.
+        anchors: largest number of texts of all kinds to compare carriers with, and largest number of
+            sentences of a user's corpus.
+        topics: number of groups of anchors, if the model cannot read the bundled kinds of text and the corpus
+            names no topics.
+        screening_texts: number of texts that get copies of every token, to find the tokens to measure
+            closely.
+        confirming_texts: number of further texts for the tokens to measure closely. Verdicts depend only on
+            these texts.
         screen_precision: precision of the model while it screens; None is its own. Verdicts always rest on
             the model's own precision.
         seed: seed of all random sampling.
@@ -106,8 +108,8 @@ class AnchorGroupRecord(Record):
     """A group of anchors: a kind of text, a topic, or the whole corpus."""
 
     name: str
-    weight: float  # in the lift; 0 for a group that is measured beside it
-    kind: bool  # whether it is a kind of text, which decides between sticky and topical
+    weight: float  # weight in the lift; 0 for a group that is not part of it
+    kind: bool  # whether the group is a kind of text; these decide between sticky and topical
     spread: float  # standard deviation of the carriers' similarities to its anchors
 
 
@@ -115,22 +117,23 @@ class AnchorRecord(Record):
     """A text to compare carriers with."""
 
     text: str
-    group: int  # place in the plan's groups
+    group: int  # index in the plan's groups
 
 
 class ProfilePlanRecord(PlanRecord):
-    """Everything that a run derives from the model and the corpus before it measures a token."""
+    """Everything that a run computes from the model and the corpus before it measures a token."""
 
     similarity_spread: float  # standard deviation of carriers' similarities to the anchors of the lift
-    share_below: float  # share of those pairs that count for the lift
-    # Median similarity of a corpus with too few pairs below u: pairs below it count instead.
+    share_below: float  # share of these pairs that count for the lift
+    # Median similarity of a corpus with too few pairs below u. Pairs below this median then count for the
+    # lift.
     narrow_limit: float | None = None
-    left_out: int  # sentences too long for the model
+    left_out: int  # number of sentences that are too long for the model
     groups: list[AnchorGroupRecord]
-    anchors: list[AnchorRecord]  # those that the lift is measured on first
+    anchors: list[AnchorRecord]  # anchors of the lift come first
     carriers: list[str]
-    pilots: list[int]  # random tokens that go through all carriers and show what is ordinary
-    call_noise: float = 0.0  # standard deviation of a cosine from one call of the model to the next
+    pilots: list[int]  # random tokens that are measured in all carriers to define the ordinary token
+    call_noise: float = 0.0  # standard deviation of a cosine between calls of the model
 
     @model_serializer(mode="wrap")
     def _without_empty_values(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -142,7 +145,7 @@ class ProfilePlanRecord(PlanRecord):
 
     @property
     def unrelated_below(self) -> float:
-        """The similarity below which pairs count for the lift: u, unless the corpus is a narrow one."""
+        """The similarity below which pairs count for the lift: u, or ``narrow_limit`` if there is one."""
         return self.mean_similarity if self.narrow_limit is None else self.narrow_limit
 
     @property
@@ -154,13 +157,13 @@ class ProfilePlanRecord(PlanRecord):
 class ProfileResultRecord(ResultRecord):
     """What a run found, in numbers."""
 
-    looked_at: int  # tokens that have a verdict
-    confirmed: int  # those of them that were measured closely
-    unconfirmed: int  # tokens that might reach a threshold, for which the budget did not suffice
+    looked_at: int  # number of tokens with a verdict
+    confirmed: int  # number of these tokens that were measured closely
+    unconfirmed: int  # number of tokens that might reach a threshold but were over budget
     topical: int
     ordinary_lift: float  # lift of the ordinary token, as a difference of cosines
-    # Contraction of the ordinary token; null in the first runs of the older rule.
+    # Contraction of the ordinary token; null in the first runs of an older rule.
     ordinary_contraction: float | None
-    vectors_compared: bool  # whether the rule on unusual vectors applied: the model has enough rows
-    screening_carriers: list[int]  # places in the plan of the carriers that every token was put into
-    texts_per_token: float  # texts that shards encoded, per measured token
+    vectors_compared: bool  # whether the model has enough rows for the rule on unusual vectors
+    screening_carriers: list[int]  # indices in the plan of the carriers that got copies of every token
+    texts_per_token: float  # number of texts that shards encoded, per measured token

@@ -46,22 +46,22 @@ __all__ = [
 
 
 class StdResultRecord(base.ResultRecord):
-    scored: int  # tokens whose score is known, or bounded below that of the candidates
+    scored: int  # number of tokens with an exact score, or with a bound below the candidates' scores
     candidates: int
-    score_threshold: float  # score that candidates reach
-    rate_threshold: float  # validation rate that sticky tokens exceed
-    exact_scores: int | None = None  # tokens whose score is known; null in runs of earlier versions
+    score_threshold: float  # lowest score of a candidate
+    rate_threshold: float  # validation rate that a sticky token exceeds
+    exact_scores: int | None = None  # number of tokens with an exact score; null in earlier runs
 
 
 @dataclass
 class CountedRun:
-    """Runs stages, and counts their texts against those that the whole run is expected to encode."""
+    """Runs stages, and counts their texts to announce how much of the whole run is left."""
 
     runner: base.FolderRunner
     truncate: bool
-    expected: int = 0  # texts of the whole run
+    expected: int = 0  # number of texts of the whole run
     done: int = 0
-    computed: int = 0  # by this session
+    computed: int = 0  # number of texts encoded in this session
 
     def __call__(self, stage: Stage, tokens: Sequence[Token], texts: int) -> pl.DataFrame:
         per_token = texts / max(1, len(tokens))
@@ -79,7 +79,7 @@ class CountedRun:
         return rows
 
     def announce(self, scoring_texts: int, validation_texts: int) -> None:
-        """Say what the rest of the work costs, by the pace of what has been encoded."""
+        """Print how many texts are left to encode, and how long that takes at the rate so far."""
         self.expected = self.done + scoring_texts + validation_texts
         cost = self.runner.cost
         remaining_texts = scoring_texts + validation_texts
@@ -121,7 +121,7 @@ _ANCHORS = 200
 
 
 def _columns_by_metric(short: str, long: str) -> dict[str, str]:
-    """Map the columns of a stage to those of tokens.parquet; the one for the cosine has no suffix there."""
+    """Map the columns of a stage to those of tokens.parquet, where the column of the cosine has no suffix."""
     names = {f"{short}_{metric}": f"{long}_{metric}" for metric in Metric}
     names[f"{short}_{Metric.COSINE}"] = long
     return names
@@ -137,13 +137,13 @@ _GLOSSARY = {
     "sticky score": "The paper's score: how far, and how often, copies reduce the distance of a few sentence "
     "pairs.",
     "candidates": "The tokens with the highest scores. Only these are validated.",
-    "verdict": "Sticky, by the paper's definition: a validation rate beyond an outlier rule over the "
-    "candidates. Benign: validated, and no outlier. Tokens without a verdict were not validated.",
+    "verdict": "Sticky, by the paper's definition: the validation rate is an outlier among the candidates. "
+    "Benign: validated, but not an outlier. Tokens without a verdict were not validated.",
 }
 
 
 def _probe_row(evidence: StdEvidence) -> list[object]:
-    """Return identity, validation rates by the cosine, in total and by placement, and the lift of a token."""
+    """Return a table row of a token: id, text, validation rates (total, by placement), and lift."""
     by_placement = [
         evidence.by_placement[placement]["cosine"] for placement in ("prefix", "suffix", "random")
     ]
@@ -195,7 +195,7 @@ class StdMethod(base.Method):
             expected=scoring.expected_texts(pairs, len(job.tokens)) + candidate_texts,
         )
         scores = scoring.score_tokens(job, pairs, counted, candidate_texts)
-        # The best share of the tokens by cosine score go on to validation. Bounds lie below the threshold.
+        # The tokens with the best cosine scores go on to validation. All bounds lie below the threshold.
         known_scores = scores["score_cosine"].fill_null(scores["score_at_most"])
         threshold = candidate_threshold(known_scores.to_numpy(), settings.candidate_share)
         best = scores.filter(pl.col("score_cosine") >= threshold)
@@ -210,7 +210,8 @@ class StdMethod(base.Method):
             stage = replace(stage, paths=paths)
         counted.expected = counted.done + len(candidates) * stage.probes_per_token
         validations = counted(stage, candidates, len(candidates) * stage.probes_per_token)
-        # The outliers among them are sticky. The others have null rates and a null verdict.
+        # The outliers among the candidates are sticky. Tokens that were not validated have null rates and
+        # verdicts.
         outlier_bound = outlier_threshold(validations["rate_cosine"].to_list(), settings.outlier_range)
         rates = validations.select("token_id", "lift", *_RATES).rename(_RATES)
         tokens = (
@@ -274,7 +275,7 @@ class StdMethod(base.Method):
         return f"{count_in_words} by the paper's definition among {run.result.candidates} validated {among}."
 
     def lines(self, run: Run) -> list[str]:
-        """State the finding, what was measured, and how the candidates and the sticky tokens were chosen."""
+        """Return the finding, what was measured, and how candidates and sticky tokens were chosen."""
         result = run.result
         plan = run.plan
         scope = "all" if result.scored == run.available else "a selection of"
@@ -292,11 +293,11 @@ class StdMethod(base.Method):
         return lines
 
     def notes(self, run: Run) -> list[str]:
-        """Say what limits the verdicts of a run: its candidates, and texts that were not read whole."""
+        """Return what limits the verdicts of a run: few candidates, and truncated texts."""
         result = run.result
         plan = run.plan
         notes = []
-        if result.candidates < 20:  # the quartiles of so few rates say little
+        if result.candidates < 20:  # quartiles of so few rates are unreliable
             notes.append(
                 f"the verdict is an outlier rule, and {result.candidates} candidates are few for it: "
                 "look at more tokens before you rely on it"
@@ -351,7 +352,7 @@ class StdMethod(base.Method):
         return {name: getattr(plan, name) for name in names} | counts
 
     def figures(self, run: Run) -> list[terms.Figure]:
-        """Describe the scores of all tokens, the rates of the candidates, and rates against lifts."""
+        """Return the figures: scores of all tokens, rates of the candidates, and rates against lifts."""
         return [
             terms.Distribution(
                 "score-distribution",
@@ -381,7 +382,7 @@ class StdMethod(base.Method):
         ]
 
     def probe_lines(self, probed: Sequence[StdEvidence]) -> list[terms.ProbeTable | str]:
-        """Lay out the validation rate of each token, in total and by placement."""
+        """Return a table of each token's validation rate, in total and by placement."""
         return [
             terms.ProbeTable(
                 "Validation rate: share of unrelated pairs that the token pulls together",

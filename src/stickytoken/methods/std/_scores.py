@@ -18,7 +18,7 @@ PLACEMENTS = tuple(Placement)
 
 
 class Metric(StrEnum):
-    """Distances in which scores and rates are computed. Verdicts use the cosine distance."""
+    """Distances for which scores and rates are computed. Verdicts use the cosine distance."""
 
     COSINE = "cosine"
     EUCLIDEAN = "euclidean"
@@ -26,7 +26,7 @@ class Metric(StrEnum):
 
 
 def distances(vectors: NDArray[np.floating], others: NDArray[np.floating]) -> dict[Metric, Vector]:
-    """Compute the distances between two arrays of vectors, by metric.
+    """Return the distances between two arrays of vectors, by metric.
 
     Args:
         vectors: shape (..., d).
@@ -63,7 +63,7 @@ def sticky_score(distances: Vector, alone: Vector, constants: ScoreConstants) ->
     rises.
 
     Args:
-        distances: distances of carrier and anchor, shape (..., copies + 1): 0 copies first, then 1, 2, ...
+        distances: distances of carrier and anchor for 0, 1, 2, ... copies, shape (..., copies + 1).
         alone: distances of the anchor and the token alone, shape (...).
         constants: constants of the score.
 
@@ -81,7 +81,7 @@ def sticky_score(distances: Vector, alone: Vector, constants: ScoreConstants) ->
 
 
 def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) -> Vector:
-    """Bound `sticky_score` from above where only some of the distances are known.
+    """Return upper bounds of `sticky_score`, given only some of the distances.
 
     Args:
         distances: as for `sticky_score`, with NaN where a distance is unknown. The distance for 0 copies must
@@ -90,13 +90,13 @@ def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) ->
         constants: constants of the score.
 
     Returns:
-        Shape (...): the score where all distances are known, and elsewhere a number that the score cannot
-        exceed, whatever the unknown distances are.
+        The score where all distances are known. Elsewhere, a number that the score cannot exceed, whatever
+        the unknown distances are. Shape (...).
     """
-    # Take two known distances, with unknown ones between them. The score is largest if as many steps as
-    # possible fall. If the second distance is lower, all steps can fall. If it is higher, all but one can,
-    # because at least one step must rise by at least the difference. After the last known distance, the
-    # unknown ones can fall to 0.
+    # Consider two known distances with unknown ones between them. The score is largest if as many steps as
+    # possible fall. If the second distance is lower, all steps can fall. If it is higher, one step must rise
+    # by at least the difference, and all other steps can fall. After the last known distance, the unknown
+    # distances can fall to 0.
     shape = distances.shape[:-1]
     last = distances[..., 0].copy()
     last_copies = np.zeros(shape, dtype=np.intp)
@@ -120,13 +120,13 @@ def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) ->
     steps = distances.shape[-1] - 1 - last_copies
     reward += np.where(steps > 0, last + constants.alpha * steps, 0.0)
     bounds: Vector = reward / penalty
-    # Going up and down by x between two known distances adds x to both sums, which moves the quotient toward
-    # 1.
+    # An additional rise and fall by x between two known distances adds x to both sums, which moves the
+    # quotient toward 1.
     return np.where(is_complete, bounds, np.maximum(bounds, 1.0))
 
 
 def has_risen(distances: Vector) -> NDArray[np.bool_]:
-    """Return where a known distance is larger than the known distance before it, shape (...)."""
+    """Return whether any known distance is larger than the known one before it, shape (...)."""
     last = distances[..., 0].copy()
     exceeds = np.zeros(last.shape, dtype=np.bool_)
     for copies in range(1, distances.shape[-1]):
@@ -142,13 +142,13 @@ def placement_weights(weights: PlacementWeights) -> Vector:
 
 
 def weighted(values: Vector, weights: PlacementWeights) -> Vector:
-    """Average values, shape (..., pairs, placements), over pairs and, with weights, over placements."""
+    """Return the mean over pairs, weighted by placement, of values of shape (..., pairs, placements)."""
     means: Vector = values.mean(axis=-2) @ placement_weights(weights)
     return means
 
 
 def candidate_threshold(scores: Sequence[float] | Vector, share: float) -> float:
-    """Return the score that the given share of the tokens reaches (Chen et al. 2025, step 3)."""
+    """Return the score that this share of the tokens reaches (Chen et al. 2025, step 3)."""
     return float(np.quantile(np.asarray(scores, dtype=np.float64), 1 - share))
 
 
@@ -162,6 +162,6 @@ def scores_behind_threshold(tokens: int, share: float) -> int:
 
 
 def outlier_threshold(rates: Sequence[float], outlier_range: float) -> float:
-    """Compute Q3 + outlier_range x IQR of validation rates, above which a candidate is sticky (step 4)."""
+    """Return Q3 + outlier_range x IQR of validation rates, above which a candidate is sticky (step 4)."""
     first, third = np.quantile(np.asarray(rates, dtype=np.float64), [0.25, 0.75])
     return float(third + outlier_range * (third - first))

@@ -35,9 +35,9 @@ class ScoreConstants:
     """Constants of the sticky score (Chen et al. 2025, step 3 of the Sticky Token Detector).
 
     Attributes:
-        alpha: what each fall of the distance adds to the numerator.
-        beta: what each rise adds to the denominator.
-        gamma: keeps the denominator above 0.
+        alpha: constant that each fall of the distance adds to the numerator. beta: what each rise adds to the
+            denominator.
+        gamma: constant that keeps the denominator above 0.
     """
 
     alpha: float
@@ -65,8 +65,8 @@ class StdSettings:
         insertion: copies as text or as token ids.
         candidate_share: share of the tokens to validate, best scores first.
         outlier_range: a candidate is sticky above Q3 + this x IQR of all rates.
-        seed: seed of the sentence sample and of random placement; 42 replays the published
-            stream of random placement.
+        seed: seed of the sentence sample and of random placement. 42 reproduces the random placements of the
+            published runs.
         scoring_weights: weights of the placements in the score.
         validation_weights: weights of the placements in the validation rate.
         angular: score constants for cosine and Euclidean distance.

@@ -1,4 +1,4 @@
-"""Random placement: the gaps into which the copies of a token go, as in the published runs or by token.
+"""Random placement: choose the gaps for the copies of a token, as in the published runs or by token.
 
 The published code drew all gaps from one stream, ``random.Random(42)``: first for scoring, token by token in
 order of id, then for validation, candidate by candidate in descending order of score. Seed, vocabulary,
@@ -18,13 +18,15 @@ from stickytoken.insertion import Insertion, Token
 from stickytoken.methods import probes
 
 TIE = 1e-5
-"""Scores that differ by less are tied, because float32 vectors are not exact enough to order them. Our scores
-agree with the published ones to this, and two published candidates with closer scores are in order of id."""
+"""Scores that differ by less than this are ties, because float32 vectors are not exact enough to order them.
+Our scores differ from the published ones by less, and two published candidates with closer scores are in
+order of id.
+"""
 
 
 @dataclass(frozen=True)
 class Walk:
-    """How the published code draws the gaps of one token: carrier by carrier, copy by copy.
+    """Draws the gaps of one token in the published order: carrier by carrier, copy by copy.
 
     Attributes:
         words: number of words in each carrier.
@@ -37,7 +39,7 @@ class Walk:
     insertion: Insertion = Insertion.TEXT
 
     def paths(self, stream: random.Random, token: Token) -> tuple[probes.Path, ...]:
-        """Draw a path for each carrier: the gap of each copy among the words and the copies before it."""
+        """Draw a path for each carrier: for each copy, its gap among the words and the earlier copies."""
         words_per_copy = probes.words_added(token, self.insertion)
         paths = []
         for words in self.words:
@@ -49,7 +51,7 @@ class Walk:
 def walk_vocabulary(
     seed: int, vocabulary: Iterable[Token], tokens: Iterable[Token], walk: Walk
 ) -> dict[int, tuple[probes.Path, ...]]:
-    """Draw the stream of scoring again; return the paths of some tokens, one per carrier, by token id.
+    """Replay the random stream of scoring; return the paths of some tokens, one per carrier, by token id.
 
     Args:
         seed: seed of the stream.
@@ -73,7 +75,7 @@ def walk_vocabulary(
 def walk_candidates(
     seed: int, vocabulary: Iterable[Token], scoring: Walk, candidates: Iterable[Token], validation: Walk
 ) -> dict[int, tuple[probes.Path, ...]]:
-    """Draw the stream of scoring and then of validation again; return the candidates' paths by token id.
+    """Replay the random stream of scoring and validation; return the candidates' paths by token id.
 
     Args:
         seed: seed of the stream.
@@ -89,11 +91,11 @@ def walk_candidates(
 
 
 def validation_order(scores: Mapping[int, float]) -> list[int]:
-    """Order token ids by descending score, and by ascending id where scores are tied."""
+    """Return token ids in order of descending score; ties are in order of id."""
     ids = np.array(sorted(scores), dtype=np.int64)
     values = np.array([scores[token_id] for token_id in ids.tolist()], dtype=np.float64)
     by_score = np.argsort(-values, kind="stable")
-    # Tied scores form a group. A new one begins where a score is lower than the one before it by more than
+    # Tied scores form a group. A new group begins where a score is lower than the previous one by more than
     # TIE.
     groups = np.cumsum(np.append(0, -np.diff(values[by_score]) > TIE))[: len(ids)]
     in_order: list[int] = ids[by_score][np.lexsort((ids[by_score], groups))].tolist()

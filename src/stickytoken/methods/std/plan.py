@@ -1,4 +1,4 @@
-"""The plan of a run: the pairs that score and validate, and how their texts are encoded."""
+"""The plan of a run: the pairs for scoring and validation, and how their texts are encoded."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from stickytoken.methods.std._settings import StdSettings
 
 
 class StdPlanRecord(base.PlanRecord):
-    """The plan of a run: the pairs that score tokens and those that validate candidates."""
+    """The plan of a run: the pairs for scoring tokens and for validating candidates."""
 
-    left_out: int  # sentences or given pairs too long for the model with the copies inserted
-    similarity_deviation: float  # largest difference between a pair's recorded similarity and the model's own
+    left_out: int  # number of sentences or pairs that are too long with the copies
+    similarity_deviation: float  # largest difference between a recorded similarity and the model's own
     scoring: list[SentencePair]
     validation: list[SentencePair]
-    # Texts of these pairs that the model does not read whole once the copies are inserted.
+    # Texts of these pairs that the model truncates once the copies are inserted.
     truncated: tuple[str, ...] = ()
 
 
 def truncates(encoder: Encoder, insertion: Insertion) -> bool:
-    """Say whether texts that are too long are cut, as in the published runs, rather than left out.
+    """Return whether texts that are too long are cut, as in the published runs, rather than left out.
 
-    Copies that are inserted as ids must all be read, and a text that a server or a function encodes cannot
-    be cut here.
+    Copies that are inserted as ids must all be encoded, so texts are left out. Texts for a server or a
+    function cannot be cut here.
     """
     return insertion is not Insertion.IDS and reads_ids(encoder)
 
 
 def encode_texts(encoder: Encoder, texts: Sequence[str], insertion: Insertion) -> NDArray[np.float32]:
-    """Encode texts, cut to what the model reads where `truncates` says so."""
+    """Return the vectors of texts, which are cut to the model's limit if `truncates` says so."""
     if not truncates(encoder, insertion) or not reads_ids(encoder):
         return encoder.encode(texts)
     limit = content_limit(encoder)
@@ -48,8 +48,8 @@ def encode_texts(encoder: Encoder, texts: Sequence[str], insertion: Insertion) -
 def make_plan(
     encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus, progress: ProgressCallback
 ) -> StdPlanRecord:
-    """Choose the pairs that score a token and those that validate a candidate (Chen et al. 2025, step 1)."""
-    # What may fail comes before the long work.
+    """Return the plan with the pairs for scoring and for validation (Chen et al. 2025, step 1)."""
+    # Check first what may fail, because the rest takes long.
     probes.require_insertion(encoder, settings.insertion)
     room = probes.room_for(encoder, settings.insertion, settings.copies)
     sentences, pairs, left_out = _usable_texts(encoder, settings, corpus, room)
@@ -112,7 +112,7 @@ def _usable_texts(
 
 
 def fitting(encoder: Encoder, texts: Sequence[str], room: int) -> set[str]:
-    """Return the texts that the model reads whole, with so many more tokens."""
+    """Return the texts that fit into the model with this many additional tokens."""
     distinct = list(dict.fromkeys(texts))
     tokenized = zip(distinct, encoder.content_ids(distinct), strict=True)
     refused = refused_texts(encoder)

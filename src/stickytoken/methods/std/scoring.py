@@ -1,9 +1,9 @@
-"""Step 3: score tokens on a few pairs, with no more texts than it takes to know which tokens are best.
+"""Step 3: score tokens on a few pairs, with only as many texts as are needed to find the best tokens.
 
-A series is a pair with a placement. Its distances by number of copies give a score. Some of the distances
-already give an upper bound of the score (`score_bounds`). A token needs no further texts once its bound shows
-that it is not among the best. Tokens are scored in rounds; in each, a token gets the texts that are expected
-to lower its bound most.
+A series is a pair with a placement. Its distances by number of copies determine a score, and some of them
+already give an upper bound of the score (`score_bounds`). Once the bound shows that a token is not among the
+best, the token needs no further texts. Tokens are scored in rounds. In each round, the texts of a token are
+those that are expected to lower its bound most.
 """
 
 from __future__ import annotations
@@ -40,32 +40,34 @@ from stickytoken.methods.std.placement import Walk, walk_vocabulary
 from stickytoken.methods.std.plan import StdPlanRecord, pair_vectors
 
 SAMPLE = 256
-"""Random tokens that are scored whole. They show how scores are distributed, which texts lower a bound most,
-and roughly which score the candidates reach (for all-MiniLM-L6-v2 with a standard error of 1.5)."""
+"""Number of random tokens that are scored exactly. They show how scores are distributed, which texts lower a
+bound most, and roughly which score the candidates reach (for all-MiniLM-L6-v2 with a standard error of 1.5).
+"""
 
 NEEDED_SHARE = 0.26
-"""Share of the texts of a token that bounds leave to encode on average, measured on all-MiniLM-L6-v2."""
+"""Average share of a token's texts that must be encoded despite the bounds, measured on all-MiniLM-L6-v2."""
 
-_SAMPLED_FROM = 4  # times as many tokens; of fewer, the sample would be most of the work
-_ROUND_TEXTS = 8192  # enough of every length to fill batches
-_MOST_TEXTS = 3  # of a token in a round; the last of more would often not have been needed
-# The threshold to begin with is the score that this part of the candidates reaches in the sample: one that is
-# too low lets every token have texts that it does not need, one that is too high only makes more rounds.
+_SAMPLED_FROM = 4  # smallest ratio of tokens to sample size
+_ROUND_TEXTS = 8192  # texts per round, enough of every length to fill batches
+_MOST_TEXTS = 3  # most texts of a token in a round; of more, the last would often be unnecessary
+# The first threshold is the score that this share of the candidates reaches in the sample. With a threshold
+# that is too low, every token gets unnecessary texts; one that is too high only takes more rounds.
 _LIKELY_PART = 0.75
-# While the threshold is not known, so many times as many tokens as will be candidates are scored at a time.
+# Until the threshold is known, this many times the number of candidates are scored at a time.
 _AT_A_TIME = 1.5
-_LEAST_OBSERVED = 4  # tokens of the sample; with fewer, a mean over all series stands in
-_SLACK = 1e-9  # sums of the same numbers in another order differ by less
-_SAMPLE_KEY = 2  # keeps the draw of the sample apart from others with the same seed
-_ROWS_AT_A_TIME = 8192  # vectors that are doubled at a time
+# Fewest tokens of the sample for a mean by series. With fewer, the mean over all series is used.
+_LEAST_OBSERVED = 4
+_SLACK = 1e-9  # sums of the same numbers in different orders differ by less
+_SAMPLE_KEY = 2  # makes the sample independent of other draws with the same seed
+_ROWS_AT_A_TIME = 8192  # number of vectors that are converted to double precision at a time
 
 
 @dataclass(frozen=True)
 class ScoringPairs:
     """The P pairs that score a token, and their vectors.
 
-    The texts of a token are numbered series by series, and by number of copies within a series. This number
-    is the index of a text.
+    The index of a text numbers the texts of a token: series by series, and by number of copies within a
+    series.
 
     Attributes:
         settings: settings of the method.
@@ -104,7 +106,7 @@ class ScoringPairs:
         return text_indices // (self.settings.copies * len(PLACEMENTS))
 
     def text(self, token: Token, text_index: int, paths: Sequence[probes.Path]) -> Probe:
-        """Return a carrier with copies of a token; ``paths`` has the random placement in each carrier."""
+        """Return the text with this index: a carrier with copies. ``paths`` has their random placement."""
         series, copies = divmod(text_index, self.settings.copies)
         pair, placement = divmod(series, len(PLACEMENTS))
         return probes.with_copies(token, self.carriers[pair], PLACEMENTS[placement], copies + 1, paths[pair])
@@ -117,7 +119,7 @@ class ScoringPairs:
 
 @dataclass(frozen=True)
 class AloneStage:
-    """Compares the text of each token alone with the anchors."""
+    """Measures the distances of each token alone to the anchors."""
 
     pairs: ScoringPairs
     name: str = "alone"
@@ -143,7 +145,7 @@ class AloneStage:
 
 @dataclass(frozen=True)
 class ScoringStage:
-    """Compares some of the texts with copies of each token with their anchors.
+    """Measures the distances of some of each token's texts to their anchors.
 
     Attributes:
         pairs: the pairs that score tokens.
@@ -208,10 +210,10 @@ class RunStage(Protocol):
     """Runs stages."""
 
     def __call__(self, stage: Stage, tokens: Sequence[Token], texts: int) -> pl.DataFrame:
-        """Run a stage, which encodes so many texts, over tokens; return a row for each."""
+        """Run a stage, which encodes ``texts`` texts, and return one row per token."""
 
     def announce(self, scoring_texts: int, validation_texts: int) -> None:
-        """Take note of how many texts are still to be encoded."""
+        """Announce how many texts are still to be encoded."""
 
 
 def scoring_pairs(encoder: Encoder, settings: StdSettings, plan: StdPlanRecord) -> ScoringPairs:
@@ -227,35 +229,35 @@ def scoring_walk(pairs: ScoringPairs) -> Walk:
 
 
 def copies_order(copies: int) -> list[int]:
-    """Order the numbers of copies of a series so that the bound falls fast.
+    """Return the numbers of copies of a series in an order in which the bound falls fast.
 
-    The largest number says whether the distance rises in total, and how far it can fall; the next two fix the
-    first and the last step.
+    The largest number comes first, because it shows whether the distance rises in total and how far it can
+    fall. The next two determine the first and the last step.
     """
     first = list(dict.fromkeys([copies, 1, max(1, copies - 1)]))
     return first + [count for count in range(1, copies + 1) if count not in first]
 
 
 class KnownDistances:
-    """The cosine distances of some tokens that are known so far, and the bounds of their scores."""
+    """The distances of tokens that are known so far, and the bounds of the tokens' scores."""
 
     def __init__(self, pairs: ScoringPairs, ids: NDArray[np.int64], alone: Vector) -> None:
         self._pairs = pairs
-        self._ids = ids  # ascending
+        self._ids = ids  # in ascending order
         self._order = np.array(copies_order(pairs.settings.copies))
         before = distances(pairs.clean, pairs.anchors)[Metric.COSINE]
         shape = (len(ids), pairs.series, pairs.settings.copies + 1)
         self.distances = np.full(shape, np.nan)
         self.distances[..., 0] = np.repeat(before, len(PLACEMENTS))
         self.alone = np.repeat(alone, len(PLACEMENTS), axis=1)
-        self.counts = np.zeros(shape[:2], dtype=np.intp)  # of copies that are known
+        self.counts = np.zeros(shape[:2], dtype=np.intp)  # number of known distances
         self.risen = np.zeros(shape[:2], dtype=np.bool_)
         self.bounds = np.empty(shape[:2])
         self._update(np.arange(len(ids)))
 
     @property
     def totals(self) -> Vector:
-        """Upper bounds of the scores of all tokens; the scores of those that are complete."""
+        """Upper bounds of the scores of all tokens; for tokens with all distances, the scores themselves."""
         totals: Vector = self.bounds @ self._pairs.weights
         return totals
 
@@ -276,7 +278,7 @@ class KnownDistances:
         self._update(rows)
 
     def next_texts(self, rows: NDArray[np.intp], gains: Vector, limit: int) -> list[tuple[int, ...]]:
-        """Choose the next texts of some tokens: those that are expected to lower their bounds most.
+        """Return the next texts of some tokens: those that are expected to lower their bounds most.
 
         Args:
             rows: rows of the tokens.
@@ -308,7 +310,7 @@ class KnownDistances:
 
 
 def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) -> Vector:
-    """Estimate by which share one more text lowers the bound of a series, from tokens with all distances.
+    """Estimate, from tokens with all distances, by which share one more text lowers the bound of a series.
 
     Args:
         pairs: the pairs that score tokens.
@@ -316,9 +318,9 @@ def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) ->
         alone: distances of the tokens alone, shape (tokens, series).
 
     Returns:
-        Mean share per text, shape (copies, 2, series): by number of known distances, by whether one of them
-        has risen (0 or 1), and by series. It is computed for the number of further texts that makes it
-        largest.
+        Mean share per text, shape (copies, 2, series): by number of known distances, by whether any of them
+        has risen (0 or 1), and by series. Each share is computed for the number of further texts that
+        maximises it.
     """
     order = copies_order(pairs.settings.copies)
     constants = pairs.constants(Metric.COSINE)
@@ -347,13 +349,13 @@ def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) ->
 
 
 def expected_texts(pairs: ScoringPairs, tokens: int, sample_size: int = SAMPLE) -> int:
-    """Estimate how many texts `score_tokens` encodes."""
+    """Return an estimate of how many texts `score_tokens` encodes."""
     sampled = sample_size if tokens >= _SAMPLED_FROM * sample_size else tokens
     return tokens + sampled * len(pairs.text_indices) + _expected(pairs, tokens - sampled)
 
 
 def _expected(pairs: ScoringPairs, tokens: int) -> int:
-    """Estimate how many texts with copies are encoded for tokens that are not of the sample."""
+    """Return an estimate of how many texts with copies are encoded for tokens outside the sample."""
     share = 1.0 if pairs.settings.scores is Scores.ALL else NEEDED_SHARE
     return round(tokens * len(pairs.text_indices) * share)
 
@@ -365,7 +367,7 @@ def score_tokens(
     validation_texts: int = 0,
     sample_size: int = SAMPLE,
 ) -> pl.DataFrame:
-    """Score the tokens of a job exactly, or find an upper bound that excludes them from the candidates.
+    """Return exact scores of tokens, or upper bounds that exclude them from the candidates.
 
     Args:
         job: model, tokens in order of id, and settings.
@@ -416,7 +418,7 @@ def score_tokens(
         rows = _unsettled(known_distances, rank, likely)
         while len(rows):
             texts_per_token = min(_MOST_TEXTS, math.ceil(_ROUND_TEXTS / len(rows)))
-            if round_number == 1:  # no token is settled by fewer
+            if round_number == 1:  # fewer texts settle no token
                 texts_per_token = pairs.series
             next_texts = known_distances.next_texts(rows, gains, texts_per_token)
             measure(f"score-{round_number:03d}", rows, next_texts)
@@ -428,9 +430,10 @@ def score_tokens(
 def _unsettled(known_distances: KnownDistances, rank: int, likely: float) -> NDArray[np.intp]:
     """Return the tokens that may be among the best ``rank`` and are to be scored next.
 
-    The score at that rank is at least that of complete tokens at it, and at most the bound at it among all
-    tokens. ``likely`` says where to begin between the two. There are none once all tokens that reach the
-    threshold are complete: then at least ``rank`` of them are, and no other has a bound as high as theirs.
+    The final score at this rank lies between the best complete score at this rank and the best bound at this
+    rank. ``likely`` says where to begin between the two. The result is empty once all tokens that reach the
+    threshold are complete: then at least ``rank`` tokens are complete, and no other token has a bound as high
+    as theirs.
     """
     totals = known_distances.totals
     is_complete = known_distances.is_complete
@@ -450,7 +453,7 @@ def _scores(
     alone: pl.DataFrame,
     frames: Sequence[pl.DataFrame],
 ) -> pl.DataFrame:
-    """Make the table of `score_tokens`."""
+    """Return the table of `score_tokens`."""
     settings = pairs.settings
     is_complete = known.is_complete
     rows = np.flatnonzero(is_complete)

@@ -1,4 +1,4 @@
-"""Step 4: put 1, 2, ... copies of a candidate into every carrier, and count the pairs that come closer."""
+"""Step 4: insert 1, 2, ... copies of a candidate into every carrier, and count the pairs that come closer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PathsOf: TypeAlias = Callable[[Token], Sequence[probes.Path]]
 def copies_in(
     token: Token, carrier: probes.Carrier, placement: Placement, copies: int, path: probes.Path = ()
 ) -> Sequence[Probe]:
-    """Put 1, 2, ... copies into a carrier."""
+    """Return the texts with 1, 2, ... copies in a carrier."""
     if isinstance(carrier, str):
         return insert_as_text(token, carrier, placement, copies, path)
     return insert_as_ids(token, carrier, placement, copies, path)
@@ -35,17 +35,17 @@ def copies_in(
 
 @dataclass(frozen=True)
 class ValidationStage:
-    """Compares every carrier with its anchor, for every placement and number of copies.
+    """Measures the distance of every carrier to its anchor, for every placement and number of copies.
 
-    Carriers repeat, and only random placement depends on the pair: copies before and after a carrier are
-    encoded once for all its pairs.
+    Carriers repeat, and only random placement depends on the pair, so a carrier with copies before or after
+    it is encoded once for all its pairs.
     """
 
     settings: StdSettings
     carriers: tuple[probes.Carrier, ...]  # one per pair
     anchors: NDArray[np.float32]  # vectors of sentence1, shape (pairs, d)
     clean: NDArray[np.float32]  # vectors of sentence2 without copies, shape (pairs, d)
-    paths: PathsOf  # of random placement, one per pair
+    paths: PathsOf  # paths of random placement, one per pair
     name: str = "validate"
     precision: Precision | None = None
 
@@ -69,7 +69,7 @@ class ValidationStage:
 
     @cached_property
     def _rows(self) -> NDArray[np.intp]:
-        """Which probe stands at each pair, placement and number of copies."""
+        """The index of the probe for each pair, placement and number of copies."""
         copies = self.settings.copies
         distinct = {carrier: index for index, carrier in enumerate(self._distinct)}
         rows = np.array([distinct[carrier] for carrier in self.carriers])
@@ -103,7 +103,7 @@ class ValidationStage:
 def validation_stage(
     encoder: Encoder, settings: StdSettings, plan: StdPlanRecord, paths: PathsOf | None = None
 ) -> ValidationStage:
-    """Make the stage; without paths, random placement is drawn by seed, token and pair."""
+    """Return the stage. Without paths, random placement depends on seed, token and pair."""
     carriers = probes.as_carriers(encoder, settings.insertion, [pair.sentence2 for pair in plan.validation])
     if paths is None:
         words = [probes.word_count(carrier) for carrier in carriers]
@@ -119,7 +119,7 @@ def published_paths(
     vocabulary: Iterable[Token],
     candidates: Iterable[Token],
 ) -> PathsOf:
-    """Continue the random stream of scoring, as the published runs do; see `walk_candidates`."""
+    """Return paths that continue the random stream of scoring, as published; see `walk_candidates`."""
     walks = []
     for pairs in (plan.scoring, plan.validation):
         carriers = probes.as_carriers(encoder, settings.insertion, [pair.sentence2 for pair in pairs])
@@ -131,22 +131,22 @@ def published_paths(
 
 
 def continues_stream(job: Job[StdSettings]) -> bool:
-    """Say whether validation replays the published stream: with its seed, after the whole vocabulary."""
+    """Return whether validation replays the published stream: with its seed, after the whole vocabulary."""
     return job.settings.seed == PUBLISHED_SEED and not job.restricted
 
 
 @dataclass(frozen=True, slots=True)
 class StdEvidence:
-    """What the validation measures of a token, whatever its score."""
+    """What the validation measures for a token, whatever the token's score."""
 
     token_id: int
     token: str
     category: str
-    validation_rate: dict[str, float]  # by metric, the weighted share of pairs whose distance falls
-    by_placement: dict[str, dict[str, float]]  # the unweighted shares by placement and metric
-    lift: float  # mean rise of the cosine over pairs, placements and copies
-    lift_by_copies: list[float]  # for 1, 2, ... copies
-    pairs: int  # behind the numbers
+    validation_rate: dict[str, float]  # weighted share of pairs whose distance falls, by metric
+    by_placement: dict[str, dict[str, float]]  # unweighted shares, by placement and metric
+    lift: float  # mean rise of the cosine over pairs, placements and numbers of copies
+    lift_by_copies: list[float]  # lift with 1, 2, ... copies
+    pairs: int  # number of pairs that were measured
 
 
 def probe_std(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence]:
@@ -159,7 +159,7 @@ def probe_std(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvid
 
 
 def evidence_of(row: Mapping[str, Any], job: Job[StdSettings], pairs: int) -> StdEvidence:
-    """Put a row of `ValidationStage` into words."""
+    """Return a row of `ValidationStage` as `StdEvidence`."""
     vocabulary_index = job.vocabulary.place(row["token_id"])
     by_placement = {
         placement.value: {metric.value: row[f"rate_{metric}_{placement}"] for metric in Metric}
