@@ -303,7 +303,7 @@ def _attribution_by(
 
 
 def _with_deletions(model: IdEncoder, text: ReadText, other_unit: Vector, similarity: float) -> ReadText:
-    """Return the text with the deletion effect of every part.
+    """Return the text, with the deletion effect of every part filled in.
 
     The effect is the similarity with the other text without this part, minus the similarity with it. The only
     part of a text cannot be deleted: its effect stays None.
@@ -336,7 +336,7 @@ def _ids(parts: Iterable[TextPart]) -> tuple[int, ...]:
 
 
 def _divided_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, words: bool) -> ReadText:
-    """Cut a text to the length that the model reads, and divide it into tokens, words or spans."""
+    """Truncate a text to the model's limit, and divide it into tokens, words or spans."""
     tokenized = encoder.tokenize([text])[0]
     ids = tokenized.ids
     if not ids:
@@ -376,7 +376,7 @@ def _readable_count(encoder: IdEncoder, ids: tuple[int, ...]) -> int:
 
 
 def _first_ids(pieces: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
-    """Return the pieces that hold the first ``count`` ids; the last piece may be cut."""
+    """Return the pieces with the first ``count`` ids; the last piece may be truncated."""
     kept_pieces = []
     missing = count
     for piece in pieces:

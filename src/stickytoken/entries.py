@@ -1,4 +1,4 @@
-"""Examine a vocabulary by the tokenizer and the stored weights alone, without encoding any text."""
+"""Examine a vocabulary from the tokenizer and the stored weights alone, without encoding any text."""
 
 from __future__ import annotations
 
@@ -396,7 +396,7 @@ def _downloaded(name: str, revision: str | None) -> Path:
 
 
 def script_shares(vocabulary: Vocabulary) -> pl.DataFrame:
-    """Count the entries that text can produce, by the script of most of their letters.
+    """Return the number of entries that text can produce, by the script of most of their letters.
 
     Returns:
         One row per script, with the most frequent script first. The columns are script (``none`` for entries
@@ -410,7 +410,7 @@ def script_shares(vocabulary: Vocabulary) -> pl.DataFrame:
 
 
 def fertility(tokenizer: RoundTripTokenizer) -> pl.DataFrame:
-    """Count the tokens that a tokenizer needs for the same twenty plain sentences in ten languages.
+    """Return how many tokens a tokenizer needs for the same twenty plain sentences in ten languages.
 
     Many tokens per word (fertility; Rust et al., "How Good is Your Tokenizer?", ACL 2021) mean that the
     vocabulary has few and short entries for a language. The ratio to English compares sentences of the same

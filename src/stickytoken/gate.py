@@ -214,9 +214,8 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
             ``repetition`` and ``suspected``. Copies of a flagged token always close it.
         words: further words that documents must not repeat, such as the words of an audit.
         folder: for a model: the folder that holds its runs, or a run folder.
-        revision: for the name of a model on the hub: branch, tag or commit.
-        place: file in the repository and line at which token findings are reported. None reports them at
-            the run's table of tokens.
+        revision: branch, tag or commit of a model on the hub. place: file in the repository and line at which
+            token findings are reported. None reports them at the run's table of tokens.
         progress: called after every step of a detection.
 
     Returns:
@@ -541,7 +540,7 @@ def _gaps(run: Run, which: str) -> list[str]:
 
 
 def _tokens_without_verdict(run: Run) -> int:
-    """Count the tokens that should have a verdict and lack it, or lack the lift that it rests on.
+    """Return how many tokens should have a verdict but lack it, or lack the lift on which it is based.
 
     Returns:
         The number of tokens; 0 if the method of the run does not judge every token.
@@ -550,7 +549,7 @@ def _tokens_without_verdict(run: Run) -> int:
         return 0
     tokens = run.tokens
     if "copies_seen" in tokens.columns:
-        # Text does not produce the other tokens, so the method gives them no verdict.
+        # The other tokens do not occur in text, so the method gives them no verdict.
         is_read = pl.col("copies_seen") >= _SEEN_COPIES
         tokens = tokens.filter(pl.col("verdict").is_not_null() | is_read)
     required = ["verdict", "lift"] if run.method.measures_lift else ["verdict"]
@@ -558,7 +557,7 @@ def _tokens_without_verdict(run: Run) -> int:
 
 
 def _remarks(run: Run) -> list[str]:
-    """Return the method's notes on the run, and a note that lists its non-default settings."""
+    """Return the method's notes on the run, and a note on its non-default settings."""
     remarks = list(run.method.notes(run))
     loading = run.record.model.loading
     is_behind_endpoint = loading is not None and loading.endpoint is not None
@@ -658,7 +657,7 @@ class _JudgedToken(NamedTuple):
 def _judge_tokens(
     run: Run, fail_on: FailOn, max_tokens: int, baseline: Run | None, place: tuple[str, int] | None
 ) -> tuple[list[Finding], int]:
-    """Turn the sticky tokens of a run into findings.
+    """Return the findings for the sticky tokens of a run.
 
     Args:
         run: the run.
@@ -669,7 +668,7 @@ def _judge_tokens(
             table of tokens.
 
     Returns:
-        One finding per sticky token, those of counted tokens first; and the number of counted tokens.
+        One finding per sticky token, with those of counted tokens first, and the number of counted tokens.
 
     Raises:
         InputError: the method of the run does not grade tokens.

@@ -1,4 +1,4 @@
-"""Put copies of tokens into a sentence, as text or among token ids.
+"""Insert copies of tokens into a sentence, as text or among token ids.
 
 These functions need no model, tokenizer or random state. For random placement, the caller draws the *path*:
 one gap for each copy. Step k inserts one more copy into the sentence of step k - 1 (Chen et al. 2025). Its

@@ -1,4 +1,4 @@
-"""Write the result of a run into a model card and as evaluation results, in files or on the hub."""
+"""Write the result of a run into a model card or as evaluation results, in files or on the hub."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ _ANY_MARKER = re.compile(rb"<!--[ \t]*stickytoken:", re.IGNORECASE)
 
 
 def with_block(card: bytes, block: str, name: str) -> bytes:
-    """Put a block into a model card: in place of an earlier block, or at the end.
+    """Return a model card with a block, which replaces an earlier block or goes at the end.
 
     Args:
         card: the content of the card.
@@ -150,7 +150,7 @@ def with_block(card: bytes, block: str, name: str) -> bytes:
         The new content. Every byte outside the block stays.
 
     Raises:
-        InputError: the card is not UTF-8, or its markers are damaged or not one pair.
+        InputError: the card is not UTF-8, or it does not have exactly one intact pair of markers.
     """
     try:
         card.decode("utf-8")
@@ -182,7 +182,7 @@ def with_block(card: bytes, block: str, name: str) -> bytes:
 
 
 def write_block(block: str, card: str | Path) -> bool:
-    """Put the block into a model card, unless the card already has it. A failed write changes nothing.
+    """Write the block into a model card, unless the card already has it. A failed write changes nothing.
 
     Args:
         block: from `card_block`.
@@ -192,7 +192,8 @@ def write_block(block: str, card: str | Path) -> bool:
         Whether the file changed.
 
     Raises:
-        InputError: there is no such file, it is not UTF-8, or its markers are damaged or not one pair.
+        InputError: there is no such file, it is not UTF-8, or it does not have exactly one intact pair of
+            markers.
         RunError: the file cannot be read or written.
     """
     path = file_path("the model card", card)
@@ -225,7 +226,7 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
         dataset: id of the benchmark data set on the hub.
 
     Raises:
-        InputError: the id is not one of the hub, or the run has no number that stands for its model.
+        InputError: the id is not valid on the hub, or the run has no number for its whole model.
     """
     from huggingface_hub import EvalResultEntry
 
@@ -246,7 +247,7 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
         note = f"{comparisons.shown_share(compared)}, exact {level}"
         results.append((SHARE_TASK, comparisons.PER * compared.share[0], note))
     if not results:
-        raise InputError(f"the run in {run.path} has no number that stands for its model: nothing to publish")
+        raise InputError(f"the run in {run.path} has no number for its whole model: nothing to publish")
     return [
         EvalResultEntry(dataset, task, round(value, 4), date=run.record.started, notes=f"{note}; {basis}")
         for task, value, note in results

@@ -177,7 +177,7 @@ _NO_ANCHOR = _Anchor("", ())
 
 
 def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
-    """Categorize every entry by decoding it and encoding its text again.
+    """Return the vocabulary, with the category of every entry from decoding it and encoding its text again.
 
     If the tokenizer adds a space at the beginning of a text, an entry is first put after an anchor. An entry
     without a row in the model is unreachable even if its text encodes to it.
@@ -257,10 +257,9 @@ def _category(token_id: int, trip: _RoundTrip, is_special: bool) -> Category:
 LEAST_BENIGN = 3
 # Benign tokens are drawn in blocks of this size, so that a smaller draw is the beginning of a larger one.
 _BLOCK = 16
-# A block is drawn from this many times as many of the most similar tokens.
+# A block is drawn from the most similar tokens, this many times its size.
 _POOL = 4
-# A difference of one character in length weighs as much as this difference in position, as a share of the
-# vocabulary.
+# Difference in position, as a share of the vocabulary, that weighs as much as one character in length.
 _SHARE_PER_CHARACTER = 0.05
 
 
@@ -310,11 +309,11 @@ def match_benign(
 def match_apart(
     vocabulary: Vocabulary, token_ids: Sequence[int], excluded: Collection[int], count: int, seed: int
 ) -> list[Token]:
-    """Draw ``count`` benign tokens for each token, as `match_benign` does, but none of them twice.
+    """Draw ``count`` benign tokens for each token, like `match_benign`, but no benign token twice.
 
     Returns:
-        The benign tokens: first one for each of the ``token_ids`` in order, then a second one for each, and
-        so on.
+        The benign tokens: the first one for each of the ``token_ids`` in order, then the second one for each,
+        and so on.
 
     Raises:
         InputError: The vocabulary has too few benign tokens.
@@ -497,7 +496,7 @@ def _script_of_character(character: str) -> str | None:
     return str(match.lastgroup) if match else None
 
 
-# Number of copies in the texts on which ways to write an entry are compared.
+# Number of copies in the texts with which the ways to write an entry are compared.
 _COPIES = 8
 
 
@@ -505,14 +504,14 @@ def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: In
     """Return the vocabulary with the way to write copies of each entry that the tokenizer reads best.
 
     Each copy is a word of its own, unless the tokenizer reads more copies as the entry when they are attached
-    to each other. Entries of which it reads less than half are noted in ``unspelled``. The vocabulary is
-    returned unchanged unless ``insertion`` is `Insertion.WORDS`.
+    to each other. Entries with less than half of their copies read are listed in ``unspelled``. The
+    vocabulary is returned unchanged unless ``insertion`` is `Insertion.WORDS`.
     """
     if insertion is not Insertion.WORDS:
         return vocabulary
     available = [index for index, category in enumerate(vocabulary.categories) if category.available]
     read_as_words = _copies_read(vocabulary, tokenizer, available, Joining.WORDS)
-    # The other entries are already read completely.
+    # Only these entries are not read completely yet.
     incomplete = [index for index in available if read_as_words[index] < _COPIES]
     read_attached = _copies_read(vocabulary, tokenizer, incomplete, Joining.ATTACHED)
     joinings = [Joining.WORDS] * len(vocabulary)
@@ -520,7 +519,7 @@ def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: In
         if read_attached[index] > read_as_words[index]:
             joinings[index] = Joining.ATTACHED
     if isinstance(tokenizer, CandidateTokenizer):
-        # A list of candidates does not show what the model reads.
+        # A list of candidates does not show how the model tokenizes.
         return replace(vocabulary, joinings=tuple(joinings))
     unspelled = {}
     for index in available:

@@ -211,7 +211,7 @@ def test_a_guess_is_reported_and_taken_out_only_on_request():
     ("make", "message"),
     [
         (lambda: Cleaner(RULES, {"repetition": "escape"}), "only special tokens can be escaped"),
-        (lambda: Cleaner(RULES, {"runs": "remove"}), "'runs' is not a known kind of finding: use one of flagged"),
+        (lambda: Cleaner(RULES, {"runs": "remove"}), "'runs' is not a known kind of finding"),
         (lambda: Cleaner(RULES, {"repetition": "drop"}), "'drop' is not a known action"),
         (lambda: Cleaner(RULES, ["run"]), "actions is"),
         (lambda: Cleaner(("able",)), "pass CleaningRules"),

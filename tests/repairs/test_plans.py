@@ -20,7 +20,7 @@ def planned(asked, *, rows_writable=True, **facts):
 @pytest.mark.parametrize(
     ("asked", "facts", "strategies", "reason"),
     [
-        (Strategy.UNREACHABLE, {"templated": True}, (Strategy.UNREACHABLE,), "falls into its pieces"),
+        (Strategy.UNREACHABLE, {"templated": True}, (Strategy.UNREACHABLE,), "split into pieces"),
         (Strategy.PLAIN_SPECIALS, {"special": True}, (Strategy.PLAIN_SPECIALS,), "plain text"),
         (Strategy.KEEP_MEANING, LETTER, (Strategy.KEEP_MEANING,), "asked for"),
         (Strategy.AUTO, {"special": True, "templated": True}, (Strategy.PLAIN_SPECIALS,), "plain text"),

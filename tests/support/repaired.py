@@ -56,7 +56,7 @@ def repair_record(*names: str, passed: bool | None = True) -> RepairRecord:
     }
     curve = {"copies": [0, 1, 8], "before": [0, 0.1, 0.4], "after": [0, 0.01, 0.02], "ordinary": [0, 0, 0.01]}
     record = {} if passed is None else measured | {"curve": curve}
-    why = {"strategy": "unreachable", "reason": "text falls into its pieces"}
+    why = {"strategy": "unreachable", "reason": "the text is split into pieces"}
     near = {"token_id": 99, "token": names[0], "near": names[0], "in_run": "benign", **measured}
     score = {"task": "kinds of text", "metric": "accuracy", "texts": 800, "before": 0.65, "after": 0.64}
     verification = {

@@ -1,4 +1,4 @@
-"""Readers of texts and tables. This module has the corpora of sentences and the sentence pairs of a run.
+"""Readers of texts and tables. This module reads the sentence corpora and sentence pairs of runs.
 
 Sampling and choosing pairs is step 1 of the Sticky Token Detector (Chen et al. 2025).
 """
@@ -65,8 +65,8 @@ class Sentences:
 
     Attributes:
         texts: The sentences.
-        source: Where they came from, for display.
-        topics: The topic of each sentence, where the corpus has them.
+        source: Where the sentences come from, for display. topics: The topic of each sentence, if the corpus
+            has topics.
         blank: Number of blank or missing sentences that were left out.
         duplicates: Number of repeated sentences that were left out.
         too_long: Number of sentences that were left out because they are too long.
@@ -98,14 +98,14 @@ class Sentences:
 
     @property
     def fingerprint_with_topics(self) -> str:
-        """SHA-256 over the sentences and, where there are any, their topics."""
+        """SHA-256 over the sentences and their topics, if the corpus has topics."""
         return _digest_of_texts((*self.texts, *(self.topics or ())))
 
     def sample(self, count: int, seed: int) -> tuple[str, ...]:
-        """Draw ``count`` sentences without replacement.
+        """Return ``count`` sentences, drawn without replacement.
 
         Raises:
-            InputError: The corpus has fewer.
+            InputError: The corpus has fewer sentences than ``count``.
         """
         if count > len(self.texts):
             raise InputError(
@@ -120,7 +120,7 @@ def _digest_of_texts(texts: Iterable[str]) -> str:
     sha256 = hashlib.sha256()
     for text in texts:
         encoded = text.encode("utf-8", "surrogatepass")
-        # The length keeps ("ab", "c") and ("a", "bc") apart.
+        # The length of each text is hashed too, so that ("ab", "c") and ("a", "bc") differ.
         sha256.update(len(encoded).to_bytes(8, "big") + encoded)
     return sha256.hexdigest()
 
@@ -238,11 +238,11 @@ def _from_values(values: object) -> Sentences:
 def collect_sentences(
     texts: Iterable[str | None], source: str, topics: Sequence[str] | None = None
 ) -> Sentences:
-    """Strip sentences, and leave out what is blank, repeated or too long.
+    """Return the sentences, stripped, without those that are blank, repeated or too long.
 
     Args:
         texts: The sentences.
-        source: Where they came from, for messages.
+        source: Where the sentences come from, for messages.
         topics: The topic of each sentence.
 
     Raises:
@@ -317,9 +317,9 @@ def text_kinds() -> Sentences:
 
 
 def open_ended(text: str) -> str:
-    """Remove the punctuation at the end of a text, because copies act differently after it.
+    """Return a text without final punctuation, because copies act differently after punctuation.
 
-    Without it, corpora with and without final punctuation give the same results.
+    Corpora with and without final punctuation therefore give the same results.
     """
     words = text.rstrip()
     while words and unicodedata.category(words[-1]).startswith("P"):
@@ -334,7 +334,7 @@ class SentencePair:
     Attributes:
         sentence1: The anchor, which is never changed.
         sentence2: The carrier, into which tokens are inserted.
-        similarity: Their cosine similarity under the model.
+        similarity: The cosine similarity of the sentences under the model.
     """
 
     sentence1: str
@@ -372,9 +372,10 @@ Corpus = TypeVar("Corpus", bound=Sentences | PairCorpus)
 
 
 def corpus_fingerprint(corpus: Sentences | PairCorpus, topics_count: bool) -> str:
-    """Fingerprint everything in a corpus, and in the package's own texts, that can change a result."""
+    """Return a hash of everything in a corpus, and in the package's own texts, that can change a result."""
     if topics_count and isinstance(corpus, Sentences):
-        # Bundled sentences are one of the kinds of text; the same sentences from a file are another kind.
+        # The bundled sentences are one of the kinds of text, but the same sentences from a file are another
+        # kind.
         return digest([corpus.fingerprint_with_topics, corpus.bundled, text_kinds().fingerprint_with_topics])
     return corpus.fingerprint
 
@@ -443,7 +444,7 @@ def _checked(sentence1: object, sentence2: object, similarity: object, where: st
             raise InputError(f"{where} has a blank sentence")
         if len(str(sentence)) > LONGEST_SENTENCE:
             raise InputError(f"{where} has a sentence longer than {LONGEST_SENTENCE:,} characters")
-    # Rounded similarities of equal sentences may lie a little above 1.
+    # The rounded similarity of two equal sentences may be slightly above 1.
     if not isinstance(similarity, (int, float, np.number)) or not abs(float(similarity)) <= 1.001:
         raise InputError(f"{where} has the similarity {shown(similarity)}: it must be between -1 and 1")
     return SentencePair(str(sentence1), str(sentence2), float(similarity))
@@ -456,9 +457,8 @@ def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count:
     took.
 
     Args:
-        sentences: The N sentences.
-        vectors: Their vectors, shape (N, D).
-        count: The number of pairs; all pairs if there are fewer.
+        sentences: The N sentences. vectors: The vectors of the sentences, shape (N, D).
+        count: Number of pairs to choose; if there are fewer, all pairs are returned.
     """
     if len(sentences) < 2:
         raise InputError(f"pairs need at least 2 sentences, got {len(sentences)}")
@@ -466,7 +466,8 @@ def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count:
     rows, columns = np.triu_indices(len(sentences), k=1)
     similarities = (units @ units.T).astype(np.float64)[rows, columns]
     order = np.argsort(similarities, kind="stable")
-    # The pairs that no target took yet, as positions in `order` and as similarities, both ascending.
+    # The pairs that no target has taken yet: their positions in `order`, and their similarities, both
+    # ascending.
     free_positions = list(range(len(order)))
     free_similarities = similarities[order].tolist()
     targets = np.linspace(free_similarities[0], free_similarities[-1], min(count, len(order)))
@@ -518,7 +519,8 @@ LARGEST_UNKNOWN = 0.2
 
 Measured with the tokenizers of all-MiniLM-L6-v2, T5 and RoBERTa. English corpora stay below 0.006, chat with
 emoji reaches 0.1. Languages that a vocabulary lacks: Polish with T5 0.23; Japanese, Hindi and Korean with
-MiniLM 0.26 to 0.35, Chinese 0.66; Asian languages with T5 above 0.9. RoBERTa reads bytes and knows all.
+MiniLM 0.26 to 0.35, Chinese 0.66; Asian languages with T5 above 0.9. RoBERTa reads bytes, so no character is
+unknown.
 """
 NOTED_UNKNOWN = 0.02
 _CHUNK = 4096
@@ -526,7 +528,7 @@ _CHUNK = 4096
 
 @runtime_checkable
 class SpanTokenizer(Protocol):
-    """A tokenizer that says which characters of a text each id stands for."""
+    """A tokenizer that can tell which characters of a text each id stands for."""
 
     @property
     def unknown_id(self) -> int | None: ...
@@ -534,11 +536,11 @@ class SpanTokenizer(Protocol):
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]: ...
 
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
-        """Encode each text; return its ids and, where the tokenizer tells, the characters of each id."""
+        """Return the ids of each text, and the span of each id; None if the tokenizer cannot tell."""
 
 
 def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpus:
-    """Drop sentences that a tokenizer makes equal, and refuse a corpus with too many unknown characters."""
+    """Return the corpus `as_read`, or raise an error if it has too many unknown characters."""
     corpus_as_read = as_read(corpus, tokenizer)
     share = corpus_as_read.unknown or 0.0
     if share > LARGEST_UNKNOWN:
@@ -561,14 +563,14 @@ def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
     else:
         texts = corpus.texts
     unknown_characters = 0.0
-    repeated_indices = set()  # of sentences with the same ids as an earlier one
+    repeated_indices = set()  # indices of sentences with the same ids as an earlier one
     earlier_ids: set[tuple[int, ...]] = set()
     for start in range(0, len(texts), _CHUNK):
         chunk = texts[start : start + _CHUNK]
         for index, (ids, spans) in enumerate(tokenizer.encode_with_spans(chunk), start):
             unread = unread_characters(texts[index], ids, spans, tokenizer.unknown_id)
             if unread == 0:
-                # Only unknown characters make sentences of different meaning look alike.
+                # Sentences of different meaning have equal ids only because of unknown characters.
                 continue
             unknown_characters += unread
             if tuple(ids) in earlier_ids:
@@ -593,16 +595,16 @@ def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
 def unread_characters(
     text: str, ids: Sequence[int], spans: Sequence[tuple[int, int]] | None, unknown_id: int | None
 ) -> float:
-    """Count the characters, except white space, that a tokenizer drops or does not know.
+    """Return the number of characters, except white space, that a tokenizer drops or does not know.
 
-    A character is dropped if no id stands for it. Combining marks and control characters do not count: many
-    tokenizers drop them on purpose, and the letters stay.
+    A character is dropped if no id stands for it. Combining marks and control characters do not count,
+    because many tokenizers drop them on purpose and keep the letters.
 
     Args:
         text: The text.
         ids: Its token ids.
-        spans: The characters that each id stands for. None if the tokenizer does not tell: then the share of
-            unknown ids is taken as the share of unknown characters.
+        spans: The characters that each id stands for. If the tokenizer cannot tell, None: the share of
+            unknown characters is then taken to be the share of unknown ids.
         unknown_id: The id of the unknown token, if there is one.
     """
     if spans is None:
@@ -626,11 +628,11 @@ _DROPPED_ON_PURPOSE = ("Mn", "Me", "Cc", "Cf")
 
 
 def _letters(text: str) -> int:
-    """Count the characters that a tokenizer should not drop."""
+    """Return the number of characters that a tokenizer should not drop."""
     visible = (character for character in text if not character.isspace())
     return sum(unicodedata.category(character) not in _DROPPED_ON_PURPOSE for character in visible)
 
 
 def _characters(text: str) -> int:
-    """Count the characters that are not white space."""
+    """Return the number of characters that are not white space."""
     return sum(map(len, text.split()))

@@ -1,4 +1,4 @@
-"""Read documents of every format as a stream. Only a record that cannot be read is skipped."""
+"""Read documents of every format as a stream. Records that cannot be read are skipped."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Document:
     """One document of a collection.
 
     Attributes:
-        number: Its position in the collection, from 0. Skipped records are counted too.
-        id: Its own id, or else its line, its row or its file name.
-        text: Its text, in valid Unicode.
-        source: Where it came from; None if the collection does not say.
-        path: The file that contains it; None if it does not come from a file.
-        line: The line of the file on which it begins, from 1; None if the file has no lines.
-        is_whole_file: Whether it is a whole file, so that its line numbers are those of the file.
+        number: Position of the document in the collection, from 0. Skipped records are counted too.
+        id: Id of the document; without one, its line, row or file name.
+        text: Text of the document, in valid Unicode.
+        source: Where the document comes from; None if the collection does not say.
+        path: The file that contains the document; None if it does not come from a file.
+        line: The line of the file on which the document begins, from 1; None if the file has no lines.
+        is_whole_file: Whether the document is a whole file.
     """
 
     number: int
@@ -59,7 +59,7 @@ class Skipped:
 
     Attributes:
         place: The file, and the line or the row.
-        reason: What is wrong with it, including the position of the wrong byte if known.
+        reason: What is wrong with the record, with the position of the wrong byte if known.
     """
 
     place: str
@@ -87,8 +87,8 @@ class Collection:
     """Documents that can be read one after the other.
 
     Attributes:
-        name: Its name in messages.
-        read: Yields the records in order, and keeps the meter up to date. A stream can be read only once.
+        name: Name of the collection in messages. read: Yields the records in order, and keeps the meter up to
+            date. A stream can be read only once.
         key: The location of the collection. It identifies the collection, but not the version of its content.
     """
 
@@ -589,7 +589,7 @@ class Reader:
 
         Args:
             present: All columns.
-            textual: Those with text, in the same order.
+            textual: The columns with text, in the same order.
 
         Raises:
             InputError: A column that the user named is missing, or the text can be in several columns.
@@ -644,7 +644,7 @@ def separated_records(lines: Iterable[str], separator: str) -> Iterator[tuple[in
         The number of the line on which a record begins, from 1, and its fields; none for an empty line.
     """
     fields: list[str] = []
-    open_pieces: list[str] | None = None  # of a quoted field that is not closed yet
+    open_pieces: list[str] | None = None  # pieces of a quoted field that is still open
     first_line = 1
     for number, line in enumerate(lines, start=1):
         position = 0
@@ -698,7 +698,7 @@ def _record_on_one_line(line: str, separator: str) -> list[str] | None:
 
 
 def _read_quoted(line: str, position: int, pieces: list[str]) -> tuple[int, bool]:
-    """Add the rest of a quoted field to its pieces.
+    """Append the rest of a quoted field on this line to ``pieces``.
 
     Returns:
         The position after the field, and whether the field is closed on this line.
@@ -723,8 +723,8 @@ class Line(NamedTuple):
     """A line of a file.
 
     Attributes:
-        number: Its number, from 1.
-        content: Its bytes, without the end of the line.
+        number: Number of the line, from 1.
+        content: Bytes of the line, without its end.
         offset: The byte of the file on which it begins.
     """
 
@@ -763,8 +763,8 @@ def _decoded(content: bytes, offset: int = 0) -> tuple[str, str]:
     """Decode bytes as UTF-8.
 
     Returns:
-        The text, with replacements for what cannot be read, and what is wrong with it; an empty string if
-        nothing is.
+        The text, in which a replacement stands for each unreadable part, and what is wrong; an empty string
+        if nothing is.
     """
     try:
         text = content.decode("utf-8")

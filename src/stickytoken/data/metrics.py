@@ -49,7 +49,7 @@ class Task:
         content = []
         for field in fields(self):
             value = getattr(self, field.name)
-            # Fields with a default came later. At the default, the fingerprint is the same as before.
+            # Fields with a default were added later. At its default, a field does not change the fingerprint.
             if field.name != "name" and value != field.default:
                 content.append(value)
         return fingerprint(self.layout, *content)
@@ -84,7 +84,7 @@ class Task:
         Args:
             metric: One of ``metrics``.
             outcomes: The outcomes of C conditions, shape (C, units, columns).
-            sample: The units that count, the same ones for every condition.
+            sample: Indices of the units to use, the same for every condition.
 
         Returns:
             The metric, shape (C,).
@@ -238,7 +238,7 @@ def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], label_count: 
 
     Args:
         gold: The label of each text as a number below ``label_count``, shape (texts,).
-        clusters: Its cluster, also below ``label_count``, shape (C, texts).
+        clusters: The cluster of each text, also a number below ``label_count``, shape (C, texts).
         label_count: The number of labels.
 
     Returns:
@@ -261,7 +261,7 @@ def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: i
     """
     table = _contingency(gold, predicted, label_count)
     true_positives = np.diagonal(table, axis1=1, axis2=2)
-    # 2 TP + FP + FN: all that were predicted, and all that occur.
+    # 2 TP + FP + FN: the number of predictions of a label plus the number of its occurrences.
     denominator = table.sum(axis=1) + table.sum(axis=2)
     f1 = 2 * true_positives / np.where(denominator, denominator, 1)
     return np.asarray(f1.sum(axis=1) / (denominator > 0).sum(axis=1))
@@ -270,7 +270,7 @@ def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: i
 def _contingency(
     gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: int
 ) -> NDArray[np.float64]:
-    """Count the texts by predicted and gold label, shape (C, label_count, label_count)."""
+    """Return the number of texts by predicted and gold label, shape (C, label_count, label_count)."""
     conditions = np.arange(len(predicted))[:, None]
     cells = (conditions * label_count + predicted) * label_count + gold
     counts = np.bincount(cells.ravel(), minlength=len(predicted) * label_count**2)
@@ -279,7 +279,7 @@ def _contingency(
 
 @dataclass(frozen=True)
 class ClassificationTask(Task):
-    """Texts with labels. A logistic regression on the training texts predicts those of the test texts."""
+    """Labelled texts. A logistic regression on the training texts predicts the labels of the test texts."""
 
     train: tuple[str, ...]
     train_labels: tuple[str, ...]
@@ -326,9 +326,9 @@ class ClassificationTask(Task):
         return _indices_in(self._names, self.test_labels)
 
 
-# Queries whose similarities to all documents are in memory at the same time.
+# Number of queries whose similarities to all documents are in memory at the same time.
 _QUERIES_AT_ONCE = 256
-# Documents that are ranked for each query, as in trec_eval and MTEB.
+# Number of documents ranked for each query, as in trec_eval and MTEB.
 _RANKED = 1000
 # Names of the metrics in trec_eval.
 _TREC_NAMES = {"ndcg_at_10": "ndcg_cut_10", "recall_at_100": "recall_100", "map": "map", "mrr": "recip_rank"}
@@ -345,7 +345,7 @@ class _RankingTask(Task):
     unit = "queries"
 
     def __post_init__(self) -> None:
-        """Fail before anything is encoded, instead of when the metrics are computed."""
+        """Raise an error for a missing package now, not only after all texts have been encoded."""
         require_package("pytrec_eval", f"the {self.layout} task {self.name!r}", "impact")
 
     @property
@@ -424,7 +424,7 @@ class RetrievalTask(_RankingTask):
 
 @dataclass(frozen=True)
 class RerankingTask(_RankingTask):
-    """Queries that rank candidates of their own. ``candidates`` has their document ids by query id."""
+    """Queries, each with its own candidates; ``candidates`` has their document ids by query id."""
 
     candidates: dict[str, tuple[str, ...]]
 

@@ -1,8 +1,8 @@
 """Write documents back in their format, with edits in the text and no other change.
 
-The records come from the reader of `data.documents`, so that what is written is what was read. In a JSON
-line, only the edited characters of the column's string change; in a row of CSV, those of its field; in a
-parquet file, the values of the column.
+The records come from the reader of `data.documents`, so that nothing else changes. In a JSON line, only the
+edited characters of the column's string change. In a CSV row, only those of the column's field change, and in
+a parquet file, only values of the column.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from stickytoken.errors import InputError, reading, require_package
 from stickytoken.validation import file_path
 
 Edits: TypeAlias = Sequence[tuple[int, int, str]]
-"""Changes to a text, in order: start and end of a span, and what replaces it."""
+"""Changes to a text, in order: start and end of a span, and its replacement."""
 
 Revise: TypeAlias = Callable[[Document, Sequence[str]], Sequence[Edits]]
 """Returns the edits of each text of a document; ``Document.text`` has these texts joined by spaces."""
@@ -46,10 +46,9 @@ class Source:
     """A file of documents, or standard input, that can be written back.
 
     Attributes:
-        name: Its name in messages.
-        path: The file; None for standard input.
+        name: Name of the source in messages. path: The file; None for standard input.
         suffix: The ending that names the format; empty for lines of text.
-        compressed: Whether gzip compresses it.
+        compressed: Whether the file is compressed with gzip.
         columns: The columns that the user named.
     """
 
@@ -124,7 +123,7 @@ def rewrite(
         output: Where to write.
         revise: Called with each document and its texts, one per column; returns their edits.
         skip: Called with each record that cannot be read. The record is written unchanged.
-        compress: Whether to compress the output with gzip. None does as in the source.
+        compress: Whether to compress the output with gzip. None: only if the source is compressed.
         meter: Counts how much of the source has been read.
 
     Raises:
@@ -140,7 +139,7 @@ def rewrite(
     if compress is None:
         compress = source.compressed
     if compress:
-        # Without a time, the same documents give the same bytes.
+        # No time is stored, so that the same documents give the same bytes.
         with gzip.GzipFile(filename="", fileobj=output, mode="wb", mtime=0) as packed:
             _rewrite_lines(source, packed, reader, revise, skip)
     else:
@@ -247,8 +246,7 @@ class _Literal:
     All positions are those of characters in the raw record.
 
     Attributes:
-        start: Its first position.
-        end: The position after its last one.
+        start: First position of the literal. end: Position after the literal.
         value: The text.
         positions: The position of each character of the text, and the one after the last character.
     """
@@ -285,7 +283,7 @@ def _edited_json(raw: str, row: Row, edits_by_column: dict[str, Edits]) -> str:
         if literal.value == original and len(unicode_text(original)) == len(original):
             edited = _spliced(raw, literal, edits, write)
         else:
-            # A lone surrogate has no character in the text as it is read: write the whole string again.
+            # The text that was read has a replacement for a lone surrogate, so write the whole string again.
             edited = f'"{write(edited_text(unicode_text(original), edits))}"'
         replacements.append((start, end, edited))
     return edited_text(raw, sorted(replacements))
@@ -426,7 +424,7 @@ def _field_from(raw: str, start: int, separator: str) -> _Field:
                 continue
             width = 2
         elif not in_quotes and character in (separator, "\r", "\n"):
-            # Outside quotes, a record has no end of a line. One that an edit brings in ends the field.
+            # A record has no line end outside quotes, so a line end from an edit ends the field.
             break
         elif character == "\r":
             width = 2 if raw.startswith("\r\n", position) else 1
@@ -488,7 +486,7 @@ def _revised(
 
 
 def _with_texts(table: Any, column: str, texts: dict[int, str]) -> Any:
-    """Return an Arrow table in which ``texts`` replace some values of a column, whose type stays."""
+    """Return an Arrow table in which ``texts`` replace values of a column; the column's type stays."""
     from pyarrow import array
 
     column_index = table.schema.get_field_index(column)
@@ -500,9 +498,9 @@ def _with_texts(table: Any, column: str, texts: dict[int, str]) -> Any:
 
 
 def _compressions(file: Any) -> dict[str, str] | str:
-    """Return the compression of each column by its path, as the writer takes them."""
+    """Return the compression of each column by its path, in the form that the writer expects."""
     if not file.num_row_groups:
-        # No column has a compression yet: this is the default of the writer.
+        # There are no columns to read a compression from, so use the writer's default.
         return "snappy"
     columns = file.metadata.row_group(0)
     compressions = {}

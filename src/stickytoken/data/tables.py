@@ -25,7 +25,7 @@ JSON_LINES = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
 TABLE_SUFFIXES = (*SEPARATORS, *JSON_LINES, PARQUET)
 DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
-"""What Polars raises for a file that it cannot read."""
+"""The errors that Polars raises for a file that it cannot read."""
 
 _USUAL_COLUMNS = (("sentence1", "sentence2"), ("sentence",), ("text",))
 
@@ -53,7 +53,7 @@ def read_table(path: Path) -> pl.DataFrame:
 
 
 def require_distinct(columns: Sequence[str], path: str | Path) -> None:
-    """Refuse a header that names a column twice; Polars would rename one silently."""
+    """Raise an error if a header names a column twice; Polars would silently rename one."""
     for name in columns:
         if columns.count(name) > 1:
             raise InputError(f"{path} has two columns called {name!r}: rename or remove one")
@@ -65,7 +65,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _invalid_json_line(content: bytes) -> str | None:
-    """Say which line is not JSON, and why; None if all lines are."""
+    """Return which line is not JSON, and why; None if all lines are JSON."""
 
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not a number in JSON: leave the line out")
@@ -80,7 +80,7 @@ def _invalid_json_line(content: bytes) -> str | None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a file that is not empty."""
+    """Return the bytes of a file; an empty file is refused."""
     with reading(path):
         if path.is_dir():
             raise InputError(f"{path} is a folder: pass a file")
@@ -251,7 +251,7 @@ _USUAL_SPLIT = "train"
 
 
 def hub_parts(name: str) -> tuple[str, str]:
-    """Divide ``REPOSITORY@SPLIT``; the split is empty if it is not named."""
+    """Divide ``REPOSITORY@SPLIT``; the split is empty if none is named."""
     repository, _, split = name.partition("@")
     if not repository.strip():
         raise InputError(f"{HUB + name!r} names no data set: pass hub:REPOSITORY, or hub:REPOSITORY@SPLIT")

@@ -223,7 +223,7 @@ def _queries_in_corpus(
 
     In ArguAna and Quora, queries are documents of the corpus, and each would find itself first. In other
     collections, queries and documents are numbered independently, and an equal id means nothing: the document
-    with the id of a query may even be its answer. Ids are taken to be the same numbering if every query has a
+    with the id of a query may even be its answer. The numbering counts as shared if every query has a
     document under its id, or if most of these documents contain the text of the query.
     """
     shared = [query for query in queries if query in documents and relevant[query].get(query, 0) <= 0]
@@ -263,8 +263,8 @@ def _read_qrels(
 ) -> tuple[dict[str, dict[str, int]], list[str]]:
     """Read the judgements of the queries that have a relevant document.
 
-    Judgements of missing queries are left out. A missing document that is judged stays: it counts as relevant
-    and not found, as in trec_eval, BEIR and MTEB.
+    Judgements of missing queries are left out. Judgements of missing documents stay: these documents count as
+    relevant and not found, as in trec_eval, BEIR and MTEB.
 
     Returns:
         The score of each judged document by query, and notes on missing ids and repeated judgements.
@@ -312,7 +312,7 @@ def _read_qrels(
 def _notes_on_qrels(
     count: int, missing_documents: Sequence[str], missing_queries: Sequence[str], repeated_count: int
 ) -> list[str]:
-    """Say how many judgements have missing ids or repeat an earlier judgement."""
+    """Return notes on how many judgements have missing ids or repeat an earlier judgement."""
     notes = []
     if missing_documents:
         notes.append(
@@ -398,7 +398,7 @@ class UnreachableTaskError(InputError):
 
 
 class MtebTask:
-    """An MTEB task. It gives one score per condition, so that the score has no interval."""
+    """An MTEB task. It has one score per condition, and so no interval."""
 
     layout = "mteb"
     unit = "tasks"
@@ -485,7 +485,7 @@ def evaluate(model: Any, task: MtebTask) -> float:
 
 
 def load_data(task: MtebTask) -> None:
-    """Load the data of an MTEB task, unless it is loaded.
+    """Load the data of an MTEB task if it is not loaded yet.
 
     Raises:
         UnreachableTaskError: The data is not on this machine and cannot be downloaded.

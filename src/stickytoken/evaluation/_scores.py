@@ -286,7 +286,7 @@ def average(comparisons: Sequence[Comparison]) -> TaskMean:
 
 
 def _mean(scores: Sequence[float | None]) -> float | None:
-    """Return the mean; None if one of the scores is undefined."""
+    """Return the mean of scores; None if any score is undefined."""
     defined = [score for score in scores if score is not None]
     return sum(defined) / len(defined) if len(defined) == len(scores) else None
 

@@ -128,7 +128,7 @@ def tune(
         raise InputError("an echo prompt has no layers to overwrite: use another prompt")
     layers = encoder.layers
     first_start = min(1, layers - 1) if start is None else start
-    TokenPrepending(first_start, first_start + 1)  # raises for a start below 0
+    TokenPrepending(first_start, first_start + 1)  # raises an error for a start below 0
     if first_start >= layers:
         raise InputError(
             f"start is {first_start}, but {encoder.name} has {layers} layers: pass 0 to {layers - 1}"

@@ -81,8 +81,8 @@ def impact(
         intrusion: documents to insert copies into, to test whether queries find them: a BEIR folder, a file
             of documents, or ``bundled``.
         settings: settings of the measurement; None takes the defaults.
-        out: the folder; None takes ``impact-<identity>`` in the run folder, where the run's report finds it,
-            or ``runs/<model>-impact-<identity>`` without a run.
+        out: the output folder; None takes ``impact-<identity>`` in the run folder, where the run's report
+            finds it, or ``runs/<model>-impact-<identity>`` without a run.
         engine: where to compute, as in `detect`. It changes no number beyond rounding, and a measurement can
             be continued on another engine.
         progress: called after every step.
@@ -215,7 +215,7 @@ def _conditions(listed: Sequence[TokenRecord], settings: ImpactSettings) -> list
     return make_conditions(sticky, benign, settings.seed, settings.seeds)
 
 
-# Texts that an MTEB task is taken to encode under a condition; its data is not loaded yet.
+# Assumed number of texts that an MTEB task encodes under a condition, because its data is not loaded yet.
 _MTEB_TEXTS = 5_000
 
 
@@ -312,15 +312,15 @@ def _tokens(
 
 @dataclass(frozen=True)
 class _Measured:
-    """Rows of all tables by the name of the table, and what is known of each task."""
+    """Rows of all tables by name of the table, and the record of each task."""
 
     rows: dict[str, Rows]
     records: list[TaskRecord]
-    failed: dict[str, str]  # why a task could not be run, by its name
+    failed: dict[str, str]  # reason why a task could not be run, by its name
 
 
 def _run_tasks(tasks: Sequence[AnyTask], runner: Runner, listed: Mapping[int, TokenRecord]) -> _Measured:
-    """Run all tasks; one whose data cannot be loaded does not stop the others."""
+    """Run all tasks. A task whose data cannot be loaded does not stop the others."""
     measured = _Measured({Path(name).stem: [] for name in results.TABLES}, [], {})
     for task in tasks:
         if isinstance(task, MtebTask):
@@ -336,7 +336,7 @@ def _run_tasks(tasks: Sequence[AnyTask], runner: Runner, listed: Mapping[int, To
         rows = statistics.task_rows(task, outcomes, runner.conditions, runner.settings, listed)
         for table, own_rows in rows.items():
             measured.rows[table] += own_rows
-    # Only the main metrics count as tests.
+    # Only the main metrics are tested.
     effects = measured.rows["effects"]
     p_values = [row["p_value"] if row["main"] else None for row in effects]
     for row, q_value in zip(effects, statistics.corrected(p_values), strict=True):

@@ -24,17 +24,18 @@ from stickytoken.measurement import ShardCost
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-# Columns beside the score: numbers of texts encoded and truncated.
+# Columns besides the score: numbers of texts encoded and truncated.
 _TEXTS = "texts"
 _CUT = "cut"
-# Texts in a batch, where MTEB names no size.
+# Number of texts in a batch if MTEB names none.
 _BATCH = 32
 
 
 class EditingEncoder:
-    """MTEB's own wrapper of a SentenceTransformer, which gets edited texts."""
+    """MTEB's own wrapper of a SentenceTransformer, which here encodes edited texts."""
 
-    # No condition gets another's vectors or scores: caches know texts as edited, and results their condition.
+    # Conditions must not share vectors or scores, so caches see the edited texts, and results name their
+    # condition.
 
     def __init__(self, encoder: IdEncoder, condition: Condition, settings: ImpactSettings, room: int) -> None:
         from mteb.models import SentenceTransformerEncoderWrapper
@@ -54,7 +55,7 @@ class EditingEncoder:
         )
 
     def encode(self, inputs: DataLoader[Any], *, prompt_type: Any = None, **options: Any) -> Any:
-        """Encode the texts of a data loader, edited if they are on the side that gets copies."""
+        """Return the vectors of a data loader's texts, which are edited if their side gets copies."""
         side = self._settings.side
         # Tasks without sides are always edited.
         if prompt_type is None or side is Side.BOTH or str(prompt_type.value) == side.value:
@@ -89,7 +90,7 @@ class _MtebWork(GroupWork):
         row_by_seed: dict[int | None, dict[str, Any]] = {}
         rows: list[dict[str, Any]] = []
         for condition in prepared:
-            # Repetitions that edit texts alike are evaluated once.
+            # Repetitions that edit texts in the same way are evaluated once.
             placed_at_random = bool(condition.tokens) and self.settings.placement is Placement.RANDOM
             is_random = placed_at_random or len(condition.tokens) > 1
             seed = condition.seed if is_random else None

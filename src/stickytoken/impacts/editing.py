@@ -1,4 +1,4 @@
-"""Conditions of a measurement, and what the model reads of a text under each of them. Pure."""
+"""Conditions of a measurement, and the input of the model under each condition. Pure functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stickytoken.insertion import (
 
 
 class Kind(StrEnum):
-    """Which tokens are copied into the texts."""
+    """Kind of the tokens that are copied into texts."""
 
     CLEAN = "clean"
     STICKY = "sticky"
@@ -40,7 +40,7 @@ class Condition:
         kind: kind of the tokens.
         tokens: the tokens that are copied: none (clean), one, or the several tokens of a mixture.
         repetition: number of the random repetition, from 0.
-        seed: seed of the places of the copies.
+        seed: seed for the positions of the copies.
     """
 
     kind: Kind
@@ -59,7 +59,7 @@ def make_conditions(
     if len(sticky) > 1:
         groups.append((Kind.STICKY, tuple(sticky)))
         groups.append((Kind.BENIGN, tuple(benign[: len(sticky)])))
-    # Within a repetition, the copies of every token go to the same places.
+    # Within a repetition, the copies of all tokens have the same positions.
     return [
         Condition(kind, tokens, repetition, seed + repetition)
         for kind, tokens in groups
@@ -83,7 +83,7 @@ def gaps(seed: int, text: str, words: int, copies: int) -> tuple[int, ...]:
 
 
 def turns(seed: int, text: str, kinds: int, copies: int) -> tuple[int, ...]:
-    """Draw which token of a mixture each copy is of; all occur equally often, as far as that is possible."""
+    """Draw the token of a mixture for each copy. All tokens occur equally often, as far as possible."""
     generator = _generator(seed, text, "turns")
     order = generator.permutation(kinds)
     steps = generator.permutation(copies) % kinds
@@ -96,7 +96,7 @@ def _generator(seed: int, text: str, purpose: str) -> np.random.Generator:
 
 
 def with_copies(settings: ImpactSettings, fitted: FittedText, condition: Condition, copies: int) -> Probe:
-    """Return what the encoder reads of a text under a condition."""
+    """Return the input of the encoder for a text under a condition."""
     insertion = settings.insertion
     if not condition.tokens or not copies:
         return fitted.clean(insertion)
@@ -116,7 +116,7 @@ def with_copies(settings: ImpactSettings, fitted: FittedText, condition: Conditi
 def needed_room(
     encoder: WordEncoder, conditions: Sequence[Condition], copies: int, insertion: Insertion
 ) -> int:
-    """Return the most tokens that copies under any of the conditions take in a text."""
+    """Return the largest number of tokens that copies take in a text under any condition."""
     if insertion is Insertion.IDS:
         return copies
     words = dict.fromkeys(token.text.strip() for condition in conditions for token in condition.tokens)

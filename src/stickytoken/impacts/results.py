@@ -32,7 +32,7 @@ class TaskRecord(resume.Record):
 
     name: str
     layout: str
-    unit: str  # what the intervals resample
+    unit: str  # what the bootstrap resamples
     units: int
     texts: int
     edited: int  # number of texts that get copies
@@ -41,7 +41,7 @@ class TaskRecord(resume.Record):
 
 
 class ImpactResultRecord(resume.Record):
-    """What a finished measurement took, and which tasks it has."""
+    """The cost of a finished measurement, and its tasks."""
 
     sequences: int  # number of texts encoded
     seconds: float  # wall time of all sessions
@@ -70,7 +70,7 @@ class ImpactRecord(resume.MeasurementRecord):
 
 
 def measured_kind(record: ImpactRecord) -> str:
-    """Return what the measured tokens are called: sticky, or named if no run says that all of them are."""
+    """Return the name for the measured tokens: sticky, or named if no run calls all of them sticky."""
     return "named" if any(token.kind == "named" for token in record.tokens) else "sticky"
 
 
@@ -105,7 +105,7 @@ _FILLED = (
 
 
 def _is_finished(record: ImpactRecord, folder: ResultFolder) -> bool:
-    if record.result is None or record.result.failed:  # what failed is tried again
+    if record.result is None or record.result.failed:  # failed tasks are tried again
         return False
     return all((folder.path / name).is_file() for name in TABLES)
 
@@ -158,7 +158,7 @@ class Impact:
         self.intrusion_curves = self._read(folder, "intrusion_curves.parquet")
 
     def _read(self, folder: ResultFolder, name: str) -> pl.DataFrame:
-        """Read a table; columns that an earlier version did not write are null."""
+        """Read a table; columns that an earlier version did not write are filled with null."""
         columns = TABLES[name]
         if self.record.schema_version == 1:
             columns = {column: kind for column, kind in columns.items() if column not in _ADDED}

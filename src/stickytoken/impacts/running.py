@@ -31,9 +31,9 @@ T = TypeVar("T")
 
 # Number of inputs without copies that an engine encodes at a time.
 _SHARD_PROBES = 8192
-# Column of the shards with the pair, query, text or document that a row is about.
+# Column of the shards with the pair, query, text or document of a row.
 UNIT = "unit"
-# The names of files with vectors of a measurement that is not finished begin with this.
+# Prefix of the names of files with vectors of an unfinished measurement.
 VECTORS = "vectors-"
 
 
@@ -62,7 +62,7 @@ class CleanVectors:
         Args:
             probes: inputs with copies or without.
             encoder: the model.
-            edited: vectors of inputs with copies; those that are missing are encoded and added to it.
+            edited: vectors of inputs with copies; missing ones are encoded and added.
         """
         clean = self.places
         missing = [probe for probe in dict.fromkeys(probes) if probe not in clean and probe not in edited]
@@ -93,7 +93,7 @@ class _Encoding:
         return [{"vectors": engines.encode_probes(encoder, prepared)}], len(prepared)
 
 
-# All repetitions of a token: a session that began between them would form other batches.
+# A shard has all repetitions of a token, because a session that began between them would form other batches.
 Group: TypeAlias = tuple[Condition, ...]
 
 
@@ -115,8 +115,8 @@ class Runner:
         conditions: the conditions.
         engine: computes the shards.
         folder: folder of the measurement.
-        progress: told of every step.
-        shards: number of shards of what was run, by name.
+        progress: called at every step.
+        shards: number of shards of each work, by its name.
     """
 
     encoder: protocol.WordEncoder
@@ -160,7 +160,7 @@ class Runner:
 
         Args:
             name: name of the shards.
-            make_work: makes the work, if a shard is missing, and says what that has cost.
+            make_work: returns the work and the cost of preparing it. It is called only if a shard is missing.
             units: number of rows per condition.
             columns: columns to return.
             conditions: the conditions, with the repetitions of a token together.
@@ -175,7 +175,7 @@ class Runner:
         frames = engines.run_work(
             name, make_work, groups, rows, self.engine, self.folder, self.progress, title
         )
-        self.shards[name] = len(groups)  # only of work that could be run
+        self.shards[name] = len(groups)  # set only if the work could be run
         values = pl.concat(frames).select(columns).to_numpy().astype(np.float64)
         return values.reshape(-1, units, len(columns))
 
@@ -183,7 +183,7 @@ class Runner:
 @dataclass(frozen=True)
 class _StoredVectors:
     vectors: NDArray[np.float32]
-    seconds: float  # that encoding took
+    seconds: float  # time that encoding took
 
 
 def _read_vectors(file: Path) -> _StoredVectors | None:
@@ -255,7 +255,7 @@ def run_task(runner: Runner, task: Task) -> tuple[NDArray[np.float64], TaskRecor
 
 
 def task_record(task: AnyTask, texts: int, edited: int, cut: int) -> TaskRecord:
-    """Return what the results say of a task."""
+    """Return the record of a task for the results."""
     return TaskRecord(
         name=task.name,
         layout=task.layout,

@@ -1,4 +1,4 @@
-"""Exact search in an index, and documents with copies that are pushed into its results."""
+"""Exact search in an index, and the intrusion of documents with copies into its results."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from stickytoken.insertion import Probe
 from stickytoken.measurement import ShardCost
 from stickytoken.unit_vectors import Similarity
 
-# A query is one of so many texts, where nobody names queries.
+# Without named queries, one of this many texts is a query.
 _QUERIES = 200
-# Documents that get copies, one at a time.
+# Number of documents that get copies, one at a time.
 TARGETS = 50
 
 
@@ -55,11 +55,12 @@ class ExactSearch:
         return np.sort(self.similarities, axis=1)
 
     def ranks(self, vectors: NDArray[np.floating], places: Sequence[int]) -> NDArray[np.int64]:
-        """Rank vectors among the documents, each in place of one of them; a vector wins ties.
+        """Return the ranks of vectors among the documents. Each vector replaces a document, and wins ties.
 
         Args:
             vectors: n vectors as the model gives them, shape (n, d).
-            places: the document that each replaces; -1 for a vector that is added to the index.
+            places: index of the document that each vector replaces; -1 for a vector that is added to the
+                index.
 
         Returns:
             Ranks from 1, shape (Q, n).
@@ -73,7 +74,7 @@ class ExactSearch:
         return 1 + above - replaced_above
 
     def ranks_of_documents(self, places: Sequence[int]) -> NDArray[np.int64]:
-        """Rank documents of the index among the others, shape (Q, len(places))."""
+        """Return the ranks of documents of the index among all documents, shape (Q, len(places))."""
         of_documents = self.similarities[:, list(places)]
         ranks = np.empty(of_documents.shape, dtype=np.int64)
         for query, ascending in enumerate(self._ascending):
@@ -94,7 +95,7 @@ def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
     """Read a BEIR folder, or draw queries from the texts of a file or from the bundled sentences.
 
     Raises:
-        InputError: there are too few documents or queries, or the folder is none of BEIR.
+        InputError: there are too few documents or queries, or the folder is not a BEIR folder.
     """
     if str(source) == "bundled":
         name, queries, documents = _bundled_corpus(seed)
@@ -111,7 +112,7 @@ def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
 
 
 def _bundled_corpus(seed: int) -> tuple[str, list[str], list[str]]:
-    """Take one sentence of some pairs of paraphrases as queries, and all other sentences as documents."""
+    """Return one sentence of some pairs of paraphrases as queries, and all other sentences as documents."""
     pairs = bundled_frame().group_by("pair_id", maintain_order=True).agg("sentence")["sentence"]
     chosen = np.random.default_rng(seed).permutation(len(pairs))[:_QUERIES]
     queries = [pairs[int(pair_number)][0] for pair_number in sorted(chosen)]
@@ -134,7 +135,7 @@ def _corpus_of_folder(folder: Path) -> tuple[str, list[str], list[str]]:
 
 
 def _corpus_of_file(path: Path, seed: int) -> tuple[str, list[str], list[str]]:
-    """Draw queries from the texts of a file; the others are the documents."""
+    """Return queries that are drawn from the texts of a file, and the other texts as documents."""
     sentences = load_sentences(path)
     order = np.random.default_rng(seed).permutation(len(sentences))
     count = min(_QUERIES, len(sentences) // 3)
@@ -149,10 +150,10 @@ _COLUMNS = tuple(f"{kind}_{copies}" for kind in ("hits", "rank") for copies in C
 
 @dataclass(frozen=True)
 class _IntrusionWork(GroupWork):
-    """Puts copies into one document at a time, and counts the queries that find it."""
+    """Inserts copies into one document at a time, and counts the queries that find the document."""
 
     name: str
-    places: Sequence[int]  # of the targets among the documents
+    places: Sequence[int]  # indices of the target documents
     targets: Sequence[FittedText]
     settings: ImpactSettings
     queries: Sequence[Probe]
@@ -190,7 +191,7 @@ def intrusion_title(corpus: SearchCorpus) -> str:
 
 
 def run_intrusion(runner: Runner, corpus: SearchCorpus, listed: Mapping[int, TokenRecord]) -> dict[str, Rows]:
-    """Measure for each token how many queries find random documents that have copies of it.
+    """Measure for each token how many queries find random documents with copies of the token.
 
     Returns:
         The rows of the tables about the intrusion.

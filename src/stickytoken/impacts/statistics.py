@@ -1,4 +1,4 @@
-"""Differences, intervals and tests from the outcomes of tasks. Pure.
+"""Differences, intervals and tests, computed from the outcomes of tasks. Pure functions.
 
 Two sources of variation are kept apart. Intervals show how the numbers would vary with other queries, pairs
 or texts (bootstrap over units, tokens fixed). The test shows whether sticky tokens cost more than matched
@@ -23,21 +23,22 @@ from stickytoken.impacts.results import ImpactSettings, TokenRecord
 
 # Label of a token that the user named and no run calls sticky.
 NAMED = "named"
-# Copies in a document that is pushed into search results.
+# Numbers of copies in a document of an intrusion.
 COPIES = (0, 1, 2, 4, 8, 16, 32)
-# Results that a user looks at.
+# Number of results that a user looks at.
 TOP = 10
-# Up to so many ways to choose one member of every set, the test counts all of them; else it draws some.
+# If there are at most this many ways to choose one member of every set, the test uses all; otherwise it draws
+# some at random.
 _MOST_COUNTED = 10_000
 _DRAWS = 9_999
-# Statistics that differ by less are equal: the order of summation changes them.
+# Statistics that differ by less than this are equal, because the order of summation changes them.
 _ROUNDING = 1e-12
 
 Rows: TypeAlias = list[dict[str, Any]]
 
 
 def compare(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[float | None, float | None]:
-    """Test whether sticky tokens cost more than the benign ones they are matched with.
+    """Test whether sticky tokens cost more than their matched benign tokens.
 
     A permutation test within strata (Good 2005, "Permutation, Parametric and Bootstrap Tests of Hypotheses"):
     under the null hypothesis, any member of a matched set is as likely to be the sticky one. The statistic is
@@ -56,7 +57,7 @@ def compare(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[float | Non
     sets, members = costs.shape
     if not sets or members < 2:
         return None, None
-    # What each member costs beyond the mean of the others of its set.
+    # The cost of each member minus the mean cost of the others in its set.
     differences = (members * costs - costs.sum(axis=1, keepdims=True)) / (members - 1)
     of_sticky = differences[:, 0]
     spread = float(of_sticky.std(ddof=1)) if sets > 1 else 0.0
@@ -69,12 +70,12 @@ def compare(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[float | Non
         return float((sums / sets >= threshold).mean()), effect_size
     chosen = np.random.default_rng(list(key)).integers(members, size=(_DRAWS, sets))
     means = differences[np.arange(sets), chosen].mean(axis=1)
-    # The choice that was observed is one of them (Phipson and Smyth 2010).
+    # The observed choice is counted as one of the drawn choices (Phipson and Smyth 2010).
     return float((1 + (means >= threshold).sum()) / (1 + _DRAWS)), effect_size
 
 
 def corrected(p_values: Sequence[float | None]) -> list[float | None]:
-    """Correct p-values over tasks (Benjamini and Hochberg 1995); missing ones stay missing."""
+    """Return p-values corrected over tasks (Benjamini and Hochberg 1995); missing ones stay missing."""
     from scipy.stats import false_discovery_control
 
     defined = [p_value for p_value in p_values if p_value is not None]
@@ -178,7 +179,7 @@ def _condition_rows(
 def _effect_of(
     resampled_scores: NDArray[np.float64], groups: _Groups, confidence: float, key: Sequence[int]
 ) -> dict[str, Any]:
-    """Compare what sticky tokens cost with what benign tokens cost, on average over tokens."""
+    """Return the mean costs of sticky and of benign tokens, and their difference."""
     clean_weights = groups.of_kind(Kind.CLEAN)
     sticky_weights = groups.of_kind(Kind.STICKY)
     benign_weights = groups.of_kind(Kind.BENIGN)
@@ -221,7 +222,7 @@ def intrusion_rows(
     listed: Mapping[int, TokenRecord],
     cut: int,
 ) -> dict[str, Rows]:
-    """Sum up hits and ranks by number of copies.
+    """Return the tables of hits and ranks by number of copies.
 
     Args:
         corpus: name of the corpus.
@@ -273,7 +274,7 @@ def intrusion_rows(
 
 
 def _copies_needed(hits: NDArray[np.float64]) -> int | None:
-    """Return how many copies bring half of the documents into at least one more top 10; None if 32 do not.
+    """Return how many copies bring half of the documents into another top 10; None if 32 do not.
 
     Args:
         hits: hits of each document for each number of copies, shape (documents, numbers).
@@ -283,7 +284,7 @@ def _copies_needed(hits: NDArray[np.float64]) -> int | None:
 
 
 def _mean_interval(values: NDArray[np.float64], samples: NDArray[np.intp], confidence: float) -> Interval:
-    """Return the mean of the values of units with a bootstrap percentile interval."""
+    """Return the mean over units with a bootstrap percentile interval."""
     tail = (1 - confidence) / 2
     low, high = np.quantile(values[samples].mean(axis=1), [tail, 1 - tail]).tolist()
     return Interval(float(values.mean()), low, high)

@@ -1,4 +1,4 @@
-"""What a measurement found in sentences, tables and Markdown. Pure."""
+"""The results of a measurement as sentences, tables and Markdown. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stickytoken.impacts.results import Impact, ImpactRecord, ImpactSettings, me
 from stickytoken.impacts.statistics import TOP
 from stickytoken.validation import markdown as escaped, markdown_table
 
-# Columns of tables that people read.
+# Columns of the printed tables.
 EFFECTS = (
     "task", "metric", "units", "clean", "sticky", "benign", "difference", "difference_low",
     "difference_high", "effect_size", "p_value", "q_value",
@@ -27,7 +27,7 @@ _HEADINGS = {
 _SIGNIFICANCE = 0.05
 # Numbers of copies that a table in the terminal shows.
 TABLE_COPIES = (0, 4, 8, 32)
-# Copies whose effect on search results is said in a sentence.
+# Number of copies for which a sentence states the effect on search results.
 _TOLD_COPIES = 8
 
 Row = Mapping[str, Any]
@@ -41,7 +41,7 @@ def headed(
     Args:
         columns: the columns to show.
         rows: the rows.
-        measured: what the measured tokens are called: sticky, or named if no run says that they are.
+        measured: name for the measured tokens: sticky, or named if no run calls them sticky.
     """
     headings = []
     for column in columns:
@@ -52,7 +52,7 @@ def headed(
 
 
 def cost_sentence(effect: Row, kind: str) -> str:
-    """Say what sticky and benign tokens cost on a task, and what the test says of it."""
+    """Return a sentence on the cost of sticky and benign tokens in a task, and on the test."""
     name = effect["task"]
     metric = effect["metric"]
     needed = ("difference", "drop_sticky", "drop_benign", "clean")
@@ -66,7 +66,7 @@ def cost_sentence(effect: Row, kind: str) -> str:
 
 
 def conclusion(effect: Row, kind: str) -> str:
-    """Say whether sticky tokens cost more than benign ones."""
+    """Return a phrase on whether sticky tokens cost more than benign ones."""
     tokens = effect["tokens"]
     benign = effect["benign_tokens"] // max(1, tokens)
     missing = benign_needed(tokens) - benign
@@ -97,12 +97,12 @@ def _probability(value: float) -> str:
 
 
 def benign_needed(tokens: int) -> int:
-    """Count the benign tokens that make the smallest p-value, (1 / (1 + benign)) ** tokens, 0.05 or less."""
+    """Return how many benign tokens make the smallest p-value, (1 / (1 + benign)) ** tokens, at most 0.05."""
     return math.ceil(math.pow(1 / _SIGNIFICANCE, 1 / max(1, tokens))) - 1
 
 
 def settings_line(settings: ImpactSettings) -> str:
-    """Say how a measurement was made."""
+    """Return the settings of a measurement in words."""
     return (
         f"{settings.copies} copies, placement {settings.placement}, insertion {settings.insertion}, "
         f"side {settings.side}, repetitions: {settings.seeds}; {settings.confidence:.0%} intervals "
@@ -111,7 +111,7 @@ def settings_line(settings: ImpactSettings) -> str:
 
 
 def token_sentences(impact: Impact) -> list[str]:
-    """Conclude for each measured token: what changed, by how much, and compared with its benign matches."""
+    """Return a sentence per token and task: what changed, by how much, and how the benign matches changed."""
     settings = impact.record.measured_with()
     sentences: list[str] = []
     for token in impact.record.tokens:
@@ -126,7 +126,7 @@ def token_sentences(impact: Impact) -> list[str]:
 def _task_sentences(
     impact: Impact, token_id: int, matches: Sequence[int], settings: ImpactSettings
 ) -> Iterator[str]:
-    """Say what copies of a token do to the main metric of each task."""
+    """Yield a sentence on how copies of a token change the main metric of each task."""
     for effect in impact.effects.filter("main").iter_rows(named=True):
         of_task = impact.conditions.filter(task=effect["task"], metric=effect["metric"])
         (row,) = of_task.filter(token_id=token_id).iter_rows(named=True)
@@ -149,7 +149,7 @@ def _task_sentences(
 def _intrusion_sentences(
     impact: Impact, token_id: int, matches: Sequence[int], settings: ImpactSettings
 ) -> Iterator[str]:
-    """Say how many queries find a random document with copies of a token."""
+    """Yield a sentence on how many queries find a random document with copies of a token."""
     curves = impact.intrusion_curves.filter(copies=_TOLD_COPIES)
     for row in curves.filter(token_id=token_id).drop_nulls("change").iter_rows(named=True):
         of_corpus = curves.filter(corpus=row["corpus"])
@@ -192,7 +192,7 @@ _TABLES = {
 
 
 def impact_markdown(record: ImpactRecord, rows: Mapping[str, Sequence[Row]]) -> str:
-    """Write the tables of a measurement as Markdown."""
+    """Return the tables of a measurement as Markdown."""
     kind = measured_kind(record)
     sections = [f"# What {kind} tokens cost {_cell(record.model)}"]
     sections.append(f"{settings_line(record.measured_with())}.")

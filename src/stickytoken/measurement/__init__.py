@@ -1,4 +1,4 @@
-"""The run folder: one process writes it, and each shard is a file, which exists once it is complete."""
+"""The run folder. Only one process writes to it, and each shard is a file that exists once it is complete."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _LEFTOVERS = ".*.tmp"
 
 
 def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
-    """Write a file so that no reader sees a part of it: write a temporary file, flush it to disk, rename it.
+    """Write a temporary file, flush it to disk and rename it, so that no reader sees a part of the file.
 
-    A device or a pipe is written to directly. Of a symbolic link, the target is replaced.
+    A device or a pipe is written to directly. For a symbolic link, its target is replaced.
 
     Args:
         path: the file.
@@ -45,7 +45,7 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
         mode = path.stat().st_mode
-    except OSError:  # there is no such file, or the attempt to write it will say what is wrong
+    except OSError:  # no such file, or writing it will raise a better error
         mode = stat.S_IFREG
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         if not isinstance(content, bytes):
@@ -169,15 +169,15 @@ TOKENS_FILE = "tokens.parquet"
 TIME_FILE = "time.json"
 _SHARDS = "shards"
 _LOCK = ".lock"
-# Seconds between two records of the time. A kill loses at most these and the shard that was being computed.
+# Seconds between two records of the time. A killed run loses at most this time and the current shard.
 _TIME_INTERVAL = 10
 _SEAL = b"stickytoken sha256"
-# What Polars raises for a damaged file. Some make it panic, and that is not a PolarsError.
+# The errors that Polars raises for a damaged file. A panic is not a PolarsError.
 _DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 class ShardCost(NamedTuple):
-    """What shards cost: seconds of computation, and number of texts that were encoded."""
+    """Cost of shards: seconds of computation, and number of texts encoded."""
 
     seconds: float
     sequences: int
@@ -196,19 +196,19 @@ class ResultFolder:
 
     Args:
         path: the folder.
-        began: when this session of the measurement began, on the clock of `time.perf_counter`. With it, the
-            folder keeps the wall time of all sessions. None keeps no time.
+        began: when this session of the measurement began, on the clock of `time.perf_counter`. If it is
+            passed, the folder records the wall time of all sessions.
     """
 
     def __init__(self, path: Path, began: float | None = None) -> None:
         self.path = path
         self._began = began
         self._earlier_seconds = 0.0
-        self._time_recorded: float | None = None  # at the last record; None outside a session
+        self._time_recorded: float | None = None  # time of the last record; None outside a session
 
     @property
     def seconds(self) -> float:
-        """Wall time of all sessions so far, with this one."""
+        """Wall time in seconds of all sessions so far, including this one."""
         session = 0.0 if self._began is None else time.perf_counter() - self._began
         return self._earlier_seconds + session
 
@@ -222,7 +222,7 @@ class ResultFolder:
         self._time_recorded = self._began
 
     def end_session(self) -> None:
-        """Record the time for the last time, if a session is under way."""
+        """Record the time once more, if a session is under way."""
         if self._time_recorded is not None:
             self._record_time()
             self._time_recorded = None
@@ -233,7 +233,7 @@ class ResultFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder, and keep other processes from writing to it in the block.
+        """Make the folder, and lock it against other processes during the block.
 
         Raises:
             RunError: another process is writing to the folder.
@@ -248,7 +248,7 @@ class ResultFolder:
                     leftover.unlink(missing_ok=True)
             yield
         finally:
-            with suppress(RunError):  # what ended the measurement matters more
+            with suppress(RunError):  # the error that ended the measurement matters more
                 self.end_session()
             lock.release()
 
@@ -349,7 +349,7 @@ class ResultFolder:
             filled: columns without empty values.
 
         Raises:
-            RunError: the file is missing or damaged, or the table is not like this.
+            RunError: the file is missing or damaged, or the table does not meet these conditions.
         """
         path = self.path / name
         again = "run the same command again"
@@ -382,7 +382,7 @@ class ResultFolder:
     ) -> pl.DataFrame:
         """Write one shard and return its rows as a table.
 
-        A SHA-256 of the file is written in front of the Parquet footer, where readers of Parquet do not look.
+        A SHA-256 of the file is written before the Parquet footer, where Parquet readers ignore it.
         """
         frame = pl.DataFrame(list(rows), infer_schema_length=None)
         metadata = {"seconds": f"{cost.seconds:.3f}", "sequences": str(cost.sequences)}
@@ -406,7 +406,7 @@ class ResultFolder:
             stage: name of the stage.
             index: number of the shard.
             keys: expected values of the key column, in order.
-            key: the column that says what a row is about.
+            key: the column that identifies a row.
         """
         frame = _read_shard(self._shard(stage, index))
         is_complete = frame is not None and key in frame.columns and frame[key].to_list() == list(keys)
@@ -438,7 +438,7 @@ class ResultFolder:
         paths = (self.path / _SHARDS).glob("*-*.parquet")
         for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name)):
             frame = _read_shard(path)
-            if frame is not None and "token_id" in frame.columns:  # a damaged one will be computed again
+            if frame is not None and "token_id" in frame.columns:  # a damaged shard will be computed again
                 stage = path.name.rpartition("-")[0]
                 ids_by_stage.setdefault(stage, set()).update(frame["token_id"].to_list())
         return {stage: len(ids) for stage, ids in ids_by_stage.items()}

@@ -1,4 +1,4 @@
-"""Engines: they compute the shards of any work with an encoder, and `run_work` stores the results."""
+"""Engines, which compute the shards of any work with an encoder; `run_work` stores the results."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from stickytoken.measurement import ResultFolder, ShardCost
 Measured: TypeAlias = float | str | list[float] | list[int] | NDArray[np.floating[Any]]
 """A value in a row of a stage: a number, a text, or several numbers."""
 
-# Column of a shard with a text of the token for which a server gave no vector; null if the server gave all
-# vectors. A shard in which it is null throughout does not have it.
+# Column of a shard with a text of the token for which a server gave no vector; null if there is none. A shard
+# without such texts lacks the column.
 UNANSWERED = "unanswered"
 
 # The number of shards is a multiple of this number, so that one, two or four workers get equal shares.
@@ -42,9 +42,9 @@ _TURNS = 4
 class Stage(Protocol):
     """One pass over tokens: which texts to encode for a token, and what to compute from their vectors.
 
-    It does not encode anything itself. A stage may also have ``carrier_texts``, the text without copies
-    behind each probe of a token. The engine then counts the copies that the tokenizer recognizes in each
-    probe, and adds them to the row as ``seen``.
+    It does not encode anything itself. A stage may also have ``carrier_texts``, the text without copies of
+    each probe of a token. The engine then counts the copies that the tokenizer recognizes in each probe, and
+    adds them to the row as ``seen``.
     """
 
     @property
@@ -103,14 +103,14 @@ def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a stage is. Its units are tokens, or whatever the work counts.
+    """The progress of a stage, counted in tokens or in other units of the work.
 
     Attributes:
         stage: name of the stage.
-        done: units that are finished, those of earlier sessions included.
+        done: number of finished units, including those of earlier sessions.
         total: number of units.
-        computed: units that this session computed.
-        sequences: texts that this session encoded in this stage.
+        computed: number of units that this session computed.
+        sequences: number of texts that this session encoded in this stage.
         note: a message to show to the user once.
     """
 
@@ -126,11 +126,11 @@ ProgressCallback: TypeAlias = Callable[[Progress], None]
 
 
 def ignore_progress(_: Progress) -> None:
-    """Show no progress."""
+    """Do nothing, as a progress callback."""
 
 
 class AnyShard(Protocol):
-    """A part of some work, with its number among all parts."""
+    """A part of a work, with its number among all parts."""
 
     @property
     def index(self) -> int: ...
@@ -156,7 +156,7 @@ class Work(Protocol[S_contra, P]):
 
 @dataclass(frozen=True, slots=True)
 class ComputedShard(Generic[S]):
-    """A shard with its rows, and what they cost."""
+    """A shard with its rows and its cost."""
 
     shard: S
     rows: Sequence[Mapping[str, Any]]
@@ -206,8 +206,8 @@ class _Prepared:
         tokens: the T tokens of the shard.
         counts: number of probes of each token, shape (T,).
         probes: the P probes of all tokens, as token ids, or as texts if the encoder reads only texts.
-        copies_seen: copies that the tokenizer recognizes in the probes of each token; empty if the stage does
-            not ask for them.
+        copies_seen: number of copies that the tokenizer recognizes in each probe, by token; empty if the
+            stage does not need them.
     """
 
     tokens: Sequence[Token]
@@ -233,7 +233,7 @@ class TokenWork:
         return self.stage.name
 
     def prepare(self, shard: Shard, encoder: Encoder) -> _Prepared:
-        """Make the probes of a shard, and tokenize them if the encoder reads token ids."""
+        """Return the probes of a shard, tokenized if the encoder reads token ids."""
         by_token = [self.stage.probes(token) for token in shard.tokens]
         probes = [probe for of_token in by_token for probe in of_token]
         counts = [len(of_token) for of_token in by_token]
@@ -272,9 +272,9 @@ class TokenWork:
 def _copies_seen(
     encoder: Encoder, tokens: Sequence[Token], probes: Sequence[Probe], carrier_texts: Sequence[str]
 ) -> list[list[int]]:
-    """Count, by token and carrier, the copies that the tokenizer recognizes.
+    """Return the number of copies that the tokenizer recognizes, by token and carrier.
 
-    Those that are already in the carrier without copies do not count.
+    Occurrences in the carrier itself do not count.
     """
     carriers = encoder.content_ids(carrier_texts)
     probe_ids = iter(encoder.content_ids([probe for probe in probes if isinstance(probe, str)]))
@@ -301,7 +301,7 @@ def _fill_unanswered(vectors: NDArray[np.float32], prepared: _Prepared, name: st
         name: name of the encoder, for the error.
 
     Returns:
-        For each token with a missing vector, by its position in the shard, a text that has none.
+        For each token with a missing vector, by its position in the shard, a text without a vector.
 
     Raises:
         EncodingError: the vector is missing for all tokens of the shard.
@@ -334,7 +334,7 @@ def compute_shard(
 
 
 def tokenized_probes(encoder: Encoder, probes: Sequence[Probe], truncate: bool = False) -> Sequence[Probe]:
-    """Turn probes that are texts into token ids, if the encoder reads token ids.
+    """Return the probes as token ids if the encoder reads token ids, and otherwise unchanged.
 
     Args:
         encoder: the model.
@@ -351,7 +351,7 @@ def tokenized_probes(encoder: Encoder, probes: Sequence[Probe], truncate: bool =
 def encode_probes(
     encoder: Encoder, probes: Sequence[Probe], precision: Precision | None = None
 ) -> NDArray[np.float32]:
-    """Encode probes, shape (P, d). A text for which a server gives no vector has a row of NaN."""
+    """Return the vectors of probes, shape (P, d). A text that a server did not encode has a row of NaN."""
     texts = [probe for probe in probes if isinstance(probe, str)]
     if texts and precision is None:
         vectors = encoder.encode(texts, allow_zero=True)
@@ -364,9 +364,10 @@ def encode_probes(
     return require_ids(encoder, "insertion 'ids' or a lower precision").at(precision).encode_ids(ids)
 
 
-# Texts that are encoded between two reports: a few seconds of work on a core, also for long documents.
+# Number of texts encoded between two reports: a few seconds of work on a core, even for long documents.
 _TEXTS_PER_REPORT = 128
-# On a GPU, which needs large batches, and for encoders of texts, which may send a request for each call.
+# The same on a GPU, which needs large batches, and for encoders of texts, which may send one request per
+# call.
 _MOST_TEXTS_PER_REPORT = 4096
 
 
@@ -378,13 +379,13 @@ def encode_texts(
     Args:
         encoder: the model.
         texts: at least one text.
-        title: what the progress is called.
-        progress: told before the first text, and after every few.
+        title: name of the stage in the progress.
+        progress: called before the first text, and again after every few texts.
     """
     is_on_cpu = reads_ids(encoder) and not encoder.device.startswith("cuda")
     size = _TEXTS_PER_REPORT if is_on_cpu else _MOST_TEXTS_PER_REPORT
     progress(Progress(title, 0, len(texts)))
-    # Texts of about equal length fill batches best.
+    # Batches of texts of about equal length need the least padding.
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     vectors = np.empty((len(texts), encoder.dimension), np.float32)
     for start in range(0, len(texts), size):
@@ -428,7 +429,7 @@ def run_work(
         shards: all shards of the work.
         rows: which rows a shard has.
         engine: computes the shards.
-        folder: where they are stored.
+        folder: where the shards are stored.
         progress: called after every shard.
         title: name of the stage in the progress; None is ``name``.
     """

@@ -23,8 +23,8 @@ from stickytoken.measurement.engine import ComputedShard, Engine, LocalEngine, P
 from stickytoken.validation import shown
 from stickytoken.version import __version__
 
-# Size in bytes of the object store of a Ray instance that is started here. Shards and rows are small, and so
-# may be the shared memory of a container.
+# Size in bytes of the object store of a Ray instance that is started here. A small store is enough for shards
+# and rows, and a container may have little shared memory.
 _OBJECT_STORE_BYTES = 128 * 2**20
 # Characters of a message of Ray that an error quotes.
 _QUOTED_CHARACTERS = 200
@@ -65,7 +65,7 @@ class Share(NamedTuple):
 
 @contextmanager
 def connected(address: str | None) -> Iterator[Any]:
-    """Yield the module ray, connected to a cluster; see `RayCluster` for the address.
+    """Yield the module ``ray``, connected to a cluster; see `RayCluster` for the address.
 
     A connection that was made here is closed at the end of the block.
 
@@ -199,7 +199,7 @@ def _divide_cpus(nodes: Sequence[Node], workers: int | None) -> Share:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What a worker says once it has loaded the model.
+    """The report of a worker that has loaded the model.
 
     Attributes:
         host: name of its machine.
@@ -215,7 +215,7 @@ class WorkerReport:
 
 
 class ShardWorker:
-    """The part of the engine that runs in a process of the cluster: loads the model and computes shards."""
+    """The part of the engine in a process of the cluster. It loads the model and computes shards."""
 
     def __init__(self, spec: EncoderSpec, device: str, cores: int) -> None:
         self._spec = spec
@@ -242,7 +242,7 @@ class ShardWorker:
         return WorkerReport(host, os.getpid(), __version__, identity)
 
     def compute(self, key: int, reference: Sequence[Any], shard: Any) -> ComputedShard[Any]:
-        """Compute a shard of some work.
+        """Return a computed shard of a work.
 
         Args:
             key: number of the work. The worker fetches the work only when this number changes.
@@ -261,7 +261,7 @@ class ShardWorker:
 
 @dataclass(eq=False)
 class _Worker:
-    """A worker as this process sees it.
+    """The state of a worker in this process.
 
     Attributes:
         actor: Ray's handle of the `ShardWorker`.
@@ -326,7 +326,7 @@ class RayEngine:
         self._spec = spec
         self.identity = identity
         self.reports: list[WorkerReport] = []
-        self._failed_starts = 0  # workers that died before they were ready, since the last one that was
+        self._failed_starts = 0  # number of workers that died before they were ready, since the last success
         self._keys = itertools.count()
         self._workers = [self._start_worker() for _ in range(share.workers)]
 
@@ -438,12 +438,12 @@ class RayEngine:
         Args:
             worker: the dead worker.
             stage: name of the work, for messages.
-            attempts: how many workers each shard has crashed, by index of the shard. The shard that the
-                worker was computing is counted here.
-            error: how Ray reported the death.
+            attempts: number of workers that each shard has crashed, by index of the shard. This method
+                increases the count of the shard that the worker was computing.
+            error: Ray's error about the death of the worker.
 
         Returns:
-            The shards that the worker had, which must be computed again.
+            The shards of the worker, which must be computed again.
 
         Raises:
             RunError: the same shard, or the start of a worker, has failed too often.
@@ -476,7 +476,7 @@ class RayEngine:
 
 @dataclass(frozen=True, slots=True)
 class RayCluster:
-    """Where to compute on Ray, and with how many workers.
+    """The Ray cluster to compute on, and the number of workers.
 
     Attributes:
         address: ``host:port`` of a cluster's head node, or ``auto`` on one of its nodes. None is the Ray

@@ -35,9 +35,9 @@ def settings_values(settings: DataclassInstance) -> dict[str, Any]:
 def identity_of(
     version: int, encoder: EncoderIdentity, settings: DataclassInstance, **inputs: Any
 ) -> dict[str, Any]:
-    """Collect everything that can change the numbers of a measurement by more than rounding.
+    """Return everything that can change the numbers of a measurement by more than rounding.
 
-    Batch size, device, engine, and names and paths of files cannot, and are not in it.
+    Batch size, device, engine, and names and paths of files cannot change numbers, and are not included.
     """
     return {"version": version, "encoder": asdict(encoder), **inputs, "settings": settings_values(settings)}
 
@@ -62,7 +62,7 @@ class Record(BaseModel):
 
 
 class MeasurementRecord(Record):
-    """What the record of every measurement has.
+    """The fields that the record of every measurement has.
 
     Attributes:
         schema_version: version of the format of its folder.
@@ -80,7 +80,7 @@ M = TypeVar("M")
 
 
 class IdentityRecord(MeasurementRecord):
-    """Says which measurement the shards of a folder belong to. It is written before the first shard."""
+    """The identity of the measurement in a folder. It is written before the first shard."""
 
     schema_version: int = 1
     kind: str
@@ -91,7 +91,7 @@ class MeasurementKind(Generic[R]):
     """How to continue a kind of measurement.
 
     Attributes:
-        name: what messages call it, such as ``run``.
+        name: name of the kind in messages, such as ``run``.
         file: name of the file with its record.
         read: reads the record of a folder that has one. It returns None for a record that cannot be continued
             and may be replaced.
@@ -121,7 +121,7 @@ class Resumed(Generic[R]):
     kind: MeasurementKind[R]
 
     def begin(self, record: R | None = None) -> None:
-        """Write the identity of the measurement, unless the folder has it, and a record if one is passed."""
+        """Write the identity of the measurement if the folder lacks it, and the record if one is passed."""
         if not (self.folder.path / IDENTITY_FILE).is_file():
             identity_record = IdentityRecord(
                 kind=self.kind.name,
@@ -201,11 +201,11 @@ def measurements_in(
         run: folder of the run.
         pattern: glob pattern of their records, relative to the run.
         open_: opens the folder of a measurement.
-        called: what a message calls a measurement.
-        started: when a measurement was started, in a form that can be sorted.
+        called: name of a measurement in messages.
+        started: returns when a measurement was started, in a form that can be sorted.
 
     Returns:
-        The measurements, newest first, and a message for each that cannot be read.
+        The measurements, newest first, and a message for each measurement that cannot be read.
     """
     records: list[M] = []
     messages: list[str] = []
@@ -235,7 +235,7 @@ def package_versions() -> dict[str, str]:
 
 
 def hardware(device: str) -> dict[str, str]:
-    """Describe the machine and the device, for the record of a measurement."""
+    """Return a description of the machine and the device, for the record of a measurement."""
     import torch
 
     facts = {

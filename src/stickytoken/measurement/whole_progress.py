@@ -1,4 +1,4 @@
-"""The progress of several stages as that of one measurement."""
+"""Combines the progress of several stages into that of one measurement."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from stickytoken.measurement.engine import Progress, ProgressCallback
 
 
 class WholeProgress:
-    """Adds up the steps of all stages, so that a user sees one bar with an estimate for the whole.
+    """Adds up the steps of all stages, so that a user sees one progress bar for the whole measurement.
 
     Args:
-        label: name of the measurement, which takes the place of the names of the stages.
-        texts: about how many texts each stage encodes, by its name.
-        progress: told of every step of the whole.
+        label: name of the measurement, shown instead of the names of the stages.
+        texts: approximate number of texts that each stage encodes, by name of the stage.
+        progress: called with every step of the whole.
     """
 
     def __init__(self, label: str, texts: Mapping[str, int], progress: ProgressCallback) -> None:
@@ -23,7 +23,7 @@ class WholeProgress:
         self._progress = progress
 
     def __call__(self, step: Progress) -> None:
-        """Take a step of a stage, and report the whole."""
+        """Add a step of a stage, and report the progress of the whole."""
         if step.stage not in self._texts:
             self._progress(step)
             return

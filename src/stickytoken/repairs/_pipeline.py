@@ -103,7 +103,7 @@ class _RemainingMerges(NamedTuple):
     """The merges of a byte pair encoding after some entries were removed."""
 
     ranks: dict[Pair, int]  # rank of each merge; the lowest is applied first
-    unmerged: tuple[str, ...]  # entries that were not removed, but that the merges no longer produce
+    unmerged: tuple[str, ...]  # remaining entries that the merges no longer produce
 
 
 class EditableVocabulary:
@@ -236,7 +236,7 @@ class EditableVocabulary:
         return EditedPipeline(document, new_names)
 
     def _merges_without(self, removed: frozenset[str]) -> _RemainingMerges:
-        """Return the merges without those that use or produce the removed entries.
+        """Return the merges except those that use or produce the removed entries.
 
         Where two other pieces can still form an entry, a merge of these pieces replaces the removed one.
         """
@@ -298,7 +298,7 @@ class EditableVocabulary:
 
 
 def _is_concatenation(text: str, entries: Collection[str]) -> bool:
-    """Return whether a text can be cut into entries without a rest."""
+    """Return whether a text can be divided completely into entries."""
     reachable = [True]  # by length of the beginning: whether it can be cut into entries
     for end in range(1, len(text) + 1):
         reachable.append(any(reachable[start] and text[start:end] in entries for start in range(end)))
@@ -357,7 +357,7 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
         token_id: str(added_by_id[token_id]["content"]) for token_id in sorted(added_by_id.keys() - entries)
     }
     if not not_in_model.keys().isdisjoint(ids):
-        # A token that is only an added token would lose its id. So all such tokens become vocabulary entries.
+        # A token that is only an added token would lose its id, so all such tokens become vocabulary entries.
         model = _with_entries(model, not_in_model, ids)
         entries |= not_in_model
     edited = document | {"model": model}
@@ -426,7 +426,7 @@ def _is_in_reach(document: Mapping[str, Any], entry: str) -> bool:
 
 
 def word_pieces(entry: str, entries: Collection[str], prefix: str) -> list[str] | None:
-    """Cut the text of an entry as WordPiece does: from the left, always the longest piece.
+    """Divide the text of an entry as WordPiece does: from the left, always with the longest piece.
 
     Args:
         entry: the entry, with the prefix if it continues a word.

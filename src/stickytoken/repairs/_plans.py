@@ -27,11 +27,11 @@ _IN_EVERY_TEXT = "the model itself puts it into every text, so a new row would c
 _REASONS = {
     Strategy.RELATIVES: "a new row from entries with similar spelling",
     Strategy.NEAREST: "the row of the nearest ordinary entry",
-    Strategy.UNREACHABLE: "text falls into its pieces, and nothing else changes",
+    Strategy.UNREACHABLE: "the text is split into pieces, and nothing else changes",
     Strategy.PLAIN_SPECIALS: "a special token: plain text when a user writes it; the model still adds it",
 }
 _SECOND_CHOICES = {
-    Strategy.UNREACHABLE: "text falls into its pieces, because no row from similar spelling is ordinary",
+    Strategy.UNREACHABLE: "the text is split into pieces, because no row from similar spelling is ordinary",
     Strategy.KEEP_MEANING: "a new row that keeps the effect of a single copy",
     Strategy.NEAREST: "the row of the nearest ordinary entry, because no other repair is ordinary",
 }
@@ -79,9 +79,9 @@ def plan_token(requested: Strategy, token: TokenFacts, rows_writable: bool) -> R
     if token.unsplittable is not None:
         return RepairPlan(ROWS, f"a new row, because {token.unsplittable}")
     if token.templated:
-        return RepairPlan((Strategy.UNREACHABLE,), f"text falls into its pieces; {_IN_EVERY_TEXT}")
+        return RepairPlan((Strategy.UNREACHABLE,), f"the text is split into pieces; {_IN_EVERY_TEXT}")
     if not rows_writable:
-        reason = "text falls into its pieces; no row can be written into these weights"
+        reason = "the text is split into pieces; no row can be written into these weights"
         return RepairPlan((Strategy.UNREACHABLE,), reason)
     return RepairPlan(_ORDER, _REASONS[Strategy.RELATIVES])
 

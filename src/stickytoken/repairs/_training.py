@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-# The "many copies" whose effect is trained to be ordinary.
+# Number of copies that count as many. Training makes the effect of this many copies ordinary.
 MANY = 8
 # Number of texts from which the mean direction of all texts is estimated.
 _TEXTS = 256

@@ -54,7 +54,7 @@ _COVERAGE = 0.95
 _COMPARED_TEXTS = 256
 # Number of texts that the fresh process encodes. A few suffice, because a wrong weight changes every vector.
 _ENCODED_TEXTS = 24
-# The vectors of a text from this process and from the fresh one count as equal from this cosine on.
+# Smallest cosine at which the vectors of a text from this process and from the fresh one count as equal.
 _SAME_COSINE = 0.999
 
 # Largest number of characters of an error, characters of a text, and tokens that a finding shows.
@@ -113,7 +113,7 @@ class Verified(NamedTuple):
 
 @dataclass(frozen=True)
 class Verification:
-    """Compares a model before and after its repair, on texts and on a task."""
+    """Compares a model before and after its repair, with texts and with a task."""
 
     original: SentenceTransformerEncoder
     repaired: SentenceTransformerEncoder
@@ -227,7 +227,7 @@ class Verification:
         before: Mapping[int, RecheckedToken],
         after: Mapping[int, RecheckedToken],
     ) -> NeighbourRecord:
-        """Return the record of a neighbour with its measurements before and after the repair."""
+        """Return the record of a neighbour, with its measurements before and after the repair."""
         token_id = neighbour.token.id
         vocabulary = self.after.job.vocabulary
         return NeighbourRecord(

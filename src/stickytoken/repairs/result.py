@@ -128,7 +128,7 @@ class VerificationRecord(resume.Record):
     vectors_compared: bool | None  # whether the rule on unusual vectors applied; null in older records
     carriers: int
     anchors: int
-    source: str  # of the texts, none of which the run has used
+    source: str  # source of the texts, none of which the run used
     neighbours: list[NeighbourRecord]
     scores: list[ScoreRecord]
     checks: list[CheckRecord]
@@ -142,9 +142,9 @@ class RepairRecord(resume.MeasurementRecord):
     """repair.json: what was done to a model, and whether it was verified."""
 
     schema_version: int = REPAIR_SCHEMA_VERSION
-    model: str  # last part of the name of the model
+    model: str  # name of the model, without its organisation
     run: str  # identity of the run
-    strategy: str  # as asked for
+    strategy: str  # the requested strategy
     settings: dict[str, Any]
     tokens: list[RepairedTokenRecord]
     verification: VerificationRecord | None  # null if it was switched off
@@ -173,7 +173,7 @@ class RepairRecord(resume.MeasurementRecord):
         return {True: "verified", False: "NOT VERIFIED", None: "not verified"}[self.verified]
 
 
-_OLDER_RULE = "this repair was verified by the rule of an older version: repair the model again for today's"
+_OLDER_RULE = "this repair was verified by an older rule: repair the model again to apply the current rule"
 
 
 def _upgraded_record(raw: dict[str, Any]) -> Any:
@@ -207,7 +207,7 @@ def _upgraded_token(token: dict[str, Any], ordinary_contraction: float) -> dict[
 
 
 def _upgraded_sides(entry: dict[str, Any], ordinary_contraction: float) -> dict[str, Any]:
-    """Convert the measurements before and after a repair."""
+    """Return the measurements before and after a repair in today's units."""
     upgraded = dict(entry)
     for side in ("before", "after"):
         measured = entry.get(side)
@@ -343,7 +343,7 @@ class Repair:
 
     @cached_property
     def model(self) -> SentenceTransformer:
-        """The repaired model, loaded as anyone would load it."""
+        """The repaired model, loaded with sentence-transformers."""
         from sentence_transformers import SentenceTransformer
 
         return SentenceTransformer(str(self.path))
@@ -404,7 +404,7 @@ class Repair:
 
 
 def token_rows(record: RepairRecord) -> list[dict[str, Any]]:
-    """Make one row per repaired token; numbers that were not measured are None."""
+    """Return one row per repaired token; numbers that were not measured are None."""
     rows = []
     for token in record.tokens:
         row: dict[str, Any] = {
@@ -452,7 +452,7 @@ def keep_copy(run: Path, record: RepairRecord) -> None:
 
 
 def last_verified(records: Sequence[RepairRecord]) -> str | None:
-    """Return the date of the first record, the newest repair; None if it is not verified or missing."""
+    """Return the date of the newest repair, the first record; None if there is none or it is not verified."""
     return records[0].started[:10] if records and records[0].verified else None
 
 

@@ -42,7 +42,7 @@ _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
 def examine(text: str, rules: CleaningRules) -> TextFindings:
-    """Return what was found in a text: kinds, words, counts, an excerpt, and the text without the copies.
+    """Return the findings in a text: kinds, words, counts, an excerpt, and the text without the copies.
 
     Args:
         text: the text.
