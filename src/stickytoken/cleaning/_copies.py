@@ -23,9 +23,9 @@ FEWEST_COPIES = 4
 class Company(NamedTuple):
     """Statistics of the words beside the copies of a word. In ordinary use, these neighbours recur."""
 
-    alike: float  # number of pairs of copies with the same word before or after them
-    chance: float  # expected number of such pairs if the copies stood at random positions
-    varied: float  # share of distinct words among the neighbours
+    matching_pairs: float  # number of pairs of copies with the same word before or after them
+    expected_pairs: float  # expected number of such pairs if the copies stood at random positions
+    distinct_share: float  # share of distinct words among the neighbours
 
 
 class Document:
@@ -49,12 +49,12 @@ class Document:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def places_of(self, words: frozenset[str]) -> set[int]:
+    def positions_of(self, words: frozenset[str]) -> set[int]:
         """Return the indices of the units that are one of these words."""
-        line_ends: set[int] = set()
+        indices: set[int] = set()
         for word in words.intersection(self.positions):
-            line_ends.update(self.positions[word])
-        return line_ends
+            indices.update(self.positions[word])
+        return indices
 
     @cached_property
     def units(self) -> Units:
@@ -90,14 +90,14 @@ class Document:
                 before[keys[position - 1]] += 1
             if self._is_spaced[position + 1] and keys[position + 1] != word:
                 behind[keys[position + 1]] += 1
-        alike = 0.0
-        chance = 0.0
+        matching_pairs = 0.0
+        expected_pairs = 0.0
         for side in (before, behind):
             neighbours = side.total()
-            alike += sum(count * (count - 1) / 2 for count in side.values())
-            chance += neighbours * (neighbours - 1) / 2 * self.evenness
-        varied = (len(before) + len(behind)) / max(1, before.total() + behind.total())
-        return Company(alike, chance, varied)
+            matching_pairs += sum(count * (count - 1) / 2 for count in side.values())
+            expected_pairs += neighbours * (neighbours - 1) / 2 * self.evenness
+        distinct_share = (len(before) + len(behind)) / max(1, before.total() + behind.total())
+        return Company(matching_pairs, expected_pairs, distinct_share)
 
     def is_listed(self, positions: Sequence[int]) -> bool:
         """Return whether most copies stand on consecutive lines, as in a list."""
@@ -125,12 +125,12 @@ class Document:
         distinct = set(joints)
         ends_in_one_space = {joint for joint in distinct if joint[-1:] == " " and not joint[-2:-1].isspace()}
         begins_with_one = {joint for joint in distinct if joint[:1] == " " and not joint[1:2].isspace()}
-        before = [joint in ends_in_one_space for joint in joints[:-1]]
-        behind = [joint in begins_with_one for joint in joints[1:]]
-        if before:
-            before[0] = before[0] or not joints[0]
-            behind[-1] = behind[-1] or not joints[-1]
-        return [one and other for one, other in zip(before, behind, strict=True)]
+        has_space_before = [joint in ends_in_one_space for joint in joints[:-1]]
+        has_space_after = [joint in begins_with_one for joint in joints[1:]]
+        if has_space_before:
+            has_space_before[0] = has_space_before[0] or not joints[0]
+            has_space_after[-1] = has_space_after[-1] or not joints[-1]
+        return [before and after for before, after in zip(has_space_before, has_space_after, strict=True)]
 
 
 # Stretches in which a few words repeat.
@@ -237,7 +237,7 @@ _UNITS_PER_COPY = 250
 _ENOUGH_COPIES = 16
 # Spread copies are ordinary use if more pairs of them share a neighbour than half a pair plus three times the
 # number expected by chance.
-_ALIKE_PAIRS = 0.5
+_MOST_MATCHING_PAIRS = 0.5
 _TIMES_CHANCE = 3.0
 # A common word must occur at least this often, and make up this share of the units.
 _COMMON_COPIES = 6
@@ -261,13 +261,13 @@ def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
             continue
         if len(positions) >= min(len(document) / _UNITS_PER_COPY, _ENOUGH_COPIES):
             company = document.company(positions)
-            if company.alike <= _ALIKE_PAIRS + _TIMES_CHANCE * company.chance:
+            if company.matching_pairs <= _MOST_MATCHING_PAIRS + _TIMES_CHANCE * company.expected_pairs:
                 copies.update(positions)
         for group in _close_groups(positions, 1 + _BETWEEN_COPIES, FEWEST_COPIES):
             copies.update(group)
             copies.update(_repeated_between(document, group))
     # Flagged words in a row, whether or not they are equal.
-    for group in _close_groups(sorted(document.places_of(words)), 1, FEWEST_COPIES):
+    for group in _close_groups(sorted(document.positions_of(words)), 1, FEWEST_COPIES):
         if not all(_is_common(document.keys[position]) for position in group):
             copies.update(group)
     return copies
@@ -348,13 +348,13 @@ def planted_copies(document: Document, words: frozenset[str], repetitions: Itera
     taken: set[int] = set()
     for stretch in repetitions:
         taken.update(range(stretch.first, stretch.last))
-    for key, all_places in document.positions.items():
-        if len(all_places) < FEWEST_COPIES or len(key) == 1 or key[0].isdigit():
+    for key, all_positions in document.positions.items():
+        if len(all_positions) < FEWEST_COPIES or len(key) == 1 or key[0].isdigit():
             continue
         if _is_common(key) or key in words:
             continue
         free_positions = (
-            [position for position in all_places if position not in taken] if taken else all_places
+            [position for position in all_positions if position not in taken] if taken else all_positions
         )
         if len(free_positions) < FEWEST_COPIES or document.is_listed(free_positions):
             continue
@@ -376,8 +376,8 @@ def _is_crowded(document: Document, positions: Sequence[int]) -> bool:
     if not (is_many or is_dense) or document.bare_share(positions) < _BARE_SHARE:
         return False
     company = document.company(positions)
-    is_random = company.alike <= _TIMES_CHANCE_UNFLAGGED * company.chance
-    return (is_many and is_random) or (is_dense and company.varied >= _VARIED_SHARE)
+    is_random = company.matching_pairs <= _TIMES_CHANCE_UNFLAGGED * company.expected_pairs
+    return (is_many and is_random) or (is_dense and company.distinct_share >= _VARIED_SHARE)
 
 
 def _is_regular(document: Document, positions: Sequence[int]) -> bool:
@@ -385,5 +385,5 @@ def _is_regular(document: Document, positions: Sequence[int]) -> bool:
     gaps = [after - before for before, after in pairwise(positions)]
     if max(gaps) > _UNEVEN * min(gaps) + 1:
         return False
-    is_varied = document.company(positions).varied >= _VARIED_SHARE
+    is_varied = document.company(positions).distinct_share >= _VARIED_SHARE
     return is_varied and document.bare_share(positions) >= _REGULAR_BARE_SHARE

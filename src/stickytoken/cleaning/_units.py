@@ -129,13 +129,13 @@ class UnitReader:
                 units.ends.extend(range(start + 1, start + len(word) + 1))
                 continue
             if self._literals and word.casefold() in self._literals:
-                parts_of_word: Sequence[Part] = [Part(word.casefold(), 0, len(word))]
+                parts: Sequence[Part] = [Part(word.casefold(), 0, len(word))]
             else:
-                parts_of_word = self._parts(word)
-            for word_part in parts_of_word:
-                units.keys.append(word_part.key)
-                units.starts.append(start + word_part.start)
-                units.ends.append(start + word_part.end)
+                parts = self._parts(word)
+            for part in parts:
+                units.keys.append(part.key)
+                units.starts.append(start + part.start)
+                units.ends.append(start + part.end)
         return units
 
     def _parts(self, word: str) -> tuple[Part, ...]:
@@ -145,16 +145,16 @@ class UnitReader:
         """Divide a word into units: at ideographs, at invisible characters, and between glued copies."""
         if word.isascii():
             return tuple(self._split_copies(word.lower(), range(len(word) + 1)))
-        parts_of_word: list[Part] = []
+        parts: list[Part] = []
         for piece, positions in _pieces(word):
             if piece.isascii() and len(piece) <= _LONGEST_REMEMBERED:
                 for key, start, end in self._parts(piece):
-                    parts_of_word.append(Part(key, positions[start], positions[end]))
+                    parts.append(Part(key, positions[start], positions[end]))
                 continue
             for match in _SINGLE_IDEOGRAPHS.finditer(piece):
                 start, end = match.span()
-                parts_of_word += self._split_copies(piece[start:end], positions[start : end + 1])
-        return tuple(parts_of_word)
+                parts += self._split_copies(piece[start:end], positions[start : end + 1])
+        return tuple(parts)
 
     def _split_copies(self, key: str, positions: Sequence[int]) -> Iterator[Part]:
         """Yield the units of a key, given the position in the word of each character of the key."""
@@ -227,22 +227,22 @@ def _pieces(word: str) -> list[tuple[str, list[int]]]:
     start = 0
     for end, next_start in [*breaks, (len(word), len(word))]:
         characters = []
-        positions_of_piece = []
+        piece_positions = []
         for position in range(start, end):
             plain = _plain(word[position])
             characters.append(plain)
-            positions_of_piece += [position] * len(plain)
-        if positions_of_piece:
-            pieces.append(("".join(characters), [*positions_of_piece, next_start]))
+            piece_positions += [position] * len(plain)
+        if piece_positions:
+            pieces.append(("".join(characters), [*piece_positions, next_start]))
         start = next_start
     long_keys = [key for key, _ in pieces if len(key) > 1]
     if len(pieces) > 1 and len(set(long_keys)) == len(long_keys):
         plain_text = "".join(key for key, _ in pieces)
-        whole_places = []
-        for _, positions_of_piece in pieces:
-            whole_places += positions_of_piece[:-1]
-        _, last_places = pieces[-1]
-        return [(plain_text, [*whole_places, last_places[-1]])]
+        whole_positions = []
+        for _, piece_positions in pieces:
+            whole_positions += piece_positions[:-1]
+        _, last_positions = pieces[-1]
+        return [(plain_text, [*whole_positions, last_positions[-1]])]
     return pieces
 
 

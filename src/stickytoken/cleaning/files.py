@@ -22,7 +22,7 @@ _PROGRESS_EVERY = 100
 
 @dataclass(slots=True)
 class CleaningTotals:
-    """What cleaning did to a file. All counts are of documents.
+    """The results of cleaning a file. All numbers are numbers of documents.
 
     Attributes:
         documents: Number of documents read.

@@ -167,7 +167,7 @@ class SpanFinder:
         fewest = min(self._fewest, _copies.FEWEST_COPIES)
         if len(keys) < fewest and not every_flagged:
             return
-        flagged = document.places_of(words) if every_flagged else _copies.flagged_copies(document, words)
+        flagged = document.positions_of(words) if every_flagged else _copies.flagged_copies(document, words)
         repeated_words = {
             key: positions for key, positions in document.positions.items() if len(positions) >= fewest
         }

@@ -34,7 +34,7 @@ class FittedText:
 def fit_texts(
     encoder: WordEncoder, texts: Sequence[str], room: int, insertion: Insertion, name: str
 ) -> list[FittedText]:
-    """Cut texts so that the model reads them with copies of so many tokens.
+    """Cut texts so that they fit into the model with copies of this many tokens.
 
     Args:
         encoder: the model.

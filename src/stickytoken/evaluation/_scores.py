@@ -130,7 +130,7 @@ def _encodings_of(encoder: Encoder) -> list[_Encoding]:
 
     For a language model with a prompt, these are the plain prompt at the last layer and at the encoder's own
     layer, token prepending alone, contrast alone, and both, as far as the encoder uses them. Any other
-    encoder has only one way.
+    encoder has only one way of encoding.
     """
     if not isinstance(encoder, CausalPromptEncoder):
         return [_Encoding(_AS_IT_IS, encoder)]

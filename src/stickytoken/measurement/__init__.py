@@ -274,7 +274,7 @@ class ResultFolder:
         """Return whether there is something at the path that no measurement of this package wrote.
 
         Args:
-            record_file: name of the record of the measurement that the folder is for.
+            record_file: file name of the record that a measurement in this folder has.
         """
         with self._accessed():
             if not self.path.is_dir():

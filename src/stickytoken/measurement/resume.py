@@ -88,7 +88,7 @@ class IdentityRecord(MeasurementRecord):
 
 @dataclass(frozen=True)
 class MeasurementKind(Generic[R]):
-    """How to continue a kind of measurement.
+    """A kind of measurement, and how to continue one.
 
     Attributes:
         name: name of the kind in messages, such as ``run``.
@@ -195,7 +195,7 @@ def table_schemas(
 def measurements_in(
     run: Path, pattern: str, open_: Callable[[Path], M], called: str, started: Callable[[M], str]
 ) -> tuple[tuple[M, ...], tuple[str, ...]]:
-    """Open all measurements of one kind in the folder of a run.
+    """Return all measurements of one kind in the folder of a run, opened.
 
     Args:
         run: folder of the run.

@@ -168,7 +168,7 @@ class AnchorPanel:
         return np.eye(len(self.group_weights), dtype=np.float32)[self.groups]
 
     def against(self, carriers: NDArray[np.float32], mean_similarity: float) -> CarrierPanel:
-        """Compare carriers without copies with the anchors.
+        """Return the similarities between the anchors and the carriers without copies.
 
         Args:
             carriers: unit vectors of the carriers, shape (K, d).
@@ -303,7 +303,7 @@ class SymptomStage:
     Attributes:
         carriers: the K carriers.
         copies: the numbers of copies, without 0.
-        panel: the similarities of the carriers without copies with the anchors.
+        panel: the similarities between the anchors and the carriers without copies.
         name: name of the stage.
         precision: precision of the model; None is its own.
     """

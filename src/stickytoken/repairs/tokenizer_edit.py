@@ -353,7 +353,7 @@ def _config_files(
     Args:
         pipeline: the tokenizer before the edit.
         edited: the tokenizer after it.
-        plain_specials: special tokens whose text becomes plain text, and which so lose their role.
+        plain_specials: special tokens that lose their role, because their text becomes plain text.
 
     Returns:
         The contents of tokenizer_config.json and, if the folder has one, special_tokens_map.json.

@@ -43,7 +43,7 @@ _MOST_SOURCES = 10_000
 
 
 class Keeper:
-    """Stores the findings of each batch: in the folder of a scan, or in memory without one.
+    """Stores the findings of each batch in the folder of a scan, or in memory if there is no folder.
 
     Args:
         folder: folder of the scan; None keeps the findings in memory.

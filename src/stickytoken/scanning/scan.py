@@ -411,7 +411,7 @@ def _effect_request(run: Run, options: ScanOptions, kind: Effect, encoder: AnyMo
 
 @dataclass(frozen=True)
 class _ScanJob:
-    """One scan of a collection."""
+    """A scan of a collection in progress."""
 
     record: ScanRecord
     collection: Documents

@@ -182,7 +182,7 @@ class _SentenceTrees:
     def vectors(
         self, contents: Sequence[Ids], number: int, *, with_beginnings: bool
     ) -> NDArray[np.float32] | None:
-        """Return the vectors after so many layers, shape (sentences, d); None if trees save too little.
+        """Return the vectors after this many layers, shape (sentences, d); None if trees save too little.
 
         ``with_beginnings`` says that the plain path would not compute the fixed beginnings.
         """

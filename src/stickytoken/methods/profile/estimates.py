@@ -63,7 +63,7 @@ class Measurements:
         return np.searchsorted(self.ids, ids)
 
     def in_carriers(self, carriers: Sequence[int]) -> Measurements:
-        """Keep only these columns of carriers. The effects stay those that were fitted over all carriers."""
+        """Return the measurements in these carriers; effects fitted over all carriers do not change."""
         columns = np.array(carriers, dtype=np.intp)
         return replace(
             self,

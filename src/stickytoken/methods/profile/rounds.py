@@ -60,7 +60,7 @@ class Round(StrEnum):
 
 
 class Cell(NamedTuple):
-    """Where copies are put into a carrier, and how many."""
+    """The number of copies in a carrier, and their placement."""
 
     placement: Placement
     copies: int
@@ -156,7 +156,7 @@ def _selection(screened: Measured, job_ids: Ids) -> verdict.Selection:
     job = screened.job
     budgeted_tokens = tokens_to_confirm(job.settings, len(job.tokens))
     if _only_counts(job.encoder):
-        # The price of a run is wanted: as many tokens as can be selected at most, whichever they are.
+        # This run only estimates the cost, so select the largest possible number of tokens, no matter which.
         most_selected = budgeted_tokens + 2 * verdict.DISPLAYED
         return verdict.Selection(job_ids[:most_selected], left_out=0)
     measures = estimate(screened).measures_of(job_ids)
@@ -195,7 +195,7 @@ class ProfileStage:
         carrier_indices: index of each carrier in the plan. It is part of the key of random placements, so
             that a carrier gets the same placement in every stage.
         cells: placement and number of copies in each carrier.
-        panel: the similarities of the carriers without copies with the anchors.
+        panel: the similarities between the anchors and the carriers without copies.
         seed: seed of random placements.
         precision: precision of the model; None is its own.
         counts_copies: whether the engine counts the copies that the tokenizer recognizes in each text.
@@ -323,9 +323,9 @@ def round_stage(
 def round_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder) -> Measurements:
     """Turn the rows of a round into arrays, corrected for copies that the tokenizer did not recognize.
 
-    The effect of m copies in a text of L other tokens grows about as their share of the text, m / (m + L).
-    Where the tokenizer recognized fewer copies than were planned, effects are multiplied by the ratio of the
-    planned share to the actual one, at most by `_LARGEST_FACTOR`.
+    The effect of m copies in a text of L other tokens is roughly proportional to their share of the text, m /
+    (m + L). Where the tokenizer recognized fewer copies than were planned, effects are multiplied by the
+    ratio of the planned share to the actual one, at most by `_LARGEST_FACTOR`.
     """
     measured = measurements(rows, len(stage.carriers))
     if measured.copies_seen is None:

@@ -28,8 +28,8 @@ _ANCHORS_KEY = 3
 _POOL_FACTOR = 20
 # The carriers of a group are drawn from its shortest texts, this many times as many as are needed.
 _SHORT_FACTOR = 1.5
-# In a corpus of the user's own, any text of at most so many tokens may be a carrier. Of a longer text, its
-# first sentence may be one.
+# In a user's corpus, a text of at most this many tokens may be a carrier. Of a longer text, the first
+# sentence may be one.
 _SENTENCE_TOKENS = 20
 _FIRST_SENTENCE = re.compile(r"\S.*?[.!?](?=\s)", re.DOTALL)
 # Smallest mean number of texts in a cluster. With fewer, a mean over a cluster would be mostly noise.
@@ -98,7 +98,7 @@ def choose_anchors(
     group_lists: Iterable[Sequence[TextGroup]],
     taken: set[str],
 ) -> tuple[list[TextGroup], int]:
-    """Draw anchors from each list of groups, as evenly over its groups as they allow.
+    """Draw anchors from each list of groups, as evenly over the groups as possible.
 
     Args:
         encoder: the model.
@@ -139,7 +139,7 @@ def choose_anchors(
 def clustered(
     texts: Sequence[str], vectors: NDArray[np.float32], settings: ProfileSettings
 ) -> list[TextGroup]:
-    """Group texts by k-means of their vectors, where neither kinds of text nor topics are known.
+    """Group texts by k-means of their vectors, for a corpus without known kinds of text or topics.
 
     Clusters weigh by their size. They count as kinds of text if there is more than one.
     """
@@ -175,7 +175,7 @@ def cluster(vectors: NDArray[np.float32], largest_count: int, seed: int) -> NDAr
     if count <= 1:
         return np.zeros(len(vectors), dtype=np.intp)
     centre_rows = np.random.default_rng(seed).choice(len(distinct), size=count, replace=False)
-    # Filters of warnings belong to the whole process: two threads must not change them at the same time.
+    # Warning filters are global to the process, so two threads must not change them at the same time.
     with _WARNING_FILTERS, warnings.catch_warnings():
         # Vectors that differ only in their last bits give fewer clusters than requested.
         warnings.simplefilter("ignore", ConvergenceWarning)
