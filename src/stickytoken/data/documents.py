@@ -315,7 +315,7 @@ class Row(NamedTuple):
         line: The line of the file on which it begins, from 1.
         value: A text, an object, or Skipped with what is wrong.
         start: Its first byte in the file; 0 if it has no bytes of its own.
-        end: The byte after its last one, without the end of the line.
+        end: The offset after the last byte of the content.
     """
 
     place: str

@@ -42,7 +42,7 @@ class Strategy(StrEnum):
 
     AUTO = "auto"  # chosen for each token
     UNREACHABLE = "unreachable"  # text is split into pieces and no longer produces the entry
-    PLAIN_SPECIALS = "plain-specials"  # in a user's text it is plain text; the model's own stays
+    PLAIN_SPECIALS = "plain-specials"  # its text becomes plain text; the model still adds the token
     RELATIVES = "relatives"  # a new row from its pieces and from entries with similar spelling
     KEEP_MEANING = "keep-meaning"  # a new row: one copy acts as before, many act like an ordinary token
     NEAREST = "nearest"  # the row of the nearest entry that lifts and erases no more than the median token
