@@ -152,11 +152,15 @@ def check_tampered(results: Results, run: Path, data: Path, reuse: bool) -> None
     named = first["token_id"] == planted["token_id"] and (first["helps"] or first["may_help"])
     results.check("the planted word is named first", planted["token"], said, named)
     certain = "with an interval above zero" if first["helps"] else "not with this number of documents"
-    results.check("it helps for certain", "beside it", certain)
+    again = len(audit.result.second_round_tokens)
+    results.check("it helps for certain", "beside it", certain, measured_again=again)
     search = PlainSearch(model, data)
     differences: dict[str, Any] = {}
+    ids = audit.result.stuffed_ids
+    if planted["token_id"] in audit.result.second_round_tokens:
+        ids = list(audit.result.second_round_ids)
     for row in audit.shares.filter(token_id=planted["token_id"]).iter_rows(named=True):
-        plain = search.share(audit.result.stuffed_ids, planted["token_id"], planted["token"], row["copies"])
+        plain = search.share(ids, planted["token_id"], planted["token"], row["copies"])
         differences[str(row["copies"])] = [row["share"], plain]
     largest = max(abs(ours - plain) for ours, plain in differences.values())
     title = "its top-10 shares and those of a separate search differ by"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from stickytoken.audits import _copies, _index, _stuffing, results
 from stickytoken.audits._copies import CopiesNow
 from stickytoken.audits._index import Index
 from stickytoken.audits._stuffing import Pairs
-from stickytoken.audits._tokens import JUDGED_ANCHORS, Candidate, Candidates, choose_candidates
+from stickytoken.audits._tokens import JUDGED_ANCHORS, Candidate, choose_candidates
 from stickytoken.audits.results import (
     Audit,
     AuditRecord,
@@ -32,6 +32,7 @@ from stickytoken.detection.run import Run, encoder_for
 from stickytoken.encoders import protocol
 from stickytoken.encoders.loading import AnyModel
 from stickytoken.gate import run_of
+from stickytoken.impacts.search import ExactSearch
 from stickytoken.impacts.statistics import TOP, ends
 from stickytoken.insertion import Insertion
 from stickytoken.machine import digest
@@ -45,7 +46,7 @@ from stickytoken.validation import file_path, or_default, require_callable
 __all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]
 
 # Increase it when the same inputs give different numbers than before.
-_IDENTITY_VERSION = 1
+_IDENTITY_VERSION = 2
 # A judgement encodes short texts; so many of them take as long as one document.
 _TEXTS_PER_DOCUMENT = 8
 _JUDGED_TEXTS = 8_000
@@ -174,12 +175,12 @@ def _measure(
     with_findings = _copies.numbers_with_findings(scan)
     stuffed = _stuffing.choose_stuffed(index, with_findings, settings)
     clean_texts = [index.documents[number].text for number in index.places if number not in with_findings]
-    pairs_by_word = _PairsByWord(index, stuffed, settings)
+    pairs_by_word = _PairsByWord(index, stuffed.first, settings)
     candidates = choose_candidates(
         run,
         encoder,
         search,
-        stuffed,
+        stuffed.first,
         pairs_by_word.counted,
         pairs_by_word.is_asked_by_all,
         clean_texts,
@@ -187,19 +188,74 @@ def _measure(
         folder,
         whole_progress,
     )
-    ranks = _stuffing.measure_ranks(
-        candidates.tokens, index, stuffed, search, encoder, settings, engine, folder, whole_progress
-    )
-    without = search.ranks_of_documents(stuffed)
-    shares = _share_rows(candidates.tokens, ranks, without, pairs_by_word, settings)
-    tokens = _token_rows(candidates.tokens, shares, pairs_by_word)
+
+    def measured_round(stage: str, tokens: Sequence[Candidate], documents: list[int]) -> _Round:
+        ranks = _stuffing.measure_ranks(
+            stage, tokens, index, documents, search, encoder, settings, engine, folder, whole_progress
+        )
+        return _Round.of(tokens, documents, ranks, index, search, settings)
+
+    first = measured_round(_stuffing.STUFFED, candidates.tokens, stuffed.first)
+    undecided_ids = [row["token_id"] for row in first.tokens if row["may_help"]][: settings.tokens]
+    second = None
+    if undecided_ids and stuffed.second:
+        undecided = [token for token in candidates.tokens if token.token_id in undecided_ids]
+        second = measured_round(_stuffing.SECOND_ROUND, undecided, stuffed.second)
+    tokens = _in_order(_latest(first, second, lambda measured: measured.tokens))
+    shares = _latest(first, second, lambda measured: measured.shares)
     copies_now = _copies.rank_documents(run, scan, index, search, encoder, settings, engine, folder, progress)
     tables = {"tokens.parquet": tokens, "shares.parquet": shares, "documents.parquet": copies_now.rows}
     for name, rows in tables.items():
         folder.write_table(name, pl.DataFrame(rows, results.TABLES[name]))
-    result = _result(index, candidates, tokens, without, pairs_by_word, copies_now, stuffed, folder)
+    result = _result(index, candidates.predicted, tokens, first, second, copies_now, folder)
     update = {"result": result, "notes": candidates.notes}
     held.finish(held.record.model_copy(update=update))
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Tokens that were measured with the same documents.
+
+    Attributes:
+        documents: places in the index of the documents that got copies.
+        without: ranks of these documents without copies, shape (queries, documents).
+        counted: which pairs of a query and a document count, whatever the token; of the same shape.
+        tokens: rows of tokens.parquet, in their order.
+        shares: rows of shares.parquet.
+    """
+
+    documents: list[int]
+    without: NDArray[np.int64]
+    counted: NDArray[np.bool_]
+    tokens: list[dict[str, Any]]
+    shares: list[dict[str, Any]]
+
+    @classmethod
+    def of(
+        cls,
+        candidates: Sequence[Candidate],
+        documents: list[int],
+        ranks: NDArray[np.int64],
+        index: Index,
+        search: ExactSearch,
+        settings: AuditSettings,
+    ) -> _Round:
+        """Compare the ranks with copies, as `measure_ranks` returns them, with those without."""
+        pairs_by_word = _PairsByWord(index, documents, settings)
+        without = search.ranks_of_documents(documents)
+        shares = _share_rows(candidates, ranks, without, pairs_by_word, settings)
+        tokens = _token_rows(candidates, shares, pairs_by_word)
+        return cls(documents, without, pairs_by_word.counted, _in_order(tokens), shares)
+
+
+def _latest(
+    first: _Round, second: _Round | None, rows_of: Callable[[_Round], list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Return the rows of the first round, with those of the second in place of the same tokens' rows."""
+    if second is None:
+        return rows_of(first)
+    measured_again = {row["token_id"] for row in second.tokens}
+    return [row for row in rows_of(first) if row["token_id"] not in measured_again] + rows_of(second)
 
 
 class _PairsByWord:
@@ -264,7 +320,7 @@ def _share_rows(
 def _token_rows(
     candidates: Sequence[Candidate], shares: Sequence[dict[str, Any]], pairs_by_word: _PairsByWord
 ) -> list[dict[str, Any]]:
-    """Return the rows of tokens.parquet: tokens that help, those that may, other flagged ones, the rest."""
+    """Return the rows of tokens.parquet, in the order of the candidates."""
     rows = []
     for candidate in candidates:
         token_shares = [row for row in shares if row["token_id"] == candidate.token_id]
@@ -273,7 +329,8 @@ def _token_rows(
         # The number of copies that helps most certainly, or, if none is certain, the largest rise.
         best = max(with_copies, key=lambda row: (max(0.0, row["rise_low"]), row["rise"]))
         is_certain = best["rise_low"] > 0
-        is_large = best["share"] >= _stuffing.HELPS_FROM * without
+        # Where no query has a document, with copies or without, nothing rises.
+        is_large = best["rise"] > 0 and best["share"] >= _stuffing.HELPS_FROM * without
         row = {
             **asdict(candidate),
             "queries": int(pairs_by_word.without_word(candidate.text).any(axis=1).sum()),
@@ -283,42 +340,60 @@ def _token_rows(
         for column in ("copies", "share", "rise", "rise_low", "rise_high"):
             row[column] = best[column]
         rows.append(row)
-    rows.sort(
+    return rows
+
+
+def _in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sort rows of tokens.parquet: tokens that help, those that may, other flagged ones, the rest."""
+    return sorted(
+        rows,
         key=lambda row: (
             not row["helps"],
             not row["may_help"],
             row["group"] != results.FLAGGED,
             -row["rise"],
             row["token_id"],
-        )
+        ),
     )
-    return rows
 
 
 def _result(
     index: Index,
-    candidates: Candidates,
+    predicted: int,
     tokens: Sequence[dict[str, Any]],
-    without: NDArray[np.int64],
-    pairs_by_word: _PairsByWord,
+    first: _Round,
+    second: _Round | None,
     copies_now: CopiesNow,
-    stuffed: Sequence[int],
     folder: ResultFolder,
 ) -> AuditResultRecord:
-    """Return what the audit found, in numbers."""
+    """Return what the audit found, in numbers.
+
+    Args:
+        index: the index.
+        predicted: number of tokens whose share was predicted.
+        tokens: the rows of tokens.parquet.
+        first: the round with all tokens.
+        second: the round with undecided tokens; None if there was none.
+        copies_now: documents that have copies now.
+        folder: folder of the audit.
+    """
     scan = copies_now.scan
-    stages = {
-        _index.INDEX: _index.shard_count(index),
-        _stuffing.STUFFED: len(candidates.tokens),
-    }
+    stages = {_index.INDEX: _index.shard_count(index), _stuffing.STUFFED: len(first.tokens)}
+    if second is not None:
+        stages[_stuffing.SECOND_ROUND] = len(second.tokens)
     cost = folder.total_cost(stages)
-    counted = pairs_by_word.counted
-    baseline = without[counted]
+    baseline = first.without[first.counted]
+
+    def document_ids(measured: _Round) -> list[str]:
+        return [index.documents[index.places[position]].id for position in measured.documents]
+
     return AuditResultRecord(
         share_without=float((baseline <= TOP).mean()),
         mean_rank_without=float(baseline.mean()),
-        stuffed_ids=[index.documents[index.places[position]].id for position in stuffed],
-        predicted=candidates.predicted,
+        stuffed_ids=document_ids(first),
+        second_round_tokens=() if second is None else tuple(row["token_id"] for row in second.tokens),
+        second_round_ids=() if second is None else tuple(document_ids(second)),
+        predicted=predicted,
         helping=sum(row["helps"] for row in tokens),
         with_copies=scan.result.found,
         suspected=scan.result.suspected,

@@ -24,7 +24,11 @@ from stickytoken.insertion import Probe, Token
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
 
 STUFFED = "stuffed"
-"""Name of the stage."""
+"""Name of the stage that measures all tokens."""
+SECOND_ROUND = "second-round"
+"""Name of the stage that measures undecided tokens again, with more documents."""
+# The second round has this many times as many documents as the first: its intervals are about half as wide.
+_SECOND_ROUND_FACTOR = 4
 HELPS_FROM = 1.5
 """A word helps documents from this multiple of the share of queries without copies.
 
@@ -62,14 +66,37 @@ class _StuffingWork:
         return rows, len(rows)
 
 
-def choose_stuffed(index: Index, with_findings: set[int], settings: AuditSettings) -> list[int]:
-    """Draw places in the index of documents that have no copies of anything yet."""
+@dataclass(frozen=True)
+class StuffedDocuments:
+    """Places in the index of the documents that get copies.
+
+    Attributes:
+        first: documents of the first round, which measures all tokens.
+        second: documents of the second round, which measures undecided tokens again. The first round has none
+            of them, so they had no part in the choice of these tokens. Empty if the index has too few
+            documents.
+    """
+
+    first: list[int]
+    second: list[int]
+
+
+def choose_stuffed(index: Index, with_findings: set[int], settings: AuditSettings) -> StuffedDocuments:
+    """Draw documents that have no copies of anything yet."""
     clean = [position for position, document in enumerate(index.places) if document not in with_findings]
-    order = np.random.default_rng([settings.seed, len(index.places), 3]).permutation(len(clean))
-    return sorted(clean[place] for place in order[: settings.stuffed].tolist())
+    generator = np.random.default_rng([settings.seed, len(index.places), 3])
+    order = [clean[place] for place in generator.permutation(len(clean)).tolist()]
+    first = order[: settings.stuffed]
+    others = order[settings.stuffed :]
+    second = others[: _SECOND_ROUND_FACTOR * settings.stuffed]
+    # A second round with no more documents than the first would decide no more.
+    if len(second) <= len(first):
+        second = []
+    return StuffedDocuments(sorted(first), sorted(second))
 
 
 def measure_ranks(
+    stage: str,
     candidates: Sequence[Candidate],
     index: Index,
     stuffed: Sequence[int],
@@ -81,6 +108,18 @@ def measure_ranks(
     progress: engines.ProgressCallback,
 ) -> NDArray[np.int64]:
     """Rank documents with copies of each token among the other documents of the index.
+
+    Args:
+        stage: name of the stage.
+        candidates: the tokens.
+        index: the index.
+        stuffed: places in the index of the documents that get copies.
+        search: exact search in the index.
+        encoder: the model.
+        settings: settings of the audit.
+        engine: where to compute.
+        folder: folder of the audit, which keeps the shards.
+        progress: called after every step.
 
     Returns:
         Ranks from 1, shape (tokens, numbers of copies, queries, documents).
@@ -98,7 +137,7 @@ def measure_ranks(
         impact_settings = ImpactSettings(
             placement=settings.placement, insertion=settings.insertion, seed=settings.seed
         )
-        work = _StuffingWork(STUFFED, impact_settings, settings.copies, fitted, stuffed, search)
+        work = _StuffingWork(stage, impact_settings, settings.copies, fitted, stuffed, search)
         return work, ShardCost(0, 0)
 
     rows_per_token = len(settings.copies) * len(stuffed)
@@ -108,7 +147,7 @@ def measure_ranks(
         return list(range(rows_per_token))
 
     rows: engines.Rows[Shard[Token]] = engines.Rows(units_of, UNIT, lambda _: 1)
-    frames = engines.run_work(STUFFED, make_work, shards, rows, engine, folder, progress)
+    frames = engines.run_work(stage, make_work, shards, rows, engine, folder, progress)
     ranks = np.array([frame["ranks"].to_list() for frame in frames], dtype=np.int64)
     by_copies = ranks.reshape(len(tokens), len(settings.copies), len(stuffed), len(index.queries))
     return by_copies.transpose(0, 1, 3, 2)

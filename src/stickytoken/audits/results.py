@@ -119,6 +119,9 @@ class AuditResultRecord(resume.Record):
     share_without: float  # of the queries that have a random document without copies in their top 10
     mean_rank_without: float
     stuffed_ids: list[str]  # ids of the documents that got copies, one at a time
+    # Ids of the tokens that the first round left undecided, and of the documents that got copies of them.
+    second_round_tokens: tuple[int, ...] = ()
+    second_round_ids: tuple[str, ...] = ()
     predicted: int  # tokens whose share was predicted from the run; 0 if the run has no effects
     helping: int  # tokens whose copies help documents into results
     with_copies: int  # documents of the collection that have copies now

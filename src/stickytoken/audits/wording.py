@@ -43,47 +43,54 @@ def conclusions(audit: Audit) -> list[str]:
 
 def token_conclusions(audit: Audit) -> list[str]:
     """Say whether copies of any token get documents into results where they don't belong."""
-    baseline = share(audit.result.share_without)
     helping = audit.helping
-    compared = f"without copies, {baseline} have a random document there"
-    if helping.is_empty() and not audit.undecided.is_empty():
-        return _undecided_sentences(audit, compared)
-    if helping.is_empty():
+    undecided = audit.undecided
+    if helping.is_empty() and undecided.is_empty():
         best = largest_share(audit)
         return [
             "No word that was measured gets documents into results where they don't belong. The largest "
             f"share of queries with a stuffed document in their top {TOP} is {share(best['share'])} "
-            f"({best['copies']} copies of {quoted(best['token'])}, interval {_ends(best)}); {compared}."
+            f"({best['copies']} copies of {quoted(best['token'])}, interval {_ends(best)}); "
+            f"{_without_copies(audit, best['token_id'])}."
         ]
-    sentences = []
-    for row in helping.head(_NAMED).iter_rows(named=True):
-        best = _share_of(audit, row["token_id"], row["copies"])
-        sentences.append(
-            f"{quoted(row['token'])} gets documents into results where they don't belong: with "
-            f"{best['copies']} copies, {share(best['share'])} of the queries have a random document in their "
-            f"top {TOP} (interval {_ends(best)}); {compared}."
-        )
+    sentences = [_named_sentence(audit, row, "gets") for row in helping.head(_NAMED).iter_rows(named=True)]
     left_out = len(helping) - _NAMED
     if left_out > 0:
         sentences.append(f"So do {counted(left_out, 'further token')}.")
+    if not undecided.is_empty():
+        named = undecided.head(_NAMED).iter_rows(named=True)
+        sentences += [_named_sentence(audit, row, "may get") for row in named]
+        sentences.append(_undecided_advice(audit))
     return sentences
 
 
-def _undecided_sentences(audit: Audit, compared: str) -> list[str]:
-    """Say which tokens may get documents into results, and how to find out."""
-    sentences = []
-    for row in audit.undecided.head(_NAMED).iter_rows(named=True):
-        best = _share_of(audit, row["token_id"], row["copies"])
-        sentences.append(
-            f"{quoted(row['token'])} may get documents into results where they don't belong: with "
-            f"{best['copies']} copies, {share(best['share'])} of the queries have a random document in their "
-            f"top {TOP} (interval {_ends(best)}); {compared}."
-        )
-    more = 4 * audit.record.measured_with().stuffed
-    sentences.append(
-        f"The intervals are too wide to tell: measure more documents with `--set stuffed={more}`."
+def _named_sentence(audit: Audit, token: Mapping[str, Any], verb: str) -> str:
+    """Say how many queries find documents with copies of a token."""
+    best = _share_of(audit, token["token_id"], token["copies"])
+    return (
+        f"{quoted(token['token'])} {verb} documents into results where they don't belong: with "
+        f"{best['copies']} copies, {share(best['share'])} of the queries have a random document in their "
+        f"top {TOP} (interval {_ends(best)}); {_without_copies(audit, token['token_id'])}."
     )
-    return sentences
+
+
+def _without_copies(audit: Audit, token_id: int) -> str:
+    """Say how many queries find the documents that a token was measured with, without its copies."""
+    baseline = _share_of(audit, token_id, 0)
+    return f"without copies, {share(baseline['share'])} have a random document there"
+
+
+def _undecided_advice(audit: Audit) -> str:
+    """Say how to find out whether an undecided token helps."""
+    documents = len(audit.result.second_round_ids)
+    if not documents:
+        return (
+            "The intervals are too wide to tell, and the index has too few documents to measure more of them."
+        )
+    return (
+        f"The intervals are too wide to tell, also with {documents:,} documents: measure more with "
+        f"`--set stuffed={documents}`."
+    )
 
 
 def _ends(row: Mapping[str, Any]) -> str:
@@ -179,6 +186,10 @@ def basis(audit: Audit) -> str:
     settings = audit.record.measured_with()
     cut = f", {index.cut:,} of them cut at the length that the model reads" if index.cut else ""
     stuffed = len(audit.result.stuffed_ids)
+    second_round = ""
+    if audit.result.second_round_tokens:
+        tokens = counted(len(audit.result.second_round_tokens), "undecided token")
+        second_round = f", and {len(audit.result.second_round_ids):,} others got copies of {tokens}"
     predicted = ""
     if audit.result.predicted:
         predicted = (
@@ -187,9 +198,9 @@ def basis(audit: Audit) -> str:
         )
     return (
         f"Share of {index.queries:,} queries ({index.queries_from}) that have a random document in their top "
-        f"{TOP}: exact search among {index.documents:,} documents{cut}. {stuffed} documents got "
-        f"copies, one at a time; intervals of {settings.confidence:.0%} over queries and documents. Queries "
-        f"that contain the word are left out.{predicted}"
+        f"{TOP}: exact search among {index.documents:,} documents{cut}. {stuffed} documents got copies, one "
+        f"at a time{second_round}; intervals of {settings.confidence:.0%} over queries and documents. "
+        f"Queries that contain the word are left out.{predicted}"
     )
 
 
