@@ -1,6 +1,9 @@
 """Audits: shares against a slow plain search, documents with copies now, resuming, and the command."""
 
 import json
+import shutil
+import signal
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,10 +15,12 @@ import torch
 import planted
 import profiled
 import scanned
+from interrupted import started, wait_for_shards
 from planted import command
 from stickytoken import Cleaner, load_encoder, open_run, report
-from stickytoken.audits import Audit, AuditSettings, _copies, audit, audits_in, open_audit, wording
+from stickytoken.audits import Audit, AuditSettings, _copies, _stuffing, audit, audits_in, open_audit, wording
 from stickytoken.errors import InputError, RunError
+from stickytoken.measurement import ResultFolder
 
 SMALL = AuditSettings(copies=(4, 8), stuffed=12, tokens=2, resamples=200)
 TOP = 10
@@ -293,6 +298,49 @@ def test_an_interrupted_audit_continues_with_the_same_numbers(
     assert first_again.computed == 0
 
 
+def slow_audit(run, texts, queries, folder):
+    """The audit of `finished`, slow enough to be killed; runs in a process of its own."""
+    compute = _stuffing._StuffingWork.compute
+
+    def paused(*arguments):
+        time.sleep(0.05)
+        return compute(*arguments)
+
+    _stuffing._StuffingWork.compute = paused
+    audit(run, texts, queries=queries, settings=SMALL, out=folder)
+
+
+@pytest.mark.slow
+def test_an_audit_that_is_killed_and_continued_has_the_same_tables(
+    finished, tampered_run, texts, queries, tmp_path
+):
+    folder = tmp_path / "audit"
+    for shard_count in (1, 4):
+        process = started(slow_audit, tampered_run, texts, queries, folder)
+        wait_for_shards(process, folder, shard_count)
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        with pytest.raises(RunError, match="not finished"):
+            open_audit(folder)
+    shards = planted.shards_of(folder)
+    measured = audit(tampered_run, texts, queries=queries, settings=SMALL, out=folder)
+    kept = {name: shard for name, shard in planted.shards_of(folder).items() if name in shards}
+    assert kept == shards
+    assert measured.tokens.equals(finished.tokens)
+    assert measured.shares.equals(finished.shares)
+    assert measured.documents.equals(finished.documents)
+
+
+def test_a_continued_audit_counts_the_time_of_all_sessions(finished, tampered_run, texts, queries, tmp_path):
+    folder = tmp_path / "audit"
+    shutil.copytree(finished.path, folder)
+    record = json.loads((folder / "audit.json").read_text("utf-8"))
+    (folder / "audit.json").write_text(json.dumps(record | {"result": None}), "utf-8")
+    (folder / "time.json").write_text('{"seconds": 5000.0}', "utf-8")
+    assert audit(tampered_run, texts, queries=queries, settings=SMALL, out=folder).result.seconds > 5000
+
+
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
@@ -350,3 +398,63 @@ def test_json_has_everything(printed, tampered_run, files):
     assert len(document["documents_with_copies"]) == 4
     assert document["index"]["documents"] == 80
     assert document["next"][0]["command"].startswith("stickytoken repair")
+
+
+@pytest.fixture(scope="module")
+def other_word(printed, tmp_path_factory):
+    """A word that the run does not flag, and an audit that names it."""
+    _, folder = printed
+    path = tmp_path_factory.mktemp("other") / "audit"
+    shutil.copytree(folder, path)
+    tokens = pl.read_parquet(path / "tokens.parquet")
+    word = tokens.filter(group="ordinary")["text"][0].strip()
+    ResultFolder(path).write_table("tokens.parquet", tokens.with_columns(helps=pl.col("text") == word))
+    return word, path
+
+
+@pytest.fixture(scope="module")
+def new_documents(other_word, tmp_path_factory):
+    """Two documents; the first has scattered copies of the other word."""
+    word, _ = other_word
+    first, second, third, fourth, fifth = profiled.sentences(5, WORDS, seed=12)
+    words = first.split()
+    assert word not in f"{first} {second}"
+    copies = " ".join(f"{word} {neighbour}" for neighbour in words[:6])
+    path = tmp_path_factory.mktemp("new") / "new.txt"
+    path.write_text(f"{second} {third} {copies}\n{fourth} {fifth}\n", "utf-8")
+    return path
+
+
+def test_scan_finds_copies_of_a_word_of_the_audit(tampered_run, new_documents, other_word, tmp_path):
+    word, folder = other_word
+    line = ["scan", tampered_run, new_documents, "--format", "json"]
+    without = planted.document(command(*line, "--scan-folder", tmp_path / "without"))
+    with_audit = planted.document(command(*line, "--scan-folder", tmp_path / "with", "--audit", folder))
+    assert (without["found"], with_audit["found"]) == (0, 1)
+    (finding,) = with_audit["found_documents"]
+    assert finding["words"][0]["text"] == word
+
+
+def test_clean_removes_copies_of_a_word_of_the_audit(tampered_run, new_documents, other_word):
+    word, folder = other_word
+    before = new_documents.read_text("utf-8")
+    assert command("clean", tampered_run, new_documents).stdout == before
+    cleaned = command("clean", tampered_run, new_documents, "--audit", folder)
+    assert cleaned.exit_code == 0, cleaned.stderr
+    assert cleaned.stdout.split().count(word) <= 1 < before.split().count(word)
+    assert cleaned.stdout.splitlines()[1] == before.splitlines()[1]
+
+
+def test_check_fails_on_copies_of_a_word_of_the_audit(tampered_run, new_documents, other_word):
+    _, folder = other_word
+    sticky_count = len(open_run(tampered_run).sticky)
+    line = ["check", tampered_run, "--documents", new_documents, "--max", sticky_count]
+    assert command(*line).exit_code == 0
+    assert command(*line, "--audit", folder).exit_code == 10
+
+
+@pytest.mark.parametrize("name", ["scan", "clean"])
+def test_an_audit_of_another_run_is_refused(name, printed, new_documents, tmp_path):
+    _, folder = printed
+    other = save_run(tmp_path, strength=0)
+    planted.refused(name, other, new_documents, "--audit", folder, saying="of another run")
