@@ -170,7 +170,7 @@ def _measure(
         _stuffing.STUFFED: 4 * settings.tokens * len(settings.copies) * settings.stuffed,
     }
     whole_progress = WholeProgress("audit", texts_by_stage, progress)
-    scan = _copies.find_copies(run, index, engines.ignore_progress)
+    scan = _copies.find_copies(run, index, progress)
     search = _index.encode_index(index, encoder, settings, engine, folder, whole_progress)
     with_findings = _copies.numbers_with_findings(scan)
     stuffed = _stuffing.choose_stuffed(index, with_findings, settings)
