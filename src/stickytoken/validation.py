@@ -8,7 +8,6 @@ import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,39 +41,6 @@ def whole_number(name: str, value: Any, minimum: int | None = None) -> int:
                 return number
             raise InputError(f"{name} is {quoted}: it must be at least {minimum}")
     raise InputError(f"{name} is {quoted}: it must be a whole number")
-
-
-def proportion(name: str, value: Any) -> float:
-    """Return a setting as a float; it must be greater than 0 and less than 1."""
-    number = real_number(name, value)
-    if not 0 < number < 1:
-        raise InputError(f"{name} is {number}: it must lie between 0 and 1")
-    return number
-
-
-def set_whole_numbers(settings: object, minimums: Mapping[str, int]) -> None:
-    """Convert integer fields of frozen settings to int in place, so that 8, 8.0 and NumPy's 8 are equal.
-
-    Args:
-        settings: The frozen dataclass to change.
-        minimums: The smallest allowed value of each field to convert, by field name.
-    """
-    for name, minimum in minimums.items():
-        object.__setattr__(settings, name, whole_number(name, getattr(settings, name), minimum))
-
-
-def set_choices(settings: object, kinds: Mapping[str, type[StrEnum]]) -> None:
-    """Convert fields of frozen settings to enum members in place, so that users may pass member or string.
-
-    Args:
-        settings: The frozen dataclass to change.
-        kinds: The enum of each field to convert, by field name.
-    """
-    for name, kind in kinds.items():
-        value = getattr(settings, name)
-        if value not in tuple(kind):
-            raise InputError(f"{name} is {shown(value)}: it must be {' or '.join(kind)}")
-        object.__setattr__(settings, name, kind(value))
 
 
 def require_switch(name: str, value: object) -> None:

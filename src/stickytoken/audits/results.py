@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import polars as pl
+from annotated_types import Ge
 
-from stickytoken.errors import InputError, RunError
+from stickytoken.errors import RunError
 from stickytoken.insertion import Insertion, Placement
 from stickytoken.measurement import ResultFolder, resume
-from stickytoken.validation import file_path, proportion, set_choices, set_whole_numbers, whole_number
+from stickytoken.settings import NaturalNumber, PositiveCount, Proportion, check_settings
+from stickytoken.validation import file_path
 
 AUDIT = "audit"
 """The names of audit folders begin with this."""
@@ -76,26 +78,20 @@ class AuditSettings:
         InputError: a value is out of range.
     """
 
-    copies: tuple[int, ...] = (4, 8, 32)
+    copies: tuple[PositiveCount, ...] = (4, 8, 32)
     placement: Placement = Placement.SUFFIX
     insertion: Insertion = Insertion.IDS
-    stuffed: int = 32
-    tokens: int = 8
-    queries: int = 500
-    documents: int = 20_000
-    resamples: int = 1000
-    confidence: float = 0.95
-    seed: int = 42
+    stuffed: Annotated[int, Ge(2)] = 32
+    tokens: PositiveCount = 8
+    queries: PositiveCount = 500
+    documents: Annotated[int, Ge(30)] = 20_000
+    resamples: Annotated[int, Ge(100)] = 1000
+    confidence: Proportion = 0.95
+    seed: NaturalNumber = 42
 
     def __post_init__(self) -> None:
-        minimums = {"stuffed": 2, "tokens": 1, "queries": 1, "documents": 30, "resamples": 100, "seed": 0}
-        set_whole_numbers(self, minimums)
-        set_choices(self, {"placement": Placement, "insertion": Insertion})
-        if not self.copies:
-            raise InputError("copies is empty: name at least one number of copies")
-        counts = sorted({whole_number("copies", count, 1) for count in self.copies})
-        object.__setattr__(self, "copies", tuple(counts))
-        object.__setattr__(self, "confidence", proportion("confidence", self.confidence))
+        check_settings(self)
+        object.__setattr__(self, "copies", tuple(sorted(set(self.copies))))
 
 
 class IndexRecord(resume.Record):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 
 from stickytoken.data import Sentences, load_sentences, open_ended
@@ -17,8 +18,9 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Token, copies_as_ids
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.methods.probes import KeyedPaths
+from stickytoken.settings import NaturalNumber, PositiveCount, Proportion, check_settings
 from stickytoken.unit_vectors import exact_unit_vectors, unit_vectors
-from stickytoken.validation import proportion, require_switch, set_choices, set_whole_numbers, shown
+from stickytoken.validation import shown
 from stickytoken.vocabulary import LEAST_BENIGN
 
 if TYPE_CHECKING:
@@ -50,37 +52,22 @@ class ExplainSettings:
         InputError: A value is out of range.
     """
 
-    copies: int = 8
+    copies: PositiveCount = 8
     placement: Placement = Placement.SUFFIX
-    carriers: int = 50
-    benign: int = 16
-    confidence: float = 0.9
+    carriers: PositiveCount = 50
+    benign: Annotated[int, Ge(LEAST_BENIGN)] = 16
+    confidence: Proportion = 0.9
     attribution: bool = True
-    attribution_carriers: int = 4
-    attribution_benign: int = 6
-    pairs: int = 1
-    steps: int = 32
-    neighbours: int = 8
-    directions: int = 512
-    seed: int = 42
+    attribution_carriers: PositiveCount = 4
+    attribution_benign: Annotated[int, Ge(LEAST_BENIGN)] = 6
+    pairs: NaturalNumber = 1
+    steps: PositiveCount = 32
+    neighbours: NaturalNumber = 8
+    directions: PositiveCount = 512
+    seed: NaturalNumber = 42
 
     def __post_init__(self) -> None:
-        minimums = {
-            "copies": 1,
-            "carriers": 1,
-            "attribution_carriers": 1,
-            "steps": 1,
-            "directions": 1,
-            "benign": LEAST_BENIGN,
-            "attribution_benign": LEAST_BENIGN,
-            "pairs": 0,
-            "neighbours": 0,
-            "seed": 0,
-        }
-        set_whole_numbers(self, minimums)
-        set_choices(self, {"placement": Placement})
-        require_switch("attribution", self.attribution)
-        object.__setattr__(self, "confidence", proportion("confidence", self.confidence))
+        check_settings(self)
 
 
 # Placeholder for a copy. It differs from every token, because the token itself may also occur in the carrier.

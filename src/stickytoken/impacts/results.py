@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import polars as pl
+from annotated_types import Ge
 
 from stickytoken.errors import RunError
 from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.measurement import ResultFolder, require_writable, resume
-from stickytoken.validation import file_path, proportion, set_choices, set_whole_numbers
+from stickytoken.settings import NaturalNumber, PositiveCount, Proportion, check_settings
+from stickytoken.validation import file_path
 
 # 2: intrusion_curves has the change of the hits with its interval, and intrusion has no ratio.
 IMPACT_SCHEMA_VERSION = 2
@@ -241,19 +243,16 @@ class ImpactSettings:
         InputError: a value is out of range.
     """
 
-    copies: int = 8
+    copies: PositiveCount = 8
     placement: Placement = Placement.RANDOM
     insertion: Insertion = Insertion.IDS
     side: Side = Side.DOCUMENT
-    sticky: int = 5
-    benign: int = 8
-    seeds: int = 1
-    resamples: int = 1000
-    confidence: float = 0.9
-    seed: int = 42
+    sticky: PositiveCount = 5
+    benign: PositiveCount = 8
+    seeds: PositiveCount = 1
+    resamples: Annotated[int, Ge(100)] = 1000
+    confidence: Proportion = 0.9
+    seed: NaturalNumber = 42
 
     def __post_init__(self) -> None:
-        minimums = {"copies": 1, "sticky": 1, "benign": 1, "seeds": 1, "resamples": 100, "seed": 0}
-        set_whole_numbers(self, minimums)
-        set_choices(self, {"placement": Placement, "insertion": Insertion, "side": Side})
-        object.__setattr__(self, "confidence", proportion("confidence", self.confidence))
+        check_settings(self)

@@ -52,13 +52,11 @@ from stickytoken.repairs.recheck import (
 from stickytoken.repairs.result import ROWS, Repair, RepairedTokenRecord, Strategy, open_repair
 from stickytoken.repairs.rows import Row, new_rows
 from stickytoken.repairs.tokenizer_edit import ModelEdit, splittable
+from stickytoken.settings import NaturalNumber, check_settings
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.validation import (
     file_path,
     require_callable,
-    require_switch,
-    set_choices,
-    set_whole_numbers,
 )
 from stickytoken.vocabulary import Category, Vocabulary, categorize
 
@@ -94,13 +92,11 @@ class RepairSettings:
 
     strategy: Strategy = Strategy.AUTO
     verify: bool = True
-    neighbours: int = 2
-    seed: int = 4242
+    neighbours: NaturalNumber = 2
+    seed: NaturalNumber = 4242
 
     def __post_init__(self) -> None:
-        set_whole_numbers(self, {"neighbours": 0, "seed": 0})
-        set_choices(self, {"strategy": Strategy})
-        require_switch("verify", self.verify)
+        check_settings(self)
 
 
 def repair(

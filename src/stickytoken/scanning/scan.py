@@ -40,8 +40,9 @@ from stickytoken.methods import Severity, wording
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.scanning import _passes
 from stickytoken.scanning._passes import Effect, EffectPass, Keeper, Tally
+from stickytoken.settings import field_type
 from stickytoken.unit_vectors import Similarity
-from stickytoken.validation import file_path, require_callable, set_choices, whole_number
+from stickytoken.validation import file_path, require_callable, whole_number
 
 SCAN = "scan"
 SCAN_SCHEMA_VERSION = 2
@@ -243,7 +244,7 @@ class ScanOptions(NamedColumns):
 
     def __post_init__(self) -> None:
         if self.effect is not None:
-            set_choices(self, {"effect": Effect})
+            object.__setattr__(self, "effect", field_type(Effect).checked("effect", self.effect))
         elif self.queries is not None:
             raise InputError("queries are given, but no effect to measure on them: set effect too")
         workers = available_cores() if self.workers is None else whole_number("workers", self.workers, 1)

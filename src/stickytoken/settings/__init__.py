@@ -134,7 +134,7 @@ class FieldType:
         return value
 
     def _within_limits(self, name: str, number: Any) -> Any:
-        """Return a number that is finite and within the limits of the field."""
+        """Return a number, which must be finite and within the limits of the field."""
         phrases = []
         is_allowed = math.isfinite(number)
         for limit in self.metadata:
@@ -151,7 +151,9 @@ class FieldType:
                 is_allowed &= number < limit.lt
                 phrases.append(f"below {limit.lt}")
         if not is_allowed:
-            range_phrase = " and ".join(phrases) if math.isfinite(number) else "a finite number"
+            range_phrase = " and ".join(phrases)
+            if self.kind is float:
+                range_phrase = f"a finite number {range_phrase}".rstrip()
             raise InputError(f"{name} is {number}: it must be {range_phrase}")
         return number
 

@@ -236,7 +236,7 @@ def test_shares_lie_strictly_between_zero_and_one(name):
     for value in (np.nextafter(0, 1), np.nextafter(1, 0)):
         assert getattr(ProfileSettings(**{name: value}), name) == value
     for value in (0, 1, math.nan):
-        refused(f"{name} is {float(value)}: it must lie between 0 and 1", **{name: value})
+        refused(f"{name} is {float(value)}: it must be a finite number above 0 and below 1", **{name: value})
 
 
 @pytest.mark.parametrize(

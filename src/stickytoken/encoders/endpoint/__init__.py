@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from urllib.parse import quote, quote_plus, urlsplit
 
 from stickytoken.errors import InputError, ModelError
-from stickytoken.validation import real_number, whole_number
+from stickytoken.settings import NonNegativeNumber, PositiveCount, check_settings
 
 _OPENAI_PREFIX = "openai:"
 _OPENAI_URL = "https://api.openai.com/v1"
@@ -183,22 +183,13 @@ class EndpointOptions:
     """
 
     key_variable: str | None = None
-    dimensions: int | None = None
-    price_per_million: float | None = None
-    max_cost: float | None = None
-    patience: float = 600.0
-    request_seconds: float = 60.0
+    dimensions: PositiveCount | None = None
+    price_per_million: NonNegativeNumber | None = None
+    max_cost: NonNegativeNumber | None = None
+    patience: NonNegativeNumber = 600.0
+    request_seconds: NonNegativeNumber = 60.0
 
     def __post_init__(self) -> None:
-        if self.dimensions is not None:
-            object.__setattr__(self, "dimensions", whole_number("dimensions", self.dimensions, 1))
-        for name in ("price_per_million", "max_cost", "patience", "request_seconds"):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            number = real_number(name, value)
-            if not 0 <= number < float("inf"):
-                raise InputError(f"{name} is {value}: pass a finite number from 0")
-            object.__setattr__(self, name, number)
+        check_settings(self)
         if self.max_cost is not None and not self.price_per_million:
             raise InputError(f"max_cost is {self.max_cost:g}, without a price: pass price_per_million too")

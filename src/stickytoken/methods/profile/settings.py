@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import Ge
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from stickytoken.errors import InputError
@@ -13,13 +13,7 @@ from stickytoken.insertion import Insertion
 from stickytoken.machine import Precision
 from stickytoken.measurement.resume import Record
 from stickytoken.methods.base import PlanRecord, ResultRecord
-from stickytoken.validation import (
-    proportion,
-    real_number,
-    set_choices,
-    set_whole_numbers,
-    whole_number,
-)
+from stickytoken.settings import NaturalNumber, PositiveCount, PositiveNumber, Proportion, check_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,51 +51,28 @@ class ProfileSettings:
         InputError: a value is out of range, or two settings contradict each other.
     """
 
-    smallest_lift: float = 0.5
-    smallest_erased: float = 0.4
-    unusual: float = 6.0
-    confidence: float = 0.9
-    budget: float = 3.4
+    smallest_lift: PositiveNumber = 0.5
+    smallest_erased: Proportion = 0.4
+    unusual: PositiveNumber = 6.0
+    confidence: Proportion = 0.9
+    budget: PositiveNumber = 3.4
     insertion: Insertion = Insertion.IDS
-    copies: tuple[int, ...] = (8, 4)
-    anchors: int = 440
-    topics: int = 24
-    screening_texts: int = 2
-    confirming_texts: int = 48
+    copies: tuple[PositiveCount, ...] = (8, 4)
+    anchors: Annotated[int, Ge(2)] = 440
+    topics: PositiveCount = 24
+    screening_texts: Annotated[int, Ge(2)] = 2
+    confirming_texts: Annotated[int, Ge(4)] = 48
     screen_precision: Precision | None = None
-    seed: int = 42
+    seed: NaturalNumber = 42
 
     def __post_init__(self) -> None:
         """Check the values, and convert those that were read from JSON."""
-        smallest = {"anchors": 2, "topics": 1, "screening_texts": 2, "confirming_texts": 4, "seed": 0}
-        set_whole_numbers(self, smallest)
-        copies: Any = self.copies
-        counts = copies if isinstance(copies, (tuple, list)) else (copies,)
-        if not counts:
-            raise InputError("copies is empty: name at least one number of copies")
-        self._set("copies", tuple(whole_number("copies", count, 1) for count in counts))
-        for name in ("smallest_lift", "unusual", "budget"):
-            self._set(name, _positive(name, getattr(self, name)))
-        for name in ("smallest_erased", "confidence"):
-            self._set(name, proportion(name, getattr(self, name)))
+        check_settings(self)
         if self.budget < self.screening_texts:
             raise InputError(
                 f"budget is {self.budget:g} texts per token, and screening alone takes "
                 f"{self.screening_texts}: raise the budget or lower screening_texts"
             )
-        set_choices(self, {"insertion": Insertion})
-        if self.screen_precision is not None:
-            set_choices(self, {"screen_precision": Precision})
-
-    def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
-
-
-def _positive(name: str, value: Any) -> float:
-    number = real_number(name, value)
-    if not 0 < number < math.inf:
-        raise InputError(f"{name} is {number}: it must be a finite number above 0")
-    return number
 
 
 class AnchorGroupRecord(Record):

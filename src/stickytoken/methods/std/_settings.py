@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le
 
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
 from stickytoken.methods import Scores
-from stickytoken.validation import real_number, set_choices, set_whole_numbers
+from stickytoken.settings import NaturalNumber, NonNegativeNumber, PositiveCount, check_settings
 
 PUBLISHED_SEED = 42
 """Seed of the published runs. With it, copies are placed exactly as in these runs."""
@@ -77,15 +80,15 @@ class StdSettings:
         InputError: a value is out of range.
     """
 
-    sentence_count: int = 1000
-    pair_count: int = 1000
-    scoring_pairs: int = 5
-    validation_pairs: int = 250
-    copies: int = 8
+    sentence_count: Annotated[int, Ge(2)] = 1000
+    pair_count: PositiveCount = 1000
+    scoring_pairs: PositiveCount = 5
+    validation_pairs: PositiveCount = 250
+    copies: PositiveCount = 8
     insertion: Insertion = Insertion.TEXT
-    candidate_share: float = 0.02
-    outlier_range: float = 0.7
-    seed: int = PUBLISHED_SEED
+    candidate_share: Annotated[float, Gt(0), Le(1)] = 0.02
+    outlier_range: NonNegativeNumber = 0.7
+    seed: NaturalNumber = PUBLISHED_SEED
     scoring_weights: PlacementWeights = field(default=PlacementWeights(0.35, 0.35, 0.30))
     validation_weights: PlacementWeights = field(default=PlacementWeights(4 / 11, 4 / 11, 3 / 11))
     angular: ScoreConstants = field(default=ScoreConstants(0.1, 0.05, 0.01))
@@ -94,18 +97,4 @@ class StdSettings:
 
     def __post_init__(self) -> None:
         """Check the values, and convert those that were read from JSON."""
-        smallest_values = {
-            "sentence_count": 2,
-            "pair_count": 1,
-            "scoring_pairs": 1,
-            "validation_pairs": 1,
-            "copies": 1,
-        }
-        set_whole_numbers(self, smallest_values | {"seed": 0})
-        for name in ("candidate_share", "outlier_range"):
-            object.__setattr__(self, name, real_number(name, getattr(self, name)))
-        if not 0 < self.candidate_share <= 1:
-            raise InputError(f"candidate_share is {self.candidate_share}: it must be above 0 and at most 1")
-        if not 0 <= self.outlier_range < math.inf:
-            raise InputError(f"outlier_range is {self.outlier_range}: it must be a number from 0")
-        set_choices(self, {"insertion": Insertion, "scores": Scores})
+        check_settings(self)
