@@ -142,10 +142,7 @@ def _with_distinct_labels(runs: Sequence[ListedRun]) -> list[ListedRun]:
 
 def _listed(path: Path) -> ListedRun:
     """Read the record of a run folder, and label the run with the name of the folder."""
-    folder = RunFolder(path)
-    if not folder.exists():
-        raise RunError(f"no run folder {str(path)!r}")
-    record = folder.read_run()
+    record = RunFolder(path).read_run()
     name = visible(path.resolve().name)
     return ListedRun(name if record.result else f"{name} (not finished)", path, record)
 

@@ -49,8 +49,6 @@ class Run:
     def __init__(self, path: Path) -> None:
         """Read the record and the table of tokens, and check that they can be used."""
         self._folder = RunFolder(path)
-        if not self._folder.exists():
-            raise RunError(f"no run folder {str(path)!r}")
         self.record: RunRecord = self._folder.read_run()
         if self.record.result is None:
             raise RunError(f"the run in {path} is not finished: run the same command again to continue it")

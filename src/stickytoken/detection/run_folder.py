@@ -205,8 +205,14 @@ class RunFolder(store.ResultFolder):
         """Return the record in run.json, converted to the current form if an earlier version wrote it.
 
         Raises:
-            RunError: The file is missing or damaged, or the version that wrote it is not supported.
+            RunError: The folder or the file is missing, the file is damaged, or the version that wrote it is
+                not supported.
         """
+        if not self.exists():
+            raise RunError(
+                f"no run folder {str(self.path)!r}: name the folder that detect printed as its run folder, "
+                "which by default is runs/<model>-<method>-<identity>"
+            )
         if not self.holds_run():
             raise RunError(f"{self.path} is not a run folder: it has no {store.RUN_FILE}")
         path = self.path / store.RUN_FILE

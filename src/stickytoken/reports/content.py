@@ -102,8 +102,6 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
         RunError: The run folder is not a run or is damaged, or the folder `explanations` is of another model.
     """
     folder = RunFolder(Path(path).expanduser())
-    if not folder.exists():
-        raise RunError(f"no run folder {str(path)!r}")
     record = folder.read_run()
     vocabulary = None
     if (folder.path / VOCABULARY_FILE).is_file():
