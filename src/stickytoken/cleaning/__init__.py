@@ -188,6 +188,7 @@ class Cleaner:
 
     @classmethod
     def _of_document(cls, document: object, name: str) -> Cleaner:
+        """Return the cleaner that a JSON document describes; ``name`` names the document in errors."""
         if not isinstance(document, Mapping) or document.get("format") != _FORMAT:
             raise InputError(f"{name} is not a cleaner: write one with Cleaner.save or clean --rules-out")
         for field_name, kind in _PARTS.items():
@@ -307,9 +308,11 @@ class Cleaner:
         return finder_of(self.rules)
 
     def _find(self, text: str) -> list[Span]:
+        """Return the findings in a text."""
         return self._finder.find(text, every_flagged=self.remove_all)
 
     def _refuse(self, text: str, spans: Sequence[Span]) -> None:
+        """Raise RefusedTextError if a finding has the action ``refuse``."""
         if Action.REFUSE not in self.actions.values():
             return
         findings = [(span.start, span.kind, span.what) for span in spans]
@@ -345,6 +348,7 @@ class Cleaner:
         return planned
 
     def _changes_of_specials(self, text: str) -> list[_Change]:
+        """Return the changes that remove, replace or escape special tokens; empty if they are reported."""
         specials = self._finder.specials
         action = self.actions[SpanKind.SPECIAL]
         changes = []
@@ -358,6 +362,7 @@ class Cleaner:
         return changes
 
     def _changes_of_words(self, text: str, spans: Iterable[Span]) -> list[_Change]:
+        """Return the changes that remove or replace flagged words, repetitions and suspected copies."""
         changes = []
         for span in spans:
             action = self.actions[span.kind]
@@ -369,6 +374,7 @@ class Cleaner:
         return changes
 
     def _written_by(self, action: Action) -> str:
+        """Return the text that an action writes in place of a finding."""
         return self.replacement if action is Action.REPLACE else ""
 
 
@@ -409,6 +415,7 @@ CleanerSource: TypeAlias = "Cleaner | Run | str | Path | Mapping[str, Any]"
 
 
 def open_cleaner(source: CleanerSource) -> Cleaner:
+    """Return the cleaner of a source; see `CleanerSource`."""
     if isinstance(source, Cleaner):
         return source
     if isinstance(source, Mapping):
@@ -433,6 +440,7 @@ def document_counts(
 
 
 def counts_in_words(removed: Mapping[SpanKind, int], remaining: Mapping[SpanKind, int]) -> str:
+    """Return the numbers of findings that were removed and left, by kind, as text."""
     phrases = [f"{count:,} {kind.value}" for kind, count in sorted(removed.items())]
     phrases += [f"{count:,} {kind.value} left" for kind, count in sorted(remaining.items())]
     return ", ".join(phrases)
@@ -442,6 +450,7 @@ NOTE = "stickytoken"  # the metadata key of a document that holds its findings
 
 
 def cleaned_text(cleaner: Cleaner, text: str, name: str) -> tuple[str, str]:
+    """Return a cleaned text, and the numbers of its findings in words; ``name`` names the text in errors."""
     if not isinstance(text, str):
         raise InputError(f"the text of {name} is {shown(text)}: it must be a string")
     try:

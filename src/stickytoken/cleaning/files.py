@@ -76,6 +76,7 @@ class CleaningTotals:
 
 
 def _documents(count: int) -> str:
+    """Return a number of documents in words."""
     return f"{count:,} {'document' if count == 1 else 'documents'}"
 
 
@@ -109,6 +110,7 @@ def clean_file(
     meter = Meter()
 
     def revise(document: Document, texts: Sequence[str]) -> Sequence[Sequence[Edit]]:
+        """Clean a document, count it in the totals, and return the edits of its texts."""
         try:
             cleaned, edits = cleaner.clean_parts(texts)
         except RefusedTextError as error:
@@ -128,6 +130,7 @@ def clean_file(
         return edits
 
     def skip(record: Skipped) -> None:
+        """Count an unreadable record."""
         totals.skipped += 1
         if len(totals.skipped_first) < _NAMED_RECORDS:
             totals.skipped_first.append(record)
@@ -139,5 +142,6 @@ def clean_file(
 
 
 def _place_of(document: Document) -> str:
+    """Return the location of a document for messages."""
     location = f"document {document.id!r}" if document.line is None else f"line {document.line:,}"
     return location if document.path is None else f"{document.path}, {location}"

@@ -143,6 +143,7 @@ class SpanFinder:
         return kept_spans
 
     def _find_words(self, text: str, every_flagged: bool) -> list[Span]:
+        """Return the spans of a text without special tokens, searched in segments, in order."""
         spans: list[Span] = []
         for start, end in _segments(text):
             in_segment = sorted(
@@ -236,6 +237,7 @@ finder_of = lru_cache(maxsize=32)(SpanFinder)
 
 
 def _precedes(span: Span, other: Span) -> bool:
+    """Return whether the kind of a span comes before that of another."""
     kinds = list(SpanKind)
     return kinds.index(span.kind) < kinds.index(other.kind)
 

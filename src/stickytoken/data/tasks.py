@@ -151,6 +151,7 @@ def _classification(train: tuple[pl.DataFrame, Path], test: tuple[pl.DataFrame, 
 
 
 def _clustering(frame: pl.DataFrame, path: Path) -> Task:
+    """Build a clustering task from a table of texts and labels."""
     texts = tables.filled_texts(frame, "text", path)
     labels = tables.labels(frame, "label", path)
     counts = Counter(labels)

@@ -209,6 +209,7 @@ class TaskWork(GroupWork):
     similarity: Similarity
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
+        """Return the outcomes of a group of conditions as rows, and the number of texts encoded."""
         edited: dict[Probe, NDArray[np.float32]] = {}
         rows = []
         for condition in prepared:

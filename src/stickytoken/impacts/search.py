@@ -112,7 +112,7 @@ def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
 
 
 def _bundled_corpus(seed: int) -> tuple[str, list[str], list[str]]:
-    """Return one sentence of some pairs of paraphrases as queries, and all other sentences as documents."""
+    """Return a name, one sentence of some paraphrase pairs as queries, and the other ones as documents."""
     pairs = bundled_frame().group_by("pair_id", maintain_order=True).agg("sentence")["sentence"]
     chosen = np.random.default_rng(seed).permutation(len(pairs))[:_QUERIES]
     queries = [pairs[int(pair_number)][0] for pair_number in sorted(chosen)]
@@ -122,6 +122,7 @@ def _bundled_corpus(seed: int) -> tuple[str, list[str], list[str]]:
 
 
 def _corpus_of_folder(folder: Path) -> tuple[str, list[str], list[str]]:
+    """Return the name, the queries and the documents of a BEIR folder."""
     corpus_file = folder / task_data.CORPUS
     queries_file = folder / task_data.QUERIES
     if not corpus_file.is_file() or not queries_file.is_file():
@@ -135,7 +136,7 @@ def _corpus_of_folder(folder: Path) -> tuple[str, list[str], list[str]]:
 
 
 def _corpus_of_file(path: Path, seed: int) -> tuple[str, list[str], list[str]]:
-    """Return queries that are drawn from the texts of a file, and the other texts as documents."""
+    """Return the name of a file, queries that are drawn from its texts, and the other texts as documents."""
     sentences = load_sentences(path)
     order = np.random.default_rng(seed).permutation(len(sentences))
     count = min(_QUERIES, len(sentences) // 3)
@@ -162,6 +163,7 @@ class _IntrusionWork(GroupWork):
     similarity: Similarity
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[Rows, int]:
+        """Return the hits and ranks of a group of conditions as rows, and the number of texts encoded."""
         (condition,) = prepared
         probes = [
             with_copies(self.settings, target, condition, copies)

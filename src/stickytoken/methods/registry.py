@@ -125,6 +125,11 @@ _entries: dict[str, MethodEntry] = {}
 
 
 def register(entry: MethodEntry) -> None:
+    """Add a method.
+
+    Raises:
+        InputError: The name is taken, or an option differs from that of another method with the same name.
+    """
     if entry.name in _entries:
         raise InputError(f"a method {entry.name!r} is already registered: choose another name")
     for option in entry.options:
@@ -139,15 +144,18 @@ def register(entry: MethodEntry) -> None:
 
 
 def unregister(name: str) -> None:
+    """Remove the method with this name."""
     del _entries[name]
     method_named.cache_clear()
 
 
 def entries() -> tuple[MethodEntry, ...]:
+    """Return the entries of all methods, the default first."""
     return tuple(_entries.values())
 
 
 def entry_of(name: object, pairs_given: bool) -> MethodEntry:
+    """Return the entry of a method; None stands for the first method that accepts the input."""
     if name is None:
         return next(entry for entry in entries() if entry.takes_pairs or not pairs_given)
     if not isinstance(name, str) or name not in _entries:
@@ -157,6 +165,7 @@ def entry_of(name: object, pairs_given: bool) -> MethodEntry:
 
 @cache
 def method_named(name: str) -> AnyMethod:
+    """Return the method with this name, loaded once."""
     entry = entry_of(name, pairs_given=False)
     method: AnyMethod = entry.load()
     method.entry = entry
@@ -164,6 +173,11 @@ def method_named(name: str) -> AnyMethod:
 
 
 def choose_method(name: str | None, settings: MethodSettings | None, pairs_given: bool) -> AnyMethod:
+    """Return the named method; without a name, the one that takes the settings, or the default.
+
+    Raises:
+        InputError: The method is unknown, or does not take the settings or the pairs.
+    """
     chosen = method_named(entry_of(name, pairs_given and settings is None).name)
     if settings is not None and not isinstance(settings, chosen.settings):
         matching_name = next(

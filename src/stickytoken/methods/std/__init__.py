@@ -64,6 +64,7 @@ class CountedRun:
     computed: int = 0  # number of texts encoded in this session
 
     def __call__(self, stage: Stage, tokens: Sequence[Token], texts: int) -> pl.DataFrame:
+        """Run a stage that encodes ``texts`` texts, and return one row per token."""
         per_token = texts / max(1, len(tokens))
         show = self.runner.progress
         before = self.computed

@@ -86,6 +86,7 @@ class ValidationStage:
         return distances(self.clean, self.anchors)
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
+        """Return validation rates and lifts of a token, given the vectors of its probes."""
         distances_found = distances(vectors[self._rows], self.anchors[:, None, None, :])
         row: dict[str, float | list[float]] = {}
         for metric, after in distances_found.items():
