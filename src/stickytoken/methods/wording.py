@@ -148,7 +148,9 @@ class SearchHarm(NamedTuple):
 _NOT_FOUND = "documents with copies are no longer found for what they say"
 _ELSEWHERE = "where they turn up instead depends on texts that were not measured: judge your own"
 MEANING_OF_ERASED = f"{_NOT_FOUND}; {_ELSEWHERE}"
-MEANING_OF_LIFT = "documents with copies turn up in searches for other things"
+MEANING_OF_LIFT = (
+    "documents with copies come closer to unrelated texts, and may turn up in searches for other things"
+)
 MEANING_OF_UNUSUAL = "no trained token has a vector like it: it was altered, or never trained"
 
 

@@ -260,8 +260,10 @@ def judge(
         console.print_csv(judgement.tokens)
     else:
         _print_judgement(opened, judgement, limit)
+        their_queries = "" if queries is None else f" --queries {queries}"
         console.inform(
-            f"what copies do to search results: stickytoken audit {opened.path} --documents {sentences}"
+            "a sticky token need not bring documents into the top 10 of a query; whether any does: "
+            f"stickytoken audit {opened.path} --documents {sentences}{their_queries}"
         )
 
 

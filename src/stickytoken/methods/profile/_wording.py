@@ -199,7 +199,7 @@ class ProfileWording(base.MethodWording):
                 wording.LIFT,
                 wording.ERASED,
                 "A token in the upper part erases texts: documents with its copies are no longer found. One "
-                "far to the right lifts them: such documents turn up in searches for other things.",
+                "far to the right lifts them: such documents come closer to unrelated ones.",
             ),
         ]
 
