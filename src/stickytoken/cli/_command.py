@@ -87,13 +87,20 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
     return decorate
 
 
+# Cached because many commands share a group.
+@functools.cache
+def _type_hints(item: Any) -> dict[str, Any]:
+    """Return the type hints of a function or group by name, with the metadata of Annotated types."""
+    return get_type_hints(item, include_extras=True)
+
+
 def _groups_of(function: _Command) -> dict[str, Any]:
     """Return the dataclass of each parameter that represents a group of options, by parameter name.
 
     The dataclass is the parameter's type or, in an Annotated type, a subclass in the metadata.
     """
     groups: dict[str, Any] = {}
-    for name, hint in get_type_hints(function, include_extras=True).items():
+    for name, hint in _type_hints(function).items():
         for kind in (hint, *getattr(hint, "__metadata__", ())):
             if isinstance(kind, type) and is_dataclass(kind):
                 groups[name] = kind
@@ -160,7 +167,7 @@ def _sources_of(function: _Command, groups: Mapping[str, Any]) -> list[_Source]:
         function: The function of the command.
         groups: The dataclass of each parameter that represents a group of options.
     """
-    hints = get_type_hints(function, include_extras=True)
+    hints = _type_hints(function)
     descriptions = _documented_entries(function)
     sources: list[_Source] = []
     for name, parameter in inspect.signature(function).parameters.items():
@@ -168,7 +175,7 @@ def _sources_of(function: _Command, groups: Mapping[str, Any]) -> list[_Source]:
             sources.append(_source(name, hints[name], parameter.default, descriptions.get(name)))
             continue
         group = groups[name]
-        group_hints = get_type_hints(group, include_extras=True)
+        group_hints = _type_hints(group)
         group_descriptions = _documented_entries(*group.__mro__)
         for field in _options_in(group):
             description = group_descriptions.get(field.name)
@@ -176,6 +183,7 @@ def _sources_of(function: _Command, groups: Mapping[str, Any]) -> list[_Source]:
     return sources
 
 
+@functools.cache
 def _documented_entries(*documented: Any) -> dict[str, str]:
     """Return docstring entries under ``Args:`` and ``Attributes:`` by name; earlier objects win."""
     entries: dict[str, str] = {}
