@@ -1,20 +1,15 @@
-"""Load, list, detect, embed and repair every text architecture that transformers can build.
+"""What the sweeps over architectures and tokenizers share: what is done with each model, and the loop.
 
-Each model is made from its default configuration, shrunk, with random weights and a tiny tokenizer. Vectors
-are compared with those of SentenceTransformer.encode. One line per architecture: what happened, and the
-figure or the reason. Run it in parts on a small machine:
-
-    python benchmarks/sweep.py --out sweep.tsv                     # everything: about an hour on one core
-    python benchmarks/sweep.py --out sweep.tsv --only bert clip    # some
-    python benchmarks/sweep.py --out sweep.tsv --load-only         # vectors alone: a third of the time
-
-An --out file is continued: what it holds is not measured again.
+A model is loaded, its vocabulary listed, a few of its tokens measured, its texts embedded and one of its
+tokens repaired. Vectors are compared with those of SentenceTransformer.encode.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import multiprocessing
+import resource
 import signal
 import sys
 import tempfile
@@ -22,182 +17,177 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 import transformers
+from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
 import stickytoken
+from stickytoken.encoders.loading import load_encoder
 from stickytoken.errors import StickyTokenError
+from stickytoken.evaluation import embed_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 tiny: Any = importlib.import_module("tiny")
-AutoConfig: Any = transformers.AutoConfig
-AutoModel: Any = transformers.AutoModel
 transformers_logging: Any = transformers.utils.logging
-_AUTO: Any = importlib.import_module("transformers.models.auto")
-ARCHITECTURES: list[str] = list(_AUTO.modeling_auto.MODEL_MAPPING_NAMES)
-IMAGE_PROCESSORS: dict[str, Any] = _AUTO.image_processing_auto.IMAGE_PROCESSOR_MAPPING_NAMES
-FEATURE_EXTRACTORS: dict[str, Any] = _AUTO.feature_extraction_auto.FEATURE_EXTRACTOR_MAPPING_NAMES
 
-TOKENIZER = tiny.wordpiece_tokenizer()
 TEXTS = [*tiny.sentences(6), "river", "the river " * 4]
 SENTENCES = tiny.sentences(300)
-# Largest difference of a component from the library's.
+# Largest absolute difference between a component of our vector and of the library's.
 TOLERANCE = 1e-5
-# Parameters; some architectures have parts that no setting shrinks.
-LARGEST = 70_000_000
-# A model that takes longer is reported, not awaited.
+# Time limits for one name, by the clock and of the processor. The sweep goes on with the next name.
 SECONDS = 300
+PROCESSOR_SECONDS = 60
+# Result of a model that was only loaded and compared.
+EQUAL_VECTORS = "equal vectors"
+# Number of tokens that `detect` measures.
 SAMPLE = 12
 
-_NAMES_OF_SIZES = {
-    32: "hidden_size d_model n_embd dim hidden_dim embedding_size emb_dim embedding_dim projection_dim "
-    "encoder_hidden_size image_size",
-    4: "num_attention_heads n_head n_heads num_heads encoder_attention_heads decoder_attention_heads "
-    "encoder_heads decoder_heads num_decoder_attention_heads num_encoder_attention_heads attention_heads "
-    "num_attn_heads num_experts n_routed_experts num_local_experts moe_num_experts",
-    2: "num_key_value_heads n_kv_heads num_kv_heads num_hidden_layers n_layer n_layers num_layers "
-    "encoder_layers decoder_layers num_encoder_layers num_decoder_layers layers depth num_experts_per_tok "
-    "moe_topk moe_k top_k_experts num_experts_per_token",
-    8: "head_dim d_kv attention_head_size d_head qk_nope_head_dim qk_rope_head_dim v_head_dim",
-    64: "intermediate_size d_ff ffn_dim n_inner encoder_ffn_dim decoder_ffn_dim d_inner ffn_hidden_size "
-    "moe_intermediate_size shared_expert_intermediate_size intermediate_dim mlp_dim d_inner_hidden",
-    128: "max_position_embeddings n_positions max_seq_len seq_length max_sequence_length n_ctx "
-    "context_length max_source_positions max_target_positions",
-    16: "q_lora_rank kv_lora_rank patch_size",
-    1: "n_group topk_group",
-}
-SIZES = {name: size for size, names in _NAMES_OF_SIZES.items() for name in names.split()}
-_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-_LEFT_OUT = ("architectures", "transformers_version", "id2label", "label2id", "per_layer_config")
-_ROTARY = ("rope_parameters", "rope_scaling")
 
-
-def shrunk(config: dict[Any, Any], *, keep_kinds_of_layers: bool) -> dict[Any, Any]:
-    """Return a configuration with small sizes; lists with an item per layer are cut or left out."""
-    layers = next((config[name] for name in _LAYERS if isinstance(config.get(name), int)), None)
-    small: dict[Any, Any] = {}
-    for name, value in config.items():
-        if name in _LEFT_OUT or (name == "layer_types" and not keep_kinds_of_layers):
-            continue
-        if isinstance(value, dict) and name not in _ROTARY:
-            small[name] = shrunk(value, keep_kinds_of_layers=keep_kinds_of_layers)
-        elif isinstance(value, list) and layers and len(value) == layers and keep_kinds_of_layers:
-            small[name] = value[:2]
-        elif name == "vocab_size":
-            small[name] = len(TOKENIZER)
-        elif name == "max_position_embeddings":
-            small[name] = SIZES[name]
-        elif name in SIZES and type(value) is int:
-            small[name] = min(value, SIZES[name])
-        elif str(name).endswith("token_id") and type(value) is int and value >= len(TOKENIZER):
-            small[name] = 0
-        else:
-            small[name] = value
-    return small
-
-
-def has_vocabulary(config: dict[Any, Any]) -> bool:
-    inside = [value for value in config.values() if isinstance(value, dict)]
-    return "vocab_size" in config or any(has_vocabulary(value) for value in inside)
-
-
-def built(kind: str) -> Any:
-    """Return a tiny random model, or the reason why there is none."""
-    config = AutoConfig.for_model(kind)
-    reason = ""
-    for keep_kinds_of_layers in (False, True):
-        try:
-            values = shrunk(config.to_dict(), keep_kinds_of_layers=keep_kinds_of_layers)
-            small = type(config).from_dict(values)
-            with torch.device("meta"):
-                size = sum(weight.numel() for weight in AutoModel.from_config(small).parameters())
-            if size > LARGEST:
-                return f"{size:,} parameters"
-            torch.manual_seed(0)
-            model = AutoModel.from_config(small)
-            # Fresh tables are so small that all texts are alike.
-            for module in model.modules():
-                if isinstance(module, torch.nn.Embedding):
-                    torch.nn.init.normal_(module.weight, std=0.5)
-            return model
-        except Exception as error:  # noqa: BLE001 - every configuration is validated in a way of its own
-            reason = said(error)
-    return reason
-
-
-def save_processors(kind: str, folder: Path) -> None:
-    """Save what a model of images or sound reads them with, where the class can be made without more."""
-    images = IMAGE_PROCESSORS.get(kind)
-    if isinstance(images, dict):
-        images = images.get("pil") or images.get("torchvision")
-    for name in (images, FEATURE_EXTRACTORS.get(kind)):
-        if isinstance(name, str):
-            try:
-                getattr(transformers, name)().save_pretrained(folder)
-            except Exception as error:  # noqa: BLE001 - needs packages or arguments
-                print(f"{kind}: no {name}: {said(error)}", file=sys.stderr)
+# Imported here once, instead of in the process of every name.
+detect = stickytoken.detect
+repair = stickytoken.repair
 
 
 def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:240]}"
 
 
-def measured(kind: str, folder: Path, *, load_only: bool) -> tuple[str, str]:
-    """Return what happened to an architecture, and the figure or the reason."""
-    if not has_vocabulary(AutoConfig.for_model(kind).to_dict()):
-        return "no vocabulary", ""
-    model = built(kind)
-    if isinstance(model, str):
-        return "not built", model
-    place = folder / "model"
-    model.save_pretrained(place)
-    TOKENIZER.save_pretrained(place)
-    save_processors(kind, place)
-    return tried(place, folder, load_only=load_only)
+def largest_difference(first: NDArray[Any], second: NDArray[Any]) -> float:
+    return float(np.abs(np.asarray(first, np.float64) - second).max())
+
+
+class DifferentError(Exception):
+    """Vectors differ from those of the library."""
+
+
+@dataclass
+class Trial:
+    """What is done with one saved model.
+
+    Attributes:
+        place: Folder of the model.
+        folder: Folder for everything else.
+        step: What is being done, for the result.
+    """
+
+    place: Path
+    folder: Path
+    step: str = "load"
+
+    def run(self, *, load_only: bool) -> str:
+        """Load, list, detect, embed and repair the model.
+
+        Returns:
+            The largest difference from the vectors of the library.
+
+        Raises:
+            DifferentError: vectors differ from those of the library.
+            StickyTokenError: the model was refused.
+        """
+        expected = None
+        library_error = None
+        try:
+            library = SentenceTransformer(str(self.place), device="cpu", local_files_only=True)
+            expected = library.encode(TEXTS, batch_size=1, show_progress_bar=False)
+        except Exception as error:  # noqa: BLE001 - reported beside our refusal
+            library_error = error
+        try:
+            encoder = load_encoder(self.place, device="cpu")
+            vectors = encoder.encode(TEXTS)
+        except StickyTokenError as error:
+            if library_error is None:
+                raise
+            raise type(error)(f"{error} (the library: {said(library_error)})") from error
+        if expected is None:
+            raise DifferentError(f"only ours; the library: {said(library_error)}")
+        difference = self._require_equal(vectors, expected)
+        if load_only:
+            return f"{difference:.1e}"
+        self.step = "tokens"
+        available = stickytoken.analyze_vocabulary(encoder).available
+        self.step = "detect"
+        run_folder = self.folder / "run"
+        detect(encoder, sentences=SENTENCES, sample=SAMPLE, out=run_folder, evidence=False)
+        self.step = "embed"
+        vector_file = self.folder / "vectors.parquet"
+        embed_file(encoder, TEXTS, vector_file)
+        self._require_equal(pl.read_parquet(vector_file)["vector"].to_numpy(), expected)
+        self.step = "repair"
+        token = next((token.id for token in available if "river" in token.text), available[0].id)
+        repaired = self.folder / "repaired"
+        repair(run_folder, [token], out=repaired, verify=False)
+        self.step = "repaired model"
+        library = SentenceTransformer(str(repaired), device="cpu", local_files_only=True)
+        repaired_vectors = library.encode(TEXTS, batch_size=1, show_progress_bar=False)
+        self._require_equal(load_encoder(repaired, device="cpu").encode(TEXTS), repaired_vectors)
+        return f"{difference:.1e}"
+
+    def _require_equal(self, vectors: NDArray[Any], expected: NDArray[Any]) -> float:
+        """Return the largest difference of a component.
+
+        Raises:
+            DifferentError: it is larger than the tolerance.
+        """
+        difference = largest_difference(vectors, expected)
+        if not difference <= TOLERANCE:
+            raise DifferentError(f"{difference:.1e}")
+        return difference
 
 
 def tried(place: Path, folder: Path, *, load_only: bool = False) -> tuple[str, str]:
-    """Load, list, detect and repair a model; return what happened, and the figure or the reason."""
-    expected = None
-    library_says = ""
+    """Return what happened to a saved model, and the figure or the reason."""
+    trial = Trial(place, folder)
+    result, detail = outcome(lambda: trial.run(load_only=load_only), lambda: trial.step, place)
+    if load_only and result == "equal":
+        result = EQUAL_VECTORS
+    return result, detail
+
+
+def outcome(run: Callable[[], str], step: Callable[[], str], place: Path) -> tuple[str, str]:
+    """Run the steps of a trial; return what happened, and the figure or the reason.
+
+    Args:
+        run: Returns the figure.
+        step: Returns the name of the current step.
+        place: Folder of the model, which messages do not show.
+    """
     try:
-        library = SentenceTransformer(str(place), device="cpu", local_files_only=True)
-        expected = library.encode(TEXTS, batch_size=1)
-    except Exception as error:  # noqa: BLE001 - what the library cannot do is reported beside our refusal
-        library_says = said(error)
-    step = "load"
-    try:
-        encoder = stickytoken.load_encoder(place, device="cpu")
-        vectors = encoder.encode(TEXTS)
-        if expected is None:
-            return "only ours", library_says
-        difference = float(np.abs(vectors - expected).max())
-        if difference > TOLERANCE:
-            return "DIFFERENT", f"{difference:.1e}"
-        if load_only:
-            return "equal", f"{difference:.1e}"
-        step = "tokens"
-        available = stickytoken.analyze_vocabulary(encoder).available
-        step = "detect"
-        out = folder / "run"
-        stickytoken.detect(encoder, sentences=SENTENCES, sample=SAMPLE, out=out, evidence=False)
-        step = "repair"
-        token = next((token.id for token in available if "river" in token.text), available[0].id)
-        stickytoken.repair(out, [token], out=folder / "repaired", verify=False)
-        return "equal", f"{difference:.1e}"
+        return "equal", run()
+    except DifferentError as error:
+        return f"DIFFERENT at {step()}", str(error)
     except StickyTokenError as error:
-        both = "" if expected is not None else f" (the library: {library_says})"
-        return f"refused at {step}", f"{said(error)}{both}".replace(str(place), "MODEL")
+        return f"refused at {step()}", said(error).replace(str(place), "MODEL")
     except Exception as error:  # noqa: BLE001 - what the sweep looks for
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(last.filename).name}:{last.lineno}"
-        return f"TRACEBACK at {step}", f"{said(error)} ({where})"
+        frames = traceback.extract_tb(error.__traceback__)
+        own_frames = [frame for frame in frames if "stickytoken" in frame.filename]
+        last = (own_frames or frames)[-1]
+        return f"TRACEBACK at {step()}", f"{said(error)} ({Path(last.filename).name}:{last.lineno})"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What happened to one name, and the figure or the reason."""
+
+    name: str
+    result: str
+    detail: str
+
+    @classmethod
+    def read(cls, line: str) -> Row:
+        return cls(*line.split("\t"))
+
+    @property
+    def line(self) -> str:
+        return "\t".join([self.name, self.result, " ".join(self.detail.split())])
 
 
 def run_sweep(
@@ -206,14 +196,18 @@ def run_sweep(
     measure: Callable[[str, Path, argparse.Namespace], tuple[str, str]],
     *,
     has_load_only: bool = False,
+    finish: Callable[[list[Row]], None] = lambda rows: None,
 ) -> None:
-    """Measure each name in a folder of its own, and add one line for each to the --out file.
+    """Measure each name in a process and a folder of its own, and add one line for each to the --out file.
+
+    A process that hangs, crashes or takes all memory costs only its own name.
 
     Args:
         description: Text of --help.
         names: What is measured without --only.
         measure: Returns what happened, and the figure or the reason.
         has_load_only: Whether there is an option --load-only.
+        finish: Gets all rows when every name is measured.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
@@ -225,34 +219,51 @@ def run_sweep(
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     torch.set_num_threads(1)
-
-    def stop(*_: object) -> None:
-        raise TimeoutError(f"more than {SECONDS} s")
-
-    signal.signal(signal.SIGALRM, stop)
     lines = options.out.read_text("utf-8").splitlines() if options.out.is_file() else []
-    finished = {line.split("\t")[0] for line in lines}
+    rows = {row.name: row for row in map(Row.read, lines)}
     for name in options.only or names:
-        if name in finished:
+        if name in rows:
             continue
-        signal.alarm(SECONDS)
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                result, detail = measure(name, Path(folder), options)
-            except Exception as error:  # noqa: BLE001 - in the making of the model
-                result, detail = "not built", said(error)
-        signal.alarm(0)
-        lines.append(f"{name}\t{result}\t{detail}")
+        result, detail = measured_apart(measure, name, options)
+        rows[name] = Row(name, result, detail)
         with options.out.open("a", encoding="utf-8") as stream:
-            stream.write(f"{lines[-1]}\n")
-    for result, count in Counter(line.split("\t")[1] for line in lines).most_common():
+            stream.write(f"{rows[name].line}\n")
+    for result, count in Counter(row.result for row in rows.values()).most_common():
         print(f"{count:4} {result}")
+    if rows.keys() >= set(names):
+        finish([rows[name] for name in names])
 
 
-if __name__ == "__main__":
-    run_sweep(
-        __doc__,
-        ARCHITECTURES,
-        lambda kind, folder, options: measured(kind, folder, load_only=options.load_only),
-        has_load_only=True,
-    )
+def measured_apart(
+    measure: Callable[[str, Path, argparse.Namespace], tuple[str, str]],
+    name: str,
+    options: argparse.Namespace,
+) -> tuple[str, str]:
+    """Measure one name in a copy of this process; return what happened, and the figure or the reason."""
+    context = multiprocessing.get_context("fork")  # a new process would import everything again
+    receiver, sender = context.Pipe(duplex=False)
+
+    def report(answer: Connection, folder: str) -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS + 1))
+        try:
+            answer.send(measure(name, Path(folder), options))
+        except Exception as error:  # noqa: BLE001 - in the making of the model
+            answer.send(("not built", said(error)))
+
+    with tempfile.TemporaryDirectory() as folder:
+        process = context.Process(target=report, args=(sender, folder))
+        process.start()
+        sender.close()
+        try:
+            if not receiver.poll(SECONDS):
+                return "TIMEOUT", f"more than {SECONDS} s"
+            result, detail = receiver.recv()
+            return str(result), str(detail)
+        except EOFError:
+            process.join()
+            if process.exitcode == -signal.SIGXCPU:
+                return "TIMEOUT", f"more than {PROCESSOR_SECONDS} s of processor time"
+            return "CRASHED", f"the process ended with {process.exitcode}"
+        finally:
+            process.kill()
+            process.join()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import transformers
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer, SparseEncoder
+from sentence_transformers.sentence_transformer import modules
 
 import planted
 import tiny
@@ -68,11 +69,24 @@ def test_another_kind_of_model_is_refused_by_its_name(said, tmp_path):
 )
 def test_older_marks_of_a_kind_are_known(change, said, bert_folder, tmp_path):
     settings = {name: value for name, value in change.items() if name == "model_type"}
-    modules = [{"idx": 0, "name": "0", "path": "", "type": change.get("type", "a.Transformer")}]
+    entries = [{"idx": 0, "name": "0", "path": "", "type": change.get("type", "a.Transformer")}]
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(settings))
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "modules.json").write_text(json.dumps(entries))
     with pytest.raises(ModelError, match=said):
         load_encoder(tmp_path)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_a_bag_of_words_is_refused_by_its_name(dense, tmp_path):
+    chain = [modules.BoW(["river", "stone", "bird"])]
+    if dense:
+        chain.append(modules.Dense(3, 2))
+    model = SentenceTransformer(modules=chain, device="cpu")
+    with pytest.raises(ModelError, match="words"):
+        load_encoder(model)
+    model.save(str(tmp_path / "model"), create_model_card=False)
+    with pytest.raises(ModelError, match="is a bag of words"):
+        load_encoder(tmp_path / "model")
 
 
 @pytest.fixture

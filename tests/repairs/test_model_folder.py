@@ -14,9 +14,8 @@ from transformers import AutoModel
 
 import planted
 import tiny_architectures as architectures
-from stickytoken.encoders import load_encoder
 from stickytoken.errors import RepairError, RunError
-from stickytoken.repairs.model_folder import repairable, rows_writable, workshop, write_model
+from stickytoken.repairs.model_folder import rows_writable, workshop, write_model
 from stickytoken.repairs.tokenizer_edit import ModelEdit
 
 ROWS = {7: np.linspace(-1, 1, 32, dtype=np.float32), 60: np.full(32, 0.1, dtype=np.float32)}
@@ -132,6 +131,14 @@ def test_old_weights_in_other_formats_are_left_out_only_where_weights_change(mod
             assert (tmp_path / name / old).exists() is (name == "tokenizer")
 
 
+def test_weights_of_other_modules_stay_in_any_format(model, tmp_path):
+    dense = model / "2_Dense"
+    dense.mkdir()
+    (dense / "pytorch_model.bin").write_bytes(b"weights")
+    write_model(model, tmp_path / "out", ModelEdit(rows=ROWS))
+    assert (tmp_path / "out" / "2_Dense" / "pytorch_model.bin").read_bytes() == b"weights"
+
+
 def test_a_folder_that_is_there_is_left_alone(model, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
@@ -169,16 +176,6 @@ def test_a_model_whose_rows_cannot_be_written_is_refused(spoil, match, model, tm
     with pytest.raises(RepairError, match=match):
         write_model(model, tmp_path / "out", ModelEdit(rows=ROWS))
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("route", [None, "query"])
-def test_a_model_with_routes_is_refused(route, tmp_path):
-    bert = architectures.bert(tmp_path / "bert")
-    query, document = (architectures.stacked(bert, pooling=pooling) for pooling in ("mean", "cls"))
-    folder = architectures.saved(architectures.router(query, document), tmp_path / "model")
-    encoder = load_encoder(folder, device="cpu", route=route)
-    with pytest.raises(RepairError, match="has a Router"):
-        repairable(encoder)
 
 
 def test_a_row_that_overflows_its_type_is_refused(model, tmp_path):

@@ -1,4 +1,4 @@
-"""Clean texts inside other libraries: in front of a model, or as a step in their pipelines.
+"""Clean texts inside other libraries: in front of a model, or as a step of a pipeline.
 
-Each module is for one library and needs its extra; none of them is imported here.
+Each module is for one library and needs the extra of that library. This package imports none of them.
 """

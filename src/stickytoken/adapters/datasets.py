@@ -1,4 +1,4 @@
-"""Clean columns of a Hugging Face data set, with its method ``map``."""
+"""Clean columns of a Hugging Face data set with its method ``map``."""
 
 from __future__ import annotations
 
@@ -35,12 +35,14 @@ class ColumnCleaner:
             if column not in batch:
                 column_names = ", ".join(map(str, batch)) or "none"
                 raise InputError(f"there is no column {column!r}: the columns are {column_names}")
-        # A row, which may have lists of texts in some columns, has a single note.
-        texts = {column: batch[column] is None or isinstance(batch[column], str) for column in self.columns}
-        row = any(texts.values())
+        is_single = {
+            column: batch[column] is None or isinstance(batch[column], str) for column in self.columns
+        }
+        # A row has one note, even if some of its columns are lists of texts.
+        is_row = any(is_single.values())
         notes: defaultdict[int, list[str]] = defaultdict(list)
         cleaned: dict[str, Any] = {}
-        for column, single in texts.items():
+        for column, single in is_single.items():
             values = [batch[column]] if single else list(batch[column])
             for place, value in enumerate(values):
                 if value is not None:
@@ -48,10 +50,10 @@ class ColumnCleaner:
                     values[place], note = cleaned_text(self.cleaner, value, where)
                     if note:
                         named = f"{column}: {note}" if len(self.columns) > 1 else note
-                        notes[0 if row else place].append(named)
+                        notes[0 if is_row else place].append(named)
             cleaned[column] = values[0] if single else values
         if self.note is not None:
-            rows = 1 if row else len(batch[self.columns[0]])
+            rows = 1 if is_row else len(batch[self.columns[0]])
             row_notes = ["; ".join(notes[row]) for row in range(rows)]
-            cleaned[self.note] = row_notes[0] if row else row_notes
+            cleaned[self.note] = row_notes[0] if is_row else row_notes
         return cleaned

@@ -1,7 +1,7 @@
-"""A SentenceTransformer whose inputs are cleaned where it tokenizes them.
+"""A SentenceTransformer that cleans its inputs before it tokenizes them.
 
-Everything that encodes goes through ``preprocess``: ``encode`` and its variants, several processes,
-evaluators and trainers. Inputs are cleaned there, and nowhere else.
+``encode`` and its variants, worker processes, evaluators and trainers all call ``preprocess``. Inputs are
+cleaned there and nowhere else.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ def guard(
 ) -> GuardedModel:
     """Return a model that cleans every text before it encodes it.
 
-    It takes the place of the model: it is an instance of the same class and has the same weights, modules,
-    prompts and methods. The model itself does not change. Prompts are not cleaned, nor are images, audio and
-    video; of pairs, messages and inputs of several kinds the texts are.
+    The new model can replace the old one: it is an instance of the same class and has the same weights,
+    modules, prompts and methods. The old model does not change. Texts are cleaned, also those in pairs,
+    messages and inputs of several modalities. Prompts, images, audio and video are not.
 
     Args:
         model: A SentenceTransformer.
         cleaner: A cleaner; a run or its folder; or a file that `Cleaner.save` wrote.
-        on_found: Called with each text in which something was found, and what became of it.
+        on_found: Called with each text in which something was found, and with the result of cleaning it.
 
     Raises:
-        InputError: The model is no SentenceTransformer, or the cleaner is none.
+        InputError: The model is not a SentenceTransformer, or the cleaner cannot be used.
         RunError: The folder is not a run, is damaged or is not finished.
     """
     if not isinstance(model, SentenceTransformer):
@@ -48,18 +48,19 @@ def guard(
         require_callable("on_found", on_found)
     opened = open_cleaner(cleaner)
     guarded = _shared(model, _guarded_class(_plain_class(type(model))))
-    guarded.cleaner, guarded.on_found = opened, on_found
+    guarded.cleaner = opened
+    guarded.on_found = on_found
     return guarded
 
 
 class GuardedModel(SentenceTransformer):
-    """A SentenceTransformer that cleans texts before it tokenizes them; made by `guard`.
+    """A SentenceTransformer that cleans texts before it tokenizes them; `guard` makes it.
 
-    It shares its modules with the model that it was made from.
+    It shares its modules with the original model.
     """
 
     cleaner: Cleaner
-    on_found: OnFound | None  # told each text in which something was found, and what became of it
+    on_found: OnFound | None  # called with each text in which something was found, and the cleaned text
 
     @property
     def unguarded(self) -> SentenceTransformer:
@@ -68,7 +69,7 @@ class GuardedModel(SentenceTransformer):
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
         """Clean inputs, then preprocess them as the model does; the prompt stays as it is."""
         modalities = self.modalities
-        # A string may also say where an image, a recording or a film lies.
+        # A string may also be the path of an image, a recording or a video.
         cleaned = [
             value
             if isinstance(value, str) and infer_modality(value, supported_modalities=modalities) != "text"
@@ -78,11 +79,11 @@ class GuardedModel(SentenceTransformer):
         return super().preprocess(cleaned, prompt=prompt, **kwargs)
 
     def save(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Save the model without the guard, which is no part of its files."""
+        """Save the model without the guard, which is not saved."""
         self.unguarded.save(path, *args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The class has no name of its own by which other processes and copies could find it.
+        # Pickle could not find the class by its name, since it is made at run time.
         return _empty, (_plain_class(type(self)),), vars(self).copy()
 
     def _cleaned(self, value: Any) -> Any:

@@ -16,9 +16,9 @@ from haystack import Document, component, default_to_dict  # noqa: E402 (not bef
 
 @component
 class StickyTokenCleaner:
-    """Cleans the text of Haystack documents; ids, metadata, blobs and scores stay.
+    """Cleans the text of Haystack documents; ids, metadata, blobs and scores do not change.
 
-    A document whose text changes loses its embeddings, which were those of the old text.
+    A document whose text changes loses its embeddings, because they belong to the old text.
     """
 
     def __init__(self, cleaner: CleanerSource, note: str | None = NOTE) -> None:
@@ -26,7 +26,7 @@ class StickyTokenCleaner:
         self.note = note
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the state for a saved pipeline: the whole cleaner, so that loading needs no run."""
+        """Return the state for a saved pipeline, with the whole cleaner, so that loading needs no run."""
         return default_to_dict(self, cleaner=self.cleaner.to_json(), note=self.note)
 
     @component.output_types(documents=list[Document])

@@ -14,7 +14,7 @@ from langchain_core.documents import BaseDocumentTransformer, Document  # noqa: 
 
 
 class StickyTokenCleaner(BaseDocumentTransformer):
-    """Cleans the text of LangChain documents; ids and metadata stay."""
+    """Cleans the text of LangChain documents; ids and metadata do not change."""
 
     def __init__(self, cleaner: CleanerSource, *, note: str | None = NOTE) -> None:
         self.cleaner = open_cleaner(cleaner)

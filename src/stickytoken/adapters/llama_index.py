@@ -13,7 +13,7 @@ require_package("llama_index", "a LlamaIndex transformation", "llama-index")
 from llama_index.core import schema  # noqa: E402 (not before the check)
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema  # noqa: E402
 
-# The pipeline's cache is keyed by what this serialises to, so all of the cleaner is in it.
+# The serialised cleaner is part of the key of the pipeline's cache, so it must be complete.
 _AnyCleaner = Annotated[
     Cleaner,
     BeforeValidator(open_cleaner),
@@ -23,14 +23,14 @@ _AnyCleaner = Annotated[
 
 
 class StickyTokenCleaner(schema.TransformComponent):
-    """Cleans the text of LlamaIndex nodes; ids, metadata and relationships stay.
+    """Cleans the text of LlamaIndex nodes; ids, metadata and relationships do not change.
 
-    A node whose text changes loses its embedding, which was that of the old text.
+    A node whose text changes loses its embedding, because it belongs to the old text.
 
     Attributes:
-        cleaner: A cleaner, or what `open_cleaner` takes.
-        note: Metadata key under which a node says how much was found in it; None writes none. It is kept out
-            of what embedding and language models read.
+        cleaner: A cleaner, or anything that `open_cleaner` accepts.
+        note: Metadata key for a note on what was found in a node; None writes no note. Embedding and language
+            models do not read the note.
     """
 
     cleaner: _AnyCleaner = Field(description="Cleans the texts.")
@@ -42,7 +42,7 @@ class StickyTokenCleaner(schema.TransformComponent):
         return "StickyTokenCleaner"
 
     def __call__(self, nodes: Sequence[schema.BaseNode], **kwargs: Any) -> Sequence[schema.BaseNode]:
-        """Return one node for each, the same object where nothing was found."""
+        """Return one node per input, the same object if nothing was found."""
         return [self._cleaned(node) for node in nodes]
 
     def _cleaned(self, node: schema.BaseNode) -> schema.BaseNode:

@@ -157,6 +157,9 @@ def repair(
     vocabulary = categorize(model.encoder.tokenizer)
     ids = _ids_to_repair(opened, vocabulary, tokens)
     notes: list[str] = []
+    note_on_routes = model.note_on_routes()
+    if note_on_routes is not None:
+        notes.append(note_on_routes)
     sentences_to_read = _verification_corpus(opened, sentences, notes)
     corpus = readable(sentences_to_read, model.encoder.tokenizer, model.encoder.name)
     identity_parts = resume.identity_of(
@@ -180,6 +183,7 @@ def repair(
             run=opened,
             encoder=model.encoder,
             source=model.folder,
+            route=model.route,
             build_folder=build_folder,
             vocabulary=vocabulary,
             settings=settings,
@@ -253,6 +257,7 @@ class RepairJob:
         run: the run that flagged the tokens.
         encoder: the model before the repair.
         source: folder of the model before the repair.
+        route: route to repair, in a model with several; None is the default route.
         build_folder: folder in which the repaired model is built.
         vocabulary: vocabulary of the model before the repair.
         settings: settings of the repair.
@@ -266,6 +271,7 @@ class RepairJob:
     run: Run
     encoder: SentenceTransformerEncoder
     source: Path
+    route: str | None
     build_folder: Path
     vocabulary: Vocabulary
     settings: RepairSettings
@@ -289,20 +295,23 @@ class RepairJob:
         started = resume.now()
         plans = self._plans()
         choices = self._choices(plans)
-        self._write(_edit({token_id: choice.taken for token_id, choice in choices.items()}))
+        self._write({token_id: choice.taken for token_id, choice in choices.items()})
         tokens = self._token_records(plans, choices)
         verification = None
         if self.settings.verify:
             verified = self._verified(tokens)
             verification = verified.record
             tokens = verified.tokens
+        settings: dict[str, Any] = {"neighbours": self.settings.neighbours, "seed": self.settings.seed}
+        if self.route is not None:
+            settings["route"] = self.route
         record = result.RepairRecord(
             identity=digest(identity_parts),
             identity_parts=identity_parts,
             model=Path(self.encoder.name).name,
             run=self.run.record.identity,
             strategy=self.settings.strategy.value,
-            settings={"neighbours": self.settings.neighbours, "seed": self.settings.seed},
+            settings=settings,
             tokens=tokens,
             verification=verification,
             notes=self.notes,
@@ -324,8 +333,10 @@ class RepairJob:
         unsplittable: Mapping[int, str | None] = {}
         if is_editable and strategy not in ROWS:
             plain_ids = [token_id for token_id in self.ids if token_id not in special_ids]
-            unsplittable = splittable(self.source, plain_ids)
-        rows_writable = strategy is Strategy.AUTO and model_folder.rows_writable(self.source)
+            unsplittable = splittable(self.source, plain_ids, self.route)
+        rows_writable = False
+        if strategy is Strategy.AUTO:
+            rows_writable = model_folder.rows_writable(self.source, self.route)
         plans = {}
         for token_id in self.ids:
             facts = TokenFacts(
@@ -394,7 +405,7 @@ class RepairJob:
 
     def _measured_candidates(self, candidates: Mapping[int, Candidate]) -> Mapping[int, RecheckedToken]:
         """Build the model with these candidate repairs; return the effect of each token by id."""
-        self._write(_edit(candidates))
+        self._write(candidates)
         as_ids: list[Token] = []
         to_write: list[Token] = []
         for token_id, candidate in candidates.items():
@@ -412,7 +423,7 @@ class RepairJob:
         self, plans: Mapping[int, RepairPlan], choices: Mapping[int, Choice]
     ) -> list[RepairedTokenRecord]:
         """Return one record per token: its repair, the reason for it, and the repairs that were tried."""
-        tokenizer = load_tokenizer(self.build_folder)
+        tokenizer = load_tokenizer(self.build_folder, route=self.route)
         replaced_ids = [
             token_id for token_id, choice in choices.items() if choice.taken.strategy is Strategy.NEAREST
         ]
@@ -459,6 +470,7 @@ class RepairJob:
             repaired=repaired,
             source=self.source,
             folder=self.build_folder,
+            route=self.route,
             before=self._recheck,
             after=self._recheck.of_model(repaired, vocabulary, "after"),
             corpus=self.corpus,
@@ -468,7 +480,9 @@ class RepairJob:
         )
         return verification.run(tokens, self._neighbours)
 
-    def _write(self, edit: ModelEdit) -> None:
+    def _write(self, candidates: Mapping[int, Candidate]) -> None:
+        """Write the model with these repairs, by token id, into the build folder."""
+        edit = _edit(candidates, self.route)
         shutil.rmtree(self.build_folder, ignore_errors=True)
         model_folder.write_model(self.source, self.build_folder, edit)
 
@@ -564,7 +578,7 @@ def _embedding_matrix(encoder: SentenceTransformerEncoder) -> NDArray[np.float32
     return inspector_of(encoder).embedding_matrix()
 
 
-def _edit(candidates: Mapping[int, Candidate]) -> ModelEdit:
+def _edit(candidates: Mapping[int, Candidate], route: str | None) -> ModelEdit:
     """Combine the repairs of several tokens, by token id, into one edit of the model."""
     rows = {
         token_id: candidate.row for token_id, candidate in candidates.items() if candidate.row is not None
@@ -574,7 +588,7 @@ def _edit(candidates: Mapping[int, Candidate]) -> ModelEdit:
         ids = [token_id for token_id, candidate in candidates.items() if candidate.strategy is strategy]
         return tuple(sorted(ids))
 
-    return ModelEdit(rows, ids_of(Strategy.UNREACHABLE), ids_of(Strategy.PLAIN_SPECIALS))
+    return ModelEdit(rows, ids_of(Strategy.UNREACHABLE), ids_of(Strategy.PLAIN_SPECIALS), route)
 
 
 def _described(strategy: Strategy, effect: RecheckedToken) -> str:

@@ -118,6 +118,7 @@ class Verification:
     original: SentenceTransformerEncoder
     repaired: SentenceTransformerEncoder
     source: Path  # folder of the original model
+    route: str | None  # route that was repaired; None is the default route
     folder: Path  # folder of the repaired model
     before: Recheck  # measures the original model in texts that the run has not used
     after: Recheck  # measures the repaired model in the same texts
@@ -299,15 +300,17 @@ class Verification:
         all_ids = self.repaired.content_ids(texts)
         fitting = [text for text, ids in zip(texts, all_ids, strict=True) if self.repaired.fits(ids)]
         encoded = fitting[:_ENCODED_TEXTS]
+        route = self.original.route
         request = {
             "folder": str(self.folder.absolute()),
-            "tokenizer": str(tokenizer_folder(self.folder, self.folder.name).absolute()),
+            "tokenizer": str(tokenizer_folder(self.folder, self.folder.name, self.route).absolute()),
             "prompt": self.original.prompt,
-            "task": None if self.original.route is None else self.original.route.task,
+            "task": None if route is None else route.task,
+            "route": None if route is None else route.route,
             "texts": tokenized,
             "encoded": encoded,
             "original": str(self.source.absolute()),
-            "original_tokenizer": str(tokenizer_folder(self.source, self.source.name).absolute()),
+            "original_tokenizer": str(tokenizer_folder(self.source, self.source.name, self.route).absolute()),
         }
         with tempfile.TemporaryDirectory(prefix="stickytoken-") as elsewhere:
             process = subprocess.run(
@@ -476,9 +479,13 @@ def ids_by_transformers(tokenizer):
     return tokenizer(texts, add_special_tokens=True, truncation=False, verbose=False)["input_ids"]
 
 def ids_of_model(model):
-    if isinstance(model.tokenizer, Tokenizer):
-        return ids_by_tokenizers(model.tokenizer)
-    return ids_by_transformers(model.tokenizer)
+    module = model[0]
+    routes = getattr(module, "sub_modules", {})
+    if request["route"] in routes:
+        module = routes[request["route"]][0]
+    if isinstance(module.tokenizer, Tokenizer):
+        return ids_by_tokenizers(module.tokenizer)
+    return ids_by_transformers(module.tokenizer)
 
 def ids_by_loader(folder):
     ids = {}

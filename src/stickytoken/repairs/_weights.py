@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from stickytoken.encoders.loading.description import MODULES_FILE, modules_on_route
 from stickytoken.encoders.loading.stored_rows import (
     FLOATING_TYPES,
     StoredTensor,
@@ -28,8 +29,12 @@ _NAMED_TENSORS = 5
 _SHOWN_ERROR = 200
 
 
-def token_rows(folder: Path) -> list[TokenRows]:
+def token_rows(folder: Path, route: str | None) -> list[TokenRows]:
     """Return the stored table of token embeddings in a model's folder.
+
+    Args:
+        folder: folder of the model.
+        route: route whose table is returned, in a model with several; None is the default route.
 
     Returns:
         A list with one table, or with several if the weight files store it more than once.
@@ -43,7 +48,7 @@ def token_rows(folder: Path) -> list[TokenRows]:
                 f"{adapter.parent} holds an adapter, not complete weights: merge it into its base model "
                 "(merge_and_unload of peft), save the merged model, and repair that"
             )
-    module, kind = _token_module(folder)
+    module, kind = _token_module(folder, route)
     tensors = _tensors(module)
     if not tensors:
         raise RepairError(
@@ -126,17 +131,15 @@ class _TokenModule(NamedTuple):
     kind: str  # name of its class; empty for a model of transformers
 
 
-def _token_module(folder: Path) -> _TokenModule:
-    """Return the first module with token embeddings in a model's folder.
+def _token_module(folder: Path, route: str | None) -> _TokenModule:
+    """Return the first module with token embeddings on a route of the model in a folder.
 
     Raises:
         RepairError: no module has token embeddings.
     """
-    path = folder / "modules.json"
-    if not path.is_file():
+    if not (folder / MODULES_FILE).is_file():
         return _TokenModule(folder, "")
-    entries = json.loads(path.read_text("utf-8"))
-    modules = [_TokenModule(folder / entry["path"], entry["type"].rpartition(".")[2]) for entry in entries]
+    modules = [_TokenModule(*module) for module in modules_on_route(folder, route, str(folder))]
     for module in modules:
         is_transformer = module.kind.endswith("Transformer") and (module.folder / "config.json").is_file()
         if is_transformer or module.kind == "StaticEmbedding":

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from stickytoken.encoders.loading.description import module_types
-from stickytoken.encoders.loading.resolution import resolve_model
+from stickytoken.encoders.loading.description import modules_on_route, routes_in
+from stickytoken.encoders.loading.resolution import resolve_model, tokenizer_folder
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import ModelError, RepairError, StickyTokenError
 from stickytoken.measurement import ResultFolder
@@ -36,8 +36,6 @@ _OTHER_WEIGHTS = (
     "openvino*",
 )
 _OTHER_WEIGHT_FOLDERS = ("onnx", "openvino")
-# Modules that choose among several chains of modules by the task of a text.
-_ROUTERS = {"Router", "Asym"}
 # Folders of version control and of the hub's client, which are not copied.
 _NOT_OF_THE_MODEL = {".git", ".cache"}
 
@@ -55,13 +53,15 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
 
     tokenizer_files = edited_tokenizer(source, edit)
     tables_by_file = _tables_by_file(source, edit)
+    # Other modules keep their weights in any format, such as pytorch_model.bin of a Dense.
+    edited_folders = {source, *(file.parent for file in tables_by_file)}
 
     def ignored_names(folder: str, names: list[str]) -> set[str]:
         ignored = set()
         for name in names:
             path = Path(folder, name)
             is_written_separately = path in tables_by_file
-            is_outdated = bool(edit.rows) and _is_other_weights(path)
+            is_outdated = bool(edit.rows) and Path(folder) in edited_folders and _is_other_weights(path)
             if is_written_separately or is_outdated:
                 ignored.add(name)
         return ignored | _NOT_OF_THE_MODEL if Path(folder) == source else ignored
@@ -94,7 +94,7 @@ def _tables_by_file(source: Path, edit: ModelEdit) -> dict[Path, list[TokenRows]
     tables_by_file: dict[Path, list[TokenRows]] = {}
     if not edit.rows:
         return tables_by_file
-    for table in token_rows(source):
+    for table in token_rows(source, edit.route):
         for token_id in edit.rows:
             if not 0 <= token_id < len(table):
                 raise RepairError(
@@ -140,12 +140,12 @@ def _replace_content(file: Path, content: bytes) -> None:
         file.chmod(mode)
 
 
-def rows_writable(folder: Path) -> bool:
-    """Return whether new rows can be written into the weights of a model."""
+def rows_writable(folder: Path, route: str | None = None) -> bool:
+    """Return whether new rows can be written into the weights of a model, or of one of its routes."""
     from stickytoken.repairs._weights import token_rows
 
     try:
-        token_rows(folder)
+        token_rows(folder, route)
     except (ModelError, RepairError):
         return False
     return True
@@ -157,13 +157,41 @@ class RepairableModel(NamedTuple):
     encoder: SentenceTransformerEncoder
     folder: Path
 
+    @property
+    def route(self) -> str | None:
+        """The route or task that the model was loaded for; None is its default route, if it has routes."""
+        return None if self.encoder.spec is None else self.encoder.spec.route
+
+    def note_on_routes(self) -> str | None:
+        """Return which routes a repair changes, for the record; None for a model without a Router."""
+        if self.encoder.route is None:
+            return None
+        taken = self.encoder.route.route
+        other_routes = [route for route in routes_in(self.folder) if route != taken]
+        if not other_routes:
+            return None
+        edited = tokenizer_folder(self.folder, self.encoder.name, self.route)
+        sentences = [f"repaired the route {taken!r}, which the run measured"]
+        for route in other_routes:
+            modules = dict(modules_on_route(self.folder, route, self.encoder.name))
+            if edited in modules:
+                sentences.append(
+                    f"the route {route!r} has the same embeddings and tokenizer, so it changes too"
+                )
+            else:
+                sentences.append(
+                    f"the route {route!r} does not change: to repair it too, detect the repaired model with "
+                    f"--route {route}"
+                )
+        return "; ".join(sentences)
+
 
 def repairable(encoder: IdEncoder) -> RepairableModel:
     """Return the model with its folder, if it can be repaired.
 
     Raises:
-        RepairError: the model is not a SentenceTransformer, has several routes, is read after an inner
-            layer, or has no files on this machine.
+        RepairError: the model is not a SentenceTransformer, is read after an inner layer, or has no files
+            on this machine.
     """
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
@@ -186,13 +214,6 @@ def repairable(encoder: IdEncoder) -> RepairableModel:
     if not folder.is_dir():
         raise RepairError(
             f"the files of {encoder.name} are not on this machine: pass the folder of the model"
-        )
-    kinds = {kind.rpartition(".")[2] for kind in module_types(folder)}
-    router = min(_ROUTERS & kinds, default=None)
-    if router is not None:
-        raise RepairError(
-            f"{encoder.name} has a {router}, whose routes may have different embeddings, but a repair edits "
-            "one matrix: save the modules of one route as a model, detect it, and repair that model"
         )
     return RepairableModel(encoder, folder)
 

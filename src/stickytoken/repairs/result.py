@@ -292,11 +292,11 @@ def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[_
         raise RepairError(f"there are not as many names as documents: {error}") from error
 
 
-def _tokenize_function(folder: Path) -> Callable[[Sequence[str]], list[list[int]]]:
-    """Return a function that tokenizes texts as sentence-transformers does, with truncation."""
+def _tokenize_function(folder: Path, route: str | None) -> Callable[[Sequence[str]], list[list[int]]]:
+    """Return a function that tokenizes texts as sentence-transformers does on a route, with truncation."""
     from tokenizers import Tokenizer
 
-    tokenizer = user_tokenizer(folder, str(folder))
+    tokenizer = user_tokenizer(folder, str(folder), route=route)
 
     def ids_by_tokenizers(texts: Sequence[str]) -> list[list[int]]:
         encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
@@ -363,6 +363,8 @@ class Repair:
     ) -> pl.DataFrame:
         """Find the documents whose vectors the repair changes: those must be encoded again.
 
+        Of a model with several routes, these are the documents whose vectors on the repaired route change.
+
         Args:
             texts: the documents, read one batch at a time.
             original: name or folder of the model before the repair.
@@ -376,8 +378,9 @@ class Repair:
             RepairError: there are not as many names as documents.
         """
         original_folder = Path(resolve_model(str(original), revision).location)
-        tokenize_before = _tokenize_function(original_folder)
-        tokenize_after = _tokenize_function(self.path)
+        route = self.record.settings.get("route")
+        tokenize_before = _tokenize_function(original_folder, route)
+        tokenize_after = _tokenize_function(self.path, route)
         prompt = str(self.record.identity_parts.get("encoder", {}).get("prompt", ""))
         unreached = {token.token_id for token in self.record.tokens if token.strategy in TOKENIZER}
         with_new_rows = {token.token_id for token in self.record.tokens} - unreached

@@ -42,11 +42,14 @@ class ModelEdit:
         unreachable: entries whose text becomes other entries. Their ids stay.
         plain_specials: special or added tokens whose text becomes plain text. The tokenizer still puts them
             around a text.
+        route: route whose embeddings and tokenizer change, in a model with several; None is the default
+            route.
     """
 
     rows: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)
     unreachable: tuple[int, ...] = ()
     plain_specials: tuple[int, ...] = ()
+    route: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +94,15 @@ class Pipeline:
         return bool(json.loads(tokenizer.backend_tokenizer.to_str())["normalizer"] == step)
 
 
-def read_pipeline(model: Path) -> Pipeline:
-    """Read the tokenizer in the folder of a model.
+def read_pipeline(model: Path, route: str | None = None) -> Pipeline:
+    """Read the tokenizer in the folder of a model, in a model with several routes that of one of them.
 
     Raises:
         RepairError: the tokenizer cannot be loaded, or is written in Python.
     """
     from tokenizers import Tokenizer
 
-    module = text_module(model, str(model))
+    module = text_module(model, str(model), route)
     folder = module.folder
     path = folder / _TOKENIZER_FILE
     stored = read_object(path) or None
@@ -152,7 +155,7 @@ def read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def splittable(folder: Path, ids: Sequence[int]) -> dict[int, str | None]:
+def splittable(folder: Path, ids: Sequence[int], route: str | None = None) -> dict[int, str | None]:
     """Find out which entries can become unreachable, all at the same time.
 
     Entries are accepted one after the other. Each must work together with those accepted before it.
@@ -160,13 +163,14 @@ def splittable(folder: Path, ids: Sequence[int]) -> dict[int, str | None]:
     Args:
         folder: folder of the model.
         ids: ids of the entries.
+        route: route whose tokenizer is examined, in a model with several; None is the default route.
 
     Returns:
         By token id, the reason why the entry cannot become unreachable; None if it can.
     """
     if not ids:
         return {}
-    pipeline = read_pipeline(folder)
+    pipeline = read_pipeline(folder, route)
     vocabulary = _pipeline.EditableVocabulary(pipeline.document, pipeline.can_change_steps)
     accepted: list[int] = []
     reasons: dict[int, str | None] = {}
@@ -201,7 +205,7 @@ def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
     """
     if not (edit.plain_specials or edit.unreachable):
         return {}
-    pipeline = read_pipeline(folder)
+    pipeline = read_pipeline(folder, edit.route)
     edited = _edited_document(pipeline, edit)
     before = _tokenizer(pipeline.document)
     after = _tokenizer(edited.document)

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
 
-# Two encoders may share one model, and a model has one state, so only one call may use it at a time.
+# Encoders may share a model, whose state a call changes. So only one call uses a model at a time.
 _MODEL_LOCKS: weakref.WeakKeyDictionary[torch.nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
 _MODEL_LOCKS_GUARD = threading.Lock()
 
 
 def exclusive(model: torch.nn.Module) -> AbstractContextManager[bool]:
-    """Return the model's reentrant lock. Models that share their first weights share the lock."""
+    """Return the reentrant lock of a model. Models that share their first module with weights share it."""
     modules_with_weights = (
         module for module in model.modules() if next(module.parameters(recurse=False), None) is not None
     )
@@ -34,7 +34,7 @@ def exclusive(model: torch.nn.Module) -> AbstractContextManager[bool]:
 
 @contextmanager
 def computing(model: torch.nn.Module, *, gradients: bool = False) -> Iterator[None]:
-    """Lock the model in evaluation mode; allow forward-mode derivatives if ``gradients`` is true."""
+    """Lock a model and put it in evaluation mode. ``gradients`` allows forward-mode derivatives."""
     import torch
 
     mode = torch.no_grad() if gradients else torch.inference_mode()
@@ -130,7 +130,7 @@ def weights_fingerprint(model: torch.nn.Module) -> str:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of one entry of a state dict; a quantized one gives integers and scales."""
+    """Yield the tensors of one entry of a state dict; for a quantized one, its integers and its scales."""
     import torch
 
     if isinstance(value, (tuple, list)):
@@ -161,7 +161,7 @@ def modules_fingerprint(model: SentenceTransformer) -> str:
 
 
 def _with_plain_keys(value: Any) -> Any:
-    """Return settings whose keys JSON can sort: inputs of several modalities have tuples as names."""
+    """Return settings with keys that JSON can sort: names of several modalities are tuples."""
     if isinstance(value, list):
         return [_with_plain_keys(item) for item in value]
     if not isinstance(value, dict):
@@ -174,7 +174,7 @@ def _with_plain_keys(value: Any) -> Any:
 
 
 def _route_of(model: SentenceTransformer) -> list[list[Any]]:
-    """Describe the route of a model that has several, and its task if a module depends on it."""
+    """Describe the route of a routed model, and the task if a module depends on it; empty otherwise."""
     from stickytoken.encoders._routes import RoutedModel
 
     if not isinstance(model, RoutedModel):
@@ -183,7 +183,7 @@ def _route_of(model: SentenceTransformer) -> list[list[Any]]:
 
 
 def _without_cache(config: dict[str, Any]) -> dict[str, Any]:
-    """Switch the cache of a decoder off: only some versions of sentence-transformers do that themselves."""
+    """Switch the cache of a decoder off, which not every version of sentence-transformers does."""
     settings: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):

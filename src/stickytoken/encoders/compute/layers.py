@@ -13,7 +13,7 @@ from stickytoken.errors import InputError, ModelError
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# The states after every layer, as sentence-transformers names them.
+# Name in sentence-transformers of the states after every layer.
 _STATES = "all_layer_embeddings"
 # Modules that read the states of several layers.
 _MIXING = ("WeightedLayerPooling",)
@@ -73,7 +73,7 @@ def _layer_stacks(backbone: torch.nn.Module, count: int) -> list[str]:
 
 
 def _runs_as_far(model: SentenceTransformer, shorter: SentenceTransformer, count: int) -> bool:
-    """Check that the shorter model runs ``count`` layers, each with the same input as in the whole model."""
+    """Return whether the shorter model runs ``count`` layers, with the same inputs as in the whole model."""
     states = _states(model)
     shorter_states = _states(shorter)
     if len(shorter_states) != count + 1:
@@ -84,7 +84,7 @@ def _runs_as_far(model: SentenceTransformer, shorter: SentenceTransformer, count
 
 
 def _states(model: SentenceTransformer) -> tuple[torch.Tensor, ...]:
-    """Return the states of a sample after the embedding and each layer; empty if the model hides them."""
+    """Return the states of a sample after the embedding and each layer; empty if they are not available."""
     transformer: Any = model[0]
     config = transformer.model.config
     if not hasattr(config, "output_hidden_states"):

@@ -1,4 +1,4 @@
-"""Compute common beginnings of inputs once, for causal models."""
+"""Compute the common beginnings of the inputs of a causal model once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Branch:
-    """A part of a tree of inputs: the tokens of an input after those that it shares with its parent."""
+    """A branch of a tree of inputs: tokens that follow those that the inputs share with the parent branch."""
 
     parent: Branch | None  # the branch from which this one splits off; None for a root
     shared: int  # number of tokens before it
@@ -45,7 +45,7 @@ class Branch:
         return [row for _, row in sorted(self.ends)]
 
     def has(self, place: int, token: int) -> bool:
-        """Whether the branch has this token at a place, counted from the root."""
+        """Return whether this token is at a place of the branch, counted from the root."""
         return place < self.length and self.tokens[place - self.shared] == token
 
 
@@ -112,7 +112,7 @@ KeysAndValues: TypeAlias = list[tuple[torch.Tensor, torch.Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class ReuseLimits:
-    """When shared work pays for its overhead."""
+    """Limits beyond which sharing costs more than it saves."""
 
     tree_share: float = 0.8  # largest share of all tokens that trees may still have to compute
     fixed_share: float = 0.1  # smallest share of the tokens that fixed beginnings of prompts make up
@@ -123,7 +123,7 @@ REUSE = ReuseLimits()
 
 
 def known_kind(backbone: Any) -> bool:
-    """Say whether a model is of an architecture whose masks are known."""
+    """Return whether the masks of the model's architecture are known."""
     config = backbone.config
     return (
         config.model_type in _MASKS
@@ -133,7 +133,7 @@ def known_kind(backbone: Any) -> bool:
 
 
 def agree(vectors: NDArray[np.float32], plain: NDArray[np.float32], rounding: float) -> bool:
-    """Whether vectors equal those of the plain path, within a multiple of the machine epsilon `rounding`."""
+    """Return whether vectors equal those of the plain path; ``rounding`` is the machine epsilon."""
     tolerance = max(_TOLERANCE, 4 * rounding) * np.linalg.norm(plain, axis=-1).max()
     return bool(np.abs(vectors - plain).max() <= tolerance)
 
@@ -154,7 +154,7 @@ class PrefixReuse:
     before: tuple[int, ...]  # tokens of the template before each content
     after: tuple[int, ...]
     states: Callable[[dict[str, Any]], torch.Tensor]  # of the backbone's input, shape (rows, tokens, d)
-    # From the states at the ends of inputs, shape (n, 1, d), to vectors, shape (n, components).
+    # Turns the states at the ends of inputs, shape (n, 1, d), into vectors, shape (n, components).
     finish: Callable[[torch.Tensor], torch.Tensor]
     engine: BatchEngine
     limits: ReuseLimits
@@ -296,7 +296,7 @@ def _row_of_cache(cache: Any, row: int, length: int) -> KeysAndValues:
 
 
 def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]]:
-    """Divide the roots into groups whose held keys and values are of at most so many tokens, if possible."""
+    """Divide roots into groups that hold keys and values of ``token_budget`` tokens at most, if possible."""
     group: list[Branch] = []
     group_tokens = 0
     for root in roots:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
-# Characters of another library's error that a message quotes.
+# Largest number of characters of another library's error that a message quotes.
 _SHOWN_REASON = 300
 # Most names of prompts that an error lists; of more, it lists those that resemble the mistyped one.
 _LISTED_PROMPTS = 8
@@ -48,10 +48,10 @@ _PROMPT_MODULE = "stickytoken.encoders.causal_module.CausalPrompt"
 
 
 def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
-    """Give all modules the precision of the backbone, which was loaded in it.
+    """Convert all modules to the precision in which the backbone was loaded.
 
     Raises:
-        ModelError: the backbone always loads in another precision.
+        ModelError: the backbone always loads in a different precision.
     """
     import torch
     from transformers import PreTrainedModel
@@ -166,8 +166,8 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         route: how an asymmetric model reads texts: ``query`` or ``document``, as `encode_query` and
             `encode_document` of sentence-transformers, or another route of its Router; None is the model's
             default route.
-        tokenizer: of a model behind an endpoint or a function, which do not bring their own: an object, a
-            folder, a hub name or ``tiktoken:NAME``.
+        tokenizer: tokenizer of a model behind an endpoint or of a function: an object, a folder, a hub name
+            or ``tiktoken:NAME``. Other models bring their own.
         candidates: strings to examine if the tokenizer is unpublished, or a file with one per line.
         endpoint: how to use a model behind an endpoint.
 
@@ -237,7 +237,7 @@ def _load_endpoint(model: str, spec: EncoderSpec, endpoint_options: dict[str, An
 
 
 def _is_function(model: object) -> TypeGuard[TextFunction]:
-    """Whether the model is a function or a callable object; classes and torch modules are not."""
+    """Return whether the model is a function or a callable object, but no class and no torch module."""
     is_model = hasattr(model, "encode") or hasattr(model, "forward")
     return callable(model) and not isinstance(model, type) and not is_model
 
@@ -350,7 +350,7 @@ def _asks_for_prompted_model(prompting: Prompting) -> bool:
 
 
 def _saved_modules(folder: Path) -> list[str]:
-    """Return the classes of the modules that a folder lists; none if the list is damaged."""
+    """Return the class names of the modules that a folder lists; an empty list if the file is damaged."""
     with suppress(ValueError, KeyError, TypeError):  # reported when the model is loaded
         modules = json.loads((folder / "modules.json").read_text("utf-8"))
         return [str(module["type"]) for module in modules]
@@ -370,7 +370,7 @@ def route_of(encoder: Encoder, *, described: bool = False) -> str | None:
 
 
 def reads_texts_only(model: AnyModel) -> bool:
-    """Whether the encoder of a model reads no token ids; nothing is loaded to find out."""
+    """Return whether the encoder of a model reads texts only, no token ids, without loading the model."""
     if isinstance(model, (str, Path)):
         return names_endpoint(str(model))
     return not _is_sentence_transformer(model) and not (is_encoder(model) and reads_ids(model))
@@ -474,11 +474,11 @@ def _normalizes(modules: list[str], name: str) -> bool:
     """Whether a prompted model scales its vectors to length 1.
 
     Args:
-        modules: names of the classes of its modules.
-        name: of the model, for messages.
+        modules: class names of the modules of the model.
+        name: name of the model, for messages.
 
     Raises:
-        InputError: another module than Normalize follows the prompt.
+        InputError: a module other than Normalize follows the prompt.
     """
     if modules not in (["CausalPrompt"], ["CausalPrompt", "Normalize"]):
         raise InputError(f"{name} has {', '.join(modules)}: only Normalize is supported after a prompt")
@@ -508,7 +508,7 @@ def _load_causal(source: ModelSource, spec: EncoderSpec, saved_modules: list[str
     Args:
         source: where the model is.
         spec: how to load it.
-        saved_modules: names of the classes of its modules, if it was saved with its prompt.
+        saved_modules: class names of its modules if it was saved with its prompt, otherwise empty.
     """
     import torch
     from transformers import AutoModel, AutoTokenizer
@@ -569,7 +569,7 @@ def _load_causal(source: ModelSource, spec: EncoderSpec, saved_modules: list[str
 
 
 def _saved_prompting(source: ModelSource, options: Prompting, settings_file: Path) -> Prompting:
-    """Return the prompt with which a model was saved; `options` are those of the user, who must set none."""
+    """Return the prompt with which a model was saved; refuse any prompt option of the user."""
     if options != Prompting():
         raise InputError(
             f"{source.name!r} was saved with its prompt and layers: leave out the prompt options"
@@ -581,14 +581,14 @@ def _saved_prompting(source: ModelSource, options: Prompting, settings_file: Pat
 
 
 def _precision_and_dtype(spec: EncoderSpec) -> tuple[Precision | None, str]:
-    """Return the arithmetic, if it is less exact than the weights, and the type of the weights."""
+    """Return the precision of products, None if it is that of the weights, and the type of the weights."""
     if spec.dtype == Precision.TF32:
         return Precision.TF32, "float32"
     return None, spec.dtype
 
 
 def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
-    """Load a SentenceTransformer, or a model of transformers with a pooling that is guessed."""
+    """Load a SentenceTransformer, or a model of transformers, whose pooling is guessed."""
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -703,7 +703,7 @@ def require_model(name: str, revision: str | None = None) -> str:
 
 
 def _require_hub_files(name: str, revision: str | None) -> None:
-    """Fetch the first file that describes a model; raise what the last attempt raises if there is none."""
+    """Fetch one file that describes a model; if there is none, raise the error of the last attempt."""
     from transformers.utils.hub import cached_file
 
     repositories = resolution.hub_repositories(name)

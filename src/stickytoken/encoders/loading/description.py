@@ -22,14 +22,15 @@ _CROSS_ENCODER = "a cross-encoder, which scores pairs of texts and has no vector
 _CLASSIFIER = "a classifier or a cross-encoder, whose vectors of texts were never trained"
 _SPARSE = "a sparse encoder (such as SPLADE), whose components are the entries of its vocabulary"
 _MULTI_VECTOR = "a multi-vector encoder (such as ColBERT), which has a vector for every token"
-# By `model_type` of config_sentence_transformers.json; PyLate writes ColBERT.
+_BAG_OF_WORDS = "a bag of words, which counts words and has no tokens"
+# Kinds by the `model_type` in config_sentence_transformers.json. PyLate writes ColBERT.
 _MODEL_TYPES = {
     "crossencoder": _CROSS_ENCODER,
     "sparseencoder": _SPARSE,
     "multivectorencoder": _MULTI_VECTOR,
     "colbert": _MULTI_VECTOR,
 }
-# By what the type of a module contains, for models that were saved before there was a `model_type`.
+# Kinds by a part of the type of a module, for models that were saved before `model_type` existed.
 _MODULE_TYPES = {
     ".cross_encoder.": _CROSS_ENCODER,
     ".sparse_encoder.": _SPARSE,
@@ -39,6 +40,7 @@ _MODULE_TYPES = {
     "SparseAutoEncoder": _SPARSE,
     "SparseStaticEmbedding": _SPARSE,
     "LogitScore": _CROSS_ENCODER,
+    ".BoW": _BAG_OF_WORDS,
     "MultiVectorMask": _MULTI_VECTOR,
     "pylate.": _MULTI_VECTOR,
 }
@@ -50,7 +52,7 @@ def require_single_vectors(folder: Path, name: str) -> None:
     """Refuse a model that does not give one dense vector for a text.
 
     Args:
-        folder: holds the files that describe the model, or some of them.
+        folder: folder with some or all of the files that describe the model.
         name: of the model, for the message.
 
     Raises:
@@ -81,7 +83,7 @@ def _architecture(folder: Path) -> str:
 
 
 def require_single_vectors_of(model: object) -> None:
-    """Refuse a loaded model of sentence-transformers that is of another kind.
+    """Refuse a loaded model of sentence-transformers that does not give one dense vector for a text.
 
     Raises:
         ModelError: The model does not give one dense vector for a text.
@@ -94,7 +96,7 @@ def require_single_vectors_of(model: object) -> None:
 
 
 def _refuse(kind: str | None, name: str, evidence: str) -> None:
-    """Raise an error about a model of a kind that is not supported; None is a supported one."""
+    """Raise a ModelError if a model is of an unsupported kind; None means that it is supported."""
     if kind is not None:
         raise ModelError(
             f"{name} is {kind} ({evidence}): pass an embedding model, with one vector for a text"
@@ -112,15 +114,23 @@ def module_types(folder: Path) -> list[str]:
     return types
 
 
+def routes_in(folder: Path) -> list[str]:
+    """Return the names of the routes of a model's Routers; none for a model without a Router."""
+    routes: list[str] = []
+    for entry in _entries(folder):
+        routes += _router(folder / entry["path"]).get("structure", {})
+    return list(dict.fromkeys(routes))
+
+
 def modules_on_route(folder: Path, route: str | None, name: str) -> Iterator[tuple[Path, str]]:
     """Yield the folder and class name of each module that texts go through, in order.
 
     Of a Router, these are the modules of one route.
 
     Args:
-        folder: of the model.
-        route: asked for; None is the default route.
-        name: of the model, for messages.
+        folder: folder of the model.
+        route: requested route; None is the default route.
+        name: name of the model, for messages.
 
     Raises:
         ModelError: The list of modules is damaged.
@@ -168,13 +178,13 @@ def route_taken(
 
     Args:
         routes: names of the routes of a Router.
-        mappings: routes by task and modality; None is any.
-        default: the route without a task, if any.
-        route: the task or route that is asked for; None is none.
-        name: of the model, for messages.
+        mappings: routes by task and modality; None stands for any task or modality.
+        default: route of texts without a task; None if there is none.
+        route: requested task or route; None without one.
+        name: name of the model, for messages.
 
     Raises:
-        InputError: No route is asked for and there is no default, or there is none of this name.
+        InputError: No route is requested and there is no default, or the requested route does not exist.
     """
     for key in ((route, _TEXT), (route, None), (None, _TEXT), (None, None)):
         if key in mappings:
@@ -201,7 +211,7 @@ def _entries(folder: Path) -> list[dict[str, Any]]:
     """Return the list of modules; empty if there is none.
 
     Raises:
-        ModelError: it is damaged.
+        ModelError: the list is damaged.
     """
     path = folder / MODULES_FILE
     if not path.is_file():

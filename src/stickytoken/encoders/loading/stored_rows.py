@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stickytoken.errors import ModelError
 
-# The types of safetensors that NumPy reads. It has no bfloat16: its 16 bits are the upper half of a float32.
+# NumPy types by the type in safetensors. NumPy has no bfloat16: its 16 bits are the upper half of a float32.
 _NUMPY_TYPES = {
     "F64": "<f8",
     "F32": "<f4",
@@ -30,13 +30,13 @@ _NUMPY_TYPES = {
 FLOATING_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """Stored types that a row can be written in, with their names in torch."""
 
-# A static model as model2vec writes it. The other two tensors are optional.
+# Tensors of a static model as model2vec writes it. Mapping and weights are optional.
 _FOLDED_ROWS = "embeddings"
 _MAPPING = "mapping"
 _WEIGHTS = "weights"
-# A static model as sentence-transformers writes it. It takes precedence.
+# Tensor of a static model as sentence-transformers writes it. It takes precedence.
 _PLAIN_ROWS = "embedding.weight"
-# Rows that are read at a time, so that memory stays small.
+# Number of rows that are read at a time, to limit memory.
 _ROWS_AT_A_TIME = 8192
 
 
@@ -45,12 +45,12 @@ class StoredTensor:
     """A tensor in a safetensors file.
 
     Attributes:
-        file: the file.
-        name: of the tensor.
-        dtype: as safetensors names it, such as F32.
-        shape: of the tensor.
-        start: byte of the file at which it begins.
-        size: in bytes.
+        file: file that contains the tensor.
+        name: name of the tensor.
+        dtype: type as safetensors names it, such as F32.
+        shape: shape of the tensor.
+        start: offset of its first byte in the file.
+        size: size in bytes.
     """
 
     file: Path
@@ -62,7 +62,7 @@ class StoredTensor:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row, or of one number of a vector."""
+        """Number of bytes of one row, or of one number if the tensor has one dimension."""
         return int(np.dtype(_NUMPY_TYPES[self.dtype]).itemsize * np.prod(self.shape[1:], dtype=np.int64))
 
     @property
@@ -128,7 +128,7 @@ class TokenRows:
 
     @property
     def folded(self) -> bool:
-        """Whether a row is computed, so that a token has no bytes of its own in the file."""
+        """Whether rows are computed from several tensors, so that no row is stored for one token alone."""
         return self.mapping is not None or self.weights is not None
 
     @property

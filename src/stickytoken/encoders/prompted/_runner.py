@@ -70,7 +70,7 @@ class PromptRunner(BatchEngine):
         return means
 
     def attended_values(self, contents: Sequence[Ids]) -> NDArray[np.float32]:
-        """Return what the last tokens of the prompts attend to, for the runner of an auxiliary model."""
+        """Return the attention output at the last tokens, shape (sentences, d), for an auxiliary model."""
         return self.vectors(contents, [self._prompted.number])[:, 0]
 
     def run_rows(
@@ -89,7 +89,7 @@ class PromptRunner(BatchEngine):
             lengths.append(prompt.length(len(row.content)) - skipped)
 
         def compute(batch: NDArray[np.intp]) -> torch.Tensor:
-            # Rows of one sentence, in every prompt, share what is subtracted.
+            # The same auxiliary values are subtracted in every prompt of a sentence.
             batch_auxiliary = None if auxiliary is None else auxiliary[batch // len(prompts)]
             return self.forward([rows[row] for row in batch], beginnings, numbers, batch_auxiliary)
 
@@ -133,7 +133,7 @@ class _SharedBeginnings:
         self._computed_for: tuple[list[int], list[tuple[int, int]]] | None = None
 
     def pay(self, rows: Sequence[PromptRow]) -> bool:
-        """Say whether computing the beginnings once saves enough for these rows, and is exact."""
+        """Return whether it pays and is exact to compute the beginnings once for these rows."""
         prompts = self._prompted.prompts
         if len(rows) < self._limits.rows * len(prompts):
             return False
@@ -143,7 +143,7 @@ class _SharedBeginnings:
 
     @cached_property
     def agree(self) -> bool:
-        """Whether reuse gives the vectors of the plain path: a model may cache more than keys and values."""
+        """Whether reuse gives the vectors of the plain path. A model may cache more than keys and values."""
         contents = [text.ids for text in self._prompted.tokenize(["a", "one two three"])]
         rows = self._prompted.rows(contents)
         numbers = [self._prompted.number]
@@ -158,7 +158,7 @@ class _SharedBeginnings:
         return prefixes.agree(reused, plain, self._rounding)
 
     def computed(self, numbers: Sequence[int]) -> FixedBeginnings:
-        """Return the beginnings after these numbers of layers, those of the last call if nothing changed."""
+        """Return the beginnings after these numbers of layers; compute them only if something has changed."""
         weight_marks = [weight_mark(weight) for weight in self._prompted.decoder.model.parameters()]
         wanted_for = (list(numbers), weight_marks)
         if self._computed is None or self._computed_for != wanted_for:
@@ -184,7 +184,7 @@ class _SentenceTrees:
     ) -> NDArray[np.float32] | None:
         """Return the vectors after this many layers, shape (sentences, d); None if trees save too little.
 
-        ``with_beginnings`` says that the plain path would not compute the fixed beginnings.
+        ``with_beginnings`` says that the plain path reuses the fixed beginnings too.
         """
         if not self._are_exact:
             return None
@@ -208,7 +208,7 @@ class _SentenceTrees:
         return not is_steered and reads_last_state and prefixes.known_kind(model.decoder.model)
 
     def _reuse_of(self, template: int, number: int) -> prefixes.PrefixReuse:
-        """Return the trees of one template, made at the first call."""
+        """Return the trees of one template, which the first call makes."""
         if (template, number) not in self._by_template:
             decoder = self._prompted.decoder
             prompt = self._prompted.prompts[template]

@@ -25,7 +25,7 @@ _LOOK_AHEAD = 1e-4
 
 @dataclass(frozen=True)
 class Decoder:
-    """A model of transformers without its head, and its layers."""
+    """A language model of transformers without its head, and its layers."""
 
     model: Any
     layers: tuple[torch.nn.Module, ...]
@@ -62,7 +62,7 @@ class Decoder:
         return {"per_layer_inputs": by_layer(ids, **options)}
 
     def layer_number(self, layer: int) -> int:
-        """Return how many layers run for an index into the embedding and the outputs of all layers."""
+        """Return the number of layers that run to reach a layer; negative indices count from the end."""
         count = len(self.layers)
         number = layer + count + 1 if layer < 0 else layer
         if number == 0:
@@ -113,7 +113,7 @@ def find_decoder(model: Any, name: str) -> Decoder:
 
 
 def _is_recurrent(backbone: Any) -> bool:
-    """Check for models without attention, as Mamba and RWKV, and for those that read padding as text."""
+    """Return whether a model has no attention, such as Mamba and RWKV, or reads padding as text."""
     attends = getattr(backbone.config, "num_attention_heads", None) is not None
     # transformers has no public name for this.
     is_stateful = bool(getattr(backbone, "_is_stateful", False))
@@ -121,7 +121,7 @@ def _is_recurrent(backbone: Any) -> bool:
 
 
 def _looks_ahead(decoder: Decoder) -> bool:
-    """Check whether another last token changes the states of the tokens before it."""
+    """Return whether the states of earlier tokens depend on the last token."""
     tokens = [token % decoder.rows for token in range(5, 9)]
     last_tokens = [token % decoder.rows for token in (9, 10)]
     ids = torch.tensor([[*tokens, last_token] for last_token in last_tokens], device=decoder.device)
@@ -147,7 +147,7 @@ def hook_before(layer: torch.nn.Module, call: Callable[..., Any]) -> Hook:
 
 @contextmanager
 def _hooked(hooks: Iterable[Hook]) -> Iterator[None]:
-    """Hook modules during calls from this thread; others may run the model with other settings or none."""
+    """Hook modules for calls from this thread. Other threads may run the model with other hooks."""
     owner = threading.get_ident()
 
     # torch may call a hook without its last argument if another thread removes it at the same moment.
@@ -195,8 +195,8 @@ def states_after(
 ) -> dict[int, torch.Tensor]:
     """Return what ``keep`` keeps of the states, by number of layers; 0 is the input of the first layer.
 
-    States after all layers include the final norm; others are the raw residual stream. Layers after the last
-    requested one do not run.
+    States after the last layer include the final norm; all others are the raw residual stream. Layers after
+    the last requested one do not run.
     """
     kept_states: dict[int, torch.Tensor] = {}
     layers = decoder.layers

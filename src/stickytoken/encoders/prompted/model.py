@@ -1,4 +1,4 @@
-"""A decoder, its tokenizer and a prompt: from sentences to the inputs of the decoder."""
+"""Turn sentences into the inputs of a decoder, with its tokenizer and a prompt."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import TokenizedText
 from stickytoken.settings.prompting import Prompting
 
-# Rows of the embedding sampled for the norm of the placeholder's vector.
+# Number of rows of the embedding that are sampled for the norm of the placeholder's vector.
 _SAMPLED_ROWS = 1024
-# Sentences that both prompts of contrast must split alike; some may merge with quotation marks.
+# Sentences that must have the same tokens in both prompts of contrast. Some may merge with quotation marks.
 _COMPARED_SENTENCES = ("a", "The dog's bird", "7 I?", "'we'", "")
 
 
@@ -42,7 +42,7 @@ class PromptRow(NamedTuple):
     """One sentence in one prompt."""
 
     prompt: int  # index of the prompt
-    content: Ids  # of the sentence in it
+    content: Ids  # token ids of the sentence in the prompt
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Reading:
     def options(self) -> dict[str, Any]:
         """The settings that give this reading, as they are saved with a model.
 
-        Those of contrast are left out without it, so that earlier releases can load the model.
+        Without contrast, its options are left out, so that earlier releases can load the model.
         """
         options = self.prompting.saved()
         if self.contrast is None:
@@ -186,7 +186,7 @@ class PromptedModel:
         return max(longest, self.auxiliary.length(content_length))
 
     def knows(self, token_id: int) -> bool:
-        """Say whether a token id has an embedding or is the placeholder."""
+        """Return whether a token id has an embedding or is the placeholder."""
         return 0 <= token_id < self.decoder.rows or token_id == self.placeholder_id
 
     @cached_property
@@ -206,13 +206,13 @@ class PromptedModel:
         return torch.from_numpy(direction * np.float32(root_mean_square))
 
     def forget(self) -> None:
-        """Drop what was computed from the weights."""
+        """Drop the values that were computed from the weights."""
         vars(self).pop("placeholder", None)
         if self.auxiliary is not None:
             self.auxiliary.forget()
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the embeddings of token ids, that of the placeholder included."""
+        """Return the embeddings of token ids, including the placeholder's."""
         vector = self.placeholder
         if vector is None:
             embedded: torch.Tensor = self.decoder.embedding(ids)
@@ -249,7 +249,7 @@ class PromptedModel:
         Args:
             layout: what `layout` returns.
             past: mask of the tokens that are left out because a cache has them.
-            auxiliary: what the last tokens of the auxiliary prompts have attended to.
+            auxiliary: attention output at the last tokens of the auxiliary prompts.
         """
         ids, mask, positions, indices = (layout[key].to(self.decoder.device) for key in _LAYOUT)
         first, last, placeholders = indices.unbind(dim=1)
@@ -272,12 +272,18 @@ class PromptedModel:
         )
 
     def attended(self, batch: PromptBatch, cache: Any = None) -> torch.Tensor:
-        """Return what the last tokens have attended to in the last layer that runs."""
+        """Return the attention output at the last tokens in the last layer that runs."""
         return attended_values(self.decoder, batch, self.number - 1, cache)
 
 
 def _padded(filled: Sequence[Ids], past: Sequence[int], indices: Sequence[Sequence[int]]) -> Features:
-    """Pad filled prompts at the beginning, given the tokens before each and indices counted from the end."""
+    """Pad filled prompts at the beginning.
+
+    Args:
+        filled: token ids of each prompt.
+        past: number of tokens of each prompt that a cache holds.
+        indices: indices into each prompt, counted from its end.
+    """
     width = max(map(len, filled))
     padding_sizes = [width - len(row) for row in filled]
     padded_rows = [(0,) * padding + tuple(row) for padding, row in zip(padding_sizes, filled, strict=True)]
@@ -289,7 +295,7 @@ def _padded(filled: Sequence[Ids], past: Sequence[int], indices: Sequence[Sequen
 
 
 class FixedBeginnings:
-    """The tokens of each prompt before the placeholder or the sentence, whose states nothing changes."""
+    """The tokens of each prompt before the placeholder or the sentence. Their states never change."""
 
     def __init__(self, model: PromptedModel, numbers: Sequence[int]) -> None:
         from transformers import DynamicCache
@@ -306,7 +312,7 @@ class FixedBeginnings:
         pooled_states(model.decoder, batch, numbers, self._cache)
 
     def cache(self, prompts: torch.Tensor) -> Any:
-        """Return a cache with a row for each prompt in a list of their indices."""
+        """Return a cache with one row per prompt; ``prompts`` has the indices of the prompts."""
         cache = copy.copy(self._cache)
         # A cache grows by allocating new tensors; it never writes to those of the beginning.
         cache.layers = [copy.copy(layer) for layer in self._cache.layers]

@@ -1,4 +1,4 @@
-"""Filled prompts through a decoder, with its states changed by token prepending and contrast."""
+"""Run filled prompts through a decoder whose states token prepending and contrast change."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from stickytoken.errors import ModelError
 from stickytoken.settings.prompting import ContrastRule
 
 # Names of the projection in transformers: o_proj (Llama and most others), out_proj (OPT, GPT-J), c_proj
-# (GPT-2), dense (Bloom, Falcon, GPT-NeoX). Feed-forward and convolution blocks use some of them too, so the
-# name of the block counts.
+# (GPT-2), dense (Bloom, Falcon, GPT-NeoX). Feed-forward and convolution blocks use some of these names too,
+# so the name of the enclosing block must also match.
 _PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense")
 _ATTENTION = ("attn", "attention")
-# A difference below this many machine epsilons of A, and below this share of it, is rounding.
+# A difference is rounding if its norm is below this many machine epsilons, and this share, of the norm of A.
 _ROUNDING_EPSILONS = 64
 _MAX_ROUNDING_SHARE = 0.01
 
 TokenIndex: TypeAlias = tuple[torch.Tensor, torch.Tensor]
-"""Rows of a batch, and a token of each."""
+"""Rows of a batch, and the index of one token in each row."""
 
 
 def contrasted(values: torch.Tensor, auxiliary: torch.Tensor, settings: Contrast, heads: int) -> torch.Tensor:
-    """Return what replaces the values A of last tokens, given those B of the auxiliary prompts.
+    """Return the values that replace the values A of last tokens, given the values B of auxiliary prompts.
 
-    Where both are equal up to rounding, as behind a sliding window that hides the beginnings of the prompts,
-    the result is zero: rules that keep a norm would enlarge the rounding, which depends on the batch.
+    If A and B are equal up to rounding, the result is zero. This happens if a sliding window hides the
+    beginnings of the prompts. Rules that keep a norm would enlarge the rounding, which depends on the batch.
     """
     shape = values.shape
     if settings.rule is ContrastRule.SUB_HEAD_NORM:
@@ -76,7 +76,7 @@ def layers_with_projection(decoder: Decoder) -> list[int]:
 
 
 def output_projection(decoder: Decoder, layer: int) -> torch.nn.Module:
-    """Return the output projection of a layer's attention; a layer without one is an error."""
+    """Return the output projection of a layer's attention; raise a ModelError if it has none."""
     projection = _projection_of(decoder.layers[layer])
     if projection is not None:
         return projection
@@ -97,7 +97,14 @@ def _projection_hook(
     last: torch.Tensor,
     change: Callable[[torch.Tensor, TokenIndex], torch.Tensor],
 ) -> Hook:
-    """Change the input of a layer's output projection, given it and the index of the last tokens in it."""
+    """Return a hook that changes the input of a layer's output projection.
+
+    Args:
+        decoder: the model.
+        layer: the layer, from 0.
+        last: index of the last token of each row.
+        change: gets the input and the index of the last tokens, and returns the new input.
+    """
 
     def change_input(_: torch.nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         values = args[0]
@@ -127,7 +134,7 @@ class PromptBatch:
     prepending: TokenPrepending | None
     by_layer: dict[str, torch.Tensor] = field(default_factory=dict)  # see `Decoder.inputs_by_layer`
     contrast: Contrast | None = None
-    # What the last tokens of the auxiliary prompts have attended to, shape (rows, heads * size).
+    # Attention output at the last tokens of the auxiliary prompts, shape (rows, heads * size).
     auxiliary: torch.Tensor | None = None
 
     def pool(self, states: torch.Tensor) -> torch.Tensor:
@@ -201,7 +208,7 @@ def _prepending_hooks(decoder: Decoder, batch: PromptBatch) -> list[Hook]:
 
 
 def _contrast_hook(decoder: Decoder, batch: PromptBatch, settings: Contrast, auxiliary: torch.Tensor) -> Hook:
-    """Return a hook that replaces what the last tokens have attended to in the layer of contrast."""
+    """Return a hook that replaces the attention output at the last tokens in the layer of contrast."""
     heads = 1
     if settings.rule is ContrastRule.SUB_HEAD_NORM:
         heads = getattr(decoder.model.config, "num_attention_heads", 0)
@@ -221,7 +228,7 @@ def _contrast_hook(decoder: Decoder, batch: PromptBatch, settings: Contrast, aux
 
 
 def attended_values(decoder: Decoder, batch: PromptBatch, layer: int, cache: Any = None) -> torch.Tensor:
-    """Return what the last tokens have attended to in a layer, shape (rows, heads * size)."""
+    """Return the attention output of a layer at the last tokens, shape (rows, heads * size)."""
     recorded: list[torch.Tensor] = []
 
     def record(values: torch.Tensor, last_tokens: TokenIndex) -> torch.Tensor:
