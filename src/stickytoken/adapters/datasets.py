@@ -35,25 +35,34 @@ class ColumnCleaner:
             if column not in batch:
                 column_names = ", ".join(map(str, batch)) or "none"
                 raise InputError(f"there is no column {column!r}: the columns are {column_names}")
-        is_single = {
-            column: batch[column] is None or isinstance(batch[column], str) for column in self.columns
-        }
-        # A row has one note, even if some of its columns are lists of texts.
-        is_row = any(is_single.values())
+        # Missing values and texts, instead of lists of them, belong to a single row. Other columns of the row
+        # may be lists of texts. The row has one note.
+        single_columns = [
+            column for column in self.columns if batch[column] is None or isinstance(batch[column], str)
+        ]
+        is_row = bool(single_columns)
         notes: defaultdict[int, list[str]] = defaultdict(list)
         cleaned: dict[str, Any] = {}
-        for column, single in is_single.items():
-            values = [batch[column]] if single else list(batch[column])
-            for place, value in enumerate(values):
-                if value is not None:
-                    where = f"column {column!r}, row {place + 1:,} of the batch"
-                    values[place], note = cleaned_text(self.cleaner, value, where)
-                    if note:
-                        named = f"{column}: {note}" if len(self.columns) > 1 else note
-                        notes[0 if is_row else place].append(named)
-            cleaned[column] = values[0] if single else values
+        for column in self.columns:
+            is_single = column in single_columns
+            texts = []
+            for index, value in enumerate([batch[column]] if is_single else batch[column]):
+                text, note = self._cleaned(value, column, index)
+                texts.append(text)
+                if note:
+                    notes[0 if is_row else index].append(note)
+            cleaned[column] = texts[0] if is_single else texts
         if self.note is not None:
             rows = 1 if is_row else len(batch[self.columns[0]])
             row_notes = ["; ".join(notes[row]) for row in range(rows)]
             cleaned[self.note] = row_notes[0] if is_row else row_notes
         return cleaned
+
+    def _cleaned(self, value: Any, column: str, index: int) -> tuple[str | None, str]:
+        """Return a cleaned value, and the note on it, which is empty if nothing was found."""
+        if value is None:
+            return None, ""
+        text, note = cleaned_text(self.cleaner, value, f"column {column!r}, row {index + 1:,} of the batch")
+        if note and len(self.columns) > 1:
+            note = f"{column}: {note}"
+        return text, note

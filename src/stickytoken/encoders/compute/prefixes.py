@@ -44,9 +44,9 @@ class Branch:
         """Rows of the inputs that end on this branch, in ascending order of length."""
         return [row for _, row in sorted(self.ends)]
 
-    def has(self, place: int, token: int) -> bool:
-        """Return whether this token is at a place of the branch, counted from the root."""
-        return place < self.length and self.tokens[place - self.shared] == token
+    def has(self, position: int, token: int) -> bool:
+        """Return whether the branch has this token at a position, counted from the root."""
+        return position < self.length and self.tokens[position - self.shared] == token
 
 
 def grow(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
@@ -226,13 +226,13 @@ class PrefixReuse:
         device = self.backbone.get_input_embeddings().weight.device
         closing_tokens = self.after * len(ends)
         ids = [branch.tokens + closing_tokens for branch in branches]
-        places, attends = _places(first.shared, len(first.tokens), ends, len(self.after))
+        positions, attends = _positions(first.shared, len(first.tokens), ends, len(self.after))
         cache = _cache_of_parents(branches, held)
         states = self.states(
             {
                 "input_ids": torch.tensor(ids, dtype=torch.long, device=device),
-                "attention_mask": self._masks(places.to(device), attends.to(device)),
-                "position_ids": places[None, first.shared :].to(device),
+                "attention_mask": self._masks(positions.to(device), attends.to(device)),
+                "position_ids": positions[None, first.shared :].to(device),
                 "past_key_values": cache,
                 "use_cache": True,
             }
@@ -242,20 +242,20 @@ class PrefixReuse:
                 held[branch] = _row_of_cache(cache, row, branch.length)
         if self.after:
             closings = range(1, len(ends) + 1)
-            last_places = [len(first.tokens) + number * len(self.after) - 1 for number in closings]
+            last_positions = [len(first.tokens) + number * len(self.after) - 1 for number in closings]
         else:
-            last_places = [end - first.shared - 1 for end in ends]
-        vectors = self.finish(states[:, last_places].flatten(0, 1)[:, None]).float()
+            last_positions = [end - first.shared - 1 for end in ends]
+        vectors = self.finish(states[:, last_positions].flatten(0, 1)[:, None]).float()
         return vectors.cpu().numpy()
 
-    def _masks(self, places: torch.Tensor, attends: torch.Tensor) -> Any:
+    def _masks(self, positions: torch.Tensor, attends: torch.Tensor) -> Any:
         """Build additive attention masks: 0 where a token attends to another, else the lowest number."""
         config = self.backbone.config
         kind = _MASKS[config.model_type]
         window = getattr(config, "sliding_window", None)
         attends_nearby = attends
         if window is not None:
-            distances = places[-len(attends) :, None] - places[None, :]
+            distances = positions[-len(attends) :, None] - positions[None, :]
             attends_nearby = attends & (distances < window)
         full = self._additive(attends)
         sliding = self._additive(attends_nearby)
@@ -323,7 +323,9 @@ def _batches(level: Sequence[Branch], after: int, token_budget: int) -> Iterator
             yield branches[start : start + rows]
 
 
-def _places(shared: int, size: int, ends: tuple[int, ...], after: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _positions(
+    shared: int, size: int, ends: tuple[int, ...], after: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the position of each token of a row, and to which tokens each new one attends.
 
     A row has the tokens of a branch, shared ones included, and then for each end one closing of ``after``
@@ -331,20 +333,20 @@ def _places(shared: int, size: int, ends: tuple[int, ...], after: int) -> tuple[
     to its end, and to the earlier tokens of the same closing.
     """
     branch_size = shared + size
-    positions = list(range(branch_size))
+    position_list = list(range(branch_size))
     closing_numbers = [-1] * branch_size  # of each token; -1 on the branch
     branch_limits = list(range(1, branch_size + 1))  # tokens of the branch that each token attends to
     for number, end in enumerate(ends):
-        positions += range(end, end + after)
+        position_list += range(end, end + after)
         closing_numbers += [number] * after
         branch_limits += [end] * after
-    place = torch.tensor(positions)
+    positions = torch.tensor(position_list)
     closing = torch.tensor(closing_numbers)
     limit = torch.tensor(branch_limits)
-    index = torch.arange(len(place))[None, :]
+    index = torch.arange(len(positions))[None, :]
     is_on_branch = closing[None, :] < 0
     within_branch = is_on_branch & (index < limit[:, None])
     is_same_closing = closing[None, :] == closing[:, None]
-    is_not_later = place[None, :] <= place[:, None]
+    is_not_later = positions[None, :] <= positions[:, None]
     within_closing = ~is_on_branch & is_same_closing & is_not_later
-    return place, (within_branch | within_closing)[shared:]
+    return positions, (within_branch | within_closing)[shared:]
