@@ -94,21 +94,21 @@ class Trial:
             StickyTokenError: the model was refused.
         """
         expected = None
-        library_error = None
+        library_says = ""
         try:
             library = SentenceTransformer(str(self.place), device="cpu", local_files_only=True)
             expected = library.encode(TEXTS, batch_size=1, show_progress_bar=False)
         except Exception as error:  # noqa: BLE001 - reported beside our refusal
-            library_error = error
+            library_says = said(error)
         try:
             encoder = load_encoder(self.place, device="cpu")
             vectors = encoder.encode(TEXTS)
         except StickyTokenError as error:
-            if library_error is None:
+            if not library_says:
                 raise
-            raise type(error)(f"{error} (the library: {said(library_error)})") from error
+            raise type(error)(f"{error} (the library: {library_says})") from error
         if expected is None:
-            raise DifferentError(f"only ours; the library: {said(library_error)}")
+            raise DifferentError(f"only ours; the library: {library_says}")
         difference = self._require_equal(vectors, expected)
         if load_only:
             return f"{difference:.1e}"
