@@ -85,7 +85,7 @@ def commands(
     for function in functions:
         app.command(help=function.__doc__ or description)(function)
     for name, function in named.items():
-        app.command(name)(function)
+        app.command(name, help=function.__doc__ or description)(function)
     app()
 
 

@@ -119,23 +119,26 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
     screened = f", screened in {precision}" if precision else ""
     parts = [
         f"# {title}",
+        f"Measured on {opened.record.started[:10]}, run {opened.record.identity[:12]}.",
         opened.method.headline(opened).replace(opened.model_name, title),
         f"{opened.record.model.vocabulary:,} vocabulary entries, {opened.available:,} of which can appear in "
         f"text; mean similarity u = {plan.mean_similarity:.5f}. An ordinary token lifts texts by "
         f"{result.ordinary_lift:.4f}; similarities of texts spread by {plan.similarity_spread:.4f}. "
-        f"{result.sticky} tokens are sticky, {result.topical} topical; {result.sequences:,} texts, "
-        f"{result.sequences / len(opened.tokens):.1f} per token.",
+        f"Sticky tokens: {result.sticky}; topical tokens: {result.topical}; texts: {result.sequences:,} "
+        f"({result.sequences / len(opened.tokens):.1f} per token).",
         *how_read(opened, plan),
         *(["## Sticky tokens", markdown_table(("token", "severity", "reason"), sticky)] if sticky else []),
         *([f"{result.sticky - LISTED} more follow."] if result.sticky > LISTED else []),
-        f"## The {SHOWN} tokens that lift texts most",
-        "Erased is the share of a text's meaning that copies erase beyond an ordinary token's. The lift is "
-        "beyond an ordinary token's, in standard deviations (SD) of the similarities of texts. Both with "
-        "intervals.",
+        f"## The {SHOWN} tokens that erase most",
+        "*Erased* is the share of the meaning that copies erase, of what copies of an ordinary token leave. "
+        "*Lift* is how much closer copies move unrelated texts than copies of an ordinary token do, in "
+        "standard deviations (SD) of the similarities of texts. Intervals are in parentheses.",
+        table(tokens.sort("erased", descending=True).head(SHOWN)),
+        f"## The {SHOWN} tokens that lift most",
         table(tokens.sort("lift_sd", descending=True).head(SHOWN)),
         "## Special tokens that text can contain",
         table(special.head(SHOWN)) if len(special) else "None.",
-        *([f"{len(special) - SHOWN} more lift less."] if len(special) > SHOWN else []),
+        *([f"{len(special) - SHOWN} more erase less."] if len(special) > SHOWN else []),
         "## The published tokens",
         published_section(opened, title),
         "## On other corpora",

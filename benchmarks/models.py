@@ -358,5 +358,23 @@ def word_tokenizer(words: Sequence[str], *, closing: bool = False) -> Any:
     return wrapped(tokenizer_object=tokenizer, pad_token="<eos>", eos_token="<eos>")
 
 
+def every_page(
+    work: Path = Path("~/.cache/stickytoken/pages"),
+    only: str = "",
+    again: bool = False,
+    plan: bool = False,
+) -> None:
+    """Make the model pages, example reports, pictures and packaged runs that are missing or of an older rule.
+
+    The same command continues after an interruption. --work is a folder for models and runs; with nothing in
+    it, all takes some two hours on two CPU cores. --plan prints what would be made. --only makes the parts
+    whose name contains a text, with --again even if they are there. benchmarks/results/pages.json records
+    which run each file was made from.
+    """
+    from pages import make_all
+
+    make_all(work, only, again=again, plan=plan)
+
+
 if __name__ == "__main__":
-    commands(__doc__, assemble, infinity)
+    commands(__doc__, assemble, infinity, all=every_page)

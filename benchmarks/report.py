@@ -133,14 +133,17 @@ SCREENS: dict[str, dict[str, Any]] = {
 }
 
 
-def gallery() -> None:
-    """Take pictures of the reports of examples, in three versions each, and of their repairs."""
+def gallery(only: str = "") -> None:
+    """Take pictures of the reports of examples, in three versions each, and of their repairs.
+
+    --only is the name of one example.
+    """
     with chromium() as browser, tempfile.TemporaryDirectory() as folder:
         shutil.copytree(ROOT / "docs" / "examples", folder, dirs_exist_ok=True)
         with contextlib.chdir(EXAMPLES):  # reports name their run as it is given
             for run in EXAMPLES.iterdir():
                 stickytoken.report(run.name, out=Path(folder, f"{run.name}.html"))
-        for path in sorted(Path(folder).resolve().glob("*.html")):
+        for path in sorted(Path(folder).resolve().glob(f"{only or '*'}.html")):
             for version, screen in SCREENS.items():
                 page = browser.new_page(**screen)
                 opened(page, path)
@@ -149,6 +152,16 @@ def gallery() -> None:
                     picture = page.locator(REPAIRED).screenshot()
                     save_picture(picture, IMAGES / f"gallery-{path.stem}-repaired{version}.png")
                 page.close()
+
+
+def comparison(runs: list[Path]) -> None:
+    """Take the picture of a comparison of runs that docs/compare.md shows."""
+    with chromium() as browser, tempfile.TemporaryDirectory() as folder:
+        path = Path(folder).resolve() / "comparison.html"
+        stickytoken.report(stickytoken.compare(runs), out=path)
+        page = browser.new_page(viewport={"width": 1240, "height": 1160})
+        opened(page, path)
+        save_picture(page.screenshot(), IMAGES / "compare.png")
 
 
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "compare.md")
@@ -172,7 +185,8 @@ def prepare(folder: Path) -> None:
     """Write the files that the commands of the README read into FOLDER, beside the run of all-MiniLM-L6-v2.
 
     documents.jsonl has the documents of Cranfield, every 117th with eight copies of the worst token of the
-    run; sts.jsonl has 200 pairs of STS-B; words.txt has two sticky tokens and three words.
+    run; queries.jsonl has the queries of Cranfield; sts.jsonl has 200 pairs of STS-B; words.txt has two
+    sticky tokens and three words.
     """
     run = stickytoken.open_run(folder / "runs" / MINILM)
     shutil.copytree(run.path, folder / "runs" / f"{MINILM}-profile-{run.record.identity[:12]}")
@@ -184,6 +198,7 @@ def prepare(folder: Path) -> None:
                 text = " ".join([text, *([worst] * 8)])
             if text:
                 written.write(json.dumps({"id": row["_id"], "text": text}, ensure_ascii=False) + "\n")
+    shutil.copyfile(SHARED / "data" / "cranfield" / "queries.jsonl", folder / "queries.jsonl")
     pairs = (SHARED / "data" / "stsb" / "test.jsonl").read_text("utf-8").splitlines(keepends=True)
     (folder / "sts.jsonl").write_text("".join(pairs[:200]), "utf-8")
     words = [worst, run.sticky["decoded"][-1], "river", "stone", "harbor"]
@@ -226,13 +241,14 @@ def outputs(folder: Path, only: str = "") -> None:
     makes it. --only runs the commands again that contain a text.
     """
     earlier = json.loads(RECORD.read_text("utf-8"))["commands"] if RECORD.exists() else {}
-    recorded: dict[str, Any] = {}
-    for path in DOCUMENTS:
-        for command, _ in shown(path.read_text("utf-8")):
-            is_known = command in earlier and only not in command
-            recorded[command] = earlier[command] if is_known else printed_by(command, folder)
+    commands_shown = [command for path in DOCUMENTS for command, _ in shown(path.read_text("utf-8"))]
+    # Written after every command, so that a record that is interrupted is still whole.
+    recorded = {command: earlier[command] for command in commands_shown if command in earlier}
+    for command in commands_shown:
+        if command not in recorded or only in command:
+            recorded[command] = printed_by(command, folder)
             write_json("readme", commands=recorded)
 
 
 if __name__ == "__main__":
-    commands(__doc__, large, gallery, prepare, outputs, run=of_run)
+    commands(__doc__, large, gallery, comparison, prepare, outputs, run=of_run)

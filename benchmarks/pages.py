@@ -1,0 +1,304 @@
+"""Model pages, reports, pictures and packaged runs: what each is made from, and how it is made."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import stickytoken
+from bench import IMAGES, MINILM, RESULTS, ROOT, SHARED, json_lines, refuse, retrieval_set
+from stickytoken.detection import IDENTITY_VERSION
+from stickytoken.errors import StickyTokenError
+
+SCRIPTS = ROOT / "benchmarks"
+PAGES = ROOT / "docs" / "models"
+EXAMPLES = ROOT / "docs" / "examples"
+PACKAGED = ROOT / "src" / "stickytoken" / "demo" / "example"
+TAMPERED = "tampered"
+# Which runs each file was made from. A file that is not listed counts as missing.
+RECORD = RESULTS / "pages.json"
+# Characters of a run's identity that the record and the pages show.
+IDENTITY_LENGTH = 12
+
+
+@dataclass(frozen=True)
+class PageModel:
+    """A model that has a page.
+
+    Args:
+        name: Name of the run and of the page.
+        model: Name for `detect`: a packaged model, or one that `models.py assemble` makes.
+        is_packaged: Whether the model is installed, so that it need not be assembled.
+        options: Options of `detect`.
+        corpora: Names of the corpora on which its tokens are judged.
+        has_example: Whether docs/examples has its report, with a repair.
+    """
+
+    name: str
+    model: str
+    is_packaged: bool = False
+    options: tuple[str, ...] = ()
+    corpora: tuple[str, ...] = ()
+    has_example: bool = False
+
+
+# Samples, because whole runs of these three take one to two hours on two CPU cores.
+MODELS = (
+    PageModel(MINILM, MINILM, is_packaged=True, corpora=("stsb", "trec", "cranfield")),
+    PageModel("all-mpnet-base-v2", "all-mpnet-base-v2", options=("--sample", "5000")),
+    PageModel(
+        "multilingual-e5-small-4bit",
+        "multilingual-e5-small-4bit",
+        options=("--sample", "5000"),
+        has_example=True,
+    ),
+    PageModel(
+        "gemma-3-270m-prompteol",
+        "gemma-3-270m",
+        options=("--prompt", "prompteol", "--layer", "-1", "--sample", "1000"),
+    ),
+)
+COMPARED = tuple(model.name for model in MODELS[:3])
+SCREEN_VERSIONS = ("", "-dark", "-phone")
+TAB_PICTURES = ("try", "why-similar", "explore", "why-sticky", "compare", "try-phone")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One part of the documentation.
+
+    Args:
+        name: What is made.
+        sources: Names of the runs that it is made from; a packaged run has the prefix "packaged ".
+        products: The files that are made; none if the step makes a run.
+        make: Makes them.
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    products: tuple[Path, ...]
+    make: Callable[[], None]
+
+
+def run_identity(folder: Path) -> str | None:
+    """Return the short identity of a finished run of today's rule; None if there is no such run."""
+    try:
+        run = stickytoken.open_run(folder)
+    except StickyTokenError:
+        return None
+    is_current = run.record.identity_parts.get("version") == IDENTITY_VERSION and not run.is_of_older_rule
+    return run.record.identity[:IDENTITY_LENGTH] if is_current else None
+
+
+class Workshop:
+    """Makes what is missing or of an older rule.
+
+    Args:
+        work: Folder for models, runs, repaired models and corpora. All commands run in its folder of models,
+            so that runs and reports name a model by its name alone, without the path of a machine.
+    """
+
+    def __init__(self, work: Path) -> None:
+        self.work = work.expanduser().resolve()
+        self.models = self.work / "models"
+
+    def folder_of(self, source: str) -> Path:
+        """Return the folder of a run by its name in `Step.sources`."""
+        packaged = source.removeprefix("packaged ")
+        return self.work / "runs" / source if packaged == source else PACKAGED / packaged
+
+    def steps(self) -> Iterator[Step]:
+        """Yield every step, after the steps that it needs."""
+        for model in MODELS:
+            yield Step(f"run of {model.name}", (model.name,), (), partial(self.detect, model))
+        yield Step(
+            f"packaged run of {MINILM}",
+            (f"packaged {MINILM}",),
+            (),
+            partial(self.script, "demo.py", "example", f"../runs/{MINILM}"),
+        )
+        yield Step(
+            f"packaged run of the {TAMPERED} model",
+            (f"packaged {TAMPERED}",),
+            (),
+            partial(self.script, "demo.py", "tampered"),
+        )
+        for model in MODELS:
+            page = PAGES / f"{model.name}.md"
+            yield Step(f"page of {model.name}", (model.name,), (page,), partial(self.write_page, model))
+            if model.has_example:
+                example = EXAMPLES / f"{model.name}.html"
+                yield Step(
+                    f"report of {model.name}",
+                    (model.name,),
+                    (example,),
+                    partial(self.write_example, model),
+                )
+        for packaged in (MINILM, TAMPERED):
+            yield self.gallery_step(f"packaged {packaged}", packaged)
+        for model in MODELS:
+            if model.has_example:
+                yield self.gallery_step(model.name, model.name, f"{model.name}-repaired")
+        yield Step(
+            "picture of a comparison",
+            COMPARED,
+            (IMAGES / "compare.png",),
+            partial(self.script, "report.py", "comparison", *(f"../runs/{name}" for name in COMPARED)),
+        )
+        yield Step(
+            "pictures of the web app",
+            (f"packaged {MINILM}", f"packaged {TAMPERED}"),
+            tuple(IMAGES / f"demo-{name}.png" for name in TAB_PICTURES),
+            partial(self.script, "demo.py", "screenshots"),
+        )
+
+    def gallery_step(self, source: str, name: str, *more: str) -> Step:
+        """Return the step that takes pictures of the report of one run, and of more parts of this report."""
+        products = tuple(
+            IMAGES / f"gallery-{part}{version}.png" for part in (name, *more) for version in SCREEN_VERSIONS
+        )
+        make = partial(self.script, "report.py", "gallery", "--only", name)
+        return Step(f"pictures of the report of {name}", (source,), products, make)
+
+    def identities(self, step: Step) -> dict[str, str | None]:
+        """Return the identity of each run that a step is made from; None for a run that must be made."""
+        return {source: run_identity(self.folder_of(source)) for source in step.sources}
+
+    def is_current(self, step: Step) -> bool:
+        """Whether all files of a step are there and were made from the runs that are there now."""
+        identities = self.identities(step)
+        if None in identities.values():
+            return False
+        made = recorded()
+        return all(
+            product.exists() and made.get(relative(product)) == identities for product in step.products
+        )
+
+    def make(self, step: Step) -> None:
+        """Make the files of a step, and record the runs that they were made from."""
+        step.make()
+        identities = self.identities(step)
+        absent = [relative(product) for product in step.products if not product.exists()]
+        outdated = [source for source, identity in identities.items() if identity is None]
+        if absent or outdated:
+            refuse(f"{step.name}: still missing or of an older rule: {', '.join(absent + outdated)}")
+        made = recorded() | {relative(product): identities for product in step.products}
+        text = json.dumps({"made": dict(sorted(made.items()))}, indent=1)
+        RECORD.write_text(text + "\n", encoding="utf-8")
+
+    def detect(self, model: PageModel) -> None:
+        """Detect, or continue a run that was stopped; a run of an older rule is moved aside first."""
+        if not model.is_packaged:
+            self.script("models.py", "assemble", model.model, "--out", ".")
+        folder = self.work / "runs" / model.name
+        version = started_version(folder)
+        if version is not None and version != IDENTITY_VERSION:
+            folder.rename(folder.with_name(f"{folder.name}-rule-{version}"))
+        self.stickytoken("detect", model.model, *model.options, "--out", f"../runs/{model.name}")
+
+    def write_page(self, model: PageModel) -> None:
+        corpora = []
+        for name in model.corpora:
+            corpora += ["--corpus", str(self.corpus(name))]
+        self.script("model_card.py", f"../runs/{model.name}", "--name", model.name, *corpora)
+
+    def write_example(self, model: PageModel) -> None:
+        """Repair the model, which adds a section to the report of its run, and write the report."""
+        if not list((self.work / "runs" / model.name).glob("repair-*")):
+            self.stickytoken("repair", f"../runs/{model.name}", "--out", f"../repaired/{model.name}")
+        EXAMPLES.mkdir(exist_ok=True)
+        self.stickytoken("report", f"../runs/{model.name}", "--out", str(EXAMPLES / f"{model.name}.html"))
+
+    def corpus(self, name: str) -> Path:
+        """Return a text file with the distinct texts of a corpus, one on each line."""
+        path = self.work / "corpora" / f"{name}.txt"
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            lines = [" ".join(text.split()) for text in dict.fromkeys(corpus_texts(name))]
+            path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        return path
+
+    def script(self, name: str, *arguments: str) -> None:
+        self._run([sys.executable, str(SCRIPTS / name), *arguments])
+
+    def stickytoken(self, *arguments: str) -> None:
+        self._run([sys.executable, "-m", "stickytoken", *arguments])
+
+    def _run(self, command: list[str]) -> None:
+        """Run a command in the folder of models; refuse if it fails."""
+        self.models.mkdir(parents=True, exist_ok=True)
+        status = subprocess.run(command, cwd=self.models, env=os.environ, check=False).returncode
+        if status != 0:
+            refuse(f"exit status {status}: {shlex.join(command)}")
+
+
+def corpus_texts(name: str) -> list[str]:
+    """Return the texts of one of the corpora beside the repository."""
+    folder = SHARED / "data" / name
+    if not folder.is_dir():
+        refuse(f"no corpus {name!r} in {folder}")
+    if name == "cranfield":
+        documents, _ = retrieval_set(folder)
+        return documents
+    if name == "trec":
+        return [row["text"] for part in ("train", "test") for row in json_lines(folder / f"{part}.jsonl")]
+    pairs = json_lines(folder / "dev.jsonl") + json_lines(folder / "test.jsonl")
+    return [pair[key] for pair in pairs for key in ("sentence1", "sentence2")]
+
+
+def started_version(folder: Path) -> int | None:
+    """Return the version of the rule of a run, finished or not; None if there is no run."""
+    path = folder / "identity.json"
+    if not path.is_file():
+        return None
+    document: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return int(document["identity_parts"]["version"])
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def recorded() -> dict[str, dict[str, str]]:
+    """Return the runs that each file was made from, by the path of the file."""
+    if not RECORD.exists():
+        return {}
+    made: dict[str, dict[str, str]] = json.loads(RECORD.read_text("utf-8"))["made"]
+    return made
+
+
+def make_all(work: Path, only: str = "", *, again: bool = False, plan: bool = False) -> None:
+    """Make every step that is missing or of an older rule; a step that fails stops no other.
+
+    Args:
+        work: Folder for models and runs.
+        only: Make only the steps whose name contains this text.
+        again: Make them even if they are there.
+        plan: Only print which steps would be made.
+    """
+    workshop = Workshop(work)
+    workshop.work.mkdir(parents=True, exist_ok=True)
+    failures = []
+    for step in workshop.steps():
+        if only not in step.name:
+            continue
+        if workshop.is_current(step) and not again:
+            print(f"up to date: {step.name}", flush=True)
+            continue
+        print(f"to make:    {step.name}", flush=True)
+        if plan:
+            continue
+        try:
+            workshop.make(step)
+        except SystemExit as failure:
+            failures.append(f"{step.name}: {failure}")
+    if failures:
+        refuse("\n".join(["not made:", *failures]))

@@ -1,0 +1,101 @@
+"""The command that makes pages, reports and pictures again: what it makes, and what it leaves."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import pages
+from pages import Step, Workshop, make_all, run_identity
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+SOURCE = "packaged all-MiniLM-L6-v2"
+IDENTITY = run_identity(pages.PACKAGED / "all-MiniLM-L6-v2")
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A repository without any page."""
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    monkeypatch.setattr(pages, "RECORD", tmp_path / "pages.json")
+    return tmp_path
+
+
+@pytest.fixture
+def counted_page(root, monkeypatch):
+    """The only step writes page.md; returns the list of what it has written."""
+    product = root / "page.md"
+    texts = []
+
+    def write():
+        texts.append(f"page {len(texts) + 1}")
+        product.write_text(texts[-1], "utf-8")
+
+    step = Step("page", (SOURCE,), (product,), write)
+    monkeypatch.setattr(Workshop, "steps", lambda self: iter([step]))
+    return texts
+
+
+def test_a_missing_page_is_made_once(root, counted_page, capsys):
+    make_all(root)
+    make_all(root)
+    assert counted_page == ["page 1"]
+    assert capsys.readouterr().out == "to make:    page\nup to date: page\n"
+    assert json.loads((root / "pages.json").read_text("utf-8")) == {"made": {"page.md": {SOURCE: IDENTITY}}}
+
+
+def test_a_deleted_page_is_made_again(root, counted_page):
+    make_all(root)
+    (root / "page.md").unlink()
+    make_all(root)
+    assert counted_page == ["page 1", "page 2"]
+
+
+def test_a_page_of_another_run_is_made_again(root, counted_page):
+    make_all(root)
+    (root / "pages.json").write_text(json.dumps({"made": {"page.md": {SOURCE: "0123456789ab"}}}), "utf-8")
+    make_all(root)
+    assert counted_page == ["page 1", "page 2"]
+
+
+def test_again_makes_what_is_up_to_date(root, counted_page):
+    make_all(root)
+    make_all(root, again=True)
+    make_all(root, "report", again=True)  # no step has this name
+    assert counted_page == ["page 1", "page 2"]
+
+
+def test_a_plan_makes_nothing(root, counted_page, capsys):
+    make_all(root, plan=True)
+    assert counted_page == []
+    assert capsys.readouterr().out == "to make:    page\n"
+
+
+def test_a_failure_stops_no_other_step(root, monkeypatch):
+    (root / "second.md").write_text("", "utf-8")
+    first = Step("first", (SOURCE,), (root / "first.md",), lambda: None)
+    second = Step("second", (SOURCE,), (root / "second.md",), lambda: None)
+    monkeypatch.setattr(Workshop, "steps", lambda self: iter([first, second]))
+    with pytest.raises(SystemExit, match=r"first: still missing or of an older rule: first\.md"):
+        make_all(root)
+    assert list(pages.recorded()) == ["second.md"]
+
+
+def test_a_run_of_an_older_rule_has_no_identity():
+    older_runs = sorted(path.parent for path in DATA.glob("*/run.json"))
+    assert older_runs
+    assert [run_identity(folder) for folder in older_runs] == [None] * len(older_runs)
+
+
+def test_every_recorded_file_exists_and_is_the_product_of_a_step():
+    steps = Workshop(Path("unused")).steps()
+    products = {pages.relative(product) for step in steps for product in step.products}
+    recorded = pages.recorded()
+    assert set(recorded) <= products
+    assert [path for path in recorded if not (pages.ROOT / path).is_file()] == []
+
+
+def test_every_page_names_the_run_that_it_was_made_from():
+    for page in pages.PAGES.glob("*.md"):
+        identity = pages.recorded()[pages.relative(page)][page.stem]
+        assert f", run {identity}." in page.read_text("utf-8")
