@@ -357,7 +357,7 @@ def published(
 ) -> None:
     """Look up the published results of the paper's forty models. Needs no model and no network.
 
-    Example: stickytoken published all-MiniLM-L6-v2 --run runs/all-MiniLM-L6-v2-std-0123456789ab
+    Example: stickytoken published --run runs/all-MiniLM-L6-v2-std-0123456789ab
 
     Args:
         model: A model of the paper. Default: the model of --run, or all forty.
