@@ -30,8 +30,8 @@ class Category(StrEnum):
         OK: The text of the entry encodes to the entry.
         OK_SPECIAL: The same, and the entry is a special token.
         MEANINGLESS: The entry decodes to nothing or to white space.
-        UNREACHABLE_SPECIAL: The entry looks like <...> or [...], and its text encodes to something else, or
-            the model has no row for the entry.
+        UNREACHABLE_SPECIAL: The entry looks like <...> or [...], and either its text encodes to something
+            else or the model has no row for it.
         UNDECODEABLE: The entry is not valid UTF-8 on its own.
         UNREACHABLE_SINGLE_TOKEN: The text of the entry encodes to another single entry, or the model has no
             row for the entry.

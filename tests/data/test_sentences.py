@@ -121,7 +121,11 @@ def test_line_ends_and_byte_order_marks_are_no_part_of_a_sentence(write, name, l
         ("s.jsonl", '{"text": "a"}\nno json\n', "is not a readable jsonl file: line 2: Expecting value"),
         ("s.jsonl", '{"text": "a"}\n\n{"text": NaN}\n', "line 3: NaN is not a number in JSON"),
         ("s.parquet", table("parquet", {"text": TEXTS})[:-5], "is not a readable parquet file"),
-        ("s.json", '["a b"]', "has the ending '.json': use .txt, .csv, .tsv, .jsonl, .ndjson, .parquet"),
+        (
+            "s.json",
+            '["a b"]',
+            "has the extension '.json': use one of .txt, .csv, .tsv, .jsonl, .ndjson, .parquet",
+        ),
         ("s.csv", "first,second\na,b\n", "which column of .* It has first, second: name one"),
         ("s.csv", "id,score\n1,2\n", "which column of .* It has id, score: name one"),
         ("s.jsonl", '{"text": 5}\n', "column 'text' of .* contains Int64, not text"),

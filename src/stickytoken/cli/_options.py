@@ -673,7 +673,11 @@ def collector_paused() -> Iterator[None]:
 
 
 def run_in(source: str, model: str | None) -> stickytoken.Run | None:
-    """Return the run that `source` names; None if it names a model. --model with a model is an error."""
+    """Return the run that `source` names; None if it names a model.
+
+    Raises:
+        InputError: `source` names a model, and the option --model is given as well.
+    """
     from stickytoken.detection.run import is_run
 
     if is_run(source):

@@ -182,7 +182,9 @@ def sentences_from_file(path: Path, column: str | None = None) -> Sentences:
     if suffix in tables.TABLE_SUFFIXES:
         return collect_sentences(_texts(tables.read_table(path), column, str(path)), str(path))
     if suffix not in (".txt", ""):
-        raise InputError(f"{path} has the ending {suffix!r}: use .txt, {', '.join(tables.TABLE_SUFFIXES)}")
+        raise InputError(
+            f"{path} has the extension {suffix!r}: use one of .txt, {', '.join(tables.TABLE_SUFFIXES)}"
+        )
     return collect_sentences(tables.read_lines(path, column), str(path))
 
 

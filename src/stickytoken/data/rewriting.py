@@ -292,8 +292,8 @@ def _edited_json(raw: str, row: Row, edits_by_column: dict[str, Edits]) -> str:
 def _json_members(raw: str) -> dict[str, tuple[int, int]]:
     """Return the start and the end of each key's value in a JSON object.
 
-    If a key occurs twice, its last value counts, as it does for `json.loads`. A line that is a JSON string is
-    the value of the empty key.
+    If a key occurs twice, its last value counts, as it does for `json.loads`. A line that is just a JSON
+    string is treated as the value of the empty key.
     """
     decoder = json.JSONDecoder()
     position = _skip_space(raw, 0)

@@ -312,7 +312,7 @@ def _tokens(
 
 @dataclass(frozen=True)
 class _Measured:
-    """Rows of all tables by name of the table, and the record of each task."""
+    """The rows of every table, by the name of the table, and the record of each task."""
 
     rows: dict[str, Rows]
     records: list[TaskRecord]

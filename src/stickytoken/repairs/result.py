@@ -247,7 +247,9 @@ def require_documents(path: Path | None, column: str | None) -> None:
     if not path.expanduser().is_file():
         raise InputError(f"there is no file {str(path)!r}: pass a file with the documents of an index")
     if path.suffix.lower() not in (".txt", *TABLE_SUFFIXES):
-        raise InputError(f"{path} has the ending {path.suffix!r}: use .txt, {', '.join(TABLE_SUFFIXES)}")
+        raise InputError(
+            f"{path} has the extension {path.suffix!r}: use one of .txt, {', '.join(TABLE_SUFFIXES)}"
+        )
 
 
 def affected_in(path: Path, column: str | None, repair: Repair, original: Encoder) -> Affected:

@@ -337,7 +337,7 @@ def typical_carriers(lengths: NDArray[np.int64], count: int) -> list[int]:
     """Choose carriers of typical length, to estimate what a run costs before any vector is known.
 
     Args:
-        lengths: tokens of each carrier with its copies, shape (K,).
+        lengths: number of tokens of each carrier, copies included, shape (K,).
         count: number of carriers to choose.
 
     Returns:
