@@ -168,8 +168,8 @@ def require_format(path: Path, columns: NamedColumns) -> None:
         raise InputError(f"{path} is a compressed parquet file: unpack it with gunzip")
     if suffix not in (*tables.TABLE_SUFFIXES, *_LINES):
         raise InputError(
-            f"{path} has the extension {suffix!r}: use one of .txt, {', '.join(tables.TABLE_SUFFIXES)}, any of "
-            "these except parquet followed by .gz, or a folder"
+            f"{path} has the extension {suffix!r}: use one of .txt, {', '.join(tables.TABLE_SUFFIXES)}, any "
+            "of these except parquet followed by .gz, or a folder"
         )
     if suffix in _LINES and columns.any_named:
         raise InputError(f"{path} is a text file without columns: leave the names of columns out")

@@ -34,7 +34,7 @@ def first_layers(model: SentenceTransformer, count: int, name: str) -> SentenceT
     if not isinstance(backbone, torch.nn.Module) or not isinstance(layers, int) or mixing:
         kind = mixing[0] if mixing else type(model[0]).__name__
         raise ModelError(
-            f"{name} gives no vectors at an earlier layer, because it has a {kind}: leave out the option layer"
+            f"{name} gives no vectors at an earlier layer, because it has a {kind}: leave out layer"
         )
     if not 1 <= count <= layers:
         raise InputError(f"layer is {count}, and {name} has {layers} layers: pass 1 to {layers}")
@@ -52,8 +52,8 @@ def first_layers(model: SentenceTransformer, count: int, name: str) -> SentenceT
             module_config.num_hidden_layers = count
     if not _runs_as_far(model, shorter, count):
         raise ModelError(
-            f"{name} gives no vectors at an earlier layer: a {type(backbone).__name__} without its later layers does "
-            "not compute what it computed with them; leave out the option layer"
+            f"{name} gives no vectors at an earlier layer: a {type(backbone).__name__} without its later "
+            "layers does not compute what it computed with them; leave out layer"
         )
     return shorter
 
