@@ -381,6 +381,16 @@ def test_a_run_of_the_paper_s_method_is_compared_by_scores_and_rates(small_run, 
     assert f"of the {len(validated)} published tokens that it examined sticky" in beside.in_words()[0]
 
 
+def test_a_published_token_of_another_vocabulary_is_not_examined(small_run, monkeypatch):
+    tokens = list(small_run.tokens.select("token_id", "token").head(30).iter_rows())
+    publish(monkeypatch, [*tokens, (tokens[0][0], "another token")])
+    beside = beside_run(small_run, "all-MiniLM-L6-v2")
+    assert beside.unknown == 1
+    assert beside.tokens["run_score"][30] is None
+    examined = 30 - beside.unexamined
+    assert f"of the {examined} published tokens that it examined sticky" in beside.in_words()[0]
+
+
 def test_own_runs_are_appended_to_the_published_table(small_run, run, finished_run):
     table = with_runs([small_run])
     assert table.head(40).equals(published_models())

@@ -186,7 +186,7 @@ def test_what_cannot_be_read_is_refused(tmp_path, write):
     refused(tmp_path / "nothing", "no file or folder")
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", "contains no files")
-    refused(write("a.pdf", "x"), "the ending '.pdf'")
+    refused(write("a.pdf", "x"), "the extension '.pdf'")
     refused(write("a.csv", ""), "is empty")
     refused(write("b.txt", "text".encode("utf-16")), "UTF-16")
     refused(write("a.parquet", b"PAR1 no PAR1"), "not a readable parquet file")

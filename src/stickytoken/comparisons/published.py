@@ -268,17 +268,17 @@ def _beside_paper(run: Run, published: pl.DataFrame, unknown: int) -> BesideRun:
         run_rate="validation_rate",
         run_candidate=pl.col("validation_rate").is_not_null(),
     )
-    known = published.filter(pl.col("known").fill_null(value=False)).drop("known")
     key = ["token_id", "token"]
-    beside = known.drop("category").join(in_run, on=key, how="left", maintain_order="left")
+    published = published.drop("known", "category")
+    beside = published.join(in_run, on=key, how="left", maintain_order="left")
     beside = beside.with_columns(published=pl.lit("sticky"))
-    others = in_run.filter(pl.col("verdict") == "sticky").join(known, on=key, how="anti")
+    others = in_run.filter(pl.col("verdict") == "sticky").join(published, on=key, how="anti")
     # A token that was not validated has no verdict, so it does not count as examined.
     validated = beside.filter(pl.col("verdict").is_not_null())
     return BesideRun(
         tokens=pl.concat([beside, others], how="diagonal"),
         unknown=unknown,
-        unexamined=len(known) - len(validated),
+        unexamined=len(published) - unknown - len(validated),
         sticky=int((validated["verdict"] == "sticky").sum()),
         chance=None,
         others=len(others),
