@@ -47,7 +47,7 @@ __all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]
 
 # Increase it when the same inputs give different numbers than before.
 _IDENTITY_VERSION = 2
-# A judgement encodes short texts; so many of them take as long as one document.
+# Number of short texts, as a judgement encodes them, that take as long to encode as one document.
 _TEXTS_PER_DOCUMENT = 8
 _JUDGED_TEXTS = 8_000
 
@@ -70,18 +70,18 @@ def audit(
     The same call continues an interrupted audit, and opens a finished one.
 
     Args:
-        source: a run or its folder, or a model: anything that `load_encoder` takes. Of a model, the newest
-            run over its whole vocabulary is used; without one, a detection is run.
-        documents: the documents of the index: anything that `stickytoken.scan` takes.
-        queries: the queries, in the same formats. None takes those of a BEIR folder, or first sentences of
-            some of the documents.
-        column: the column with the text of the documents.
-        encoder: the model of the run; None loads the one that the run names.
-        runs: for a model: the folder that holds its runs.
+        source: a run or its folder, or a model (anything that `load_encoder` takes). For a model, the newest
+            run over its whole vocabulary is used; if there is none, a detection is run.
+        documents: the documents to index: anything that `stickytoken.scan` takes.
+        queries: the queries, in the same formats. None takes the queries of a BEIR folder; for any other
+            documents, it takes the first sentences of some of them.
+        column: the column that contains the text of the documents.
+        encoder: the model of the run; None loads the model that the run names.
+        runs: the folder that holds the model's runs, if `source` is a model.
         settings: settings of the audit; None takes the defaults.
         out: the folder; None takes ``audit-<identity>`` in the run folder, where the run's report finds it.
         engine: where to compute, as in `detect`.
-        progress: told of every step.
+        progress: called at every step.
 
     Returns:
         The finished audit.
@@ -127,7 +127,7 @@ def _record(
     documents: DocumentSource,
     settings: AuditSettings,
 ) -> AuditRecord:
-    """Return the record of an audit that has not begun; the identity is a hash of all inputs."""
+    """Return the record of an audit that has not begun; its identity is a hash of all inputs."""
     identity_parts = resume.identity_of(
         _IDENTITY_VERSION,
         encoder.identity,
@@ -217,9 +217,9 @@ class _Round:
     """Tokens that were measured with the same documents.
 
     Attributes:
-        documents: places in the index of the documents that got copies.
+        documents: indices in the index of the documents that received copies.
         without: ranks of these documents without copies, shape (queries, documents).
-        counted: which pairs of a query and a document count, whatever the token; of the same shape.
+        counted: whether each pair of a query and a document counts for all tokens; same shape.
         tokens: rows of tokens.parquet, in their order.
         shares: rows of shares.parquet.
     """
@@ -240,7 +240,7 @@ class _Round:
         search: ExactSearch,
         settings: AuditSettings,
     ) -> _Round:
-        """Compare the ranks with copies, as `measure_ranks` returns them, with those without."""
+        """Compare the ranks with copies, which `measure_ranks` returned, with the ranks without copies."""
         pairs_by_word = _PairsByWord(index, documents, settings)
         without = search.ranks_of_documents(documents)
         shares = _share_rows(candidates, ranks, without, pairs_by_word, settings)
@@ -251,7 +251,7 @@ class _Round:
 def _latest(
     first: _Round, second: _Round | None, rows_of: Callable[[_Round], list[dict[str, Any]]]
 ) -> list[dict[str, Any]]:
-    """Return the rows of the first round, with those of the second in place of the same tokens' rows."""
+    """Return the rows of both rounds; a token measured in both has only its rows of the second."""
     if second is None:
         return rows_of(first)
     measured_again = {row["token_id"] for row in second.tokens}
@@ -283,7 +283,7 @@ class _PairsByWord:
         return not self.without_word(text).any()
 
     def of(self, text: str) -> Pairs:
-        """Return the pairs that count for the token with this text, with samples of them."""
+        """Return the pairs that count for the token with this text, with bootstrap samples."""
         counted = self.without_word(text)
         key = counted.tobytes()
         if key not in self._known:
@@ -326,10 +326,11 @@ def _token_rows(
         token_shares = [row for row in shares if row["token_id"] == candidate.token_id]
         without = next(row["share"] for row in token_shares if not row["copies"])
         with_copies = [row for row in token_shares if row["copies"]]
-        # The number of copies that helps most certainly, or, if none is certain, the largest rise.
+        # Choose the number of copies whose rise has the highest lower bound above zero; if there is none,
+        # choose the one with the largest rise.
         best = max(with_copies, key=lambda row: (max(0.0, row["rise_low"]), row["rise"]))
         is_certain = best["rise_low"] > 0
-        # Where no query has a document, with copies or without, nothing rises.
+        # If no query finds a document, with or without copies, the share does not rise.
         is_large = best["rise"] > 0 and best["share"] >= _stuffing.HELPS_FROM * without
         row = {
             **asdict(candidate),
@@ -344,7 +345,7 @@ def _token_rows(
 
 
 def _in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Sort rows of tokens.parquet: tokens that help, those that may, other flagged ones, the rest."""
+    """Sort rows of tokens.parquet: tokens that help, tokens that may help, other flagged tokens, the rest."""
     return sorted(
         rows,
         key=lambda row: (

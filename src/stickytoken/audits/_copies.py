@@ -1,4 +1,4 @@
-"""Documents that have copies now, and how they rank with the copies and without."""
+"""Documents that already contain copies, and how they rank with and without them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from stickytoken.scanning.scan import Scan, is_only_suspected, scan_documents
 RANKED = "with copies"
 """Name of the stage that encodes documents with copies and without."""
 _SHARD = "cleaned"
-# Documents with copies whose ranks are measured, those with the largest share of copies first. Two texts are
-# encoded for each.
+# Largest number of documents with copies whose ranks are measured; those with the largest share of copies
+# come first. Two texts are encoded for each document.
 MOST_RANKED = 500
-# Words of a document that a table shows.
+# Number of a document's words that a table shows.
 _SHOWN_WORDS = 3
 
 
@@ -48,7 +48,7 @@ class CopiesNow:
 
     @property
     def rising(self) -> int:
-        """Number of documents that are in more top 10 because of their copies."""
+        """Number of documents that reach the top 10 of more queries because of their copies."""
         return sum(bool(row["rises"]) and not row["suspected_only"] for row in self.rows)
 
 
@@ -70,9 +70,9 @@ def rank_documents(
     folder: ResultFolder,
     progress: engines.ProgressCallback,
 ) -> CopiesNow:
-    """Rank each document with copies as it is, and without its copies, among the other documents.
+    """Rank each document with copies among the other documents, once as it is and once without its copies.
 
-    A document of which nothing is left without its copies, or nothing that the model reads, has no ranks.
+    A document has no ranks if nothing that the model reads is left of it without its copies.
     """
     actions = dict(DEFAULT_ACTIONS) | {SpanKind.SUSPECTED: Action.REMOVE}
     cleaner = Cleaner.from_run(run, actions=actions)
@@ -96,7 +96,7 @@ def rank_documents(
 
 @dataclass(frozen=True)
 class _Pair:
-    """A document with copies, as it is and without its copies, cut where the model cuts it."""
+    """A document as it is and without its copies, both truncated where the model truncates them."""
 
     number: int
     as_it_is: FittedText
@@ -106,7 +106,7 @@ class _Pair:
 def readable_pairs(
     numbers: Sequence[int], index: Index, cleaner: Cleaner, encoder: WordEncoder, settings: AuditSettings
 ) -> list[_Pair]:
-    """Return the documents of which both texts have tokens."""
+    """Return the documents that have tokens both with and without their copies."""
     texts = []
     for number in numbers:
         text = index.documents[number].text
@@ -128,7 +128,7 @@ def readable_pairs(
 
 
 def _compared(as_it_is: NDArray[np.int64], without: NDArray[np.int64]) -> dict[str, Any]:
-    """Return the columns that compare a document's ranks for all queries with copies and without."""
+    """Return the columns that compare a document's ranks with and without copies, over all queries."""
     hits = int((as_it_is <= TOP).sum())
     hits_without = int((without <= TOP).sum())
     return {
@@ -153,5 +153,5 @@ def _row(finding: dict[str, Any]) -> dict[str, Any]:
 
 
 def numbers_with_findings(scan: Scan) -> set[int]:
-    """Return the places of the documents with findings among those that have text."""
+    """Return the indices of the documents with findings, counted among the documents that have text."""
     return set(scan.documents["number"].to_list())

@@ -1,4 +1,4 @@
-"""The index of an audit: documents and queries, cut as the model cuts them, and their vectors."""
+"""The index of an audit: documents and queries, truncated as the model truncates them, and their vectors."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from stickytoken.impacts.statistics import TOP
 from stickytoken.insertion import Probe
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
 
-# Words of a document that stand for a query: a first sentence of fewer says too little, and one of more is
-# cut.
+# Number of words in a first sentence that serves as a query. A shorter sentence says too little, and a longer
+# one is truncated.
 _LEAST_QUERY_WORDS = 4
 _MOST_QUERY_WORDS = 30
-# Queries that are drawn from documents. More would cost time, and each is one document that has its answer.
+# Largest number of queries drawn from documents. More would cost time, and each query takes a document whose
+# answer it already is.
 _DRAWN_QUERIES = 200
-# Texts that are encoded and committed together: about 10 seconds on one core.
+# Number of texts that are encoded and committed together. They take about 10 seconds on one core.
 _SHARD_TEXTS = 128
 INDEX = "index"
 """Name of the stage that encodes documents and queries."""
@@ -43,13 +44,13 @@ class Index:
     """Documents and queries.
 
     Attributes:
-        record: what is said of the index.
+        record: what the audit records about the index.
         documents: all documents of the collection that have text.
-        places: which of these are in the index.
+        places: positions in `documents` of those that are in the index.
         queries: the queries.
-        owners: the document of the index that each query was taken from; -1 if it was not.
-        fitted: the documents of the index, cut where the model cuts them.
-        fitted_queries: the queries, cut in the same way.
+        owners: for each query, the indexed document that it was taken from; -1 if it was taken from none.
+        fitted: the indexed documents, truncated where the model truncates them.
+        fitted_queries: the queries, truncated in the same way.
     """
 
     record: IndexRecord
@@ -68,17 +69,18 @@ def read_index(
     encoder: WordEncoder,
     settings: AuditSettings,
 ) -> Index:
-    """Read documents and queries, and cut them where the model cuts them.
+    """Read documents and queries, and truncate them where the model truncates them.
 
     Args:
         source: the documents.
-        queries: the queries. None takes those of a BEIR folder, or first sentences of documents.
-        column: the column with the text of the documents.
+        queries: the queries. None takes the queries of a BEIR folder, or else the first sentences of
+            documents.
+        column: the column that contains the text of the documents.
         encoder: the model.
         settings: settings of the audit.
 
     Raises:
-        InputError: they cannot be read, or there are too few.
+        InputError: the documents or queries cannot be read, or there are too few of them.
     """
     collection = open_documents(source, NamedColumns(column))
     records = list(collection.read(Meter()))
@@ -141,12 +143,12 @@ def read_index(
     )
 
 
-# Increase it when the same files give another index.
+# Increase it when the same files give a different index than before.
 AUDIT_INDEX_VERSION = 1
 
 
 def _read_queries(source: DocumentSource, settings: AuditSettings) -> list[str]:
-    """Read queries, and draw some of them at random if there are more than the settings allow."""
+    """Read queries; if there are more than the settings allow, draw a random sample of them."""
     collection = open_documents(source, NamedColumns())
     texts = [
         record.text
@@ -160,7 +162,7 @@ def _read_queries(source: DocumentSource, settings: AuditSettings) -> list[str]:
 
 
 def _first_sentences(texts: Sequence[str], settings: AuditSettings) -> tuple[list[str], list[int]]:
-    """Take the first sentences of random documents as queries, and return the documents' places with them."""
+    """Return the first sentences of random documents as queries, and the indices of these documents."""
     order = np.random.default_rng([settings.seed, len(texts), 1]).permutation(len(texts)).tolist()
     sentences: dict[int, str] = {}
     for number in order:

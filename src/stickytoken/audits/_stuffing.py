@@ -27,14 +27,14 @@ STUFFED = "stuffed"
 """Name of the stage that measures all tokens."""
 SECOND_ROUND = "second-round"
 """Name of the stage that measures undecided tokens again, with more documents."""
-# The second round has this many times as many documents as the first: its intervals are about half as wide.
+# Documents in the second round per document in the first. It makes the intervals about half as wide.
 _SECOND_ROUND_FACTOR = 4
 HELPS_FROM = 1.5
-"""A word helps documents from this multiple of the share of queries without copies.
+"""A word helps documents if its share of queries is at least this multiple of the share without copies.
 
-The rise must also be above zero with its whole interval; otherwise the word only may help. In audits of
-Cranfield with all-MiniLM-L6-v2, natural words end at 1.3 times the share, and three planted words are at 1.7
-to 2.4.
+The interval of the rise must also lie entirely above zero; otherwise the word only may help. In audits of
+Cranfield with all-MiniLM-L6-v2, natural words reach at most 1.3 times the share, and three planted words
+reach 1.7 to 2.4 times.
 """
 
 
@@ -68,12 +68,12 @@ class _StuffingWork:
 
 @dataclass(frozen=True)
 class StuffedDocuments:
-    """Places in the index of the documents that get copies.
+    """Indices in the index of the documents that receive copies.
 
     Attributes:
         first: documents of the first round, which measures all tokens.
-        second: documents of the second round, which measures undecided tokens again. The first round has none
-            of them, so they had no part in the choice of these tokens. Empty if the index has too few
+        second: documents of the second round, which measures undecided tokens again. None of them is in the
+            first round, so they did not affect which tokens were undecided. Empty if the index has too few
             documents.
     """
 
@@ -82,14 +82,14 @@ class StuffedDocuments:
 
 
 def choose_stuffed(index: Index, with_findings: set[int], settings: AuditSettings) -> StuffedDocuments:
-    """Draw documents that have no copies of anything yet."""
+    """Draw random documents that do not contain copies of any word yet."""
     clean = [position for position, document in enumerate(index.places) if document not in with_findings]
     generator = np.random.default_rng([settings.seed, len(index.places), 3])
     order = [clean[place] for place in generator.permutation(len(clean)).tolist()]
     first = order[: settings.stuffed]
     others = order[settings.stuffed :]
     second = others[: _SECOND_ROUND_FACTOR * settings.stuffed]
-    # A second round with no more documents than the first would decide no more.
+    # A second round is useful only if it has more documents than the first.
     if len(second) <= len(first):
         second = []
     return StuffedDocuments(sorted(first), sorted(second))
@@ -113,7 +113,7 @@ def measure_ranks(
         stage: name of the stage.
         candidates: the tokens.
         index: the index.
-        stuffed: places in the index of the documents that get copies.
+        stuffed: indices in the index of the documents that receive copies.
         search: exact search in the index.
         encoder: the model.
         settings: settings of the audit.
@@ -129,7 +129,7 @@ def measure_ranks(
     texts = [index.documents[index.places[position]].text for position in stuffed]
 
     def make_work() -> tuple[_StuffingWork, ShardCost]:
-        # A document is cut so that the model reads all copies in it.
+        # A document is truncated so that the model reads all copies in it.
         fitted = []
         for copies in settings.copies:
             room = needed_room(encoder, conditions, copies, settings.insertion)
@@ -158,9 +158,9 @@ class Share:
     """How many queries have a document with copies in their top 10.
 
     Attributes:
-        share: the share of the queries.
-        rise: the share minus that without copies.
-        mean_rank: mean rank of the document.
+        share: share of queries with a document with copies in their top 10.
+        rise: this share minus the share without copies.
+        mean_rank: mean rank of the documents with copies.
     """
 
     share: Interval
@@ -173,9 +173,9 @@ class Pairs:
     """Which pairs of a query and a document count, and how they are resampled.
 
     Attributes:
-        counted: the pairs, shape (queries, documents).
-        query_weights: how often each sample has each query, shape (samples, queries).
-        document_weights: how often each sample has each document, shape (samples, documents).
+        counted: whether each pair counts, shape (queries, documents).
+        query_weights: how often each query occurs in each sample, shape (samples, queries).
+        document_weights: how often each document occurs in each sample, shape (samples, documents).
         confidence: coverage of the intervals.
     """
 
@@ -195,7 +195,7 @@ class Pairs:
         )
 
     def _shares(self, hits: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Return the share of all pairs that are hits, and then that of each sample."""
+        """Return the share of hits among all pairs, followed by the share in each bootstrap sample."""
         counted = self.counted.astype(np.float64)
         hits_of_samples = self._sums(counted * hits)
         pairs_of_samples = np.maximum(self._sums(counted), 1)
@@ -211,9 +211,9 @@ class Pairs:
 
 
 def make_pairs(counted: NDArray[np.bool_], settings: AuditSettings) -> Pairs:
-    """Draw samples of the queries and, independently, of the documents (Owen 2007).
+    """Draw bootstrap samples of the queries and, independently, of the documents (Owen 2007).
 
-    Both vary: other queries would find other documents, and other documents would be found.
+    Both are resampled, because the share would differ with other queries and with other documents.
     """
     queries, documents = counted.shape
     generator = np.random.default_rng([settings.seed, queries, documents])

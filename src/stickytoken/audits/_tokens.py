@@ -25,7 +25,8 @@ from stickytoken.unit_vectors import Similarity
 
 JUDGED_FILE = "judged.parquet"
 """What the tokens do to the texts of the documents."""
-# Documents that judging compares texts with. Vectors of more would cost as much as the index itself.
+# Number of documents with which a judgement compares texts. Encoding more would cost as much as encoding the
+# index itself.
 JUDGED_ANCHORS = 300
 
 
@@ -34,15 +35,15 @@ class Candidate:
     """A token that is measured.
 
     Attributes:
-        token_id: its id.
-        token: its vocabulary string.
-        text: its decoded text.
+        token_id: id of the token.
+        token: vocabulary string of the token.
+        text: decoded text of the token.
         group: flagged, strongest or ordinary.
-        predicted: predicted share of queries that have a document with copies of it in their top 10; None
-            without a prediction.
-        lift_sd: how far its copies move documents toward each other, beyond the ordinary token, in standard
-            deviations; None if that was not measured.
-        severity: how bad it is by this measure; None for a token that is not flagged on these documents.
+        predicted: predicted share of queries that have a document with copies of the token in their top 10;
+            None without a prediction.
+        lift_sd: how much further copies of the token move documents toward each other than copies of the
+            ordinary token do, in standard deviations; None if the lift was not measured.
+        severity: severity of the token by its lift; None if the token is not flagged on these documents.
     """
 
     token_id: int
@@ -56,7 +57,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The tokens to measure, and how many were compared to choose them."""
+    """The tokens to measure, and the number of tokens from which they were chosen."""
 
     tokens: list[Candidate]
     predicted: int
@@ -77,21 +78,21 @@ def choose_candidates(
 ) -> Candidates:
     """Choose the tokens to measure.
 
-    Flagged are those of the run, and those that are sticky on these documents. The strongest are those with
-    the largest predicted shares of queries, and those with the largest lifts on these documents. Ordinary
-    tokens are drawn at random.
+    The flagged tokens are those that the run flags, and those that are sticky on these documents. The
+    strongest tokens are those with the largest predicted shares of queries, and those with the largest lifts
+    on these documents. The ordinary tokens are drawn at random.
 
     Args:
         run: the run of the model.
         encoder: the model.
         search: exact search in the index.
-        stuffed: places in the index of the documents that will get copies.
-        counted: which pairs of a query and a stuffed document count.
-        is_asked_by_all: whether every query contains the word of a token, so that none is left to count.
+        stuffed: indices in the index of the documents that will receive copies.
+        counted: whether each pair of a query and a stuffed document counts.
+        is_asked_by_all: returns whether every query contains a token's text, so that no query counts for it.
         texts: texts of the documents, for the judgement.
         settings: settings of the audit.
         folder: folder of the audit, which keeps the judgement.
-        progress: told of every step of the judgement.
+        progress: called at every step of the judgement.
     """
     notes: list[str] = []
     judged = _judged(run, encoder, texts, folder, progress, notes)
@@ -147,13 +148,13 @@ def _rows_by_id(table: pl.DataFrame, ids: Sequence[int]) -> dict[int, dict[str, 
 
 
 def _unlisted(ids: Sequence[int], listed: Sequence[int], count: int) -> list[int]:
-    """Return the first ids that are not listed."""
+    """Return the first ``count`` ids that are not in ``listed``."""
     barred = set(listed)
     return [token_id for token_id in ids if token_id not in barred][:count]
 
 
 def _ordinary(run: Run, barred: set[int], settings: AuditSettings) -> list[int]:
-    """Draw random tokens that are not among those that stand out."""
+    """Draw random tokens, none of which is barred."""
     ids = [token_id for token_id in run.tokens["token_id"].to_list() if token_id not in barred]
     order = np.random.default_rng([settings.seed, len(ids), 2]).permutation(len(ids))
     return sorted(ids[position] for position in order[: settings.tokens].tolist())
@@ -213,16 +214,16 @@ def predicted_shares(
 ) -> NDArray[np.float64]:
     """Predict the share of queries that have a document with copies in their top 10, by token.
 
-    With copies, the similarity of a document to a query is (1 - k) times the one without, plus the product of
-    the query and the pull p: see `stickytoken.methods.statistics.Pull`. A document is in the top 10 if this
-    exceeds the similarity of the tenth of the other documents.
+    With copies, the similarity of a document to a query is (1 - k) times its similarity without copies, plus
+    the dot product of the query and the pull p: see `stickytoken.methods.statistics.Pull`. A document is in
+    the top 10 if its similarity exceeds that of the tenth-best other document.
     """
     before = search.similarities[:, list(stuffed)]
     largest = -np.partition(-search.similarities, TOP, axis=1)[:, : TOP + 1]
     largest.sort(axis=1)
     eleventh = largest[:, :1]
     tenth = largest[:, 1:2]
-    # A document that is itself among the first ten competes with the eleventh.
+    # For a document that is itself in the top ten, the tenth-best other document is the eleventh overall.
     limit = np.where(before >= tenth, eleventh, tenth)
     pulls = effects.pull.astype(np.float64) @ search.queries.T
     shares = np.empty(len(effects.ids))

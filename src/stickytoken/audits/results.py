@@ -100,10 +100,10 @@ class IndexRecord(resume.Record):
     name: str
     read: int  # documents in the collection
     documents: int  # documents in the index
-    cut: int  # documents of the index that are longer than the model reads, cut where it cuts them
+    cut: int  # indexed documents that exceed the model's input limit and are truncated where it truncates
     blank: int  # documents without text
     skipped: int  # records that could not be read
-    skipped_first: str | None  # why the first of them could not be read
+    skipped_first: str | None  # why the first skipped record could not be read
     queries: int
     queries_from: str
     fingerprint: str
@@ -112,18 +112,18 @@ class IndexRecord(resume.Record):
 class AuditResultRecord(resume.Record):
     """What an audit found."""
 
-    share_without: float  # of the queries that have a random document without copies in their top 10
+    share_without: float  # share of queries with a random document without copies in their top 10
     mean_rank_without: float
-    stuffed_ids: list[str]  # ids of the documents that got copies, one at a time
-    # Ids of the tokens that the first round left undecided, and of the documents that got copies of them.
+    stuffed_ids: list[str]  # ids of the documents that received copies, one at a time
+    # Ids of the tokens that the first round left undecided, and of the documents that received their copies.
     second_round_tokens: tuple[int, ...] = ()
     second_round_ids: tuple[str, ...] = ()
     predicted: int  # tokens whose share was predicted from the run; 0 if the run has no effects
     helping: int  # tokens whose copies help documents into results
-    with_copies: int  # documents of the collection that have copies now
+    with_copies: int  # documents of the collection that already contain copies
     suspected: int  # documents in which copies are only suspected
-    causes: dict[str, int]  # documents by cause
-    rising: int  # documents that are in more top 10 because of their copies
+    causes: dict[str, int]  # number of documents for each cause
+    rising: int  # documents that reach the top 10 of more queries because of their copies
     searched: int  # documents that were searched for copies
     ranked: int  # documents with copies whose ranks were measured
     sequences: int
@@ -134,7 +134,7 @@ class AuditRecord(resume.MeasurementRecord):
     """audit.json."""
 
     schema_version: int = AUDIT_SCHEMA_VERSION
-    run: str  # the run folder, as it was named
+    run: str  # the run folder, as the user named it
     run_identity: str
     model: str
     device: str
@@ -158,17 +158,17 @@ class Audit:
     """A finished audit.
 
     Args:
-        path: its folder.
+        path: folder of the audit.
 
     Attributes:
-        path: its folder.
+        path: folder of the audit.
         record: what was measured, and how.
         result: what was found, in numbers.
         tokens: one row per measured token, the one that helps documents most first.
-        shares: one row per token and number of copies: the share of queries that have a document with so
-            many copies in their top 10, its rise over the share without copies, and the mean rank.
-        documents: one row per document that has copies now, with its top-10 hits and mean rank as it is and
-            without the copies.
+        shares: one row per token and number of copies: the share of queries that have a document with that
+            many copies in their top 10, the rise over the share without copies, and the mean rank.
+        documents: one row per document that already contains copies, with its top-10 hits and mean rank, both
+            with and without these copies.
 
     Raises:
         RunError: the folder holds no audit, is damaged or is not finished.
@@ -199,7 +199,7 @@ class Audit:
 
     @property
     def undecided(self) -> pl.DataFrame:
-        """The tokens whose share is as large as if they helped, with an interval that includes no rise."""
+        """The tokens whose share is large enough to help, but whose rise has an interval that includes 0."""
         return self.tokens.filter("may_help")
 
     @property

@@ -15,9 +15,9 @@ from stickytoken.impacts.statistics import TOP
 from stickytoken.methods import Column
 from stickytoken.methods.wording import counted, quoted
 
-# Tokens that a sentence names.
+# Maximum number of tokens that a sentence names.
 _NAMED = 3
-# Documents that a sentence names.
+# Maximum number of documents that a sentence names.
 _NAMED_DOCUMENTS = 3
 
 DOCUMENT_COLUMNS = (
@@ -37,7 +37,7 @@ def share(value: float) -> str:
 
 
 def conclusions(audit: Audit) -> list[str]:
-    """Say what the audit found: first of tokens, then of the documents as they are."""
+    """Say what the audit found: first about tokens, then about the documents as they are."""
     return [*token_conclusions(audit), *document_conclusions(audit)]
 
 
@@ -75,7 +75,7 @@ def _named_sentence(audit: Audit, token: Mapping[str, Any], verb: str) -> str:
 
 
 def _without_copies(audit: Audit, token_id: int) -> str:
-    """Say how many queries find the documents that a token was measured with, without its copies."""
+    """Say how many queries find the documents used to measure a token when they have no copies of it."""
     baseline = _share_of(audit, token_id, 0)
     return f"without copies, {share(baseline['share'])} have a random document there"
 
@@ -126,7 +126,7 @@ def document_conclusions(audit: Audit) -> list[str]:
 
 
 def _rising_sentence(audit: Audit) -> str:
-    """Say which documents are in more top 10 because of their copies."""
+    """Say which documents reach the top 10 of more queries because of their copies."""
     gained = pl.col("hits") - pl.col("hits_without")
     rising = audit.documents.filter("rises", ~pl.col("suspected_only"))
     if rising.is_empty():

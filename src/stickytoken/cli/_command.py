@@ -37,8 +37,8 @@ _Command: TypeAlias = Callable[..., None]
 def command(*settings: str) -> Callable[[_Command], _Command]:
     """Turn each parameter whose type is a dataclass into one option per field, and add the common options.
 
-    The help of an option is the entry of its parameter under ``Args:`` in the docstring of the function, or
-    under ``Attributes:`` in that of the dataclass. Its limits are those of the type hint.
+    The help of an option is its entry under ``Args:`` in the function's docstring, or under ``Attributes:``
+    in the dataclass's docstring. Its limits come from the type hint.
 
     Args:
         settings: Names of options that are rarely needed in this command. Only ``--set name=value`` and files
@@ -77,8 +77,8 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
             with verbosity(level), wall_time.of_command():
                 function(**values)
 
-        # Typer takes the options of a command from the signature of its function, and offers no other way to
-        # declare them. `inspect.signature` returns this attribute if a function has it.
+        # Typer reads the options of a command from its function's signature, and offers no other way to
+        # declare them. If a function has this attribute, `inspect.signature` returns it.
         signature = inspect.Signature([source.parameter() for source in sources])
         setattr(run, "__signature__", signature)  # noqa: B010 - mypy knows no such attribute of functions
         run.__doc__ = str(inspect.getdoc(function)).partition("\n\nArgs:\n")[0]
@@ -117,10 +117,10 @@ class _Source:
 
     Attributes:
         name: Name of the parameter or field.
-        field_type: Its type and limits.
-        declaration: What the command line says of it.
-        default: Its default.
-        description: Its help, if the declaration has none.
+        field_type: Type and limits of the value.
+        declaration: How the argument or option is declared for the command line.
+        default: Default value.
+        description: Help to show if the declaration has none.
         is_setting: Whether only --set and files reach it.
     """
 
@@ -153,7 +153,7 @@ class _Source:
 
 
 def _source(name: str, hint: Any, default: Any, description: str | None = None) -> _Source:
-    """Return the source of an option, given its type hint. A hint without a `Declaration` is a setting's."""
+    """Return the source of an option, given its type hint; without a `Declaration`, it is a setting."""
     parsed = field_type(hint)
     declarations = [item for item in parsed.metadata if isinstance(item, Declaration)]
     declaration = declarations[0] if declarations else FIELD_DECLARATIONS.get(name, setting())
@@ -226,7 +226,7 @@ class PanelledCommand(TyperCommand):
                 name = _key(param)
                 self.params.remove(param)
                 self.settings[name] = param
-                param.opts = [f"--set {name}"]  # how errors name it
+                param.opts = [f"--set {name}"]  # the name that errors show
                 param.secondary_opts = []
 
     def get_help_option(self, ctx: Any) -> TyperOption | None:
@@ -247,7 +247,7 @@ class PanelledCommand(TyperCommand):
         return sorted(super().get_params(ctx), key=rank)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse options and settings; files give the values that the command line leaves open."""
+        """Parse options and settings; files supply the values that the command line does not set."""
         # The first map with a value wins: --set, then --config, then pyproject.toml.
         ctx.default_map = ChainMap({}, {}, {})
         try:
@@ -262,7 +262,7 @@ class PanelledCommand(TyperCommand):
         return rest
 
     def _advice_on(self, option_name: str) -> str | None:
-        """Return what to pass instead of an option that does not exist, if that is known."""
+        """Return what to pass instead of an option that does not exist; None if no replacement is known."""
         name = option_name.removeprefix("--")
         if name.startswith("no-") and name not in self.settings:
             positive = name.removeprefix("no-")
@@ -370,7 +370,7 @@ _PROJECT_COMMAND = "check"
 
 
 def project_table(start: Path) -> ProjectTable | None:
-    """Find the table in the pyproject.toml of a folder or of one above it, up to the repository's root."""
+    """Find the table in the nearest pyproject.toml, searching from a folder up to the repository's root."""
     for folder in (start.absolute(), *start.absolute().parents):
         file = folder / "pyproject.toml"
         if file.is_file():
@@ -427,9 +427,9 @@ def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> 
 
     Args:
         ctx: Context of the command.
-        table: The content of the file, or of the table of a project.
+        table: The content of the file, or of a project's table in it.
         file: The file.
-        root: Name of the table of a project; empty for the file of --config.
+        root: Name of the project's table; empty for the file of --config.
     """
     values: dict[str, Any] = {}
     command = str(ctx.info_name)

@@ -268,8 +268,8 @@ def print_csv(rows: pl.DataFrame) -> None:
 
 # Exit status after Ctrl-C.
 INTERRUPTED = 130
-# Within this time, a second signal counts as the same one and does not interrupt the cleanup: keys bounce,
-# users are impatient, and some tools signal both a process and its group.
+# A second signal within this many seconds is treated as a repeat of the first and does not interrupt the
+# cleanup: keys bounce, users are impatient, and some tools signal both a process and its group.
 _SAME_PRESS_SECONDS = 1.0
 _received: list[float] = []
 
@@ -368,7 +368,7 @@ class _Clock:
         self._started: dict[str, float] = {}
 
     def pace(self, step: Progress) -> _Pace:
-        """Return the time and rate of a stage. Only the work of this session counts for the rate."""
+        """Return the elapsed time and rate of a stage. The rate is computed from this session's work only."""
         now = time.perf_counter()
         seconds = now - self._started.setdefault(step.stage, now)
         if not step.computed:
@@ -430,7 +430,7 @@ class _ProgressLines:
 def late_progress(seconds: float) -> Iterator[ProgressCallback]:
     """Yield a callback that shows the progress of a stage only if it will take longer than ``seconds``."""
     started: dict[str, float] = {}
-    hidden_steps: dict[str, int] = {}  # done before the bar of a stage appeared
+    hidden_steps: dict[str, int] = {}  # number of steps done before the bar of each stage appeared
     last = time.perf_counter()
     with progress_bar() as show:
 
@@ -441,7 +441,7 @@ def late_progress(seconds: float) -> Iterator[ProgressCallback]:
             last = now
             will_take_long = elapsed * step.total > seconds * max(step.done, 1)
             if step.stage in hidden_steps or will_take_long:
-                # The clock of the bar starts now, so earlier steps do not count for its rate.
+                # The clock of the bar starts now, so its rate must not include earlier steps.
                 hidden = hidden_steps.setdefault(step.stage, step.done)
                 show(replace(step, computed=step.done - hidden))
 

@@ -201,7 +201,8 @@ class Agreement:
     shared: int  # tokens that both examined, by vocabulary string
     sticky_in_both: int
     jaccard: float | None  # tokens sticky in both runs divided by tokens sticky in either; None if 0 by 0
-    # Rank correlations of erased shares and of lifts; None if too few tokens have the measure in both runs.
+    # Rank correlations of erased shares and of lifts; None if the measure has values in both runs for too few
+    # tokens.
     spearman_erased: float | None
     spearman_lift: float | None
 
@@ -265,7 +266,7 @@ def _rank(token: ComparedToken) -> tuple[int, float, float]:
     return -flagged, -max(erased, default=0.0), -max(lifts, default=0.0)
 
 
-# Fewest tokens for a rank correlation. With fewer, chance dominates it.
+# Smallest number of tokens for a rank correlation. With fewer tokens, the correlation is mostly chance.
 _FEWEST_RANKED = 20
 
 
@@ -301,7 +302,7 @@ def _spearman(columns: pl.DataFrame) -> float | None:
     return float(spearmanr(*complete).statistic)
 
 
-# Two runs count as measured on the same texts if they share at least this part of their anchors.
+# Two runs are treated as measured on the same texts if they share at least this fraction of their anchors.
 _SAME_TEXTS = 0.9
 
 
@@ -458,7 +459,7 @@ def _setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
             yield Reason(Answer.NO, f"the settings differ {described}: detect with the same settings")
 
 
-# Ways to use the same weights differently: keys in the identity of an encoder, with their name in a message.
+# Ways to use the same weights differently: keys in the identity of an encoder, and their names in messages.
 _USES = {
     "dimension": "length of the vectors",
     "modules": "pooling or other modules",
@@ -754,8 +755,8 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
         runs: at least two runs or run folders, each once.
 
     Raises:
-        InputError: fewer than two runs, or one twice.
-        RunError: a folder that is no run, is damaged or is not finished.
+        InputError: fewer than two runs were passed, or a run was passed twice.
+        RunError: a folder is not a run, is damaged or is not finished.
     """
     opened = [open_run(run) for run in list_of("runs or run folders", "runs", runs)]
     if len(opened) < 2:

@@ -43,10 +43,10 @@ class BesideRun:
 
     Attributes:
         tokens: one row per published token, with its published score and validation rate. For a run of the
-            default method also its verdict, its lift in SD with the interval, and the share of tokens that
-            lift less. For a run of the paper's method instead its score or the bound of it, its rate, whether
-            the token was a candidate, and a row for each token that only the run calls sticky. Null for a
-            token that the run did not examine.
+            default method, it also has the verdict, the lift in SD with its interval, and the share of tokens
+            that lift less. For a run of the paper's method, it has instead the run's score or its bound, the
+            run's rate, and whether the token was a candidate; each token that only the run calls sticky also
+            has a row. These columns are null for a token that the run did not examine.
         unknown: number of published tokens that have a different id, or none, in the run's vocabulary.
         unexamined: number of further published tokens that the run did not examine.
         sticky: number of published tokens that the run examined and calls sticky too.
@@ -119,7 +119,7 @@ def with_runs(runs: Sequence[Run]) -> pl.DataFrame:
                 f"{run.path} examined {len(run.tokens):,} of {run.available:,} available tokens: add a run "
                 "of the whole vocabulary"
             )
-        result: Any = run.result  # of the method whose numbers these are
+        result: Any = run.result  # the result record of the paper's method
         row = {
             "model": f"{Path(run.model_name).name} (own run)",
             "hub_name": run.model_name,
@@ -140,7 +140,7 @@ def published_model(name: str) -> dict[str, object]:
     """Return the row of a model in the table of models.
 
     Args:
-        name: its name in the paper or on the hub, in any case.
+        name: name of the model in the paper or on the hub; upper and lower case are equivalent.
 
     Raises:
         InputError: the paper has no such model; the message names the closest ones.
@@ -183,11 +183,11 @@ def published_tokens(name: str) -> pl.DataFrame:
 
 
 def mention_of_paper(run: Run) -> str | None:
-    """Say how many tokens the paper lists for the model of a run of another method.
+    """Say how many tokens the paper lists for the model of a run made with another method.
 
     Returns:
-        One sentence; None if the paper does not list the model. It is recognised by its name and by its
-        vocabulary, which must have all published tokens at their ids.
+        One sentence; None if the paper does not list the model. A listed model is recognised by its name and
+        by its vocabulary, in which every published token must have its published id.
     """
     if _is_of_paper(run):
         return None
@@ -207,7 +207,7 @@ def mention_of_paper(run: Run) -> str | None:
 
 
 def beside_run(run: Run, name: str) -> BesideRun:
-    """Put the published tokens of a model beside a run of it.
+    """Put the published tokens of a model beside a run of that model.
 
     Args:
         run: a run of either method.
@@ -273,7 +273,7 @@ def _beside_paper(run: Run, published: pl.DataFrame, unknown: int) -> BesideRun:
     beside = published.join(in_run, on=key, how="left", maintain_order="left")
     beside = beside.with_columns(published=pl.lit("sticky"))
     others = in_run.filter(pl.col("verdict") == "sticky").join(published, on=key, how="anti")
-    # A token that was not validated has no verdict, so it does not count as examined.
+    # A token that was not validated has no verdict, so it is treated as not examined.
     validated = beside.filter(pl.col("verdict").is_not_null())
     return BesideRun(
         tokens=pl.concat([beside, others], how="diagonal"),

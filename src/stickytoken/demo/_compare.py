@@ -210,8 +210,8 @@ class _RepairCurves:
     counts: list[int]  # numbers of copies, 0 first
     lines: dict[
         str, list[float]
-    ]  # by name: before the repair, after it, and ordinary tokens if there are any
-    read_as: list[str]  # vocabulary entries as which the repaired model reads the sentence with its copies
+    ]  # by name: before the repair, after it, and for ordinary tokens if there are any
+    read_as: list[str]  # vocabulary entries that the repaired model reads for the sentence with its copies
 
 
 def _similarities(

@@ -82,7 +82,7 @@ def count_field(
 ) -> gr.Number:
     """Make a field for a whole number.
 
-    It is not a slider: Gradio's sliders replace a number outside their range by another one.
+    The field is not a slider, because Gradio's sliders silently change a number outside their range.
     """
     return gr.Number(
         value, minimum=smallest, maximum=largest, step=1, label=name, info=f"{smallest} to {largest}",

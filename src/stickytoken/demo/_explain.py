@@ -31,10 +31,10 @@ from stickytoken.vocabulary import LEAST_BENIGN
 _COPIES = 8
 _CARRIERS = 8
 _BENIGN = 8
-# Upper limits of the form: an answer should take at most a minute on two cores.
+# Upper limits of the form, chosen so that an answer takes at most a minute on two cores.
 _MOST_CARRIERS = 20
 _MOST_BENIGN = 16
-# Fewer than `explain` takes by default, for the same reason.
+# Smaller than the default of `explain`, for the same reason.
 _ATTRIBUTION_CARRIERS = 2
 _DIRECTIONS = 256
 # Number of figures: the overview of all measures, and the six figures of `explanation_figures`.
@@ -153,9 +153,9 @@ def _explanation_outputs(explanation: Explanation) -> list[Any]:
 
 
 def _split_verdict(verdict: str, quoted_token: str) -> tuple[str, str]:
-    """Return the first sentence of a verdict, which is the answer, and the further ones.
+    """Return the first sentence of a verdict, which is the answer, and the remaining sentences.
 
-    A verdict begins with the token, and a full stop in the token ends no sentence.
+    A verdict begins with the token, and a full stop inside the token does not end a sentence.
     """
     start = len(quoted_token)
     first, stop, rest = verdict[start:].partition(". ")
@@ -297,7 +297,7 @@ def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
                 progress=_shown_on(progress),
             )
         if similarity.run is not None and Path(similarity.run).is_relative_to(shared.EXAMPLES):
-            # The path of the installed package helps nobody.
+            # The path of the installed package is of no use to visitors.
             similarity = replace(similarity, run="RUN")
         lines = summary(similarity, _PAIRS)
         grouped = similarity.grouped()

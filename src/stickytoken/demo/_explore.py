@@ -108,7 +108,7 @@ def explore_tab(startup: Startup, tab: gr.Tab) -> None:
     run_outputs = [search, *filters, *about, count, table, token]
     run_opened = run.input(ui.show_errors(open_run, no_run), run, run_outputs, **ui.ON_TABLES)
     run_opened.then(looked, [run, token], evidence, **ui.ON_MODEL)
-    # Text that is pasted is a change but not an input.
+    # Gradio reports pasted text as a change event but not as an input event.
     triggers = [search.change, *(field.input for field in filters)]
     narrowed = ui.show_errors(narrow, lambda error: [error, *no_tokens()])
     searched = gr.on(triggers, narrowed, [run, search, *filters], [count, table, token], **ui.ON_TABLES)
@@ -127,7 +127,7 @@ def _about(content: RunContent) -> dict[str, str]:
     """Return two HTML pieces by name: the run's headline, and the rest of its report's first screen."""
     steps = list(facts.steps(content))
     if content.path.is_relative_to(EXAMPLES):
-        # The path of the installed package helps nobody.
+        # The path of the installed package is of no use to visitors.
         installed = quote(str(content.path))
         steps = [step._replace(command=step.command.replace(installed, "RUN")) for step in steps]
     tone = facts.tone(content)
@@ -279,7 +279,7 @@ def _evidence_of(startup: Startup, content: RunContent, token_id: int) -> RunEvi
     stored = content.evidence
     if stored is not None and token_id in stored.tokens["token_id"]:
         rows = stored.tokens.filter(pl.col("ordinary") | (pl.col("token_id") == token_id))
-        # A chosen ordinary token is drawn like any other, beside the other ordinary ones.
+        # An ordinary token that the visitor chose is drawn as the chosen token, beside the ordinary ones.
         rows = rows.with_columns(ordinary=pl.col("ordinary") & (pl.col("token_id") != token_id))
         return stored._replace(tokens=rows)
     if content.run is None:

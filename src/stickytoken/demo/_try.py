@@ -247,7 +247,8 @@ def try_token(
         if placement is Placement.RANDOM:
             most_copies = max(copies, SYMPTOM_COPIES[-1])
             paths = KeyedPaths(_SEED, _KEY, (len(text.words),), most_copies, Insertion.IDS)
-            # The places depend on the sentence but not on the token, so that all tokens have the same.
+            # The places of the copies depend on the sentence but not on the token, so they are the same for
+            # all tokens.
             (path,) = paths.of(Token(position, ""))
         return copies_as_ids(inserted, text, placement, count, path)
 
@@ -303,7 +304,7 @@ def _require_fitting(
 
 
 def describe_trial(trial: Trial, token: str) -> str:
-    """Say how the similarity of the two sentences changes, beside what copies of benign tokens do."""
+    """Say how the similarity of the two sentences changes, compared with copies of benign tokens."""
     copies = trial.copies
     after, *benign_similarities = trial.similarities(copies)
     counted = f"1 copy of {token} changes" if copies == 1 else f"{copies} copies of {token} change"
@@ -396,7 +397,7 @@ def _draw_curve(trial: Trial, token: str, u: float | None) -> go.Figure:
 
 
 def pair_heatmap(trial: Trial, token: str, benign: str = "") -> ReportFigure:
-    """Draw the similarities of all sentences: without copies, with those of the token and of a benign one.
+    """Draw the similarities of all sentences without copies, with the token's, and with a benign token's.
 
     Args:
         trial: The trial of a token.

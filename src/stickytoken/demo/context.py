@@ -125,7 +125,7 @@ def _run_folders(folder: Path) -> list[Path]:
         run_folders = [path.parent for path in folder.glob(f"*/{store.RUN_FILE}")]
         return sorted(run_folders, key=lambda path: (-path.stat().st_mtime, path.name))[:_MOST_RUNS]
     except OSError:
-        # Nobody named this folder, so an unreadable one is no error.
+        # The user did not name this folder, so it is not an error if it is unreadable.
         return []
 
 
@@ -152,7 +152,7 @@ _SEED = 42
 
 
 class SharedModel:
-    """A loaded model that all visitors share, one at a time. It stores no visitor's input."""
+    """A loaded model that visitors use one at a time. It stores no visitor's input."""
 
     def __init__(self, encoder: IdReader) -> None:
         self._encoder = encoder
@@ -374,7 +374,7 @@ class Startup:
 
 
 def tampered_models(original: Any) -> tuple[SharedModel, SharedModel]:
-    """Return two copies of the packaged model: one with tampered embedding rows, one with repaired rows."""
+    """Return two copies of the packaged model: one with tampered embedding rows, the other repaired."""
     import torch
 
     rows = np.load(TAMPERED / "rows.npz")

@@ -33,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 _FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
 _MONO = ["ui-monospace", "SF Mono", "Menlo", "Consolas", "Noto Sans Mono", "monospace"]
 
-# Gradio's names of colours in the light and in the dark scheme; text has a contrast of at least 4.5 to 1.
+# Gradio's colour variables in the light and in the dark scheme; text has a contrast of at least 4.5 to 1.
 _COLORS = {
     "button_primary_background_fill": "#00609a",
     "button_primary_background_fill_dark": "#00609a",
@@ -48,7 +48,7 @@ _COLORS = {
     "block_title_text_color": "#3b4350",
     "block_title_text_color_dark": "#d0d6de",
 }
-# Requests that may wait for the model; more are refused.
+# Maximum number of requests that may wait for the model; any further request is refused.
 _LONGEST_QUEUE = 32
 
 
@@ -108,8 +108,8 @@ def _malformed(reason: str) -> gr.Error:
     )
 
 
-# Names under which this machine reaches itself. A page of another site can make a browser resolve that site's
-# name to this machine and then read the app (DNS rebinding); its requests still carry the other name.
+# Names by which this machine reaches itself. A page on another site can make a browser resolve that site's
+# name to this machine and then read the app (DNS rebinding), but its requests still carry that site's name.
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _BODY_BYTES = 16_000_000
 _API = "/gradio_api"
@@ -213,7 +213,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, refusal: _Refusal)
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008, "reason": refusal.reason})
         return
-    # The connection is closed, because the body of the request was not read.
+    # The connection must be closed, because the body of the request was not read.
     response = PlainTextResponse(f"{refusal.reason}\n", refusal.status, {"connection": "close"})
     await response(scope, receive, send)
 
@@ -269,7 +269,7 @@ def require_free(port: int) -> int:
             f"port {port} is not a port number: use 1 to {_LARGEST_PORT}, or 0 for any free port"
         )
     with socket.socket() as listener:
-        # Servers set this option, too: a port whose last connections are still closing counts as free.
+        # Servers set this option, too: a port whose last connections are still closing is treated as free.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOST, port))

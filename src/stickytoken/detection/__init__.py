@@ -103,8 +103,8 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         sample: Number of tokens to draw at random; only these are measured. None measures all.
         settings: Settings of the method. None takes the defaults, with ``words`` insertion if the model only
             accepts text.
-        seed: Seed that replaces the one in the settings. None keeps it.
-        out: The run folder. None is ``runs/<model>-<method>-<identity>``.
+        seed: Seed to use instead of the one in the settings. None keeps the seed of the settings.
+        out: The run folder. None means ``runs/<model>-<method>-<identity>``.
         engine: Where to compute. ``local`` computes in this process, and ``ray`` on the Ray cluster named by
             RAY_ADDRESS or on one started on this machine. A `RayCluster` or an open engine, such as that of
             `ray_engine`, can also be passed. The engine changes no number beyond rounding, so another engine
@@ -112,8 +112,8 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         evidence: Whether to also measure symptom curves, sentence pairs and search results, which reports
             show. They are added to a finished run that lacks them.
         shard_probes: Number of texts per shard: the largest amount of work that is lost if the process is
-            killed. None is 8,192, or 32,768 on a CUDA GPU. The number changes no result beyond rounding, but
-            a run that continues with another number computes its shards again.
+            killed. None means 8,192, or 32,768 on a CUDA GPU. The number changes no result beyond rounding,
+            but a run that continues with another number computes its shards again.
         progress: Called at every step.
 
     Returns:
@@ -142,7 +142,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.insertion)
     tokenizer = encoder.tokenizer
     if tokens is None and sample is None and isinstance(tokenizer, CandidateTokenizer):
-        # A list of candidates also has ordinary words for comparison; only the candidates are measured.
+        # A candidate vocabulary also has ordinary words for comparison; only the candidates are measured.
         tokens = tokenizer.candidate_ids
     named = None if tokens is None else token_ids(vocabulary, tokens)
     chosen = choose_tokens(vocabulary, named, sample, settings.seed)
@@ -339,9 +339,9 @@ def judge(
 ) -> base.Judgement:
     """Measure what the tokens of a finished run do to the texts of a corpus.
 
-    Only a few random tokens, and the tokens that may matter on this corpus, are added to its texts and
-    encoded. The lift of every other token is computed from the pull and contraction that the run measured. To
-    measure every token on the corpus, which takes minutes, call ``detect(..., sentences=...)``.
+    Texts of the corpus are encoded with copies of a few random tokens, and of the tokens that may matter on
+    this corpus. The lift of every other token is computed from the pull and contraction that the run
+    measured. To measure every token on the corpus, which takes minutes, call ``detect(..., sentences=...)``.
 
     Args:
         run: A finished run, or its folder.
@@ -381,10 +381,10 @@ def judge(
 
 
 def _cut(corpus: readers.Sentences, model: Encoder) -> readers.Sentences:
-    """Cut the texts that are longer than the model reads, as an index does."""
+    """Truncate the texts that exceed the model's input limit, as an index does."""
     try:
         words = require_words(model, "judge")
-    except ModelError:  # without its tokens, texts can only be left out
+    except ModelError:  # the model's tokens are unknown, so texts can be left out but not truncated
         return corpus
     fitted = fit_texts(words, corpus.texts, 0, Insertion.TEXT, corpus.source)
     return replace(corpus, texts=tuple(text.text for text in fitted))
@@ -474,8 +474,8 @@ def find_token(vocabulary: Vocabulary, text: str) -> int:
     """Return the id of the vocabulary entry with this text.
 
     The text is first looked up among the vocabulary strings, then among the decoded texts, and then among the
-    decoded texts without spaces around them. If several entries match, those that can occur in text are
-    preferred.
+    decoded texts without surrounding spaces. If several entries match, entries that can occur in text take
+    precedence.
 
     Raises:
         InputError: No entry matches, or several entries match equally well.
@@ -514,7 +514,7 @@ def find_named(vocabulary: Vocabulary, name: str) -> int:
 def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
     """Read tokens from a txt file with one per line, or from a table with a column token_id or token.
 
-    If a table has both columns, they must agree.
+    If a table has both columns, they must name the same entries.
 
     Raises:
         InputError: The file cannot be read, or a token is not in the vocabulary.
@@ -590,7 +590,7 @@ def _require_agreement(vocabulary: Vocabulary, ids: Sequence[int], names: Sequen
 
 @dataclass(frozen=True)
 class Reopened:
-    """A finished run whose model is loaded again, ready to measure curves of more tokens."""
+    """A finished run with its model loaded, ready to measure the curves of further tokens."""
 
     run: Run
     job: base.Job[base.MethodSettings]  # its corpus is empty, because the plan holds all texts

@@ -27,7 +27,7 @@ from stickytoken.methods import base
 from stickytoken.methods.probes import EvidenceStage, similarity_counts
 from stickytoken.methods.small_search import COPIES, SearchStage
 
-# Largest number of tokens that are measured, besides the ordinary ones.
+# Largest number of tokens to measure, not counting the ordinary ones.
 _MAX_TOKENS = 12
 # If fewer tokens than this are sticky, the strongest of the other tokens are measured too.
 _MIN_TOKENS = 4
@@ -152,7 +152,7 @@ def _ordinary_ids(
 
 
 def _leave_out_unknown(row: dict[str, Any], unknown: set[int], pair_copies: int) -> None:
-    """Set the evidence to null wherever the tokenizer reads the copies as an unknown word.
+    """Set a token's evidence to null for every number of copies that the tokenizer reads as an unknown word.
 
     Args:
         row: A row of evidence.parquet, which is changed.

@@ -200,7 +200,7 @@ class Run:
 
     @property
     def evidence(self) -> RunEvidence | None:
-        """Symptom curves, sentence pairs and search results; None if the run has none.
+        """Symptom curves, sentence pairs and search results; None if the run has no evidence.
 
         Raises:
             RunError: A file is damaged.
@@ -221,7 +221,7 @@ class Run:
         return None if evidence is None else evidence.harm(token_id)
 
     def harm_sentences(self, limit: int) -> list[str]:
-        """Sentences on the worst ``limit`` sticky tokens that say what their copies do in a search.
+        """Sentences that say what copies of the worst ``limit`` sticky tokens do in a search.
 
         They have no full stops. Tokens whose effect was not measured have no sentence.
         """
@@ -320,12 +320,12 @@ def flagged_tokens(run: Run | None) -> frozenset[int]:
 
 _MODEL_FILE = "model.json"
 _MODEL_FILE_VERSION = 1
-# Packages that load a model. With other versions of them, the same files may give another model.
+# Packages that load a model. With other versions of these packages, the same files may give other vectors.
 _LOADING_PACKAGES = ("stickytoken", "torch", "transformers", "sentence-transformers", "tokenizers")
 # Configuration files that refer to files outside the model's folder.
 _FILES_WITH_REFERENCES = ("adapter_config.json", "router_config.json")
-# Age in nanoseconds that a file must have when its state is recorded. Some file systems store times to two
-# seconds, so a younger file could change again without any change of its times.
+# Minimum age in nanoseconds of a file whose state is recorded. Some file systems store times with a
+# resolution of two seconds, so a younger file could change again without a change in its times.
 _MIN_AGE = 3_000_000_000
 
 
@@ -339,7 +339,7 @@ class ModelFilesRecord(Record):
 
 
 class FileState(NamedTuple):
-    """Properties of a file, at least one of which changes when the file changes."""
+    """Properties of a file; at least one of them changes whenever the file changes."""
 
     size: int
     modified: int  # nanoseconds
@@ -421,7 +421,7 @@ def _model_files_record(record: RunRecord, fingerprint: str) -> ModelFilesRecord
 def _file_states(folder: Path) -> dict[str, FileState] | None:
     """Return the state of every file in a folder by relative path.
 
-    None if the folder cannot be read completely, or contains a linked folder, a pipe or a device.
+    Return None if the folder cannot be read completely, or contains a linked folder, a pipe or a device.
     """
     states: dict[str, FileState] = {}
     errors: list[OSError] = []
@@ -472,7 +472,7 @@ def _is_module_inside(module: Mapping[str, Any]) -> bool:
 def model_difference(record: MeasurementRecord, identity: EncoderIdentity) -> list[str] | None:
     """Return the names of the properties in which the model of a record differs from this one.
 
-    The list is empty for the same model. None if the record does not contain its model.
+    The list is empty if it is the same model. Return None if the record does not identify its model.
     """
     recorded = record.identity_parts.get("encoder")
     return differences(asdict(identity), recorded) if isinstance(recorded, dict) else None
@@ -614,7 +614,8 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
             "stickytoken embed YOUR_FOLDER --input YOUR_DOCUMENTS --out YOUR_VECTORS",
         )
     elif not run.method.judges_corpora:
-        # This method defines sticky in another way: most of its tokens have the effect of ordinary ones.
+        # This method defines sticky differently: most tokens that it finds have no more effect than ordinary
+        # tokens.
         compare = NextStep(
             "see which of these tokens matter on texts, before you repair any",
             f"stickytoken detect {quote(run.model_name)}",

@@ -31,16 +31,16 @@ from stickytoken.methods.small_search import SearchShares
 from stickytoken.methods.wording import SearchHarm
 from stickytoken.settings.prompting import Prompting
 
-# Optional files (evidence, report) need no new version.
+# A change of an optional file (evidence, report) does not require a new version.
 SCHEMA_VERSION = 4
 
 
 class EndpointRecord(resume.Record):
     """The options with which the endpoint of a model was called. The API key is never recorded."""
 
-    tokenizer: str | None = None  # folder, name or file of its tokenizer
-    candidates: str | None = None  # file of strings instead of a tokenizer
-    max_length: int | None = None  # its maximum input length in tokens, if the user gave one
+    tokenizer: str | None = None  # folder, name or file of the model's tokenizer
+    candidates: str | None = None  # file of strings to examine instead of a tokenizer
+    max_length: int | None = None  # the model's maximum input length in tokens, if the user gave one
     dimensions: int | None = None
     key_variable: str | None = None  # environment variable that holds the key
 
@@ -316,7 +316,8 @@ class EvidenceRecord(resume.Record):
     pair_copies: int  # number of copies in the pairs
     sequences: int  # number of encoded texts
     seconds: float
-    # Pairs of carriers and anchors without copies, counted by `similarity_counts`; empty in earlier versions
+    # Number of pairs of carriers and anchors without copies in each interval of similarity, as
+    # `similarity_counts` counts them; empty in earlier versions
     similarities_before: tuple[int, ...] = ()
     search: SearchRecord | None = None  # null if too few texts are long enough, and in earlier versions
 
@@ -338,9 +339,9 @@ def flagged_ids(tokens: pl.DataFrame) -> list[int]:
 EVIDENCE_FILE = "evidence.parquet"
 EVIDENCE_RECORD_FILE = "evidence.json"
 # One row per token with a curve. `below` and `above` are mean similarities by number of copies, over the
-# pairs below and above the mean similarity; a list is empty if there are no such pairs, and null where the
-# tokenizer reads the copies as unknown. `ahead` is the rank that `CarrierPanel.ahead` computes, null in runs
-# of earlier versions. The columns of pairs are null if no pair lies below.
+# pairs below and above the mean similarity. A list is empty if there are no such pairs; an item is null if
+# the tokenizer reads that number of copies as unknown. `ahead` is the rank that `CarrierPanel.ahead`
+# computes, null in runs of earlier versions. The columns that describe pairs are null if no pair lies below.
 EVIDENCE_SCHEMA: dict[str, Any] = {
     "token_id": pl.Int64,
     "ordinary": pl.Boolean,
@@ -386,7 +387,7 @@ class RunEvidence(NamedTuple):
         return Moved(copies, token_rank, fmean(ordinary_ranks) if ordinary_ranks else None)
 
     def cut_curves(self) -> str | None:
-        """Return a note on the curves that leave out some numbers of copies; None if all are complete."""
+        """Return a note on curves that leave out some numbers of copies; None if all curves are complete."""
         has_nulls = [
             pl.col(curve).list.eval(pl.element().is_null()).list.any() for curve in ("below", "above")
         ]
@@ -426,7 +427,7 @@ def has_evidence(folder: RunFolder) -> bool:
 
 
 def read_evidence(folder: RunFolder) -> RunEvidence | None:
-    """Return the curves, pairs and search results of a run; None if it has none."""
+    """Return the curves, pairs and search results of a run; None if the run has no evidence."""
     record = folder.read_record(EVIDENCE_RECORD_FILE, EvidenceRecord) if has_evidence(folder) else None
     if record is None:
         return None

@@ -18,7 +18,7 @@ from stickytoken.errors import InputError, ModelError
 
 QUERY = "query"
 DOCUMENT = "document"
-# Names of the prompts that `encode_query` and `encode_document` use; the first that the model has applies.
+# Names of the prompts that `encode_query` and `encode_document` use: the first one that the model has.
 _PROMPTS = {QUERY: ("query",), DOCUMENT: ("document", "passage", "corpus")}
 
 
@@ -27,8 +27,8 @@ class RoutedModel(SentenceTransformer):
 
     Attributes:
         route: name of the route that texts take; in a model without a Router, the name of the task.
-        task: the ``task`` argument that the user would pass to `encode`; None is no task.
-        task_matters: whether a module of the route itself reads the task.
+        task: the ``task`` argument that the user would pass to `encode`; None means no task.
+        task_matters: whether a module on the route itself reads the task.
         other_routes: other routes and tasks that the user can choose.
     """
 
@@ -62,7 +62,7 @@ def routed(model: SentenceTransformer, route: str | None, name: str) -> Sentence
 
     Args:
         model: the user's model. It is returned unchanged if it has no Router and `route` is None.
-        route: the route that the user names, such as ``query`` or ``document``; None is the route that
+        route: the route that the user names, such as ``query`` or ``document``; None means the route that
             `encode` takes.
         name: name of the model, for messages.
 
@@ -151,7 +151,7 @@ def _routed_model(
         model: the user's model.
         modules: the modules of the route, by name.
         taken: name of the route.
-        task: the ``task`` argument that the user would pass to `encode`; None is no task.
+        task: the ``task`` argument that the user would pass to `encode`; None means no task.
         choices: all routes and tasks that the user can choose.
     """
     default_prompt = model.default_prompt_name

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 
-# The template is read from the inputs of two sample texts; from the shorter ones if the model reads few
-# tokens.
+# The template is derived from the model's inputs for two sample texts; the shorter pair is used if the model
+# reads few tokens.
 _SAMPLES = ("The cat sat on a warm stone.", "Trains leave at noon")
 _SHORT_SAMPLES = ("a", "to")
 # The longer samples are used only if they leave this many tokens for special tokens.
@@ -47,7 +47,7 @@ class TokenTypes:
 
 @dataclass(frozen=True, slots=True)
 class InputTemplate:
-    """What a model adds to the content ids of a text to make its input.
+    """What a model adds to the content ids of a text to form the input.
 
     Attributes:
         before: ids of the special tokens before the content.
@@ -72,7 +72,7 @@ class InputTemplate:
 def read_template(
     model: SentenceTransformer, tokenizer: HuggingFaceTokenizer, prompt: str, name: str
 ) -> InputTemplate:
-    """Return the template of a model, read from what its preprocessing makes of two sample texts.
+    """Return the template of a model, derived from its preprocessing of two sample texts.
 
     Args:
         model: the model.

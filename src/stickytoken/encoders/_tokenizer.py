@@ -20,7 +20,7 @@ from stickytoken.vocabulary import RoundTripTokenizer
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
-# Roles whose tokens are special in the published tables of categories. The role cls is not among them.
+# Roles whose tokens are special in the published tables of categories. They do not include the role cls.
 _SPECIAL_ROLES = ("bos", "eos", "pad", "unk", "sep", "mask")
 _WORD = re.compile(r"\S+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -49,8 +49,8 @@ class HuggingFaceTokenizer:
     """A batched interface to a tokenizer.
 
     It calls the Rust pipeline of the tokenizer, which is fast. Some tokenizer classes override in Python what
-    their pipeline does, so the two are first compared on a sample. If they differ, or if there is no
-    pipeline, the tokenizer itself is called text by text.
+    their pipeline does, so tokenizer and pipeline are first compared on a sample. If they differ, or if there
+    is no pipeline, the tokenizer itself is called text by text.
 
     Attributes:
         rows: number of rows of the model's embedding matrix; None if it is unknown or unlimited.
@@ -61,8 +61,8 @@ class HuggingFaceTokenizer:
 
         Args:
             tokenizer: the tokenizer.
-            shared: whether other code uses the tokenizer too. Then its pipeline is copied before it is
-                changed.
+            shared: whether other code uses the tokenizer too. If so, its pipeline is copied before any
+                change.
             rows: number of rows of the model's embedding matrix; None if it is unknown or unlimited.
 
         Raises:
@@ -93,7 +93,8 @@ class HuggingFaceTokenizer:
     def _compare_with_tokenizer(self) -> None:
         """Compare the pipeline with the tokenizer on a sample.
 
-        Sets `_decoder` to None if they decode differently, and `_backend` to None if they encode differently.
+        Set `_decoder` to None if the two decode differently, and `_backend` to None if they encode
+        differently.
         """
         ids = list(self.entries)
         step = -(-len(ids) // _COMPARED_ENTRIES)
@@ -144,7 +145,7 @@ class HuggingFaceTokenizer:
         rows: list[list[int]] = []
         for text in texts:
             ids: list[int | None]
-            # A Python tokenizer without an entry for unknown text gives None as an id, or fails.
+            # A Python tokenizer without an entry for unknown text returns None as an id, or fails.
             try:
                 ids = list(self._tokenizer.encode(text, add_special_tokens=False, truncation=False))
             except (TypeError, ValueError):
@@ -222,7 +223,7 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """Ids of the special tokens, except that of the role cls."""
+        """Ids of the special tokens, except for the token with the role cls."""
         special = {getattr(self._tokenizer, f"{role}_token_id", None) for role in _SPECIAL_ROLES}
         if hasattr(self._tokenizer, "all_special_ids"):
             marked = set(self._tokenizer.all_special_ids)
@@ -264,7 +265,8 @@ class HuggingFaceTokenizer:
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
         """Return, for each text, its ids and the span of characters of each id.
 
-        Spans are pairs of the first character and the one after the last. They are None without a pipeline.
+        A span is a pair: the index of the first character, and the index after the last one. Without a
+        pipeline, the spans of a text are None.
         """
         if self._backend is None:
             return [(ids, None) for ids in self.encode_many(texts)]
@@ -313,7 +315,7 @@ def adapted(tokenizer: Any) -> RoundTripTokenizer:
 
 
 def vocabulary_size(tokenizer: Any) -> int | None:
-    """Return the number of entries of a tokenizer; None if it cannot be told cheaply."""
+    """Return the number of entries of a tokenizer; None if it cannot be determined cheaply."""
     backend = _backend_of(tokenizer)
     if backend is not None:
         return backend.get_vocab_size()

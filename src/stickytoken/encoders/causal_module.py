@@ -21,7 +21,7 @@ from stickytoken.settings.prompting import Prompting
 
 __all__ = ["CausalPrompt"]
 
-_AUXILIARY = "auxiliary_"  # before the names of the features of an auxiliary prompt
+_AUXILIARY = "auxiliary_"  # prefix of the feature names of an auxiliary prompt
 
 
 class CausalPrompt(InputModule):
@@ -29,7 +29,7 @@ class CausalPrompt(InputModule):
 
     Nothing is truncated: a sentence whose prompt exceeds the context is an error. sentence-transformers loads
     a saved model only with ``trust_remote_code=True``, as it does for every module that is not its own.
-    `stickytoken.load_encoder` does not need that.
+    `stickytoken.load_encoder` does not require this argument.
 
     Args:
         model: a decoder-only transformers model; its head is dropped.
@@ -66,7 +66,7 @@ class CausalPrompt(InputModule):
         return self._prompted.reading
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> Features:
-        """Fill the prompts, auxiliary ones too: a row for each sentence and template, sentence by sentence.
+        """Fill all prompts, auxiliary ones included: one row per sentence and template, sentence by sentence.
 
         Raises:
             EncodingError: A prompt is longer than the context.
@@ -152,11 +152,11 @@ class CausalPrompt(InputModule):
 
 @dataclass(frozen=True, slots=True)
 class _Preset:
-    """Settings of one kind of model, or of the same relative depth."""
+    """Published settings of one kind of model, or these settings moved to the same relative depth."""
 
-    start: int  # of token prepending
+    start: int  # first layer of token prepending
     exit: int
-    layer: int  # to read
+    layer: int  # layer to read
     contrast_layer: int
     contrast_strength: float
     published: bool
@@ -179,15 +179,15 @@ _LLAMA_2_CONTRAST = 4
 # Contrast of Llama 3 8B, as published.
 _LLAMA_3_CONTRAST = 6
 _LLAMA_3_STRENGTH = 0.25
-# Entries from which on a Llama of 32 layers is a Llama 3.
+# Smallest vocabulary size at which a Llama with 32 layers is treated as a Llama 3.
 _LLAMA_3_VOCABULARY = 128_000
-# Templates that the settings were published for; two of them are always read after the last layer but one.
+# Templates for which the settings were published; two of them are always read after the last layer but one.
 _PUBLISHED_PROMPTS = ("prompteol", "cot", "ke", "ck", "metaeol")
 _READ_LATER = ("ke", "ck")
 
 
 def _preset_of(decoder: Decoder, prompt: prompts.Prompt) -> _Preset:
-    """Return the published settings of a model and prompt, or those of the same relative depth."""
+    """Return the published settings for a model and prompt, or settings of the same relative depth."""
     config = decoder.model.config
     count = len(decoder.layers)
     family = config.model_type
@@ -211,12 +211,12 @@ def _preset_of(decoder: Decoder, prompt: prompts.Prompt) -> _Preset:
 
 
 def _at_depth(layer: int, count: int) -> int:
-    """Return the layer of a model with so many layers at the depth of a layer of Llama 2 7B."""
+    """Return the layer, in a model with ``count`` layers, at the same relative depth as in Llama 2 7B."""
     return round(layer * count / _LLAMA_2_LAYERS)
 
 
 def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) -> tuple[Reading, LayerChoice]:
-    """Return how a model is read with these options, and why at this layer."""
+    """Return how a model is read with these options, and how the layer to read was chosen."""
     rule = prompts.require_contrast_options(options)
     if not options.token_prepending and (options.start is not None or options.exit is not None):
         raise InputError(
@@ -227,7 +227,7 @@ def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) ->
     if options.layer is not None:
         layer = options.layer
         choice = LayerChoice.GIVEN
-    elif preset.published:  # the plain prompt too, so that the two can be compared
+    elif preset.published:  # for the plain prompt, too, so that it can be compared with token prepending
         layer = preset.layer
         choice = LayerChoice.PUBLISHED
     elif options.token_prepending or options.contrast:
@@ -255,7 +255,7 @@ def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) ->
 
 
 def _contrast_layer_before(decoder: Decoder, layer: int, preset_layer: int) -> int:
-    """Return the layer that contrast can change, before the one that is read, nearest to the preset's."""
+    """Return the layer, before the one to read, that contrast can change and that is nearest the preset's."""
     number = decoder.layer_number(layer)
     possible_layers = [possible for possible in layers_with_projection(decoder) if possible < number]
     if not possible_layers:

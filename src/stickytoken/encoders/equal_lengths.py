@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# The number of tokens in a batch is a multiple of this where possible. Matrix kernels are fastest with
-# multiples of 64, and if the number of tokens takes few different values.
+# The number of tokens in a batch is a multiple of this where possible. Matrix kernels are fastest if it is a
+# multiple of 64 and takes few different values.
 TOKEN_MULTIPLE = 64
 
 

@@ -1,4 +1,4 @@
-"""Texts cut to what a model reads, with room for copies of a token."""
+"""Texts truncated to what a model reads, with room for copies of a token."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class FittedText:
     """A text that the model reads in full.
 
     Attributes:
-        text: the text, cut only if copies are inserted as text.
-        content: its content ids, cut in either case.
-        cut: whether it was too long.
+        text: the text, truncated only if copies are inserted as text.
+        content: content ids of the text, always truncated.
+        cut: whether the text was too long.
     """
 
     text: str
@@ -27,20 +27,21 @@ class FittedText:
     cut: bool
 
     def clean(self, insertion: Insertion) -> Probe:
-        """Return what the encoder reads of the text without copies."""
+        """Return the encoder's input for the text without copies."""
         return self.content.ids if insertion is Insertion.IDS else self.text
 
 
 def fit_texts(
     encoder: WordEncoder, texts: Sequence[str], room: int, insertion: Insertion, name: str
 ) -> list[FittedText]:
-    """Cut texts so that they fit into the model with copies of this many tokens.
+    """Truncate texts so that they fit into the model together with copies.
 
     Args:
         encoder: the model.
         texts: the texts.
         room: number of tokens to leave free for copies.
-        insertion: with ids, a text is cut behind a token, where the model cuts; else behind a word.
+        insertion: if copies are inserted as ids, a text is truncated after a token, where the model truncates
+            it; otherwise, it is truncated after a word.
         name: where the texts come from, for the error.
 
     Raises:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
 
 NO_LIMIT = 10**9
-"""A length of at least this means "no limit", for which tokenizers store a huge integer or infinity."""
+"""A length of at least this means "no limit", which tokenizers store as a huge integer or infinity."""
 
 # Names that transformers gives to modules with learned position embeddings.
 _POSITION_EMBEDDINGS = ("position_embeddings", "embed_positions", "wpe")
@@ -33,7 +33,7 @@ def learned_positions(model: torch.nn.Module) -> list[int]:
 
 
 def readable_positions(model: torch.nn.Module, max_length: int | None, name: str) -> int | None:
-    """Return the smallest number of learned or configured positions in a model; None if there is no limit.
+    """Return the smallest number of learned or configured positions in a model; None if nothing limits them.
 
     Args:
         model: any torch model.
@@ -84,9 +84,9 @@ def context_length(
     Args:
         model: the language model.
         tokenizer: its tokenizer, which may declare a limit.
-        max_length: the limit that the user requests; None is the model's own limit.
+        max_length: the limit that the user requests; None means the model's own limit.
         name: name of the model, for messages.
-        taken: number of tokens of the prompt without a text.
+        taken: number of tokens in the prompt without a text.
 
     Raises:
         InputError: the prompt leaves no room for a text, or `max_length` exceeds the positions.

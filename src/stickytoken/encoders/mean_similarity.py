@@ -22,8 +22,8 @@ class MeanSimilarity(NamedTuple):
     Attributes:
         value: the mean similarity u.
         entries: number of vocabulary entries used.
-        left_out: number of entries not used: they have no tokens or more than the model reads, or their
-            vector is zero.
+        left_out: number of entries not used, because they have no tokens, have more tokens than the model
+            reads, or have a zero vector.
         error: standard error of the value; 0 if u was computed from all entries, not from a sample.
         isoscore: how evenly the vectors use all dimensions, from 0 to 1; None if undefined. See `isoscore`.
     """

@@ -33,7 +33,7 @@ class EncoderIdentity:
         modules: sha256 of the types and settings of the modules (pooling, dense, ...).
         prompt: text put before every input.
         dtype: precision of the weights, or of the arithmetic if that is lower.
-        max_length: longest input in tokens, including special tokens; None is no limit.
+        max_length: longest input in tokens, including special tokens; None means no limit.
         dimension: number of components of a vector.
     """
 
@@ -72,7 +72,7 @@ class Encoder(Protocol):
 
     @property
     def max_length(self) -> int | None:
-        """Longest input in tokens, including special tokens; None is no limit."""
+        """Longest input in tokens, including special tokens; None means no limit."""
 
     @property
     def dimension(self) -> int:
@@ -141,7 +141,7 @@ class IdEncoder(IdReader, Protocol):
     """An encoder whose model runs in this process, so that it can also compute at another precision."""
 
     def at(self, precision: Precision | None) -> IdEncoder:
-        """Return an encoder of the same model with faster, less exact arithmetic; itself for None.
+        """Return an encoder of the same model with faster, less exact arithmetic; for None, return itself.
 
         Raises:
             InputError: The device or the model does not support the precision.
@@ -199,8 +199,8 @@ class Capabilities:
             gives the same vectors.
         spec: how to load the encoder again; None if it cannot be loaded from a name or folder.
         parameters: number of weights; None if it is unknown.
-        makes_up_vectors: whether the vectors are artificial, as in a dry run. Results and choices that depend
-            on them mean nothing then.
+        makes_up_vectors: whether the vectors are artificial, as in a dry run. If so, results and choices that
+            depend on the vectors are meaningless.
     """
 
     noise: float = 0.0
@@ -249,7 +249,7 @@ class Route(Protocol):
 
     @property
     def description(self) -> str:
-        """The route in words; for the default route, with the routes that are not measured."""
+        """The route in words; for the default route, this includes the routes that are not measured."""
 
 
 @runtime_checkable
@@ -275,7 +275,7 @@ _ID_MEMBERS = _members(WordEncoder, IdReader, IdEncoder)
 
 
 def is_encoder(model: object) -> TypeGuard[Encoder]:
-    """Whether the model has all members of `Encoder`; properties are not evaluated, as `isinstance` would."""
+    """Whether the model has all members of `Encoder`. Unlike `isinstance`, this evaluates no properties."""
     return all(_has(model, member) for member in _ENCODER_MEMBERS)
 
 
@@ -401,7 +401,7 @@ def require_usable(
         )
 
 
-# Longest part of a text that an error message quotes, in characters.
+# Maximum number of characters of a text that an error message quotes.
 _SHOWN_CHARACTERS = 80
 
 

@@ -45,10 +45,10 @@ _LOG = logging.getLogger(__name__)
 _SAMPLED_ENTRIES = 512
 _ENTRIES_IN_A_ROW = 8
 _COPIES = 8
-# Number of samples for the test whether the last layer can be computed for the first token alone.
+# Number of samples on which to test whether the last layer can be computed for the first token only.
 _FIRST_TOKEN_SAMPLES = 4
-# Children of a layer of BERT and of those built like it: attention with residual and norm, and then what
-# works token by token.
+# Children of a BERT layer and of layers built like it: attention with residual and norm, followed by modules
+# that treat each token by itself.
 _BERT_LAYER_CHILDREN = {"attention", "intermediate", "output"}
 
 
@@ -63,7 +63,7 @@ class ModelEncoder(ABC):
     Attributes:
         own_tokenizer: a copy of the user's tokenizer.
         entries_tokenizer: the same tokenizer, or one that encodes vocabulary entries as part of a prompt.
-        max_length: longest input in tokens, including special tokens; None is no limit.
+        max_length: longest input in tokens, including special tokens; None means no limit.
         user_tokenizer: the tokenizer of the user's model.
         normalizes: whether vectors are scaled to length 1.
         spec: how the model was loaded; None for a model object.
@@ -83,10 +83,10 @@ class ModelEncoder(ABC):
         Args:
             network: the torch model.
             name: the name that the user gave.
-            precision: precision of the arithmetic, lower than that of the weights; None is that of the
-                weights.
-            packed_layers: whether linear layers on a CPU use packed weights; None decides by the environment
-                variable, or else by a measurement.
+            precision: precision of the arithmetic, lower than the weights' precision; None means the weights'
+                precision.
+            packed_layers: whether linear layers on a CPU use packed weights; None leaves the choice to the
+                environment variable or, if it is not set, to a measurement.
         """
         if precision is not None:
             batches.require_precision(network, precision, name)
@@ -108,7 +108,7 @@ class ModelEncoder(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.name} on {self.device}>"
 
-    # What subclasses provide, beside the members of `IdEncoder`.
+    # What subclasses provide in addition to the members of `IdEncoder`.
 
     @property
     @abstractmethod
@@ -157,7 +157,7 @@ class ModelEncoder(ABC):
     def _run(self, contents: Sequence[Content]) -> None:
         """Compute the contents plainly: every layer on every token."""
 
-    # What is the same for all.
+    # What all subclasses share.
 
     @property
     def tokenizer(self) -> HuggingFaceTokenizer:
@@ -307,7 +307,7 @@ class ModelEncoder(ABC):
     # How the model computes.
 
     def _chosen_arithmetic(self) -> batches.Arithmetic:
-        """Return the context in which to compute; layers are packed if requested, or else if faster."""
+        """Return the context in which to compute; layers are packed if requested, or by default if faster."""
         packing_asked = self._packing_asked()
         packed = batches.arithmetic(self._network, self._precision, packed=packing_asked is not False)
         if packing_asked is not None or self._precision is not None:
@@ -427,16 +427,16 @@ class SentenceTransformerEncoder(ModelEncoder):
         Args:
             model: the user's model.
             name: the name that the user gave.
-            prompt: text put before every input; None is the model's default prompt.
+            prompt: text put before every input; None means the model's default prompt.
             token_budget: tokens per batch; None chooses by device.
             max_length: longest input in tokens; it is set on the user's model.
-            reuse: when inputs with a common beginning share its computation; None is never.
-            precision: precision of the arithmetic, lower than that of the weights; None is that of the
-                weights.
+            reuse: when inputs with a common beginning share its computation; None means never.
+            precision: precision of the arithmetic, lower than the weights' precision; None means the weights'
+                precision.
             packed_layers: whether linear layers on a CPU use packed weights; None decides by measurement.
             truncate_dim: read only this many leading components of each vector; None reads all.
             layer: number of layers to run; None runs all.
-            route: route that texts take, such as ``query``; None is the model's default.
+            route: route that texts take, such as ``query``; None means the model's default route.
         """
         from stickytoken.encoders._routes import routed
 
@@ -486,7 +486,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         """Set the longest input of the user's model.
 
         Raises:
-            InputError: the model cannot read as many tokens, has no limit to set, or has no room for a text.
+            InputError: the model cannot read that many tokens, has no limit to set, or no room for a text.
         """
         readable_positions(self.model, max_length, self.name)
         prompt_tokens = len(self.own_tokenizer.encode_many([self.prompt])[0])

@@ -18,7 +18,7 @@ from stickytoken.insertion import TokenizedText
 from stickytoken.unit_vectors import exact_unit_vectors
 from stickytoken.vocabulary import CandidateTokenizer, RoundTripTokenizer
 
-# Fixed texts. Their vectors identify a model that has no fingerprint.
+# Fixed texts, whose vectors identify a model that has no fingerprint.
 SENTINELS = (
     "a",
     "The river is cold in winter.",
@@ -60,7 +60,7 @@ TextFunction: TypeAlias = Callable[[list[str]], Any]
 
 
 class FunctionModel:
-    """Makes a `TextModel` of a function from texts to vectors."""
+    """Wraps a function from texts to vectors as a `TextModel`."""
 
     def __init__(self, function: TextFunction, tokenizer: Any = None, max_length: int | None = None) -> None:
         self._function = function
@@ -210,7 +210,7 @@ class TextEncoder:
         """Return the model's full vectors of some texts, shape (n, components).
 
         Raises:
-            EncodingError: `encode` of the model returns anything but one vector per text.
+            EncodingError: the model's `encode` does not return exactly one vector per text.
         """
         output = self.model.encode(list(texts))
         if hasattr(output, "detach"):  # a torch tensor, which may have a gradient or be on a GPU

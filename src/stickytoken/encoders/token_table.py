@@ -10,9 +10,9 @@ import torch
 def token_table(model: torch.nn.Module) -> torch.nn.Module | None:
     """Return the module that maps token ids to vectors.
 
-    In a static embedding, this is the attribute `embedding`. In a model of transformers,
-    `get_input_embeddings` returns it. That method is optional: in a model of several parts (CLIP), only the
-    text part may have it, and some models have no table at all (CANINE hashes code points).
+    In a static embedding, this module is the attribute `embedding`. In a model of transformers,
+    `get_input_embeddings` returns it. That method is optional: in a model with several parts (CLIP), only the
+    text part may have the method, and some models have no table at all (CANINE hashes code points).
 
     Args:
         model: a SentenceTransformer.
@@ -52,7 +52,7 @@ def _declared_by(module: torch.nn.Module) -> torch.nn.Module | None:
         return None
     try:
         return _as_table(method())
-    except (NotImplementedError, AttributeError):  # how models say that they have none
+    except (NotImplementedError, AttributeError):  # raised by models without a table
         return None
 
 

@@ -48,7 +48,7 @@ def explain(
         tokens: Ids or texts of the tokens to explain, or a file of them. None takes the three worst tokens of
             the run.
         run: A finished run of this model, or its folder. The explanation uses its carriers, anchors and mean
-            similarity, and takes none of its sticky or topical tokens as a benign token.
+            similarity, and uses none of its sticky or topical tokens as benign tokens.
         texts: Carriers to use instead of those of the run or the corpus.
         sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. None takes
             the texts of the run, or the bundled corpus if there is no run.

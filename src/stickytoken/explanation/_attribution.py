@@ -49,7 +49,7 @@ class AttributedPair:
     """The similarity of a pair, divided among pairs of tokens.
 
     The matrix has a row for each token of the carrier and a column for each token of the anchor. The last row
-    and column belong to the references.
+    belongs to the carrier's reference, and the last column to the anchor's.
     """
 
     pair: _Pair
@@ -112,9 +112,9 @@ class Attributor:
         """Return the attributions of the first token, of its pairs, and of its benign tokens.
 
         Args:
-            tokens: Id of the token, followed by those of its benign tokens. Only the first benign tokens are
-                attributed, as many as the settings say.
-            folder: Stores every result, so that a later call reads it. None stores nothing.
+            tokens: Id of the token, followed by the ids of its benign tokens. Only the first few benign
+                tokens are attributed; the settings say how many.
+            folder: Folder that stores every result, from which a later call reads it. None stores nothing.
             progress: Called after every step.
         """
         carrier_vectors = self._carrier_vectors()
@@ -148,7 +148,7 @@ class Attributor:
     def _pairs(self, token_id: int, carrier_vectors: Vector) -> list[_Pair]:
         """Pair each of the first carriers with one unrelated anchor.
 
-        The anchor is the one of median similarity with the carrier without copies.
+        It is the unrelated anchor with the median similarity to the carrier without copies.
         """
         pairs = []
         for carrier, vector in zip(self._carriers[: self._settings.pairs], carrier_vectors, strict=False):
@@ -169,7 +169,7 @@ class Attributor:
         return pairs
 
     def _steps(self, tokens: Sequence[int], carrier_vectors: Vector, pairs: Sequence[_Pair]) -> list[_Step]:
-        """Return the computations: the carriers of each token in turn; the pairs follow the first token."""
+        """Return the computations: the token's carriers and pairs, then the carriers of each benign token."""
         carriers = self._carriers[: self._settings.attribution_carriers]
         unrelated = [
             self._surroundings.anchors[self._surroundings.unrelated(vector)]
@@ -189,7 +189,7 @@ class Attributor:
         return steps
 
     def _by_part(self, carrier: PlacedCarrier, token_id: int, unrelated: Vector) -> dict[str, Any]:
-        """Return the mean contribution of copies and carrier to similarities with unrelated anchors.
+        """Return the mean contributions of copies and carrier to the similarities with unrelated anchors.
 
         ``unrelated`` holds the unit vectors of these anchors, shape (anchors, d).
         """

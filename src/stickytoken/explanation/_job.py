@@ -73,7 +73,7 @@ class Job:
     def _mean_direction(self) -> Vector | None:
         """Return the direction of the mean pooled vector of random vocabulary entries, shape (P,).
 
-        None if the pooled vectors of all these entries are unknown or zero.
+        Return None if the pooled vectors of all these entries are unknown or zero.
         """
         encoder = self.inspector.encoder
         readable_ids = [token.id for token in self.vocabulary.available if encoder.fits((token.id,))]
@@ -157,7 +157,7 @@ class Job:
         notes = self._notes_on_measures(measured, token_id)
         attribution = NO_ATTRIBUTION
         if self.settings.attribution:
-            if folder is not None:  # attribution is slow, and the other tables can be read meanwhile
+            if folder is not None:  # attribution is slow; the other tables can be read in the meantime
                 files.write_tables(folder, self._tables(token_id, match, measured, attribution))
             try:
                 attribution = self._attributor.attribution(tokens, folder, self.progress)

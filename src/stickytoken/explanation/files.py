@@ -22,7 +22,7 @@ from stickytoken.measurement import resume
 # Version 2 added the identity.
 EXPLANATION_SCHEMA_VERSION = 2
 EXPLANATION_FILE = "explanation.json"
-# Folder inside a run folder; holds one folder per explained token, named by id.
+# Folder inside a run folder. It holds one folder per explained token, named after the token's id.
 EXPLANATIONS_FOLDER = "explain"
 
 _VALUES = " ".join(NUMBERS)
@@ -55,7 +55,7 @@ class Finding(resume.Record):
     value: float
     benign_mean: float
     deviations: float | None
-    called: str  # words for the measure in a sentence
+    called: str  # what a sentence calls the measure
 
 
 class TokenExplanation(resume.Record):

@@ -74,7 +74,7 @@ class ExplainSettings:
 _COPY = Token(-1, "")
 # Largest number of anchors.
 _MAX_ANCHORS = 64
-# Number of characters of a text that an error quotes.
+# Largest number of characters of a text that an error quotes.
 _SHOWN_CHARACTERS = 60
 
 
@@ -240,7 +240,7 @@ def _carriers_of_user(
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The vectors with which those of carriers are compared."""
+    """The vectors with which the carriers' vectors are compared."""
 
     direction: Vector | None  # unit mean of pooled vectors of vocabulary entries, shape (P,); None if unknown
     anchors: Vector  # unit vectors of the anchors, shape (anchors, d)
@@ -261,8 +261,8 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
 
     Args:
         before: The states of the model for the carrier without copies.
-        after: Its states for the carrier with copies.
-        surroundings: The vectors to compare with.
+        after: The states of the model for the carrier with copies.
+        surroundings: The vectors with which the carrier's vectors are compared.
 
     Returns:
         The measures. Those that need states which the model does not expose are left out.
@@ -312,13 +312,13 @@ def _received(attention: Vector, labels: NDArray[np.intp], *, by_copies: bool = 
 
 
 def _cosine(left: Vector, right: Vector) -> Any:
-    """Return the cosines along the last axis; 1 where a vector is zero, so that it counts as unchanged."""
+    """Return the cosines along the last axis; 1 where a vector is zero, which is treated as unchanged."""
     lengths = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
     products = (left * right).sum(axis=-1)
     return np.divide(products, lengths, out=np.ones_like(products), where=lengths > 0)
 
 
-# Memory, in bytes, for the hidden states of the carriers without copies.
+# Maximum memory, in bytes, for the hidden states of the carriers without copies.
 HELD_BYTES = 2**27
 
 
@@ -334,8 +334,8 @@ def measure(
     Args:
         inspector: Looks inside the model.
         carriers: The carriers.
-        tokens: Id of the token, followed by those of its benign tokens.
-        surroundings: The vectors with which those of the carriers are compared.
+        tokens: Id of the token, followed by the ids of its benign tokens.
+        surroundings: The vectors with which the carriers' vectors are compared.
         progress: Called after each token of a group of carriers.
 
     Returns:
@@ -343,7 +343,7 @@ def measure(
         or (carriers,). ``heads`` holds the attention to the copies by token id, shape (carriers, layers,
         heads). ``distances`` holds, under the id of the token, each distance by name, shape (tokens,
         carriers, layers): the first row is the distance of the token from the mean of its benign tokens, and
-        every other row that of a benign token from the mean of the other ones.
+        every other row is the distance of a benign token from the mean of the other benign tokens.
     """
     group_size = _carriers_at_a_time(inspector, carriers)
     observed: dict[int, list[dict[str, Vector]]] = {token_id: [] for token_id in tokens}
@@ -380,7 +380,7 @@ def measure(
 
 
 def _carriers_at_a_time(inspector: Inspector, carriers: Sequence[PlacedCarrier]) -> int:
-    """Return the number of carriers whose hidden states fit into memory, all as long as the longest one."""
+    """Return the number of carriers whose hidden states fit into memory if all are as long as the longest."""
     longest = max(carriers, key=lambda carrier: len(carrier.before))
     hidden = inspector.look([longest.before], [longest.before_labels], PARTS)[0].hidden
     return len(carriers) if hidden is None else max(1, HELD_BYTES // hidden.nbytes)
@@ -389,7 +389,7 @@ def _carriers_at_a_time(inspector: Inspector, carriers: Sequence[PlacedCarrier])
 def _states_of_copies(insides: Sequence[Inside]) -> Vector | None:
     """Return the mean hidden state of the copies, shape (carriers, layers + 1, D).
 
-    None if the model does not expose its hidden states.
+    Return None if the model does not expose its hidden states.
     """
     means = []
     for inside in insides:

@@ -21,19 +21,20 @@ from stickytoken.methods import Verdict, wording
 _LIFT = "lift_sentences"
 _LIFT_IN_WORDS = AREAS["similarity"][_LIFT]
 # With fewer benign tokens, the interval is so wide that a token inside it may still differ by several
-# standard deviations. Then the verdict does not say that the token is like benign ones.
+# standard deviations. The verdict then does not claim that the token resembles benign ones.
 ENOUGH_BENIGN = 8
 # Order of the areas in a verdict: first the effect, then its possible causes in the order of the model.
 _AREA_ORDER = ("similarity", "embedding", "attention", "hidden states", "pooling", "attribution")
-# Columns of tokens.parquet that a verdict quotes. `texts` is the number of texts behind the numbers.
+# Columns of tokens.parquet that a verdict quotes. `texts` is the number of texts that were measured.
 OF_RUN = ("verdict", "severity", "erased", "lift_sd", "kinds_lifted", "strongest_kind", "texts")
 
 
 def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
     """Return the measures in which a token differs from its benign tokens.
 
-    They are sorted by area, and within an area by distance, the largest first. A measure with layers is
-    quoted at the layer where the token is furthest. ``rows`` are the rows of the table of measures.
+    The findings are sorted by area, and within an area by distance, the largest first. A measure with layers
+    is quoted at the layer where the token is furthest from its benign tokens. ``rows`` are the rows of the
+    table of measures.
     """
     all_findings: list[Finding] = []
     for area, measures in AREAS.items():
@@ -53,7 +54,7 @@ def _by_distance(finding: Finding) -> float:
 def _finding(area: str, name: str, words: str, outside_rows: Sequence[dict[str, Any]]) -> Finding:
     """Return the finding of a measure, from the row that is furthest from the benign tokens.
 
-    Of rows at the same distance, the lowest layer is taken.
+    If several rows are equally far, the one with the lowest layer is used.
     """
     furthest = max(outside_rows, key=lambda row: (abs(row["deviations"] or 0.0), -(row["layer"] or 0)))
     layers = [row["layer"] for row in outside_rows if row["layer"] is not None]
@@ -92,7 +93,7 @@ def verdict(
     measure_count = len({row["measure"] for row in rows})
     strongest = _strongest_by_area(rows, differences)
     lift = _comparable_lift(rows)
-    if run is not None:  # the run comes first, because it measured more texts
+    if run is not None:  # the sentences on the run come first, because it measured more texts
         strongest.pop("similarity", None)
         listed = f": {'; '.join(strongest.values())}" if strongest else ""
         return (
@@ -106,7 +107,7 @@ def verdict(
         )
     clauses = list(strongest.values())
     if "similarity" not in strongest and lift is not None:
-        # A lift inside the benign interval does not show that the token has no lift.
+        # A lift inside the benign interval is no evidence that the token has no lift.
         clauses.insert(
             0,
             f"over {_texts(lift['carriers'])}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (mean of "

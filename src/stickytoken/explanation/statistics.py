@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 Vector: TypeAlias = NDArray[np.float64]
 Bounds: TypeAlias = tuple[float, float]
 
-# Differences below this share of (1 + value) are taken as rounding errors.
+# Differences below this fraction of (1 + value) are treated as rounding errors.
 _ROUNDING = 1e-6
-# Values are clipped to stay at least this far from their bounds, as a share of the range, because log-odds
+# Values are clipped to stay at least this far from their bounds, as a fraction of the range, because log-odds
 # are infinite at a bound.
 _CLIPPED_SHARE = 1e-6
 # Number of bins of the histograms from which the KL divergence is computed.
@@ -28,7 +28,7 @@ _BINS = 10
 
 # Columns of a comparison: the value with its interval, and the mean and interval of the benign tokens.
 NUMBERS = ("value", "low", "high", "benign_mean", "benign_low", "benign_high", "deviations")
-# The measures of each part of the model, with the words for them in a sentence.
+# The measures of each part of the model, with what a sentence calls them.
 AREAS: Mapping[str, Mapping[str, str]] = {
     "attention": {
         "attention_received": "share of all attention that the copies receive",
@@ -109,7 +109,7 @@ class _Scale:
         return self.low + (self.high - self.low) * scipy.special.expit(numbers)
 
     def slope(self, numbers: Any) -> Any:
-        """Return the derivative of the measure with respect to its scaled value, at scaled ``numbers``."""
+        """Return the measure's derivative with respect to its scaled value, at the scaled ``numbers``."""
         if not self.is_closed:
             return 1.0
         share = scipy.special.expit(numbers)
@@ -165,8 +165,8 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
 
     The distribution of a measure with two bounds is skewed, the more so near a bound. Such a measure is
     compared by its log-odds (for a cosine, this is twice Fisher's z), and its confidence interval comes from
-    the delta method. If a measure has one bound, intervals end at the bound. Their coverage stays the same,
-    because no observation lies beyond it.
+    the delta method. If a measure has one bound, intervals are cut off at the bound. This does not change
+    their coverage, because no observation lies beyond the bound.
 
     Args:
         values: Values of the token, shape (carriers, places).
@@ -222,7 +222,7 @@ def _interval_over_carriers(values: Vector, scale: _Scale, confidence: float) ->
     quantile = scipy.stats.t.ppf((1 + confidence) / 2, count - 1)
     standard_error = values.std(axis=0, ddof=1) / np.sqrt(count)
     half_width = quantile * standard_error / scale.slope(scaled_value)
-    # The log-odds of a mean at a bound are clipped, so the interval is extended to contain the mean.
+    # The log-odds of a mean at a bound are clipped, so the interval may have to be extended to contain it.
     low = np.minimum(scale.unscaled(scaled_value - half_width), value)
     high = np.maximum(scale.unscaled(scaled_value + half_width), value)
     return low, high
@@ -298,9 +298,9 @@ def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str
 
 
 def _distances(values: Vector, benign: Vector) -> dict[str, float]:
-    """Return how far the distribution over carriers is from that of all benign tokens together.
+    """Return how far the token's distribution over carriers is from that of all benign tokens together.
 
-    For comparison, the distance of each benign token from all other benign tokens is averaged.
+    For comparison, also return the mean distance of a benign token from all other benign tokens.
 
     Args:
         values: Values of the token, shape (carriers,).

@@ -1,4 +1,4 @@
-"""Collect the attention weights of a model, and average each layer's over parts of the text at once."""
+"""Collect the attention weights of a model, and average them over parts of the text layer by layer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Returned:
     """Attention weights that a module returned."""
 
     module: torch.nn.Module
-    index: int  # of the weights in the tuple that the module returned
+    index: int  # index of the weights in the tuple that the module returned
     weights: torch.Tensor
 
     def equals(self, weights: torch.Tensor) -> bool:
@@ -71,7 +71,7 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
             stack.enter_context(switched_on(config, "output_attentions"))
             stack.enter_context(_recording_reports(backbone, reports))
             run()
-    except ValueError:  # raised by a model that cannot switch from fused kernels
+    except ValueError:  # raised by a model that cannot switch away from fused kernels
         return {}
     finally:
         for handle in handles:
@@ -92,7 +92,7 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
 def _recording_reports(backbone: Any, reports: list[list[torch.Tensor]]) -> Iterator[None]:
     """Record the attention weights in the backbone's output, by wrapping its ``forward``.
 
-    A forward hook would not do, because sentence-transformers calls ``forward`` directly.
+    A forward hook would never run, because sentence-transformers calls ``forward`` directly.
     """
     forward = backbone.forward
     replaced_forward = vars(backbone).get("forward")
@@ -122,7 +122,7 @@ def _reported(output: Any) -> list[torch.Tensor]:
 
 
 def _are_weights(value: Any) -> bool:
-    """Whether a value looks like attention weights: square, not negative, with rows that sum to 1."""
+    """Whether a value looks like attention weights: square, non-negative, with rows that sum to 1."""
     if not isinstance(value, torch.Tensor) or value.ndim != 4 or value.shape[-1] != value.shape[-2]:
         return False
     row_sums = value.float().sum(dim=-1)
@@ -155,7 +155,8 @@ def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iter
     try:
         with plain_attention(backbone), ExitStack() as stack:
             is_plain = getattr(config, "_attn_implementation", None) in (None, "eager")
-            # Older models return weights only if asked to; newer ones have a list of outputs to record.
+            # Older models return weights only if an argument asks for them; newer ones declare which outputs
+            # can be recorded.
             if config is not None and is_plain and not getattr(backbone, "_can_record_outputs", None):
                 stack.enter_context(switched_on(config, "output_attentions"))
             yield layers
@@ -167,7 +168,7 @@ def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iter
 @contextmanager
 def plain_attention(backbone: Any) -> Iterator[None]:
     """Switch a model to plain attention, if it can: fused kernels return no attention weights."""
-    # transformers has a public method that sets the implementation, but only private names to read it.
+    # transformers sets the implementation through a public method, but exposes it under private names only.
     config = getattr(backbone, "config", None)
     implementation = getattr(config, "_attn_implementation", None)
     set_implementation = getattr(backbone, "set_attn_implementation", None)

@@ -39,8 +39,8 @@ Rule: TypeAlias = tuple[Vector, Vector]
 The weights sum to 1.
 """
 
-# All panels have the same size: a weighted sum of the distance travelled in the panel and of its width. This
-# is the weight of the distance.
+# The size of a panel is a weighted sum of its width and the distance travelled in it; all panels have the
+# same size. This is the weight of the distance.
 _TRAVELLED = 0.8
 
 
@@ -62,7 +62,7 @@ def rule_along(travelled: Vector, points: int) -> Rule:
     panel_count = max(1, points // 4)
     even_places = np.linspace(0, 1, len(travelled))
     distance = float(travelled[-1])
-    # Arithmetic with a distance this small would lose all its digits.
+    # A distance this small would lose all significant digits in the arithmetic below.
     stands_still = distance < np.finfo(float).tiny
     if stands_still:
         progress = even_places
@@ -84,12 +84,14 @@ def rule_along(travelled: Vector, points: int) -> Rule:
 _forward_mode: Any = torch.autograd.forward_ad
 # Number of tokens in one batch.
 _TOKENS = 2048
-# Largest error of an integral, as a distance from a unit vector. With a larger error, the number of points is
-# doubled.
+# Largest accepted error of an integral, as a distance from a unit vector. If the error is larger, the number
+# of points is doubled.
 _MAX_ERROR = 0.01
-# To measure the error, up to this many parts are integrated separately. More parts are integrated as one sum.
+# If a text has more parts than this, the error is measured on the integral of their sum; otherwise on the sum
+# of their separate integrals.
 _FEW_PARTS = 3
-# If the reference's vector is shorter than this share of the text's vector, it counts as having no direction.
+# If the reference's vector is shorter than this fraction of the text's vector, it is treated as having no
+# direction.
 _MIN_REFERENCE_SHARE = 1e-3
 
 
@@ -151,7 +153,7 @@ class _Path:
         return total
 
     def _slope(self, embeddings: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
-        """Return the derivative of the unit vector at each of the embeddings, in the direction of same index.
+        """Return the derivative of the unit vector at each embedding, in the direction with the same index.
 
         Both arguments have shape (n, T, D), and the result has shape (n, d).
         """
@@ -178,12 +180,12 @@ class JacobianIntegrator:
     divided by the norm of the text's vector, and the reference contributes nothing.
 
     Derivatives are exact (forward-mode differentiation), and integrals are Gauss-Legendre sums. A large error
-    means that the vector turns on a short stretch of the path, where attention moves to other tokens. Then
-    more points are used, and most of them lie on that stretch.
+    means that the vector turns sharply on a short stretch of the path, where attention moves to other tokens.
+    In that case, more points are used, and most of them lie on that stretch.
     """
 
     def __init__(self, inspector: Inspector, *, most: int = 4) -> None:
-        """``most`` is the largest factor by which the number of points may grow."""
+        """Prepare the integrator; ``most`` is the largest factor by which the number of points may grow."""
         self._inspector = inspector
         self._max_factor = most
 
@@ -193,8 +195,8 @@ class JacobianIntegrator:
         """Return the contribution of every part of a text to its unit vector.
 
         Args:
-            content: Token ids of the text, without those that the model puts around it.
-            labels: Number of the part to which each id belongs, from 0 without gaps.
+            content: Token ids of the text, without the special tokens that the model puts around it.
+            labels: Number of the part to which each id belongs; parts are numbered from 0 without gaps.
             steps: Number of points per integral. More are used if the error is large.
             watch: Called after every batch.
 
@@ -221,7 +223,8 @@ class JacobianIntegrator:
                 path = _Path(text, reference, length)
                 reference_unit = torch.zeros_like(reference_vector)
             # The direction of a part is nonzero only at its own positions. Positions around the text have the
-            # index -1, which picks the last id's part; that is harmless, because their difference is zero.
+            # index -1, which selects the last id's part. That is harmless: at these positions, the text and
+            # the reference have the same embedding, so the direction is zero.
             label_tensor = torch.tensor(labels, device=reference.device)
             members = torch.nn.functional.one_hot(label_tensor).to(reference)
             directions = members[text.content].T[:, :, None] * (text.rows - reference)

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules import Pooling
 
 
-# A pooling counts as a sum over parts if the parts add up to the pooled vector with at most this error, as a
-# share of the vector's length.
+# A pooling is treated as a sum over parts if the parts add up to the pooled vector with at most this error,
+# as a fraction of the vector's length.
 _MAX_POOLING_ERROR = 0.01
 
 
 @dataclass(frozen=True)
 class EmbeddedText:
-    """The token embeddings of a text, and a function that computes the rest of the model."""
+    """The token embeddings of a text, and a function that maps them to the text's vector."""
 
     rows: torch.Tensor  # embeddings of T tokens, including those around the text, shape (T, D)
     filler: torch.Tensor  # embedding of the padding token, or zeros if there is none, shape (D,)
@@ -52,8 +52,8 @@ class EmbeddedText:
 class Inside:
     """The states of a model while it encodes one text.
 
-    T is the number of tokens of the text in all its prompts, including those that the model puts around it.
-    None stands for states that the model does not expose.
+    T is the number of tokens of the text in all its prompts, including the tokens that the model puts around
+    the text. None stands for states that the model does not expose.
     """
 
     # Number of the part at each position, shape (T,). The last part is what the model puts around the text.
@@ -63,7 +63,8 @@ class Inside:
     # part has no positions.
     attention: NDArray[np.float64] | None
     pooled: NDArray[np.float64] | None  # pooled last hidden states, shape (P,)
-    # What each part adds to the pooled states, shape (parts, P). None also if the pooling is not a sum.
+    # What each part adds to the pooled states, shape (parts, P). None, too, if the pooling is not a sum over
+    # parts.
     supplied: NDArray[np.float64] | None
     vector: NDArray[np.float32]  # output of the model, shape (d,)
 
@@ -91,7 +92,7 @@ def input_embeddings(model: Any) -> Any:
 def sharing_weights(model: Any, embeddings: Any) -> list[Any]:
     """Return all embedding modules that share their weights with ``embeddings``.
 
-    T5 has several such modules, and calls another one than it declares.
+    T5 has several such modules, and calls a different one than it declares.
     """
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
     tables = [module for module in model.modules() if isinstance(module, kinds)]
@@ -107,7 +108,7 @@ class Inspector(ABC):
         has_layers: Whether the model has layers; a static embedding model has none.
     """
 
-    # Limits of one batch, so that its states fit into memory.
+    # Limits for one batch, so that its states fit into memory.
     most_weights = 2**25  # attention weights in one layer
     most_states = 2**26  # numbers in the hidden states of all layers
     most_tokens = 2048
@@ -141,8 +142,8 @@ class Inspector(ABC):
 
         Args:
             contents: Content ids of each text.
-            labels: Number of the part of each content id, from 0.
-            around: Number of the part for the tokens around a text, one more than that of any other part.
+            labels: Number of the part to which each content id belongs; parts are numbered from 0.
+            around: Number of the part for the tokens around a text, one more than the largest other number.
 
         Raises:
             EncodingError: A text has no usable vector, or the device does not have enough memory.
@@ -181,7 +182,7 @@ class Inspector(ABC):
 
     @contextmanager
     def differentiating(self) -> Iterator[None]:
-        """Lock the model in evaluation mode and plain attention, so that forward-mode derivatives work."""
+        """Lock the model in evaluation mode with plain attention, so that forward-mode derivatives work."""
         with self._computing("attribute", gradients=True), plain_attention(self._backbone):
             yield
 
@@ -337,7 +338,7 @@ class ModuleInspector(Inspector):
         part_labels[:, start : start + length] = labels
         members = torch.nn.functional.one_hot(torch.from_numpy(part_labels), around + 1).float()
         if template.flat:
-            # The rows of a static embedding model are its states, and their mean is pooled.
+            # In a static embedding model, the embedding rows are the states, and pooling takes their mean.
             weight = self._embeddings.weight
             rows = weight[torch.tensor(contents, device=weight.device)].float()
             supplied = torch.einsum("tqg,tqd->tgd", members.to(rows), rows) / rows.shape[1]
@@ -406,8 +407,8 @@ class PromptInspector(Inspector):
     """Looks inside a prompted language model.
 
     The tokens around a text are those of the prompt template, including the placeholder token. `look` records
-    neither the layers after the one that is read, nor the auxiliary prompt of contrast. The embeddings that
-    `embedded` returns include the auxiliary prompt, so attributions cover it.
+    neither the layers after the one that is read, nor the auxiliary prompt used for contrast. The embeddings
+    that `embedded` returns include the auxiliary prompt, so attributions cover that prompt.
     """
 
     encoder: CausalPromptEncoder
@@ -448,7 +449,7 @@ class PromptInspector(Inspector):
         """Encode texts from given token embeddings, and return their vectors, shape (n, d).
 
         Args:
-            batches: One batch of one row for each prompt of the text, the auxiliary prompt last.
+            batches: One batch with a single row for each prompt of the text; the auxiliary prompt comes last.
             embeddings: Embeddings of all prompts, one prompt after the other; shape (n, tokens, D).
         """
         sizes = [batch.embeddings.shape[1] for batch in batches]
@@ -551,7 +552,7 @@ def _mean_attention(prompts: Sequence[Inside]) -> NDArray[np.float64] | None:
         return None
     part_count = weights[0].shape[-1]
     counts = np.array([np.bincount(prompt.labels, minlength=part_count) for prompt in prompts])
-    # A part without positions in a prompt has NaN weights there, which count as 0.
+    # A part without positions in a prompt has NaN weights there, which are treated as 0.
     sums: NDArray[np.float64] = sum(
         np.nan_to_num(prompt_weights) * prompt_counts[:, None]
         for prompt_weights, prompt_counts in zip(weights, counts, strict=True)

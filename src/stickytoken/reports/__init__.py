@@ -49,14 +49,15 @@ def report(
 
     Args:
         what: A single run, run folder or comparison. The report of an unfinished run says what is missing.
-        format: ``html`` for one self-contained file, ``md`` or ``json``. Default: the format that the suffix
-            of ``out`` names, or else ``html``.
+        format: ``html`` for one self-contained file, ``md`` or ``json``. The default is the format that the
+            suffix of ``out`` indicates, or else ``html``.
         out: File to which the report is also written. Its folder must exist.
         figures: Folder in which to save the figures as PNG and SVG. Three figures of Chen et al. (2025) that
             the page does not show are saved, too: similarities of pairs before and after insertion, mean
-            shift by number of copies, and categories of flagged tokens. Needs the extra ``figures`` and
-            Chrome or Chromium.
-        explanations: Folder that `explain` wrote to. Default: the explanations in the run folder.
+            shift by number of copies, and categories of flagged tokens. Saving figures requires the extra
+            ``figures`` and either Chrome or Chromium.
+        explanations: Folder that `explain` wrote to. The default is the folder of explanations in the run
+            folder.
 
     Returns:
         The report as text in the chosen format.
@@ -123,7 +124,7 @@ def _figures_of(subject: RunContent | Comparison) -> list[ReportFigure]:
 
 
 def format_of(path: Path | None) -> Format:
-    """Return the format that a file's suffix names; HTML for any other suffix and for None."""
+    """Return the format that a file's suffix indicates; HTML for any other suffix and for None."""
     suffix = "" if path is None else path.suffix.lower().removeprefix(".")
     return Format(suffix) if suffix in tuple(Format) else Format.HTML
 

@@ -52,9 +52,9 @@ class Card:
     # What copies do in a search, one sentence each; empty if the token is not flagged
     consequences: list[str]
     measures: list[CardMeasure]  # in the order of the method's columns
-    # Example pairs of texts, each with the keys which (typical or largest), anchor, carrier, copies, before
-    # and after (similarities). Empty if the run stores no pairs, or if the token is flagged but not for its
-    # lift.
+    # Example pairs of texts, each with the keys `which` (typical or largest), `anchor`, `carrier`, `copies`,
+    # and the similarities `before` and `after`. Empty if the run stores no pairs, or if the token is flagged
+    # but not for its lift.
     pairs: list[dict[str, Any]]
 
 
@@ -93,7 +93,7 @@ def _card(
         if column.key == "vector_deviation":
             measures.append(_vector_measure(row["vector_deviation"], content.settings.number("unusual")))
             continue
-        # The card of a token with a severity shows a threshold only for measures that reach it.
+        # The card of a token with a severity shows thresholds only for the measures that reach theirs.
         is_compared = not is_graded or wording.reaches(row, column.key, thresholds)
         threshold = thresholds.get(column.key) if is_compared else None
         measures.append(_card_measure(row, column, threshold, scales[column.key]))

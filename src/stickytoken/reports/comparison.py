@@ -143,7 +143,7 @@ _NARROW_CHARACTERS = 18
 # Number of characters that a legend shows of a long run name: at the beginning, and at the end.
 _NAME_BEGIN = 12
 _NAME_END = 18
-# Maximum number of tokens in the figure: nobody reads more rows, and the table has all tokens.
+# Maximum number of tokens in the figure. More rows would be unreadable, and the table has all tokens.
 _MOST_TOKENS = 30
 # Shapes of the runs' marks, reused from the start if there are more runs.
 _SHAPES = ("diamond", "circle", "square", "triangle-up", "x", "star", "cross", "triangle-down")
@@ -178,7 +178,7 @@ class _WorstOfRun:
 
     name: str  # name of the run
     worst: WorstToken
-    quantiles: Quantiles  # of the measure over all tokens of the run
+    quantiles: Quantiles  # quantiles of the measure over all tokens of the run
     threshold: float | None  # smallest value at which the run calls a token sticky; None without a threshold
 
 

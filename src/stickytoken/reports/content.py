@@ -94,12 +94,12 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
 
     Args:
         path: The run folder.
-        explanations: Folder with explanations of tokens. None: the folder with explanations in the run
+        explanations: Folder with explanations of tokens. None means the folder of explanations in the run
             folder.
 
     Raises:
         InputError: The folder `explanations` contains no explanation.
-        RunError: The run folder is not a run or is damaged, or the folder `explanations` is of another model.
+        RunError: The run folder is not a run or is damaged, or the explanations belong to another model.
     """
     folder = RunFolder(Path(path).expanduser())
     record = folder.read_run()
@@ -175,8 +175,8 @@ def _read_explanations(run: Run, named: Path | None) -> tuple[list[StoredExplana
 
     Args:
         run: A finished run.
-        named: Folder that the user named. An explanation in it that cannot be read is an error. None: the
-            folder with explanations in the run folder; those that cannot be read are skipped.
+        named: Folder that the user named. An explanation in it that cannot be read is an error. None means
+            the folder of explanations in the run folder; unreadable explanations in it are skipped.
 
     Returns:
         The explanations, and one sentence for each that was skipped.

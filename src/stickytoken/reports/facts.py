@@ -37,7 +37,7 @@ MOST_REPAIRS = 2
 MOST_SCANS = 3
 # Number of explained tokens whose figures are drawn; with more, the page would be too large for a phone.
 _DRAWN_EXPLANATIONS = 4
-# Limits of a scan's section: documents with an excerpt, sources in the table, and words named per document.
+# Limits for a scan's section: documents with an excerpt, sources in the table, and words named per document.
 _MOST_DOCUMENTS = 20
 _MOST_SOURCES = 20
 _MOST_WORDS = 3
@@ -48,8 +48,8 @@ _STATES = {True: "verified", False: "NOT VERIFIED", None: "not verified: the ver
 def headline(content: RunContent) -> str:
     """Return the answer of a run in a sentence, or the progress of an unfinished run."""
     if content.run is None:
-        # Stages measure overlapping sets of tokens, and some measure random tokens in addition to the chosen
-        # ones.
+        # The stages measure overlapping sets of tokens, and some also measure random tokens that were not
+        # chosen.
         measured = min(max(content.measured.values(), default=0), content.record.tokens)
         return (
             f"{content.record.model.title}: not finished, {measured:,} of {content.record.tokens:,} tokens "
@@ -80,7 +80,7 @@ def key_facts(content: RunContent) -> list[Fact]:
 
 
 def rule(content: RunContent) -> list[str]:
-    """Return the rule that makes a token sticky and remarks on it; an empty list for an unfinished run."""
+    """Return the rule that makes a token sticky and remarks on the rule; empty for an unfinished run."""
     return [] if content.run is None else rule_lines(content.run)
 
 
@@ -88,7 +88,7 @@ def rank_in_a_search(content: RunContent) -> str | None:
     """Say how the largest lift changes the rank of an unrelated document in a search; None if unknown."""
     if content.run is None or content.evidence is None or "lift_sd" not in content.tokens.columns:
         return None
-    # The key facts, and the headline of a comparison, name the same token.
+    # This is the token that the key facts and the headline of a comparison name.
     largest = ComparedRun(content.record.model.title, content.run).lifts_most
     if largest is None or largest.value <= 0:
         return None

@@ -60,7 +60,7 @@ def run_page(content: RunContent) -> str:
     values = _values(content)
     flagged = content.flagged
     tone = facts.tone(content)
-    # A page has no room for columns in which no flagged token has a value.
+    # To save room, the page omits columns in which no flagged token has a value.
     columns = [
         column
         for column in facts.columns(content)
@@ -71,7 +71,7 @@ def run_page(content: RunContent) -> str:
         figures += token.figures
     values |= {
         "parts": _parts(content, values),
-        # A report without sticky tokens is read for its answer only, so its other parts are collapsed.
+        # Readers of a report without sticky tokens need only its answer, so the other parts are collapsed.
         "quiet": tone == "clean",
         "tone": tone,
         "title": content.record.model.title,

@@ -22,7 +22,7 @@ _BLANK_LINES = re.compile(r"\n{3,}")
 _ESCAPED_IN_SCRIPTS = {"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"}
 # Field names whose spelling `spaced` could not restore.
 _PROPER_NAMES = {"isoscore": "IsoScore"}
-# Whole numbers from here on get thousands separators; smaller ones are easy to read without.
+# Smallest whole number with thousands separators; smaller numbers are easy to read without them.
 _FIRST_WITH_SEPARATORS = 10_000
 
 
@@ -51,8 +51,8 @@ def number(value: Any, digits: int | None = None) -> str:
 
     Args:
         value: A value of any type.
-        digits: Digits after the decimal point of a float. None: 4 digits if the absolute value is below 10,
-            or else 1.
+        digits: Digits after the decimal point of a float. None means 4 digits if the absolute value is below
+            10, or else 1.
     """
     if value is None:
         return _MISSING
@@ -72,7 +72,7 @@ def number(value: Any, digits: int | None = None) -> str:
 
 
 def cosine(value: float | None, digits: int = 2) -> str:
-    """Format a cosine similarity or a change of one; None is a dash, and zero after rounding has no sign."""
+    """Format a cosine similarity or its change; None becomes a dash, and a rounded zero has no sign."""
     if value is None:
         return _MISSING
     return minus(f"{round(value, digits) + 0.0:.{digits}f}")

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
 
-# Encoders may share a model, whose state a call changes. So only one call uses a model at a time.
+# Encoders may share a model, and every call changes the model's state. So a model serves one call at a time.
 _MODEL_LOCKS: weakref.WeakKeyDictionary[torch.nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
 _MODEL_LOCKS_GUARD = threading.Lock()
 
 
 def exclusive(model: torch.nn.Module) -> AbstractContextManager[bool]:
-    """Return the reentrant lock of a model. Models that share their first module with weights share it."""
+    """Return the reentrant lock of a model. Models with the same first module with weights share one lock."""
     modules_with_weights = (
         module for module in model.modules() if next(module.parameters(recurse=False), None) is not None
     )
@@ -51,7 +51,7 @@ def weight_mark(weight: torch.Tensor) -> tuple[int, int]:
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Put a model in evaluation mode, and each module back into its own mode afterwards."""
+    """Put a model in evaluation mode; afterwards, restore the mode of each module."""
     training_modules = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -63,7 +63,7 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def switched_on(config: Any, name: str) -> Iterator[None]:
-    """Set one attribute of a configuration to true, and back to its value afterwards."""
+    """Set one attribute of a configuration to true; afterwards, restore its value."""
     before = getattr(config, name)
     setattr(config, name, True)
     try:
@@ -91,7 +91,7 @@ _ONEDNN = SharedSetting(_onednn_is_enabled, _enable_onednn)
 
 @contextmanager
 def bounded_memory(model: torch.nn.Module) -> Iterator[None]:
-    """Keep torch from using oneDNN for float32 on a CPU. Packed layers call oneDNN with few shapes."""
+    """Prevent torch from using oneDNN for float32 on a CPU, except in packed layers, which use few shapes."""
     # oneDNN keeps a kernel and its buffers for every shape of batch, up to a thousand. Lengths and batch
     # sizes vary here, so the process grew to 2.7 GB on all-MiniLM-L6-v2; without oneDNN it stays at 0.9 GB.
     # bfloat16 has fast kernels in oneDNN only.
@@ -105,7 +105,7 @@ def bounded_memory(model: torch.nn.Module) -> Iterator[None]:
         yield
 
 
-# Where a model is stored and which software wrote it do not change its vectors.
+# Settings that do not change a model's vectors: where it is stored, and which software wrote it.
 _IRRELEVANT_KEYS = frozenset(
     {"_name_or_path", "name_or_path", "transformers_version", "dtype", "torch_dtype"}
 )
@@ -161,7 +161,7 @@ def modules_fingerprint(model: SentenceTransformer) -> str:
 
 
 def _with_plain_keys(value: Any) -> Any:
-    """Return settings with keys that JSON can sort: names of several modalities are tuples."""
+    """Return settings with keys that JSON can sort; keys for several modalities are tuples."""
     if isinstance(value, list):
         return [_with_plain_keys(item) for item in value]
     if not isinstance(value, dict):
@@ -183,7 +183,7 @@ def _route_of(model: SentenceTransformer) -> list[list[Any]]:
 
 
 def _without_cache(config: dict[str, Any]) -> dict[str, Any]:
-    """Switch the cache of a decoder off, which not every version of sentence-transformers does."""
+    """Switch off the cache of a decoder; some versions of sentence-transformers leave it on."""
     settings: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):

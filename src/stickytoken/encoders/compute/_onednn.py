@@ -1,8 +1,8 @@
 """Products with packed weights by oneDNN, the library that torch uses on CPUs.
 
-torch offers these operators under private names only. Nothing else in the package uses those names, and
-`linear.PackedLinears` compares the operators with torch's public functions before it relies on them. Where an
-operator is missing or gives other numbers, the public functions compute.
+torch exposes these operators under private names only. No other module of the package uses these names, and
+`linear.PackedLinears` compares the operators with torch's public functions before it relies on them. If an
+operator is missing or gives different numbers, the public functions are used instead.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import torch
 
 
 class Activation(StrEnum):
-    """What follows a product, by oneDNN's name."""
+    """The activation applied after a product, by its name in oneDNN."""
 
     NONE = "none"
     GELU = "gelu"
     SILU = "swish"
 
 
-# What a missing operator raises, and one that takes other arguments.
+# Errors raised if an operator is missing, or takes different arguments.
 OPERATOR_ERRORS = (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError)
 
 
@@ -29,7 +29,7 @@ def is_available() -> bool:
 
 
 def has_bfloat16() -> bool:
-    """Say whether the processor has instructions for bfloat16."""
+    """Return whether the processor has instructions for bfloat16."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 

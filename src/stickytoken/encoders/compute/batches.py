@@ -31,29 +31,29 @@ _LOG = logging.getLogger(__name__)
 _CPU_TOKEN_BUDGET = 1024
 # Number of batches per worker: several, so that all workers finish at about the same time.
 _BATCHES_PER_WORKER = 4
-# Fewest tokens per batch when several workers share the inputs. In smaller batches, the overhead of a call
-# dominates.
+# Smallest number of tokens per batch when several workers share the inputs. In smaller batches, the overhead
+# of a call dominates.
 _MIN_SHARED_TOKENS = 256
 # Tokens per batch on an accelerator whose free memory is not known.
 _ACCELERATOR_TOKEN_BUDGET = 65536
-# Bounds of the tokens per batch that are computed from the free memory of a GPU.
+# Bounds for the number of tokens per batch, which is computed from the free memory of a GPU.
 _MIN_GPU_TOKENS = 4096
 _MAX_GPU_TOKENS = 262144
 # Share of the free memory for a batch; the rest is for kernels and other processes.
 _MEMORY_SHARE = 0.4
-# Texts, and tokens in each, of the batch that measures memory per token.
+# The batch that measures memory per token: number of texts, and number of tokens in each.
 _TRIAL_TEXTS = 64
 _TRIAL_LENGTH = 32
-# Batches that are launched before the first result is read: while one is computed, the next is prepared.
+# Number of batches launched before the first result is read: while one is computed, the next is prepared.
 _BATCHES_IN_FLIGHT = 2
 # Longest part of a model's error that a message quotes, in characters.
 _SHOWN_REASON = 300
 
-# OpenMP keeps the number of threads for each thread that asks.
+# OpenMP keeps a separate number of threads for each calling thread.
 _THREADS = SharedSetting(torch.get_num_threads, torch.set_num_threads, per_thread=True)
 _MATMUL_PRECISION = SharedSetting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
 
-# Modules of these packages keep nothing about the texts that they compute.
+# Modules in these packages keep no state from the texts that they encode.
 _STATELESS = (
     "torch.",
     "transformers.models.",
@@ -93,13 +93,13 @@ def compute_all(compute: Callable[[Any], Any], items: Sequence[Any], workers: in
         results = [threads.submit(work, item) for item in items]
         try:
             wait(results, return_when=FIRST_EXCEPTION)
-        finally:  # also after Ctrl-C: cancels what has not begun
+        finally:  # also after Ctrl-C: cancel the items that have not begun
             threads.shutdown(cancel_futures=True)
         return [result.result() for result in results]
 
 
 class BatchEngine:
-    """Runs inputs in batches of equal length, and in smaller ones after a device has run out of memory.
+    """Runs inputs in batches of equal length, and in smaller batches once the device has run out of memory.
 
     On a CPU, several workers compute a batch each. On an accelerator, the next batch is prepared and sent
     while the previous one is computed.
@@ -230,12 +230,12 @@ class BatchRunner(BatchEngine):
         return self._output(self.features(contents))[:, : self._model.truncate_dim]
 
     def _output(self, features: dict[str, Any]) -> torch.Tensor:
-        """Return the vectors that the model computes; a model that computes none is an error of one line."""
+        """Return the vectors that the model computes; if it computes none, raise an error of one line."""
         try:
             output = self._model(features)
         except (torch.OutOfMemoryError, StickyTokenError):
             raise
-        except Exception as error:  # each architecture refuses inputs with errors of its own
+        except Exception as error:  # each architecture rejects inputs with its own errors
             reason = " ".join(str(error).split())[:_SHOWN_REASON]
             raise ModelError(
                 f"{self.name} cannot compute the vector of a text ({type(error).__name__}: {reason}): check "
@@ -281,7 +281,7 @@ class BatchRunner(BatchEngine):
         return tensor.to(self.device, non_blocking=True)
 
 
-# Makes a context in which the model computes.
+# A function that returns a context in which the model computes.
 Arithmetic: TypeAlias = Callable[[], AbstractContextManager[object]]
 
 # Machine epsilon.
@@ -311,7 +311,7 @@ def arithmetic(model: torch.nn.Module, precision: Precision | None, packed: bool
 
     Args:
         model: the model.
-        precision: precision of the arithmetic; None is the model's own.
+        precision: precision of the arithmetic; None means the model's own.
         packed: whether linear layers on a CPU may use packed weights.
     """
     device = next(model.parameters()).device.type
@@ -332,7 +332,7 @@ def _tf32() -> AbstractContextManager[None]:
 
 
 def pools_by(model: SentenceTransformer, mode: str) -> bool:
-    """Check that the model is a transformer followed by a pooling of this mode alone."""
+    """Return whether the model is a transformer followed by a pooling with this mode only."""
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     if len(model) < 2 or not isinstance(model[0], Transformer) or not isinstance(model[1], Pooling):

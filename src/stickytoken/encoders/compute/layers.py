@@ -13,7 +13,7 @@ from stickytoken.errors import InputError, ModelError
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# Name in sentence-transformers of the states after every layer.
+# Name that sentence-transformers gives to the states after every layer.
 _STATES = "all_layer_embeddings"
 # Modules that read the states of several layers.
 _MIXING = ("WeightedLayerPooling",)
@@ -23,9 +23,9 @@ _SAMPLE = "The cat sat on a warm stone."
 def first_layers(model: SentenceTransformer, count: int, name: str) -> SentenceTransformer:
     """Return a model that runs only the first ``count`` layers of the transformer.
 
-    A final norm, the pooling and later modules are applied as after the last layer. The new model shares its
-    weights with the original, which stays unchanged. If ``count`` is the number of layers, the original is
-    returned.
+    A final norm, the pooling and later modules are applied as they are after the last layer. The new model
+    shares its weights with the original, which stays unchanged. If ``count`` is the number of layers, the
+    original is returned.
     """
     backbone: Any = getattr(model[0], "model", None)
     config: Any = getattr(backbone, "config", None)
@@ -75,12 +75,12 @@ def _layer_stacks(backbone: torch.nn.Module, count: int) -> list[str]:
 
 
 def _runs_as_far(model: SentenceTransformer, shorter: SentenceTransformer, count: int) -> bool:
-    """Return whether the shorter model runs ``count`` layers, with the same inputs as in the whole model."""
+    """Return whether the shorter model runs ``count`` layers whose states equal those of the whole model."""
     states = _states(model)
     shorter_states = _states(shorter)
     if len(shorter_states) != count + 1:
         return False
-    # The last state may come after the final norm in one of the models.
+    # In one of the models, the last state may include the final norm.
     pairs = zip(states[:count], shorter_states[:count], strict=True)
     return all(first.shape == second.shape and torch.allclose(first, second) for first, second in pairs)
 

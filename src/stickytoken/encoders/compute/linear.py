@@ -23,11 +23,11 @@ from stickytoken.machine import Precision, digest, keep, recalled
 
 # Environment variable that switches packed layers on or off.
 SWITCH = "STICKYTOKEN_PACKED_LAYERS"
-# Largest difference from torch's own layers, as a share of the largest output. In bfloat16, rounding alone
-# reaches a few percent.
+# Largest accepted difference from torch's own layers, as a fraction of the largest output. In bfloat16,
+# rounding alone accounts for a few percent.
 _TOLERANCE = 1e-4
 _BFLOAT16_TOLERANCE = 0.05
-# Rows of the input on which layers are compared.
+# Number of rows in the input on which layers are compared.
 _COMPARED_ROWS = 64
 # Children of a gated block, as transformers names them.
 _GATED_CHILDREN = {"gate_proj", "up_proj", "down_proj", "act_fn"}
@@ -44,7 +44,7 @@ class LinearSite:
 
 
 def linear_sites(model: torch.nn.Module) -> list[LinearSite]:
-    """Return all plain float32 linear layers on the CPU; one with a GELU after it counts as a block."""
+    """Return all plain float32 linear layers on the CPU; a layer followed by a GELU is treated as a block."""
     modules_before_layers = set()
     for parent in model.modules():
         reader = getattr(getattr(parent, "output", None), "dense", None)
@@ -62,7 +62,10 @@ def linear_sites(model: torch.nn.Module) -> list[LinearSite]:
 
 
 def _is_gelu_block(module: torch.nn.Module) -> bool:
-    """Check for a linear layer with an exact GELU, as in BERT. Elsewhere the same children may do more."""
+    """Return whether a module is a linear layer with an exact GELU, as in BERT.
+
+    In other modules with the same children, the forward pass may do more.
+    """
     from transformers.activations import GELUActivation
 
     children: Any = dict(module.named_children())
@@ -86,7 +89,7 @@ def _is_plain(module: Any) -> bool:
 class PackedLinear:
     """The forward pass of a linear layer, and of a GELU after it, with weights packed for oneDNN.
 
-    With ``packed=False``, torch's public functions compute instead, for bfloat16 where packing does not work.
+    With ``packed=False``, torch's public functions are used instead, for bfloat16 where packing fails.
     Products of bfloat16 numbers are summed in float32.
     """
 
@@ -112,9 +115,9 @@ class PackedLinear:
     def refresh(self) -> None:
         """Pack the weight again if it has changed."""
         weight = self._layer.weight.detach()
-        # The mark shows every change that torch counts. torch does not count changes by ``.data``: the
-        # product with a fixed direction shows them, unless they vanish in its rounding beside an outlier of
-        # their row.
+        # The mark reveals every change that torch counts. torch does not count changes through ``.data``; the
+        # product with a fixed direction reveals those, unless an outlier in the same row makes them vanish in
+        # rounding.
         mark = weight_mark(self._layer.weight)
         with torch.inference_mode():
             checksum = weight @ self._direction
@@ -171,8 +174,8 @@ Forward: TypeAlias = PackedLinear | _GatedBlock
 
 
 def _flattened(hidden_states: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Return the states as rows, with rows of zeros at the end, and the number of rows without those."""
-    # oneDNN keeps a kernel for every number of rows, so there should be few different numbers.
+    """Return the states as rows, padded with rows of zeros, and the number of rows without the padding."""
+    # oneDNN keeps a kernel for every number of rows, so the padding rounds it up to one of a few numbers.
     flat = hidden_states.reshape(-1, hidden_states.shape[-1])
     row_count = flat.shape[0]
     missing = -row_count % TOKEN_MULTIPLE
@@ -196,7 +199,7 @@ class PackedLinears:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Replace the forward passes; those that the user has replaced stay."""
+        """Replace the forward passes, except those that the user has replaced."""
         self._renew()
         replaced_modules = [module for module in self.forwards if not _has_own_forward(module)]
         for module in replaced_modules:
@@ -209,7 +212,7 @@ class PackedLinears:
                 vars(module).pop("forward", None)
 
     def _renew(self) -> None:
-        """Make the forward passes again if a layer or an activation was replaced."""
+        """Rebuild the forward passes if a layer or an activation was replaced."""
         sites = linear_sites(self._model)
         activations = [getattr(module, "act_fn", None) for module in self._model.modules()]
         layout = [*sites, *activations]
@@ -218,10 +221,10 @@ class PackedLinears:
             self._layout = layout
 
     def _make(self, sites: list[LinearSite]) -> dict[torch.nn.Module, Forward]:
-        """Return a forward pass by module; none at all where packed weights bring nothing.
+        """Return the forward passes by module; empty if packed weights bring no advantage.
 
-        One layer of each shape is compared with torch's own. If one differs, nothing is packed: layers in
-        float32 stay torch's own, and torch's public functions compute those in bfloat16.
+        One layer of each shape is compared with torch's own. If any of them differs, nothing is packed:
+        float32 layers remain torch's own, and bfloat16 layers use torch's public functions.
         """
         in_float32 = self._dtype is torch.float32
         if in_float32 and not _onednn.is_available():
@@ -289,7 +292,7 @@ class PackedLinears:
 
 
 def _has_own_forward(module: torch.nn.Module) -> bool:
-    """Say whether somebody has replaced the forward pass of this one module."""
+    """Return whether the forward pass of this one module was replaced."""
     return "forward" in vars(module)
 
 
@@ -321,13 +324,13 @@ def _failure(module: torch.nn.Module, in_features: int, forward: Forward, tolera
     return "oneDNN's operators gave other numbers than torch's own"
 
 
-# Shortest time of the measurement, in seconds, and fewest turns.
+# The measurement lasts at least this many seconds and at least this many turns.
 _MEASURED_SECONDS = 0.5
 _MIN_TURNS = 3
-# Size of the trial: floating-point operations of one turn, and texts.
+# Size of the trial: floating-point operations in one turn, and largest number of texts.
 _TRIAL_OPERATIONS = 20e9
 _MAX_TRIAL_TEXTS = 64
-# Raise it when the measurement changes, so that stored times are measured again.
+# Increase this when the measurement changes, so that stored times are measured again.
 _MEASUREMENT_VERSION = 1
 
 
@@ -377,7 +380,7 @@ def measured(
     return shortest
 
 
-# Smallest mean cosine between vectors of a lower precision and the model's own at which they are of use.
+# A lower precision is usable if the mean cosine between its vectors and the model's own is at least this.
 _MIN_AGREEMENT = 0.95
 
 

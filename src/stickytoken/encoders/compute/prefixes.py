@@ -1,4 +1,4 @@
-"""Compute the common beginnings of the inputs of a causal model once."""
+"""Compute common beginnings of a causal model's inputs only once."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Branch:
-    """A branch of a tree of inputs: tokens that follow those that the inputs share with the parent branch."""
+    """A branch of a tree of inputs: the tokens after the beginning that its inputs share with the parent."""
 
     parent: Branch | None  # the branch from which this one splits off; None for a root
     shared: int  # number of tokens before it
     tokens: tuple[int, ...]
     # Pairs (length, row) of the inputs that end on this branch. The length includes the shared tokens.
     ends: list[tuple[int, int]] = field(default_factory=list)
-    # Branches that split off, by the number of tokens before them and their first token.
+    # Branches that split off from this one, by the number of tokens before them and their first token.
     continuations: dict[tuple[int, int], Branch] = field(default_factory=dict)
 
     @property
@@ -101,9 +101,9 @@ _MASKS = {
     "qwen3": _BY_KIND,
     "gemma2": _BY_KIND,
 }
-# Implementations of attention that take such masks.
+# Implementations of attention that accept these masks.
 _ATTENTION = ("sdpa", "eager")
-# Largest difference from the plain path, as a share of the norm of a vector.
+# Largest accepted difference from the plain path, as a fraction of the largest norm of a vector.
 _TOLERANCE = 1e-4
 
 # Keys and values of a branch by layer, each of shape (heads, tokens, d).
@@ -115,8 +115,8 @@ class ReuseLimits:
     """Limits beyond which sharing costs more than it saves."""
 
     tree_share: float = 0.8  # largest share of all tokens that trees may still have to compute
-    fixed_share: float = 0.1  # smallest share of the tokens that fixed beginnings of prompts make up
-    rows: int = 4  # fewest inputs per prompt for which fixed beginnings are reused
+    fixed_share: float = 0.1  # smallest share of all tokens that belong to fixed beginnings of prompts
+    rows: int = 4  # smallest number of inputs per prompt for which fixed beginnings are reused
 
 
 REUSE = ReuseLimits()
@@ -139,7 +139,7 @@ def agree(vectors: NDArray[np.float32], plain: NDArray[np.float32], rounding: fl
 
 
 def samples_of(carrier: tuple[int, ...], tokens: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return a carrier with one to three copies of each token after it, then with the copies before it."""
+    """Return a carrier followed by one to three copies of each token, then preceded by the same copies."""
     copies = [(token,) * count for token in tokens for count in (1, 2, 3)]
     behind = [carrier + row for row in copies]
     before = [row + carrier for row in copies]
@@ -150,10 +150,10 @@ def samples_of(carrier: tuple[int, ...], tokens: Sequence[int]) -> list[tuple[in
 class PrefixReuse:
     """Computes inputs as trees, provided that this gives the plain path's vectors on a few samples."""
 
-    backbone: Any  # of a causal model
+    backbone: Any  # backbone of a causal model
     before: tuple[int, ...]  # tokens of the template before each content
     after: tuple[int, ...]
-    states: Callable[[dict[str, Any]], torch.Tensor]  # of the backbone's input, shape (rows, tokens, d)
+    states: Callable[[dict[str, Any]], torch.Tensor]  # maps the backbone's input to (rows, tokens, d)
     # Turns the states at the ends of inputs, shape (n, 1, d), into vectors, shape (n, components).
     finish: Callable[[torch.Tensor], torch.Tensor]
     engine: BatchEngine
@@ -166,7 +166,7 @@ class PrefixReuse:
     def shared(self, contents: Sequence[tuple[int, ...]], cached: int = 0) -> NDArray[np.float32] | None:
         """Return the vectors of distinct contents, or None if trees save too little or cannot be used.
 
-        ``cached`` is the number of tokens of each input that the plain path would not compute either.
+        ``cached`` is the number of tokens at the beginning of each input that the plain path skips as well.
         """
         roots = self.trees(contents, cached) if self.memory_left else None
         if not roots or not self._agrees:
@@ -219,7 +219,7 @@ class PrefixReuse:
         """Compute branches of one shape, and return the vectors of the inputs that end on each.
 
         A row holds the tokens of its branch, then the template's end once for every input that ends there.
-        ``held`` has the keys and values of the parents, and gets those of branches that others leave.
+        ``held`` has the keys and values of the parents; those of branches that have children are added.
         """
         first = branches[0]
         ends = first.end_lengths
@@ -279,7 +279,7 @@ def _cache_of_parents(branches: Sequence[Branch], held: dict[Branch, KeysAndValu
     parents = [held[branch.parent] for branch in branches if branch.parent is not None]
 
     def rows(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        # Shape (branches, heads, shared, d). One parent for all is not copied.
+        # Shape (branches, heads, shared, d). A parent that all branches share is not copied.
         if all(parent is parents[0] for parent in parents):
             return tensors[0][None, :, :shared].expand(len(tensors), -1, -1, -1)
         return torch.stack([tensor[:, :shared] for tensor in tensors])
@@ -326,15 +326,15 @@ def _batches(level: Sequence[Branch], after: int, token_budget: int) -> Iterator
 def _positions(
     shared: int, size: int, ends: tuple[int, ...], after: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the position of each token of a row, and to which tokens each new one attends.
+    """Return the position of each token of a row, and the tokens to which each new token attends.
 
-    A row has the tokens of a branch, shared ones included, and then for each end one closing of ``after``
-    tokens. A token of the branch attends to the earlier ones. A token of a closing attends to the branch up
-    to its end, and to the earlier tokens of the same closing.
+    A row has the tokens of a branch, including shared ones, followed by one closing of ``after`` tokens for
+    each end. A token of the branch attends to the earlier tokens of the branch. A token of a closing attends
+    to the branch up to the closing's end, and to the earlier tokens of the same closing.
     """
     branch_size = shared + size
     position_list = list(range(branch_size))
-    closing_numbers = [-1] * branch_size  # of each token; -1 on the branch
+    closing_numbers = [-1] * branch_size  # number of each token's closing; -1 on the branch
     branch_limits = list(range(1, branch_size + 1))  # tokens of the branch that each token attends to
     for number, end in enumerate(ends):
         position_list += range(end, end + after)

@@ -16,7 +16,7 @@ from stickytoken.settings import NonNegativeNumber, PositiveCount, check_setting
 
 _OPENAI_PREFIX = "openai:"
 _OPENAI_URL = "https://api.openai.com/v1"
-# Environment variables that hold the API key: for OpenAI, and for all other servers.
+# Environment variables that hold the API key: one for OpenAI, and one for all other servers.
 _OPENAI_KEY = "OPENAI_API_KEY"
 _OTHER_KEY = "STICKYTOKEN_API_KEY"
 _HOW_TO_NAME = "pass openai:MODEL, or a URL and a model as in http://localhost:8080/v1#MODEL"
@@ -92,7 +92,7 @@ def parse_address(name: str, key_variable: str | None = None) -> Address:
     except ValueError as error:
         raise InputError(f"the URL of the endpoint is malformed ({error}): {_HOW_TO_NAME}") from error
     if split_url.username is not None or split_url.password is not None or split_url.query:
-        # URLs are written into run folders, and secrets must not be. The message does not repeat the URL.
+        # URLs are written into run folders, so they must not contain secrets. The message does not repeat it.
         raise InputError(
             f"the URL of the endpoint at {split_url.hostname} has a user, a password or parameters: remove "
             f"them, and put the key into the environment variable {_OTHER_KEY}"
@@ -122,7 +122,7 @@ class Secret:
         return self._value
 
     def removed_from(self, text: str) -> str:
-        """Return the text with ``[key]`` in place of the key, however a server has encoded the key."""
+        """Return the text with ``[key]`` in place of the key, in whatever way the server encoded it."""
         spellings = (
             self._value,
             quote(self._value, safe=""),

@@ -30,8 +30,8 @@ class Answer:
     Attributes:
         vectors: shape (n, d); rows of NaN for the texts in `problems`.
         tokens: number of tokens that the server counted; None if it sent none, or an impossible number.
-        problems: what is wrong with the vector of a text, by the position of the text in the request.
-            Texts with a usable vector are not in it.
+        problems: what is wrong with the vector of a text, by the position of the text in the request. A text
+            with a usable vector has no entry.
     """
 
     vectors: NDArray[np.float32]
@@ -131,7 +131,7 @@ def _vector(embedding: str | list[float | None] | None) -> NDArray[np.float32]:
     """Decode one vector, shape (d,).
 
     Raises:
-        ValueError: it is missing, empty, not finite, or neither a list of numbers nor base64 of numbers.
+        ValueError: the vector is missing, empty or not finite, or is neither a list of numbers nor base64.
     """
     if embedding is None:
         raise ValueError("no vector")
@@ -171,7 +171,7 @@ def error_message(content: str | bytes) -> tuple[bool, str]:
     """Return the error message in the body of a response.
 
     Returns:
-        Whether the body is a JSON object with an error in it, and the message. Without such an error, the
+        Whether the body is a JSON object that contains an error, and the message. If it contains none, the
         message is the body as text, or ``a web page``.
     """
     if is_web_page(content):

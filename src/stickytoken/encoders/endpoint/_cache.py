@@ -18,7 +18,7 @@ from stickytoken.errors import RunError
 from stickytoken.machine import cache_folder
 
 _FILE = "answers.sqlite"
-# Most values in one SQL query. Old versions of SQLite allow 999.
+# Largest number of values in one SQL query. Old versions of SQLite allow 999.
 _VALUES_IN_QUERY = 500
 # Version of the tables. Increase it when the meaning of a table changes. Version 0 stored a refused text as a
 # vector of zeros.
@@ -34,8 +34,8 @@ _WITHOUT_ZEROS = "DELETE FROM answers WHERE vector = zeroblob(length(vector))"
 class Answers:
     """The cache of one model. Several threads and processes may use it at a time.
 
-    It holds the vectors of texts, the texts that the server refused with its reasons, and facts about the
-    server. Texts are stored as hashes. API keys are not stored.
+    It holds the vectors of texts, the texts that the server refused, the server's reasons for refusing them,
+    and facts about the server. Texts are stored as hashes. API keys are not stored.
     """
 
     def __init__(self, address: Address, dimensions: int | None) -> None:
@@ -52,7 +52,7 @@ class Answers:
         return {text: np.frombuffer(vector, dtype="<f4") for text, vector in vectors.items()}
 
     def refusals(self, texts: Sequence[str]) -> dict[str, str]:
-        """Return why the server gave no vector when it was last asked, by text. Other texts are left out."""
+        """Return, by text, why the server last gave no vector. Texts without a refusal are left out."""
         return self._select("SELECT text, reason FROM refusals WHERE text IN", texts)
 
     def keep(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
@@ -67,7 +67,7 @@ class Answers:
             connection.execute("INSERT OR REPLACE INTO refusals VALUES (?, ?)", (_key(text), reason))
 
     def fact(self, name: str) -> str | None:
-        """Return the fact that `note` stored under a name; None if there is none."""
+        """Return the fact that `note` stored under a name; None if no fact has this name."""
         rows = self._rows_of("SELECT value FROM facts WHERE name = ?", [name])
         return str(rows[0][0]) if rows else None
 

@@ -27,7 +27,7 @@ from stickytoken.errors import ModelError, RunError, require_package
 Encoding = Literal["base64", "float", "omitted"]
 
 KEPT = "its answers are kept, and the same command continues from there"
-# Longest part of a server's message that an error quotes, in characters.
+# Maximum number of characters of a server's message that an error quotes.
 _SHOWN_REASON = 200
 _CONNECT_SECONDS = 10.0
 # HTTP statuses that are worth a retry, besides 5xx: time-out, conflict, too many requests.
@@ -36,20 +36,20 @@ _TEMPORARY = frozenset({408, 409, 429})
 _TOO_MANY = frozenset({429, 503})
 # Error code that OpenAI sends with status 429 when the account has no credit. A retry does not help then.
 _NO_CREDIT = b"insufficient_quota"
-# The pause before a retry doubles with each failure, from about the first to at most the longest (seconds).
+# The pause before a retry doubles with each failure, from about the first value up to the longest (seconds).
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
-# Bound of the exponent, so that many failures do not overflow.
+# Upper bound of the exponent, so that the pause does not overflow after many failures.
 _MOST_DOUBLINGS = 10
-# Number of failures up to which a retry comes when the server's Retry-After says. After more failures, the
-# pause is at least the doubling one.
+# Up to this many failures, the pause before a retry follows the server's Retry-After. After more failures, it
+# is at least as long as the pause that doubles.
 _TRUSTED_WAITS = 8
 # Number of failures without an answer after which a request with a limit of attempts is given up.
 _MOST_UNREACHED = 2
 
 
 class Failure(Enum):
-    """How a request failed that may succeed later."""
+    """How a request failed, if it may succeed later."""
 
     REFUSED = auto()  # the server said that it cannot answer now
     WEB_PAGE = auto()  # a web page came back: the server is in maintenance, or the URL is not an API
@@ -101,7 +101,7 @@ class RequestFormat:
     """The optional fields of a request, and how it holds the texts. No combination works with every server.
 
     Attributes:
-        encoding: value of the field ``encoding_format``; ``omitted`` sends no such field.
+        encoding: value of the field ``encoding_format``; ``omitted`` means that the field is not sent.
         dimensions: whether to send the field ``dimensions``, if the user requests a number of components.
         as_list: whether to send texts as a list. If false, each request holds one text, as a string.
     """
@@ -118,8 +118,8 @@ def request_formats(dimensions: int | None) -> Iterator[RequestFormat]:
     """Yield every format of a request, beginning with the one that most servers accept.
 
     Args:
-        dimensions: number of components that the user requests. None: formats differ in the other fields
-            only.
+        dimensions: number of components that the user requests. None means that formats differ only in the
+            other fields.
     """
     whether_dimensions = (True,) if dimensions is None else (True, False)
     for as_list in (True, False):
@@ -142,7 +142,7 @@ class Spending:
 
     Attributes:
         price_per_million: price of a million tokens; None if it is unknown.
-        limit: most that may be spent; None is no limit.
+        limit: most that may be spent; None means no limit.
         requests: number of requests that were answered.
         tokens: number of tokens paid for so far, as the server counts them.
         pending: expected number of tokens of the requests in flight.
@@ -182,7 +182,7 @@ class Spending:
             self.pending += tokens
 
     def answered(self, reserved: float, tokens: int) -> None:
-        """Replace the tokens reserved for an answered request by those that it cost."""
+        """Replace the tokens reserved for an answered request by the tokens that it cost."""
         with self._lock:
             self.requests += 1
             self.pending -= reserved
@@ -190,7 +190,7 @@ class Spending:
             self.excess = max(self.excess, tokens / max(1.0, reserved))
 
     def failed(self, reserved: float, paid: bool) -> None:
-        """Release the tokens reserved for a failed request; count them as spent if it may have been paid."""
+        """Release the tokens reserved for a failed request; if it may be charged, count them as spent."""
         with self._lock:
             self.pending -= reserved
             if paid:
@@ -204,11 +204,11 @@ class Attempts:
     Attributes:
         patience: seconds after the first failure for which to retry.
         limit: number of failures after which to give up, not counting failures of a busy server. If no
-            answer comes, fewer failures are enough. None is no limit.
+            answer comes, fewer failures are enough. None means no limit.
         failed: number of failures.
         counted: number of failures that count towards the limit.
         unreached: number of failures without a complete answer.
-        since: time of the first failure, on the monotonic clock; None before it.
+        since: time of the first failure, on the monotonic clock; None before the first failure.
     """
 
     patience: float
@@ -242,8 +242,8 @@ class Attempts:
     def _pause(self, requested: float | None) -> float:
         """Return the seconds until the next attempt.
 
-        This is the wait that the server requested and a little more. If it requested none, or after many
-        failures, the pause is random and grows with each failure.
+        The pause is slightly longer than the wait that the server requested. If the server requested none, or
+        after many failures, the pause is random and grows with each failure.
         """
         jitter = random.SystemRandom()
         doubled_pause = _FIRST_PAUSE_SECONDS * 2.0 ** min(self.failed, _MOST_DOUBLINGS)
@@ -271,8 +271,8 @@ class Reply:
         vectors: shape (n, d); rows of NaN for the texts in `problems`.
         tokens: tokens that the server counted; None if it does not count them.
         seconds: time that the server took, summed over the requests.
-        problems: what is wrong with the vector of a text, by the position of the text. Texts with a usable
-            vector are not in it.
+        problems: what is wrong with the vector of a text, by the position of the text. A text with a usable
+            vector has no entry.
     """
 
     vectors: NDArray[np.float32]
@@ -294,8 +294,8 @@ def as_one(replies: Sequence[Reply]) -> Reply:
 class Client:
     """Sends one request, and turns every outcome into a reply or an error of this module.
 
-    The retries of `openai` are switched off: its waits cannot be interrupted, other threads would not learn
-    that the server is busy, and failed attempts that are charged would be hidden from `max_cost`.
+    The retries of the `openai` library are switched off: its waits cannot be interrupted, other threads would
+    not learn that the server is busy, and charged attempts that fail would not be counted towards `max_cost`.
 
     Attributes:
         address: the server and the name of the model.
@@ -333,12 +333,12 @@ class Client:
         self.given_up_by_reason: Counter[str] = Counter()
 
     def request(self, texts: Sequence[str], reserved: float, *, counts_tokens: bool = True) -> Reply:
-        """Reserve the cost of one request, send it, and book what it cost.
+        """Reserve the cost of one request, send the request, and record what it cost.
 
         Args:
             texts: texts of the request.
             reserved: number of tokens that the request is expected to cost.
-            counts_tokens: whether to book the tokens that the server counts; if not, `reserved` is booked.
+            counts_tokens: whether to record the tokens that the server counts; if not, `reserved` is used.
 
         Raises:
             TemporaryError: the request may succeed later.
@@ -409,7 +409,7 @@ class Client:
         )
 
     def other_url(self) -> str | None:
-        """Return advice to add ``/v1`` to the URL; None if the URL already ends like that."""
+        """Return advice to add ``/v1`` to the URL; None if the URL already ends with ``/v1``."""
         usual = self.address.base_url.removesuffix("/embeddings").removesuffix("/v1") + "/v1"
         if usual == self.address.base_url:
             return None

@@ -28,15 +28,15 @@ from stickytoken.errors import ModelError
 _PARALLEL_REQUESTS = 4
 # Seconds to wait, after an interrupt or an error, for the answers to requests in flight: they are paid for.
 _GRACE_SECONDS = 5.0
-# Seconds between two checks of the main thread whether a worker thread has failed.
+# Seconds between the main thread's checks for failed worker threads.
 _POLL_SECONDS = 0.2
 
-# A text that the server has answered before, since it is one of the fixed texts. It is sent after a failure,
-# to see whether the server still works.
+# The control text: one of the fixed texts, which the server has answered before. It is sent after a failure,
+# to find out whether the server still works.
 _CONTROL = SENTINELS[1:2]
-# A batch is split after this many failures, if the server answers other texts. A busy server refuses at
-# random, so it gets more attempts. Half of a split batch gets fewer: it probably contains the text that
-# fails.
+# A batch is split after this many failures, if the server answers other texts. A busy server refuses requests
+# at random, so it gets more attempts. A half of a split batch gets fewer attempts, because it probably
+# contains the text that fails.
 _FAILURES_OF_BATCH = 2
 _FAILURES_OF_BUSY_BATCH = 6
 _FAILURES_OF_HALF = 1
@@ -46,14 +46,14 @@ _FAILURES_OF_BUSY_HALF = 3
 _FAILURES_OF_TEXT = 3
 _FAILURES_OF_BUSY_TEXT = 6
 _CONTROLS_OF_TEXT = 2
-# After this many texts were given up for the same reason, waiting does not help: retries follow at once.
+# Once this many texts have been given up for the same reason, waiting is pointless: retries follow at once.
 _TEXTS_OF_A_REASON = 3
 
 Vectors = Mapping[str, NDArray[np.float32]]
 
 
 class _StoppedError(Exception):
-    """The thread must end, because another request failed or the user interrupted."""
+    """The thread must end, because another request failed or the user interrupted the command."""
 
 
 class _Control(Enum):
@@ -76,7 +76,7 @@ class _Request:
         once: whether to give up after one failure, because the text failed in an earlier session.
         failures: number of failures.
         controls: number of failures after which the server answered the control text.
-        failed_since: time of the first failure, on the monotonic clock; None before it.
+        failed_since: time of the first failure, on the monotonic clock; None before the first failure.
     """
 
     texts: tuple[str, ...]
@@ -129,7 +129,7 @@ class Sender:
 
         Args:
             batches: texts of each request.
-            once: give up a text after one failure, because it failed in an earlier session.
+            once: whether to give up a text after one failure, because it failed in an earlier session.
 
         Raises:
             ModelError: the server answers no text, or it refuses one and `without_vector` is None.
@@ -180,7 +180,7 @@ class Sender:
             requests.extend(reversed(self._attempt(request)))
 
     def _attempt(self, request: _Request) -> list[_Request]:
-        """Send a request once, and return the requests to send next: none, itself, its rest or its halves."""
+        """Send a request once. Return the requests to send next: none, the same, its rest or its halves."""
         self._pause(0.0)
         try:
             reply = self._send(request.texts)
@@ -236,7 +236,7 @@ class Sender:
         if request.failed_since is None:
             request.failed_since = now
         has_several_texts = len(request.texts) > 1
-        if has_several_texts and error.failure is Failure.LATE:  # half the texts take half the time
+        if has_several_texts and error.failure is Failure.LATE:  # half as many texts take half as long
             return request.halves(self.client.options.patience)
         pause = request.attempts.pause_after(error, now)
         if self._is_about_the_texts(request, error, out_of_patience=pause is None):
@@ -257,7 +257,7 @@ class Sender:
         return [request]
 
     def _is_about_the_texts(self, request: _Request, error: TemporaryError, *, out_of_patience: bool) -> bool:
-        """Whether the texts of a request cause its failure: true if the server answers other texts.
+        """Whether a request fails because of its texts: true if the server answers other texts.
 
         Args:
             request: the request that failed.
@@ -279,7 +279,7 @@ class Sender:
         return out_of_patience or request.controls >= _CONTROLS_OF_TEXT
 
     def _server_state_since(self, since: float) -> _Control:
-        """Say whether the server works; send the control text unless it has answered since a time.
+        """Say whether the server works; send the control text unless the server has answered since a time.
 
         Args:
             since: time of a failure, on the monotonic clock.
@@ -299,7 +299,7 @@ class Sender:
         return _Control.ANSWERED
 
     def _send_control_in_other_formats(self) -> _Control:
-        """Send the control text in the other request formats; the client keeps one that is answered."""
+        """Send the control text in the other request formats; the client keeps the first that is answered."""
         refused_format = self.client.request_format
         for request_format in request_formats(self.client.options.dimensions):
             if request_format == refused_format:
@@ -328,7 +328,7 @@ class Sender:
         """Wait for some seconds, or longer if the client holds all requests back.
 
         Raises:
-            _StoppedError: another request failed, or the user interrupted.
+            _StoppedError: another request failed, or the user interrupted the command.
         """
         until = time.monotonic() + seconds
         while True:

@@ -28,13 +28,14 @@ from stickytoken.encoders.text_encoder import SENTINELS, fingerprint_of
 from stickytoken.errors import ModelError
 from stickytoken.unit_vectors import exact_unit_vectors
 
-# Bounds of the tokens in a request. The larger one keeps a server busy, and is far below what servers refuse.
+# Bounds for the number of tokens in a request. The upper one keeps a server busy, and is far below what
+# servers refuse.
 _MOST_TOKENS = 16_384
 _LEAST_TOKENS = 256
 # Longest expected duration of a request. Slow servers therefore get smaller requests.
 _LONGEST_REQUEST_SECONDS = 5.0
-# Largest 1 - cosine between two vectors of one text by an unchanged model; on a noisy server, this many times
-# the largest 1 - cosine that the first requests showed.
+# A model is treated as unchanged if 1 - cosine between two vectors of one text is at most the first constant
+# or, on a noisy server, at most the second one times the largest 1 - cosine of the first requests.
 _DRIFT_TOLERANCE = 1e-3
 _DRIFT_PER_NOISE = 4.0
 # The search for the longest text that a model reads sends pairs of texts: one repeated word, with a different
@@ -45,12 +46,13 @@ _FIRST_WORDS_OF_NOISY = 8
 _LAST_WORDS = 2048
 _WORD = "the"
 _ENDS = ("river", "stone")
-# Distance of two unit vectors that may come from rounding alone. Vectors of different texts differ by more.
+# Largest distance between two unit vectors that rounding alone can explain. Vectors of different texts are
+# further apart.
 _ROUNDING = 5e-5
-# If vectors are noisy, the texts of a pair differ in as many words as they share. They count as different if
-# their vectors are this many times as far apart as two vectors of one text.
+# If vectors are noisy, the texts of a pair differ in as many words as they share. The server distinguishes
+# them if their vectors are this many times as far apart as two vectors of one text.
 _DISTANCE_PER_NOISE = 3.0
-# Largest number of texts that is tried in a request.
+# Largest number of texts to try in a request.
 _MOST_TEXTS = 256
 # Number of failures after which a request of the discovery is given up.
 _ATTEMPTS = 4
@@ -58,12 +60,12 @@ _ATTEMPTS = 4
 _CALLS_WITH_FIXED_TEXTS = 3
 # Seconds for which a request may fail while the server is being tried out.
 _PATIENCE_SECONDS = 60.0
-# Most tokens that a server is expected to count for each text besides the text's own, such as special tokens.
+# Largest number of extra tokens, such as special tokens, that a server is expected to count for each text.
 _MOST_EXTRA_TOKENS = 8
-# Largest difference between the server's count and the user's tokenizer at which both are the same tokenizer.
-# With one tokenizer, the counts differ by special tokens only, which cancel out. The tokenizers of BERT,
-# RoBERTa, T5, XLM-R and Gemma differ by four or more on the texts below: short words, and texts with names,
-# numbers, code and several scripts, which tokenizers split differently.
+# The server and the user are taken to use the same tokenizer if their counts differ by at most this many
+# tokens. With the same tokenizer, the counts differ only by special tokens, which cancel out. The counts of
+# the tokenizers of BERT, RoBERTa, T5, XLM-R and Gemma differ by four or more on the texts below: short words,
+# and texts with names, numbers, code and several scripts, which tokenizers split differently.
 _MOST_DIFFERENT_TOKENS = 2
 _SHORT = ("a", "in", "the", "is", "of", "on")
 _LONGER = (
@@ -87,7 +89,7 @@ class ServerBehaviour(BaseModel):
         sends_dimensions: value of `RequestFormat.dimensions` that the server accepts.
         as_list: value of `RequestFormat.as_list` that the server accepts.
         batch: largest number of texts in a request that the server answered, among those tried.
-        max_length: number of tokens of a text that the model reads, by the user's tokenizer; None is unknown.
+        max_length: number of tokens of a text that the model reads, by the user's tokenizer; None if unknown.
         long: what the server does with longer texts.
         normalised: whether the vectors have length 1.
         call_noise: standard deviation of the cosine of two texts between identical requests.
@@ -159,15 +161,15 @@ class ServerBehaviour(BaseModel):
             vectors: the vectors that the server now gives for the fixed texts.
 
         Returns:
-            None if the model is the same. Otherwise the lowest cosine between a new vector and the stored one
-            of the same text; 0 if they differ in length.
+            None if the model is the same. Otherwise, the lowest cosine between a new vector and the stored
+            vector of the same text; 0 if the vectors differ in length.
         """
         if any(len(vector) != self.dimension for vector in vectors):
             return 0.0
         stored_units = exact_unit_vectors(self.sentinel_vectors)
         cosines = (exact_unit_vectors(np.stack(vectors)) * stored_units).sum(axis=1)
         lowest_cosine = float(cosines.min())
-        # The few first requests underestimate the largest noise, so several times as much is allowed.
+        # The first few requests underestimate the largest noise, so several times as much is allowed.
         tolerance = max(_DRIFT_TOLERANCE, _DRIFT_PER_NOISE * (1 - self.least_cosine))
         return lowest_cosine if 1 - lowest_cosine > tolerance else None
 
@@ -377,7 +379,7 @@ class _Discovery:
                 except RefusedError as error:
                     refusal = refusal or error
                 except _FaultyServerError as error:
-                    # A field of the request may be the cause. Then every retry fails too, so one must do.
+                    # A field of the request may be the cause. Every retry would then fail too, so try once.
                     failure = failure or error
                     attempts = 1
         if failure is not None:
@@ -474,11 +476,11 @@ class _Discovery:
         """Find out how the server counts tokens, from a request with short texts and one with longer texts.
 
         Args:
-            max_length: number of tokens that the model reads; None is unknown.
-            tokenizer_known: whether the user's tokenizer should be the one of the server.
+            max_length: number of tokens that the model reads; None if unknown.
+            tokenizer_known: whether the user's tokenizer should be the server's own.
 
         Raises:
-            ModelError: the user's tokenizer should be the one of the server, but the counts differ.
+            ModelError: the user's tokenizer should be the server's own, but the counts differ.
         """
         tokens_of_longer = self.count(_LONGER)
         longer = [
@@ -524,7 +526,7 @@ class _LengthSearch:
     texts off.
 
     Attributes:
-        is_exact: whether vectors have no noise, so that one different word is enough. Otherwise the texts of
+        is_exact: whether vectors have no noise, so that one different word is enough. Otherwise, the texts of
             a pair differ in as many words as they share.
         was_refused: whether the server refused a text.
     """

@@ -18,8 +18,8 @@ from stickytoken.encoders.endpoint.encoder import CHECKED_EVERY, EndpointEncoder
 from stickytoken.encoders.text_encoder import SENTINELS
 from stickytoken.vocabulary import CandidateTokenizer
 
-# Number of random vectors from which artificial vectors are computed, a prime so that regular ids spread
-# evenly.
+# Number of random vectors from which artificial vectors are computed. It is a prime, so that regularly spaced
+# ids spread evenly.
 _RANDOM_VECTORS = 4099
 _SEED = 5
 # Weight of a text's own random vector, which distinguishes texts with the same tokens in another order.
@@ -53,9 +53,9 @@ class CostEstimate:
 class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
     """Stands in for the encoder of an endpoint: it records texts instead of sending them.
 
-    A cached vector is returned as it is; any other text gets an artificial one. An artificial vector is the
-    mean of one random vector per token, plus a small random vector of the text. So copies of a token move it
-    roughly as they move a real vector.
+    A text with a cached vector gets that vector; any other text gets an artificial vector: the mean of one
+    random vector per token, plus a small random vector for the text. Copies of a token therefore move an
+    artificial vector roughly as they move a real one.
     """
 
     def __init__(self, encoder: EndpointEncoder, uncertain: str | None = None) -> None:
@@ -126,7 +126,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
     def estimate(self) -> CostEstimate:
         """Return the cost of the recorded texts.
 
-        If the uncertain stage was reached, this is the cost before it, with the total as ``most``.
+        If the uncertain stage was reached, this is the cost before that stage, with the total as ``most``.
         """
         cost = self._recorded_cost()
         if self._certain is None or self._certain.requests == cost.requests:

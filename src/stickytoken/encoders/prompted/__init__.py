@@ -23,7 +23,7 @@ SENTENCE = "{sentence}"
 # The mark for the sentence in the published code.
 _PUBLISHED_SENTENCE = "*sent 0*"
 _QUOTED_SENTENCE = f'"{SENTENCE}"'
-# Characters of a prompt that an error quotes.
+# Maximum number of characters of a prompt that an error quotes.
 _SHOWN_CHARACTERS = 60
 
 
@@ -31,21 +31,21 @@ _SHOWN_CHARACTERS = 60
 class Prompt:
     """One or more templates. The vector of a sentence is the mean over its templates."""
 
-    name: str  # of a known prompt, or ``own``
+    name: str  # name of a known prompt, or ``own``
     templates: tuple[str, ...]  # with one `SENTENCE`, or two for an echo, and at most one `PLACEHOLDER`
 
     @property
     def echoes(self) -> bool:
-        """Whether the sentence stands twice; then the vector is the mean over the second copy."""
+        """Whether the sentence occurs twice; if so, the vector is the mean over the second copy."""
         return self.templates[0].count(SENTENCE) > 1
 
     @property
     def quoted(self) -> bool:
-        """Whether every template quotes the sentence; then the sentence must be cleaned."""
+        """Whether every template quotes the sentence; if so, the sentence must be cleaned."""
         return all(_QUOTED_SENTENCE in _without_placeholder(template) for template in self.templates)
 
     def pieces(self, template: str, *, prepending: bool) -> tuple[str, ...]:
-        """Return what is around the sentence: two pieces of text, or three for an echo.
+        """Return the text around the sentence: two pieces, or three for an echo.
 
         With token prepending, a template without a placeholder gets one before the sentence.
         """
@@ -154,10 +154,10 @@ DEFAULT_STRENGTH = 0.5
 
 @dataclass(frozen=True, slots=True)
 class TokenPrepending:
-    """The layers before which the placeholder's state is overwritten by that of the last token."""
+    """The layers before which the placeholder's state is overwritten by the last token's state."""
 
-    start: NaturalNumber  # from 0
-    exit: NaturalNumber  # first later layer that is not one of them; may be beyond the last layer
+    start: NaturalNumber  # first of these layers, counted from 0
+    exit: NaturalNumber  # first layer after them; may be beyond the last layer
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -172,7 +172,7 @@ class TokenPrepending:
 class Contrast:
     """Contrastive prompting: what an auxiliary prompt attends to is subtracted in one layer."""
 
-    layer: NaturalNumber  # whose attention is changed, from 0
+    layer: NaturalNumber  # layer whose attention is changed, counted from 0
     strength: NonNegativeNumber | None = DEFAULT_STRENGTH  # the factor c; None for a rule without one
     rule: ContrastRule = ContrastRule.SCALED
 
@@ -214,6 +214,6 @@ def clean_sentence(text: str) -> str:
 
 
 def reachable_text(text: str, *, quoted: bool) -> str:
-    """Return what cleaning leaves of a text inside a sentence."""
+    """Return what remains of a text inside a sentence after cleaning."""
     text = _OTHER_SPACE.sub(" ", text)
     return text.replace('"', "'") if quoted else text

@@ -133,7 +133,7 @@ class _SharedBeginnings:
         self._computed_for: tuple[list[int], list[tuple[int, int]]] | None = None
 
     def pay(self, rows: Sequence[PromptRow]) -> bool:
-        """Return whether it pays and is exact to compute the beginnings once for these rows."""
+        """Return whether computing the beginnings once for these rows saves work and is exact."""
         prompts = self._prompted.prompts
         if len(rows) < self._limits.rows * len(prompts):
             return False
@@ -168,7 +168,7 @@ class _SharedBeginnings:
 
 
 class _SentenceTrees:
-    """Common beginnings of sentences inside each template, where the vector is a state of the last token."""
+    """Common beginnings of sentences inside each template, if the vector is the state of the last token."""
 
     def __init__(
         self, runner: PromptRunner, model: PromptedModel, limits: prefixes.ReuseLimits, rounding: float
@@ -184,7 +184,7 @@ class _SentenceTrees:
     ) -> NDArray[np.float32] | None:
         """Return the vectors after this many layers, shape (sentences, d); None if trees save too little.
 
-        ``with_beginnings`` says that the plain path reuses the fixed beginnings too.
+        ``with_beginnings`` says whether the plain path reuses the fixed beginnings, too.
         """
         if not self._are_exact:
             return None
@@ -200,7 +200,7 @@ class _SentenceTrees:
 
     @property
     def _are_exact(self) -> bool:
-        """Whether each state depends only on the tokens before it, and the last token is read."""
+        """Whether no state depends on later tokens, and the vector is read at the last token."""
         model = self._prompted
         reading = model.reading
         is_steered = reading.prepending is not None or reading.contrast is not None

@@ -15,7 +15,7 @@ import torch
 from stickytoken.encoders.compute import evaluating
 from stickytoken.errors import InputError, ModelError
 
-# Architectures with recurrent layers that ignore the attention mask.
+# Architectures whose recurrent layers ignore the attention mask.
 _READS_PADDING = ("recurrent_gemma",)
 # Names of the list of layers in transformers.
 _LAYER_LISTS = ("layers", "h", "blocks")
@@ -48,7 +48,7 @@ class Decoder:
 
     @cached_property
     def takes_positions(self) -> bool:
-        """Whether the model takes positions; one with linear biases does not."""
+        """Whether the model takes positions; a model with linear biases does not."""
         return "position_ids" in inspect.signature(self.model.forward).parameters
 
     def inputs_by_layer(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -129,7 +129,7 @@ def _looks_ahead(decoder: Decoder) -> bool:
         states = decoder.model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
     first, second = states[:, :-1].float()
     allowed = (_LOOK_AHEAD + 4 * torch.finfo(states.dtype).eps) * first.norm()
-    # False for NaN from damaged weights, which are reported with the text whose vector shows them.
+    # False for NaN from damaged weights; these are reported later, with the text whose vector is not finite.
     return bool((first - second).norm() > allowed)
 
 
@@ -193,7 +193,7 @@ def states_after(
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
     hooks: Iterable[Hook] = (),
 ) -> dict[int, torch.Tensor]:
-    """Return what ``keep`` keeps of the states, by number of layers; 0 is the input of the first layer.
+    """Return what ``keep`` keeps of the states, by number of layers; 0 stands for the first layer's input.
 
     States after the last layer include the final norm; all others are the raw residual stream. Layers after
     the last requested one do not run.

@@ -199,7 +199,7 @@ class CausalPromptEncoder(ModelEncoder):
         return [entry for entry in self.entries_tokenizer.entries if self.prompted.knows(entry)]
 
     def _center(self, exact: NDArray[np.float32]) -> Any:
-        # Vectors of one prompt share a direction, which says nothing about their texts.
+        # Vectors that come from one prompt share a direction that says nothing about their texts.
         return exact.mean(axis=0, keepdims=True)
 
     def _run(self, contents: Sequence[Content]) -> None:

@@ -32,7 +32,7 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import TokenizedText
 from stickytoken.settings.prompting import Prompting
 
-# Number of rows of the embedding that are sampled for the norm of the placeholder's vector.
+# Number of embedding rows that are sampled to determine the norm of the placeholder's vector.
 _SAMPLED_ROWS = 1024
 # Sentences that must have the same tokens in both prompts of contrast. Some may merge with quotation marks.
 _COMPARED_SENTENCES = ("a", "The dog's bird", "7 I?", "'we'", "")
@@ -194,7 +194,7 @@ class PromptedModel:
         """The placeholder's vector if the embedding has no row for it."""
         rows = self.decoder.rows
         if self.placeholder_id is None or self.placeholder_id < rows:
-            return None  # a row that the matrix has is its vector, as in the published code
+            return None  # if the matrix has a row for it, that row is used, as in the published code
         step = max(1, rows // _SAMPLED_ROWS)
         sampled_ids = torch.arange(0, rows, step, device=self.decoder.device)
         with torch.inference_mode():
@@ -237,7 +237,7 @@ class PromptedModel:
             skipped_counts.append(skipped)
             placeholder = 0 if prompt.placeholder is None else prompt.placeholder % length
             first, last = prompt.pooled_ends(len(content))
-            # Counted from the end, where padding and skipped tokens do not matter.
+            # Counted from the end, so that padding and skipped tokens do not matter.
             indices.append([first - length, last - length, placeholder - length])
         return _padded(filled, skipped_counts, indices)
 
@@ -248,7 +248,7 @@ class PromptedModel:
 
         Args:
             layout: what `layout` returns.
-            past: mask of the tokens that are left out because a cache has them.
+            past: mask of the tokens that are left out because a cache holds them.
             auxiliary: attention output at the last tokens of the auxiliary prompts.
         """
         ids, mask, positions, indices = (layout[key].to(self.decoder.device) for key in _LAYOUT)

@@ -26,7 +26,8 @@ from stickytoken.settings.prompting import ContrastRule
 # so the name of the enclosing block must also match.
 _PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense")
 _ATTENTION = ("attn", "attention")
-# A difference is rounding if its norm is below this many machine epsilons, and this share, of the norm of A.
+# A difference A - B is treated as rounding if both conditions hold: relative to the norm of A, its norm is at
+# most this many machine epsilons, and at most this fraction.
 _ROUNDING_EPSILONS = 64
 _MAX_ROUNDING_SHARE = 0.01
 
@@ -35,10 +36,11 @@ TokenIndex: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
 
 def contrasted(values: torch.Tensor, auxiliary: torch.Tensor, settings: Contrast, heads: int) -> torch.Tensor:
-    """Return the values that replace the values A of last tokens, given the values B of auxiliary prompts.
+    """Return what replaces the values A of last tokens, given the values B of the auxiliary prompts.
 
     If A and B are equal up to rounding, the result is zero. This happens if a sliding window hides the
-    beginnings of the prompts. Rules that keep a norm would enlarge the rounding, which depends on the batch.
+    beginnings of the prompts. Rules that preserve a norm would otherwise magnify the rounding errors, which
+    depend on the batch.
     """
     shape = values.shape
     if settings.rule is ContrastRule.SUB_HEAD_NORM:
@@ -113,7 +115,7 @@ def _projection_hook(
                 f"an attention of this model projects values of shape {tuple(values.shape)}: contrast needs "
                 "the shape (rows, tokens, heads * size)"
             )
-        # A model may be spread over devices, so values are on the device of their layer.
+        # A model may be spread over devices, so the values must be on the device of their layer.
         rows = torch.arange(len(values), device=values.device)
         return (change(values, (rows, last.to(values.device))), *args[1:])
 
@@ -126,7 +128,7 @@ class PromptBatch:
 
     embeddings: torch.Tensor  # input of the first layer, shape (rows, tokens, d)
     mask: torch.Tensor  # 1 for a token, 0 for padding, shape (rows, past + tokens)
-    positions: torch.Tensor  # not counting padding, shape (rows, tokens)
+    positions: torch.Tensor  # positions, not counting padding, shape (rows, tokens)
     first: torch.Tensor  # index of the first pooled token, shape (rows,)
     last: torch.Tensor  # index of the last pooled token, which is the last one of the prompt, shape (rows,)
     placeholders: torch.Tensor  # index of the placeholder, shape (rows,)
@@ -178,7 +180,7 @@ def prompt_states(
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
     cache: Any = None,
 ) -> dict[int, torch.Tensor]:
-    """Return what ``keep`` keeps of the steered states, by number of layers; 0 is the embedding."""
+    """Return what ``keep`` keeps of the steered states, by number of layers; 0 stands for the embedding."""
     hooks = _prepending_hooks(decoder, batch)
     if batch.contrast is not None and batch.auxiliary is not None:
         hooks.append(_contrast_hook(decoder, batch, batch.contrast, batch.auxiliary))
@@ -194,10 +196,10 @@ def _prepending_hooks(decoder: Decoder, batch: PromptBatch) -> list[Hook]:
         _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         states = layer_input(args, kwargs)
-        # A model may be spread over devices, so states are on the device of their layer.
+        # A model may be spread over devices, so the states must be on the device of their layer.
         device = states.device
         rows = torch.arange(states.shape[0], device=device)
-        changed = states.clone()  # states recorded elsewhere must not change
+        changed = states.clone()  # states that were recorded elsewhere must not change
         changed[rows, batch.placeholders.to(device)] = states[rows, batch.last.to(device)]
         if args:
             return (changed, *args[1:]), kwargs

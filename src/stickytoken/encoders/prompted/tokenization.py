@@ -16,7 +16,7 @@ from stickytoken.insertion import TokenizedText
 
 Ids: TypeAlias = tuple[int, ...]
 Span: TypeAlias = tuple[int, int]
-"""The first character of a token, and the one after its last."""
+"""Index of the first character of a token, and the index after its last character."""
 
 # Sentences that begin and end differently, so that their prompts share only what belongs to the template.
 # They begin and end with punctuation that a vocabulary may merge with that of the template.
@@ -34,7 +34,7 @@ class PromptIds:
     before: Ids  # special tokens and the template before the (first) sentence
     between: Ids | None  # template between the two copies of an echo; None without an echo
     after: Ids  # template after the (last) sentence
-    placeholder: int | None  # its index, counted from the end if negative; None without one
+    placeholder: int | None  # index of the placeholder, from the end if negative; None without a placeholder
 
     def fill(self, content: Ids) -> Ids:
         """Return the ids of the prompt with a sentence of these ids."""
@@ -151,13 +151,13 @@ class PromptTokenizer:
         return tokenized
 
     def _words_of(self, filled: _FilledPrompt) -> TokenizedText:
-        """Find the ids of the sentence, and divide them into words by their characters if these are known."""
+        """Find the ids of the sentence, and divide them into words by their spans if spans are known."""
         if self.prompts[0].between is None:
             content = self._content_between_fixed_ids(filled)
         else:
             content = self._content_of_echo(filled)
         if content is None:
-            # The template merged with the sentence in a way that no sample did.
+            # The template merged with the sentence in a way that did not occur with any sample.
             ids = self._tokenizer.encode_many([filled.sentence])[0]
             return self._quotation.around_words(tuple(ids))
         content_ids = tuple(filled.ids[content.start : content.stop])
@@ -180,7 +180,7 @@ class PromptTokenizer:
         return range(start, stop)
 
     def _content_of_echo(self, filled: _FilledPrompt) -> range | None:
-        """Return the indices of the ids of the second copy; None if the first one begins before the copy."""
+        """Return the indices of the ids of the second copy; None if its first id begins before the copy."""
         spans = filled.spans or ()
         first_character = _without_blanks(filled.text, filled.start)
         stop = len(filled.ids) - len(self.prompts[0].after)
@@ -210,7 +210,7 @@ class PromptTokenizer:
         return PromptIds(before, None, after, placeholder)
 
     def _quotation_ids(self) -> _Quotation:
-        """Find ids of quotation marks that are not the template's, because they merge with full stops."""
+        """Find ids of quotation marks that are not template ids, because the marks merge with full stops."""
         prompt = self.prompts[0]
         texts = [sample.join(self._pieces) for sample in ("a.", "The b.")]
         rows = [self._special + tuple(row) for row in self._tokenizer.encode_many(texts)]
@@ -259,7 +259,7 @@ class PromptTokenizer:
 
 
 def _without_blanks(text: str, stop: int) -> int:
-    """Return where the text up to a character ends without its last blanks, which belong to the next word."""
+    """Return where the text before ``stop`` ends without trailing blanks, which belong to the next word."""
     return len(text[:stop].rstrip())
 
 
@@ -282,7 +282,7 @@ def _common_end(rows: Sequence[Ids]) -> Ids:
 
 
 def _words_by_characters(content: Ids, spans: Sequence[Span], filled: _FilledPrompt) -> TokenizedText:
-    """Divide ids into words by their characters; those that reach outside the sentence are head or tail."""
+    """Divide ids into words by their spans; ids that reach outside the sentence go into head or tail."""
     text = filled.text
     head: list[int] = []
     words: list[list[int]] = []
@@ -306,7 +306,7 @@ def _words_by_characters(content: Ids, spans: Sequence[Span], filled: _FilledPro
 
 
 class OwnTokenizer(NamedTuple):
-    """A copy of the user's tokenizer, and what prompts need to know of it."""
+    """A copy of the user's tokenizer, and what prompts need to know about it."""
 
     tokenizer: HuggingFaceTokenizer
     special: Ids  # special tokens before every text

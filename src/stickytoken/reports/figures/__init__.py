@@ -37,7 +37,7 @@ class DataTable:
         """Return the table as Markdown, or an empty string if it has no rows.
 
         Args:
-            missing: Text for missing values. None: a dash.
+            missing: Text for missing values. None means a dash.
         """
         if not self.rows:
             return ""
@@ -86,8 +86,8 @@ DOTTED_LINE = {"color": ORDINARY, "width": 1.5, "dash": "dot"}
 
 # Maximum number of characters of a line on a narrow screen.
 _NARROW_CHARACTERS = 44
-# Maximum number of characters of a token in a legend: longer ones would push the legend over the figure on a
-# phone.
+# Maximum number of characters of a token in a legend. With longer tokens, the legend would cover the figure
+# on a phone.
 _LEGEND_CHARACTERS = 20
 
 Theme = Literal["light", "dark"]
@@ -209,7 +209,7 @@ def label(text: str) -> str:
 
 
 def legend_label(text: str) -> str:
-    """Shorten token text to what a legend has room for, and escape it as `label` does."""
+    """Shorten token text to fit into a legend, and escape it as `label` does."""
     return label(shortened(visible(text), _LEGEND_CHARACTERS))
 
 
@@ -285,7 +285,7 @@ def draw_ordinary(
         figure: Figure to draw in.
         positions: Horizontal positions of the band's points.
         band: Range and mean of the ordinary tokens.
-        column: Number of the panel, from 1. None: the figure has no panels.
+        column: Number of the panel, from 1. None if the figure has no panels.
         options: Plotly options of the mean line, such as its name in the legend.
     """
     row = None if column is None else 1

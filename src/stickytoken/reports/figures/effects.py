@@ -16,7 +16,7 @@ from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.templating import minus
 
-# Maximum number of tokens in a panel: nobody reads more, and the table has all of them.
+# Maximum number of tokens in a panel. More rows would be unreadable, and the table has all tokens.
 _MOST_TOKENS = 30
 
 
@@ -34,8 +34,8 @@ _LOOKS: Mapping[str, _Look] = {
     "sticky": _Look(fig.STICKY, "diamond", "solid", -0.12),
     "benign": _Look(fig.CONTROL, "circle-open", "dash", 0.12),
 }
-# Kinds of the tokens whose cost is measured: sticky tokens of a run, and tokens that a user named, which need
-# not be sticky.
+# Kinds of tokens whose cost is measured: sticky tokens of a run, and tokens that a user named, which may not
+# be sticky.
 _MEASURED = ("sticky", "named")
 
 Rows = Sequence[Mapping[str, Any]]
@@ -318,7 +318,7 @@ def _draw_mean_hits(figure: go.Figure, summary: Rows, measured: str) -> None:
 
 
 def _intrusion_in_words(summary: Rows, measured: str) -> str:
-    """Say how many queries find a document: without copies, with the most effective number, with the most."""
+    """Say how many queries find a document without copies, with the best number and with the largest."""
     without = summary[0]
     last = summary[-1]
     sentences = [

@@ -176,7 +176,7 @@ def _draw_layers(figure: go.Figure, rows: Sequence[Row], token: str, panel: int)
         showlegend=panel == 1,
         hovertemplate="benign tokens<br>layer %{x}: %{y:.4f}<extra></extra>",
     )
-    # A single text gives no intervals.
+    # With a single text, there are no intervals.
     has_intervals = all(row["low"] is not None and row["high"] is not None for row in rows)
     error_bars = None
     if has_intervals:
@@ -473,7 +473,7 @@ def _draw_embedding(rows: Sequence[Row], token: str) -> go.Figure:
     return figure
 
 
-# Number of token pairs in the table: those that add or subtract most.
+# Number of token pairs in the table, which lists the pairs that add or subtract most.
 _LISTED_PAIRS = 10
 
 
@@ -546,7 +546,7 @@ def _draw_attribution(cells: pl.DataFrame) -> go.Figure:
     names = [fig.label(token) for token in matrix_rows["row_token"]]
     columns = [fig.label(token) for token in matrix_columns["column_token"]]
     values = ordered["value"].to_numpy().reshape(len(names), len(columns))
-    # The cell of both references is always near 1, so only the tokens' cells set the colour scale.
+    # The cell that pairs the two references is always near 1, so only the tokens' cells set the colour scale.
     strongest = float(np.abs(values[:-1, :-1]).max(initial=0)) or 1.0
     values = np.hstack([values, values.sum(axis=1, keepdims=True)])
     columns.append("(sum of the row)")

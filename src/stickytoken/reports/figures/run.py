@@ -20,11 +20,11 @@ from stickytoken.reports.figures import Band, DataTable, ReportFigure
 from stickytoken.reports.templating import minus
 from stickytoken.vocabulary import Kind
 
-# Limits of the number of bins: fewer hide the shape of a distribution, more are thinner than a pixel of a
-# phone.
+# Limits for the number of bins. Fewer bins would hide the shape of a distribution, and more would be narrower
+# than a pixel on a phone.
 _FEWEST_BINS = 5
 _MOST_BINS = 120
-# Values whose range is smaller differ only by rounding errors.
+# Values with a range smaller than this differ only by rounding errors.
 _NO_SPAN = 1e-9
 
 
@@ -186,10 +186,9 @@ def _mark(
     figure.add_trace(marks)
 
 
-# Maximum number of unflagged tokens that are drawn: enough to show the shape of the cloud, few enough for a
-# phone.
+# Maximum number of unflagged tokens to draw: enough to show the shape of the cloud, few enough for a phone.
 _DRAWN_POINTS = 2500
-# Second part of the seed that samples these tokens.
+# Second part of the seed with which these tokens are sampled.
 _SCATTER_KEY = 5
 
 
