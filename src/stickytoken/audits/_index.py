@@ -28,8 +28,8 @@ from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
 # one is truncated.
 _LEAST_QUERY_WORDS = 4
 _MOST_QUERY_WORDS = 30
-# Largest number of queries drawn from documents. More would cost time, and each query takes a document whose
-# answer it already is.
+# Largest number of queries drawn from documents. More would cost time, and a query does not count for the
+# document that it was taken from.
 _DRAWN_QUERIES = 200
 # Number of texts that are encoded and committed together. They take about 10 seconds on one core.
 _SHARD_TEXTS = 128

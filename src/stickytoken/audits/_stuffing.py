@@ -27,7 +27,8 @@ STUFFED = "stuffed"
 """Name of the stage that measures all tokens."""
 SECOND_ROUND = "second-round"
 """Name of the stage that measures undecided tokens again, with more documents."""
-# Documents in the second round per document in the first. It makes the intervals about half as wide.
+# Number of documents in the second round per document in the first. It makes the intervals
+# about half as wide.
 _SECOND_ROUND_FACTOR = 4
 HELPS_FROM = 1.5
 """A word helps documents if its share of queries is at least this multiple of the share without copies.

@@ -100,7 +100,7 @@ class IndexRecord(resume.Record):
     name: str
     read: int  # documents in the collection
     documents: int  # documents in the index
-    cut: int  # indexed documents that exceed the model's input limit and are truncated where it truncates
+    cut: int  # indexed documents that exceed the model's input limit and are therefore truncated
     blank: int  # documents without text
     skipped: int  # records that could not be read
     skipped_first: str | None  # why the first skipped record could not be read

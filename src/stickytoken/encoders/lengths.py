@@ -33,7 +33,7 @@ def learned_positions(model: torch.nn.Module) -> list[int]:
 
 
 def readable_positions(model: torch.nn.Module, max_length: int | None, name: str) -> int | None:
-    """Return the smallest number of learned or configured positions in a model; None if nothing limits them.
+    """Return the smallest number of learned or configured positions in a model; None if there is no limit.
 
     Args:
         model: any torch model.

@@ -75,7 +75,7 @@ def _layer_stacks(backbone: torch.nn.Module, count: int) -> list[str]:
 
 
 def _runs_as_far(model: SentenceTransformer, shorter: SentenceTransformer, count: int) -> bool:
-    """Return whether the shorter model runs ``count`` layers whose states equal those of the whole model."""
+    """Return whether the shorter model runs ``count`` layers, with the same inputs as in the full model."""
     states = _states(model)
     shorter_states = _states(shorter)
     if len(shorter_states) != count + 1:

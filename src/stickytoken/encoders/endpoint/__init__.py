@@ -92,7 +92,8 @@ def parse_address(name: str, key_variable: str | None = None) -> Address:
     except ValueError as error:
         raise InputError(f"the URL of the endpoint is malformed ({error}): {_HOW_TO_NAME}") from error
     if split_url.username is not None or split_url.password is not None or split_url.query:
-        # URLs are written into run folders, so they must not contain secrets. The message does not repeat it.
+        # URLs are written into run folders, so they must not contain secrets. For the same reason, the
+        # message does not repeat the URL.
         raise InputError(
             f"the URL of the endpoint at {split_url.hostname} has a user, a password or parameters: remove "
             f"them, and put the key into the environment variable {_OTHER_KEY}"
