@@ -201,6 +201,15 @@ def save_processors(kind: str, folder: Path) -> None:
                 print(f"{kind}: no {name}: {said(error)}", file=sys.stderr)
 
 
+def saved(model: Any, tokenizer: Any, kind: str, folder: Path) -> Path:
+    """Save a model with its tokenizer and processors in a subfolder, and return that."""
+    place = folder / "model"
+    model.save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    save_processors(kind, place)
+    return place
+
+
 def of_transformers(kind: str, folder: Path, *, load_only: bool) -> tuple[str, str]:
     """Try a model of transformers without a head."""
     if not has_vocabulary(AutoConfig.for_model(kind).to_dict()):
@@ -208,10 +217,7 @@ def of_transformers(kind: str, folder: Path, *, load_only: bool) -> tuple[str, s
     model = built(kind, len(TOKENIZER), AutoModel)
     if isinstance(model, str):
         return "not built", model
-    place = folder / "model"
-    model.save_pretrained(place)
-    TOKENIZER.save_pretrained(place)
-    save_processors(kind, place)
+    place = saved(model, TOKENIZER, kind, folder)
     return tried(place, folder, load_only=load_only)
 
 
@@ -223,10 +229,7 @@ def of_causal_lm(kind: str, folder: Path, *, load_only: bool) -> tuple[str, str]
     model = built(kind, len(tokenizer), AutoModelForCausalLM)
     if isinstance(model, str):
         return "not built", model
-    place = folder / "model"
-    model.save_pretrained(place)
-    tokenizer.save_pretrained(place)
-    save_processors(kind, place)
+    place = saved(model, tokenizer, kind, folder)
     result, detail = tried(place, folder, load_only=True)
     step = "prompt"
 

@@ -233,7 +233,7 @@ class Workshop:
         self._run([sys.executable, "-m", "stickytoken", *arguments])
 
     def _run(self, command: list[str]) -> None:
-        """Run a command in the folder of models; refuse if it fails."""
+        """Run a command in the models folder, and exit with an error if it fails."""
         self.models.mkdir(parents=True, exist_ok=True)
         status = subprocess.run(command, cwd=self.models, env=os.environ, check=False).returncode
         if status != 0:

@@ -313,10 +313,11 @@ def _repeated_between(document: Document, positions: Sequence[int]) -> list[int]
 # neighbours vary, and they have single spaces on both sides, where ordinary writing has punctuation and line
 # ends.
 
-# Many copies: at least this number, and at least one for this many units.
+# A token has many copies in a text if there are at least `_MANY_COPIES` of them, and at least one copy for
+# every `_UNITS_PER_MANY` units of the text.
 _MANY_COPIES = 8
 _UNITS_PER_MANY = 60
-# Dense copies: at least one of this many units is a copy.
+# The copies are dense if there is at least one for every `_UNITS_PER_DENSE` units.
 _UNITS_PER_DENSE = 5
 # Smallest share of many or dense copies with exactly one space on both sides.
 _BARE_SHARE = 0.9

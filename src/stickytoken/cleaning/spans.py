@@ -396,7 +396,7 @@ class SpecialFinder:
 
 
 def _shorten(ranges: list[tuple[int, int]], characters: int) -> None:
-    """Remove this number of characters from the end of a list of ranges."""
+    """Drop the last ``characters`` characters that the ranges cover, in place."""
     while characters > 0:
         start, end = ranges.pop()
         if end - start > characters:

@@ -255,7 +255,12 @@ def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) ->
 
 
 def _contrast_layer_before(decoder: Decoder, layer: int, preset_layer: int) -> int:
-    """Return the layer, before the one to read, that contrast can change and that is nearest the preset's."""
+    """Return the layer that contrast changes.
+
+    Of the layers that contrast can change and that come before the layer to read, it is the one nearest to
+    the preset's layer. If there is none, it is the preset's layer, or at most the layer before the one to
+    read.
+    """
     number = decoder.layer_number(layer)
     possible_layers = [possible for possible in layers_with_projection(decoder) if possible < number]
     if not possible_layers:
