@@ -353,7 +353,7 @@ def test_a_row_of_a_single_field_is_never_lost(cleaner_file, write):
 
 def test_a_replacement_must_not_end_a_line(scanned_run, write):
     cleaner = Cleaner.from_run(scanned_run, actions={"special": "replace"}, replacement="\n")
-    with pytest.raises(InputError, match=r"line 1: the replacement contains the end of a line"):
+    with pytest.raises(InputError, match=r"line 1: the replacement contains a line break"):
         clean_path(write("own.txt", "air [SEP] flow\n"), cleaner)
     content, _ = clean_path(write("own.csv", "text\nair [SEP] flow\n"), cleaner)
     assert content == b'text\n"air \n flow"\n'

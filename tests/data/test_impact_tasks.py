@@ -226,12 +226,12 @@ def edit(path, function):
         (
             "corpus.jsonl",
             lambda rows: [{"_id": "x", "text": "a"}],
-            r"no id that it judges is in corpus\.jsonl",
+            r"none of its document ids, such as 'd\d+', is in corpus\.jsonl",
         ),
         (
             "queries.jsonl",
             lambda rows: [{"_id": "x", "text": "a"}],
-            r"no id .* in queries\.jsonl, such as 'q0'",
+            r"none of its query ids, such as 'q0', is in queries\.jsonl",
         ),
         ("queries.jsonl", lambda rows: [rows[0] | {"text": ""}, *rows[1:]], "query 'q0' is blank"),
         ("corpus.jsonl", lambda rows: [{"id": "x"}], "has no column '_id'"),
@@ -319,7 +319,7 @@ def test_a_query_that_is_a_document_is_not_ranked_for_itself(tmp_path):
     task, notes = small_beir(tmp_path / "mini", queries, documents, qrels)
     assert task.unranked == ("a0", "a1", "a2")
     assert notes == [
-        "mini: 3 of 3 queries are documents under the same id, which are not ranked for them, as in MTEB's "
+        "mini: 3 of 3 queries are also documents with the same id, and do not rank themselves, as in MTEB's "
         "ArguAna"
     ]
     vectors = exact_unit_vectors(np.random.default_rng(0).normal(size=(6, 4))).astype(np.float32)

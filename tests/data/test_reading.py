@@ -87,7 +87,7 @@ def test_damaged_rows_and_json_lines_are_skipped(write):
     last = "word " * 100_000  # longer than the csv module allows
     _, texts, skipped = split(read(write("a.csv", b"id,text\n1,good\n2,b\xffd\n3\n4," + last.encode())))
     assert texts == ["good", last]
-    reasons = ["byte 18 (0xff) is not UTF-8", "1 fields, and the header has 2"]
+    reasons = ["byte 18 (0xff) is not UTF-8", "1 fields, but the header has 2"]
     assert [record.reason for record in skipped] == reasons
     rows = b'{"text": "good"}\n{"text": \n{"text": null}\n{"text": 3}\n[1]\n"a string"\n\n{"text": "last"}\n'
     _, texts, skipped = split(read(write("a.jsonl", rows)))

@@ -1,6 +1,6 @@
-"""Readers of texts and tables. This module reads the sentence corpora and sentence pairs of runs.
+"""Read texts and tables. This module reads the sentences and the sentence pairs that a run measures with.
 
-Sampling and choosing pairs is step 1 of the Sticky Token Detector (Chen et al. 2025).
+Sampling and selecting sentence pairs is step 1 of the Sticky Token Detector (Chen et al. 2025).
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ __all__ = [
 ]
 
 LONGEST_SENTENCE = 100_000
-"""Largest number of characters of a sentence. No model reads more, and tokenizing megabytes takes minutes."""
+"""Largest number of characters in a sentence. No model reads more, and tokenizing megabytes takes minutes."""
 
-# The datasets of the published runs. The multilingual ones are read in English.
+# The Hub datasets of the published runs. Only the English part of a multilingual dataset is read.
 PAPER_DATASETS = (
     "mteb/sts13-sts",
     "mteb/sts22-crosslingual-sts",
@@ -65,11 +65,11 @@ class Sentences:
 
     Attributes:
         texts: The sentences.
-        source: Where the sentences come from, for display. topics: The topic of each sentence, if the corpus
-            has topics.
+        source: Where the sentences come from, for display.
+        topics: The topic of each sentence; None if the corpus has no topics.
         blank: Number of blank or missing sentences that were left out.
         duplicates: Number of repeated sentences that were left out.
-        too_long: Number of sentences that were left out because they are too long.
+        too_long: Number of sentences that were left out because they exceed `LONGEST_SENTENCE`.
         unknown: Share of the characters that the model's tokenizer does not know; None until a model is
             chosen.
         bundled: Whether this is the package's own corpus.
@@ -131,21 +131,25 @@ def load_sentences(
     """Load a corpus.
 
     Args:
-        source: A file; ``hub:repository@split``, or ``hub:repository`` for its only split or else
-            ``train``; ``paper`` for the test splits of the eleven STS datasets of the paper; None or
-            ``bundled`` for the package's own corpus; or the sentences themselves, as a list or a column of
-            a table.
-        column: The column with the sentences, for files and Hub datasets.
+        source: A file; ``hub:repository@split``; ``hub:repository``, which reads the only split, or
+            ``train`` if there are several; ``paper``, which reads the test splits of the paper's eleven STS
+            datasets; None or ``bundled`` for the package's own corpus; or the sentences themselves, as a
+            list or a table column.
+        column: The column with the sentences, for files and Hub datasets; None chooses the column as
+            `sentences_from_file` does.
 
     Raises:
         InputError: The corpus cannot be read or is empty.
-        MissingExtraError: A Hub dataset is requested without the extra ``hub``.
+        MissingExtraError: A Hub dataset is requested, but the extra ``hub`` is not installed.
     """
     if column is not None and not isinstance(column, str):
         raise InputError(f"column is {column!r}: pass the name of a column")
     if not isinstance(source, (str, Path)) or str(source) == "bundled":
         if column is not None:
-            raise InputError("there are no columns to choose from: omit the column")
+            raise InputError(
+                "only files and Hub datasets have columns, so there are no columns to choose from: "
+                "leave the column out"
+            )
         if isinstance(source, Sentences):
             return source
         if source is None or isinstance(source, (str, Path)):
@@ -160,7 +164,7 @@ def load_sentences(
     try:
         exists = path.exists()
     except OSError:
-        # Reading the file raises the same error, with a message.
+        # Reading the file below meets the same error, and reports it with a message.
         exists = True
     if isinstance(source, str) and not exists:
         raise InputError(f"no file {shown(source)} (in Python, pass sentences themselves as a list)")
@@ -172,8 +176,8 @@ def sentences_from_file(path: Path, column: str | None = None) -> Sentences:
 
     Args:
         path: The file.
-        column: The column with the sentences; None takes ``sentence1`` and ``sentence2``,
-            ``sentence``, ``text``, or the only text column.
+        column: The column with the sentences. None chooses the first of these that the file has:
+            ``sentence1`` and ``sentence2``; ``sentence``; ``text``; the only column with text.
 
     Raises:
         InputError: The file or the column cannot be used.
@@ -192,12 +196,13 @@ def sentences_from_hub(names: tuple[str, ...], column: str | None = None) -> Sen
     """Read sentences from one or more Hub datasets.
 
     Args:
-        names: Repositories, each optionally followed by ``@split``; by default the only split, or ``train``.
-        column: The column with the sentences; None chooses as for files.
+        names: Repositories, each optionally followed by ``@split``. Without a split, the only split or
+            ``train`` is read.
+        column: The column with the sentences; None chooses the column as `sentences_from_file` does.
 
     Raises:
         MissingExtraError: `datasets` is not installed.
-        InputError: A dataset cannot be reached or has no such column.
+        InputError: A dataset cannot be reached, or does not have the column.
     """
     texts: list[str | None] = []
     for name in names:
@@ -208,7 +213,7 @@ def sentences_from_hub(names: tuple[str, ...], column: str | None = None) -> Sen
 
 
 def _texts(frame: pl.DataFrame, column: str | None, name: str) -> list[str | None]:
-    """Return the texts of one column, or of all columns with sentences, one column after the other."""
+    """Return the texts of the named column; without a name, those of all sentence columns, one by one."""
     columns = (column,) if column else tables.text_columns(frame, name)
     texts: list[str | None] = []
     for text_column in columns:
@@ -223,7 +228,7 @@ def _is_missing(value: object) -> bool:
 
 
 def _from_values(values: object) -> Sentences:
-    """Return the sentences of a list or of a column; missing values count as blank."""
+    """Return the sentences of a list or of a table column; missing values count as blank."""
     texts: list[str | None] = []
     for number, value in enumerate(list_of("sentences", "sentences", values), start=1):
         if isinstance(value, str):
@@ -240,10 +245,10 @@ def _from_values(values: object) -> Sentences:
 def collect_sentences(
     texts: Iterable[str | None], source: str, topics: Sequence[str] | None = None
 ) -> Sentences:
-    """Return the sentences, stripped, without those that are blank, repeated or too long.
+    """Return a corpus of the stripped sentences, without those that are blank, repeated or too long.
 
     Args:
-        texts: The sentences.
+        texts: The sentences; None for a missing one.
         source: Where the sentences come from, for messages.
         topics: The topic of each sentence.
 
@@ -284,7 +289,10 @@ def _is_number(text: str) -> bool:
 
 
 def bundled_frame() -> pl.DataFrame:
-    """Return the bundled corpus, one row per sentence: pair_id, topic, sentence. Two rows share a pair_id."""
+    """Return the bundled corpus as a table with the columns pair_id, topic and sentence.
+
+    Two sentences with the same pair_id are paraphrases of each other.
+    """
     return _bundled("sentences", {"pair_id": pl.Int64, "topic": pl.String, "sentence": pl.String})
 
 
@@ -294,7 +302,7 @@ def _bundled(name: str, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
 
 
 def bundled_sentences() -> Sentences:
-    """Return the bundled corpus: 840 English sentences on 64 topics, each with a paraphrase."""
+    """Return the bundled corpus: 840 English sentences on 64 topics, and a paraphrase of each."""
     frame = bundled_frame()
     texts = frame["sentence"].to_list()
     corpus = collect_sentences(texts, "the bundled corpus", frame["topic"].to_list())
@@ -302,12 +310,13 @@ def bundled_sentences() -> Sentences:
 
 
 def text_kinds_frame() -> pl.DataFrame:
-    """Return texts of ten kinds that are embedded in production, one row per text: kind, text.
+    """Return the bundled kinds of text as a table with the columns kind and text.
 
-    The kinds are news, encyclopedia, science, law, medicine, code, questions, reviews, chat and email,
-    with 80 English texts each: phrases, sentences and short paragraphs on as many subjects as the kind
-    allows, so that the mean vector of a kind stands for the kind and not for a subject. All of them
-    were written for this project: living people, companies and cases in them are made up.
+    The kinds are ones that production systems embed: news, encyclopedia, science, law, medicine, code,
+    questions, reviews, chat and email. Each kind has 80 English texts: phrases, sentences and short
+    paragraphs. They cover as many subjects as the kind allows, so that their mean vector stands for the
+    kind and not for a subject. All texts were written for this project. The living people, companies and
+    cases in them are invented.
     """
     return _bundled("kinds", {"kind": pl.String, "text": pl.String})
 
@@ -350,11 +359,11 @@ class SentencePair:
 
 @dataclass(frozen=True)
 class PairCorpus:
-    """Sentence pairs that replace a corpus.
+    """Sentence pairs that a user passes instead of a corpus.
 
     Attributes:
         pairs: The pairs.
-        source: Where they came from, for display.
+        source: Where the pairs come from, for display.
         unknown: Share of the characters that the model's tokenizer does not know; None until a model is
             chosen.
     """
@@ -373,11 +382,14 @@ PairSource: TypeAlias = str | Path | Iterable[SentencePair | tuple[str, str, flo
 Corpus = TypeVar("Corpus", bound=Sentences | PairCorpus)
 
 
-def corpus_fingerprint(corpus: Sentences | PairCorpus, topics_count: bool) -> str:
-    """Return a hash of everything in a corpus, and in the package's own texts, that can change a result."""
-    if topics_count and isinstance(corpus, Sentences):
-        # The bundled sentences are one of the kinds of text, but the same sentences from a file are another
-        # kind.
+def corpus_fingerprint(corpus: Sentences | PairCorpus, uses_topics: bool) -> str:
+    """Return a hash of everything in a corpus, and in the package's own texts, that can change a result.
+
+    ``uses_topics`` says whether the method's results depend on the topics of the sentences.
+    """
+    if uses_topics and isinstance(corpus, Sentences):
+        # The bundled corpus is measured as one of the kinds of text. The same sentences from a file are
+        # measured as a corpus of the user's own, so they need another fingerprint.
         return digest([corpus.fingerprint_with_topics, corpus.bundled, text_kinds().fingerprint_with_topics])
     return corpus.fingerprint
 
@@ -387,7 +399,7 @@ def choose_corpus(sentences: SentenceSource | None, pairs: PairSource | None) ->
     if pairs is None:
         return load_sentences(sentences)
     if sentences is not None:
-        raise InputError("sentences and pairs are both given: pairs replace the sentences, pass one of them")
+        raise InputError("sentences and pairs are both given, but pairs replace the sentences: pass only one")
     if isinstance(pairs, (str, Path)):
         return PairCorpus(tuple(pairs_from_file(file_path("pairs", pairs))), str(pairs))
     values = list_of("pairs", "pairs", pairs)
@@ -413,17 +425,17 @@ def pairs_from_file(path: Path) -> list[SentencePair]:
 
     Raises:
         InputError: The file cannot be read, a column is missing, a sentence is blank, or a similarity is
-            not a cosine.
+            not between -1 and 1.
     """
     if path.suffix.lower() not in tables.TABLE_SUFFIXES:
-        raise InputError(f"{path}: pairs are read from {', '.join(tables.TABLE_SUFFIXES)}")
+        raise InputError(f"{path}: pairs are read from {', '.join(tables.TABLE_SUFFIXES)} files")
     frame = tables.read_table(path)
     columns = ("sentence1", "sentence2", "similarity")
     missing = [column for column in columns if column not in frame.columns]
     if missing:
         raise InputError(
-            f"{path} lacks the column {missing[0]!r}: pairs need {', '.join(columns)}, it has "
-            f"{', '.join(frame.columns)}"
+            f"{path} lacks the column {missing[0]!r}: pairs need the columns {', '.join(columns)}, but the "
+            f"file has {', '.join(frame.columns)}"
         )
     first_sentences = tables.text_column(frame, "sentence1", path)
     second_sentences = tables.text_column(frame, "sentence2", path)
@@ -441,7 +453,7 @@ def _checked(sentence1: object, sentence2: object, similarity: object, where: st
     """Return a valid pair, or raise an error whose message begins with ``where``."""
     for sentence in (sentence1, sentence2):
         if not isinstance(sentence, str | None):
-            raise InputError(f"{where} has {shown(sentence)} for a sentence: pass text")
+            raise InputError(f"{where} has {shown(sentence)} as a sentence: pass text")
         if not (sentence or "").strip():
             raise InputError(f"{where} has a blank sentence")
         if len(str(sentence)) > LONGEST_SENTENCE:
@@ -453,14 +465,18 @@ def _checked(sentence1: object, sentence2: object, similarity: object, where: st
 
 
 def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count: int) -> list[SentencePair]:
-    """Choose distinct pairs of sentences, evenly over the range of their similarities.
+    """Choose distinct sentence pairs whose similarities are spread evenly over the whole range.
 
-    Each of ``count`` evenly spaced targets takes the pair with the nearest similarity that no earlier target
-    took.
+    ``count`` target similarities are evenly spaced from the lowest to the highest. For each target in turn,
+    the pair with the nearest similarity is chosen from the pairs that no earlier target has taken.
 
     Args:
-        sentences: The N sentences. vectors: The vectors of the sentences, shape (N, D).
-        count: Number of pairs to choose; if there are fewer, all pairs are returned.
+        sentences: The N sentences.
+        vectors: The vectors of the sentences, shape (N, D).
+        count: Number of pairs to choose. If the sentences form fewer pairs, all pairs are chosen.
+
+    Returns:
+        The chosen pairs in ascending order of similarity.
     """
     if len(sentences) < 2:
         raise InputError(f"pairs need at least 2 sentences, got {len(sentences)}")
@@ -485,7 +501,7 @@ def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count:
 
 
 def _nearest_index(ascending: Sequence[float], target: float) -> int:
-    """Return the index of the value nearest to a target; of two at the same distance, the lower one."""
+    """Return the index of the value nearest to a target. Of two equally near values, the lower one wins."""
     right = bisect_left(ascending, target)
     if right == 0:
         return 0
@@ -496,10 +512,11 @@ def _nearest_index(ascending: Sequence[float], target: float) -> int:
 
 
 def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: int) -> list[SentencePair]:
-    """Choose pairs evenly over the lower 80% of the range below the mean similarity u.
+    """Choose pairs whose similarities are spread over the lower 80% of the range from the minimum to u.
 
-    Each of ``count`` evenly spaced targets in [min, min + 0.8 (u - min)] takes the nearest pair with a
-    similarity below u. Where pairs are sparse, several targets take the same pair, as in the published runs.
+    u is the mean similarity. ``count`` target similarities are evenly spaced over [min, min + 0.8 (u - min)].
+    For each target, the pair with the nearest similarity below u is chosen. Where pairs are sparse, the same
+    pair is chosen for several targets and is returned several times, as in the published runs.
     """
     below = sorted(
         (pair for pair in pairs if pair.similarity < mean_similarity),
@@ -517,15 +534,18 @@ def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: i
 
 
 LARGEST_UNKNOWN = 0.2
-"""Largest usable share of unknown characters.
+"""Largest share of unknown characters with which a corpus is accepted.
 
-Measured with the tokenizers of all-MiniLM-L6-v2, T5 and RoBERTa. English corpora stay below 0.006, chat with
-emoji reaches 0.1. Languages that a vocabulary lacks: Polish with T5 0.23; Japanese, Hindi and Korean with
-MiniLM 0.26 to 0.35, Chinese 0.66; Asian languages with T5 above 0.9. RoBERTa reads bytes, so no character is
-unknown.
+The limit lies between shares measured with the tokenizers of all-MiniLM-L6-v2, T5 and RoBERTa. In English
+corpora, less than 0.006 of the characters are unknown; in chat with emoji, up to 0.1. The share is higher in
+a language that the vocabulary lacks: 0.23 for Polish with T5; 0.26 to 0.35 for Japanese, Hindi and Korean and
+0.66 for Chinese with MiniLM; above 0.9 for Asian languages with T5. RoBERTa reads bytes, so it knows every
+character.
 """
 NOTED_UNKNOWN = 0.02
+"""Share of unknown characters above which a warning is given."""
 _CHUNK = 4096
+"""Number of texts that are tokenized in one call."""
 
 
 @runtime_checkable
@@ -538,17 +558,23 @@ class SpanTokenizer(Protocol):
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]: ...
 
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
-        """Return the ids of each text, and the span of each id; None if the tokenizer cannot tell."""
+        """Return, for each text, its ids and the character span of each id.
+
+        The spans of a text are None if the tokenizer cannot tell them.
+        """
 
 
 def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpus:
-    """Return the corpus `as_read`, or raise an error if it has too many unknown characters."""
+    """Return the corpus from `as_read`, and check how many characters the tokenizer does not know.
+
+    Above a share of `NOTED_UNKNOWN`, a warning is given; above `LARGEST_UNKNOWN`, an error is raised.
+    """
     corpus_as_read = as_read(corpus, tokenizer)
     share = corpus_as_read.unknown or 0.0
     if share > LARGEST_UNKNOWN:
         raise InputError(
             f"the tokenizer of {model} does not know {share:.0%} of the characters in {corpus.source}, so "
-            "different sentences look alike to it: pass sentences in a language that the model reads"
+            "different sentences look the same to the model: pass sentences in a language that it reads"
         )
     if share > NOTED_UNKNOWN:
         message = f"the tokenizer of {model} does not know {share:.1%} of the characters in {corpus.source}"
@@ -557,7 +583,12 @@ def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpu
 
 
 def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
-    """Return a corpus without the sentences that a tokenizer makes equal, and with `unknown` set."""
+    """Return a corpus with its `unknown` share set, and without sentences that the model cannot tell apart.
+
+    A sentence is left out if the tokenizer does not read all of its characters and gives it the same ids as
+    an earlier sentence. Pairs are never left out. The corpus is returned unchanged if the tokenizer is not a
+    `SpanTokenizer`.
+    """
     if not isinstance(tokenizer, SpanTokenizer):
         return corpus
     if isinstance(corpus, PairCorpus):
@@ -572,7 +603,7 @@ def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
         for index, (ids, spans) in enumerate(tokenizer.encode_with_spans(chunk), start):
             unread = unread_characters(texts[index], ids, spans, tokenizer.unknown_id)
             if unread == 0:
-                # Sentences of different meaning have equal ids only because of unknown characters.
+                # Only unread characters can give sentences with different meanings the same ids.
                 continue
             unknown_characters += unread
             if tuple(ids) in earlier_ids:
@@ -599,21 +630,21 @@ def unread_characters(
 ) -> float:
     """Return the number of characters, except white space, that a tokenizer drops or does not know.
 
-    A character is dropped if no id stands for it. Combining marks and control characters do not count,
-    because many tokenizers drop them on purpose and keep the letters.
+    A character is dropped if no id stands for it. Dropped combining marks and control characters are not
+    counted, because many tokenizers drop them on purpose and keep the letters.
 
     Args:
         text: The text.
-        ids: Its token ids.
-        spans: The characters that each id stands for. If the tokenizer cannot tell, None: the share of
+        ids: The token ids of the text.
+        spans: The character span of each id. None if the tokenizer cannot tell the spans: the share of
             unknown characters is then taken to be the share of unknown ids.
-        unknown_id: The id of the unknown token, if there is one.
+        unknown_id: The id of the unknown token; None if the tokenizer has none.
     """
     if spans is None:
         unknown_share = ids.count(unknown_id) / len(ids) if ids else 1.0
         return _characters(text) * unknown_share
     unread = 0
-    # Spans may overlap: the mark at the beginning of a word has the span of the word's first character.
+    # Spans may overlap: the token that marks the beginning of a word has the span of its first character.
     read_until = 0
     unknown_until = 0
     for token_id, (begin, end) in zip(ids, spans, strict=True):
@@ -625,7 +656,8 @@ def unread_characters(
     return unread + _letters(text[read_until:])
 
 
-# Unicode categories that normalizers drop on purpose: marks on letters, control and format characters.
+# Unicode categories whose characters normalizers drop on purpose: marks on letters, control and format
+# characters.
 _DROPPED_ON_PURPOSE = ("Mn", "Me", "Cc", "Cf")
 
 

@@ -1,4 +1,4 @@
-"""Read documents of every format as a stream. Records that cannot be read are skipped."""
+"""Read documents as a stream, in every supported format. Records that cannot be read are skipped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Document:
 
     Attributes:
         number: Position of the document in the collection, from 0. Skipped records are counted too.
-        id: Id of the document; without one, its line, row or file name.
+        id: Id of the document; if the record has no id, its line, row or file name.
         text: Text of the document, in valid Unicode.
         source: Where the document comes from; None if the collection does not say.
         path: The file that contains the document; None if it does not come from a file.
@@ -79,6 +79,7 @@ class Meter:
 
     @property
     def share(self) -> float | None:
+        """Share of the collection that has been read; None if the total is not known."""
         return None if not self.total else min(1.0, self.done / self.total)
 
 
@@ -87,8 +88,8 @@ class Collection:
     """Documents that can be read one after the other.
 
     Attributes:
-        name: Name of the collection in messages. read: Yields the records in order, and keeps the meter up to
-            date. A stream can be read only once.
+        name: Name of the collection in messages.
+        read: Function that yields the records in order and updates the meter. A stream can be read only once.
         key: The location of the collection. It identifies the collection, but not the version of its content.
     """
 
@@ -125,7 +126,7 @@ def open_documents(source: DocumentSource, columns: NamedColumns) -> Collection:
         columns: The columns that the user named.
 
     Raises:
-        InputError: There is no such collection, or its format is not one that can be read.
+        InputError: The collection does not exist, or its format is not supported.
     """
     for column in (columns.column, columns.id_column, columns.source_column):
         if not isinstance(column, str | None):
@@ -146,7 +147,7 @@ def open_documents(source: DocumentSource, columns: NamedColumns) -> Collection:
         if not path.is_file():
             raise InputError(f"no file or folder {str(path)!r}")
         size = path.stat().st_size
-        # A file that cannot be opened is refused here, not when it is read.
+        # Opening the file here reports at once that it cannot be opened, and not only when it is read.
         path.open("rb").close()
     require_format(path, columns)
     return Collection(
@@ -155,21 +156,21 @@ def open_documents(source: DocumentSource, columns: NamedColumns) -> Collection:
 
 
 def format_of(path: Path) -> tuple[str, bool]:
-    """Return the ending that names the format of a file, in lower case, and whether gzip compresses it."""
+    """Return the extension that names a file's format, in lower case, and whether the file is gzipped."""
     if path.suffix.lower() != GZIP:
         return path.suffix.lower(), False
     return Path(path.stem).suffix.lower(), True
 
 
 def require_format(path: Path, columns: NamedColumns) -> None:
-    """Refuse a file of an unknown format, and the name of a column if the format has no columns."""
+    """Raise an error if a file has an unknown format, or if a column is named but the format has none."""
     suffix, compressed = format_of(path)
     if suffix == tables.PARQUET and compressed:
         raise InputError(f"{path} is a compressed parquet file: unpack it with gunzip")
     if suffix not in (*tables.TABLE_SUFFIXES, *_LINES):
         raise InputError(
-            f"{path} has the extension {suffix!r}: use one of .txt, {', '.join(tables.TABLE_SUFFIXES)}, any "
-            "of these except parquet followed by .gz, or a folder"
+            f"{path} has the extension {suffix!r}: use one of .txt, {', '.join(tables.TABLE_SUFFIXES)} (each "
+            "except .parquet may end in .gz too), or a folder"
         )
     if suffix in _LINES and columns.any_named:
         raise InputError(f"{path} is a text file without columns: leave the names of columns out")
@@ -177,7 +178,10 @@ def require_format(path: Path, columns: NamedColumns) -> None:
 
 @contextmanager
 def opened_file(path: Path) -> Iterator[tuple[Iterable[bytes], BinaryIO]]:
-    """Open a file, and unpack it if its name ends in .gz; return its lines and the file itself."""
+    """Open a file, and yield its lines and the open file.
+
+    A file whose name ends in .gz is decompressed. The position of the open file counts compressed bytes.
+    """
     with reading(path), path.open("rb") as file:
         _, compressed = format_of(path)
         if compressed:
@@ -198,7 +202,7 @@ def _unpacked(file: BinaryIO, name: str) -> Iterator[bytes]:
             yield line
 
 
-# Methods that give the rows of a table of Polars, Arrow or pandas as dictionaries, and their arguments.
+# Methods of Polars, Arrow and pandas tables that return the rows as dictionaries, with their arguments.
 _ROWS_OF_TABLES: dict[str, dict[str, Any]] = {
     "iter_rows": {"named": True},
     "to_pylist": {},
@@ -233,7 +237,7 @@ def _from_values(values: Iterable[Any], columns: NamedColumns) -> Collection:
 
 
 def _paths_of_documents(folder: Path) -> list[Path]:
-    """Return the files of a folder in order, without hidden ones; in the layout of BEIR, only the corpus."""
+    """Return the files of a folder, sorted and without hidden files; in the BEIR layout, only the corpus."""
     corpus = folder / "corpus.jsonl"
     if corpus.is_file() and (folder / "queries.jsonl").is_file():
         return [corpus]
@@ -248,17 +252,17 @@ def _paths_of_documents(folder: Path) -> list[Path]:
 
 
 def _folder(folder: Path, columns: NamedColumns) -> Collection:
-    """Return a collection of the files in a folder: tables are read by rows, other files are one document."""
+    """Return a folder as a collection: each row of a table is a document, and each file that is no table."""
     size_of = {}
     for path in _paths_of_documents(folder):
         try:
             size_of[path] = path.stat().st_size
         except OSError:
-            # The file has just vanished. Reading it reports that.
+            # The file has vanished since the folder was listed. Reading the file reports the error.
             size_of[path] = 0
 
     def read(meter: Meter) -> Iterator[Record]:
-        """Read the files in order; a table that cannot be read costs none of the others."""
+        """Yield the records of the files in order. A table that cannot be read is skipped."""
         meter.total = sum(size_of.values())
         reader = Reader(columns, meter, str(folder))
         for path, size in size_of.items():
@@ -311,11 +315,11 @@ class Row(NamedTuple):
     """A raw record, from which no text has been extracted yet.
 
     Attributes:
-        place: Where it stands, in messages: "line 3".
-        line: The line of the file on which it begins, from 1.
-        value: A text, an object, or Skipped with what is wrong.
-        start: Its first byte in the file; 0 if it has no bytes of its own.
-        end: The offset after the last byte of the content.
+        place: Where the record is, for messages, such as "line 3".
+        line: The line of the file on which the record begins, from 1; None if the file has no lines.
+        value: A text, an object, or Skipped with the reason why the record cannot be read.
+        start: Offset of the record's first byte in the file; 0 if the record does not come from lines.
+        end: Offset after the last byte of the record's content; 0 if the record does not come from lines.
     """
 
     place: str
@@ -325,27 +329,27 @@ class Row(NamedTuple):
     end: int = 0
 
 
-# Names of columns with a text or an id, the most usual first.
+# Usual names of the text column and of the id column, the most common first.
 _TEXT_NAMES = ("text", "document", "content", "passage", "body", "sentence")
 _ID_NAMES = ("_id", "id", "doc_id", "docid", "document_id")
-# Rows that are read before the columns are chosen, because objects may differ in their keys.
+# Number of JSON lines that are read before the columns are chosen, because objects may differ in their keys.
 _ROWS_TO_CHOOSE_BY = 100
 
 
 @dataclass(slots=True)
 class Reader:
-    """Reads the records of one collection, in every format; `data.rewriting` writes them back.
+    """Reads the records of one collection, in every format. `data.rewriting` writes these records back.
 
     Attributes:
         columns: The columns that the user named.
-        meter: How much has been read.
-        name: What is being read, in messages.
-        path: The file that is being read.
+        meter: Counts how much of the collection has been read.
+        name: Name of the collection, or of the file that is being read, for messages.
+        path: The file that is being read; None if the records do not come from a file.
         text_columns: The columns whose texts, joined by a space, are the document. They are chosen before
-            the first object of a file is read.
-        id_column: The column with the id, if there is one.
-        source_column: The column with the source, if there is one.
-        numbers: The positions of the records that come next.
+            the first object of a file becomes a document.
+        id_column: The column with the id; None if there is none.
+        source_column: The column with the source; None if there is none.
+        numbers: Iterator over the positions of the next records in the collection.
     """
 
     columns: NamedColumns
@@ -374,7 +378,11 @@ class Reader:
             yield from self.records(self.objects(rows))
 
     def file(self, path: Path, size: int | None = None) -> Iterator[Record]:
-        """Read a file by its ending. The size is that of a single file; a folder has set its own."""
+        """Yield the records of a file, whose extension names the format.
+
+        ``size`` is the size of a single file in bytes. For the files of a folder, ``size`` is None, because
+        the meter already has the total size.
+        """
         self.meter.total = size or self.meter.total
         suffix, is_compressed = format_of(path)
         self.text_columns = ()
@@ -388,14 +396,14 @@ class Reader:
             if not is_compressed:
                 yield from self.records(self.rows(stream, suffix, self.meter))
                 return
-            # Progress is counted in compressed bytes, like the size.
+            # Progress is counted in compressed bytes, because the size of the file is too.
             for row in self.rows(stream, suffix, Meter()):
                 self.meter.done = begin + file.tell()
                 yield self.record_of(row)
             self.meter.done = begin + file.tell()
 
     def rows(self, stream: Iterable[bytes], suffix: str, meter: Meter) -> Iterator[Row]:
-        """Yield the rows of a file of lines; its ending names the format."""
+        """Yield the rows of a JSON, csv, tsv or plain text file. ``suffix`` is the extension of the file."""
         if suffix in tables.JSON_LINES:
             return self.json_rows(stream, meter)
         if suffix in tables.SEPARATORS:
@@ -433,9 +441,9 @@ class Reader:
         )
 
     def _problem_with(self, values: Mapping[str, Any]) -> str:
-        """Return what is wrong with the text columns of an object; an empty string if nothing is.
+        """Return what is wrong with the text columns of an object; an empty string if nothing is wrong.
 
-        One of several text columns may be missing, but not the only one.
+        If there are several text columns, some may be missing, but not all.
         """
         for column in self.text_columns:
             text = values.get(column)
@@ -448,7 +456,7 @@ class Reader:
         return ""
 
     def texts_of(self, values: Mapping[str, Any]) -> dict[str, str]:
-        """Return the texts of an object by column. Joined by a space, they are the document."""
+        """Return the texts of an object by column. The document is these texts, joined by spaces."""
         texts = {}
         for column in self.text_columns:
             text = values.get(column)
@@ -488,7 +496,8 @@ class Reader:
 
     def separated_rows(self, stream: Iterable[bytes], separator: str, meter: Meter) -> Iterator[Row]:
         """Read the rows of a csv or tsv file, whose first row names the columns."""
-        # A record may have several lines. These lists hold the lines of the current record and their damages.
+        # A record may span several lines. These lists hold the lines of the current record, and what is wrong
+        # with their bytes.
         record_lines: list[Line] = []
         damages: list[str] = []
 
@@ -517,7 +526,7 @@ class Reader:
                 problem = damages[0]
                 damages.clear()
             elif fields and len(fields) != len(header):
-                problem = f"{len(fields)} fields, and the header has {len(header)}"
+                problem = f"{len(fields)} fields, but the header has {len(header)}"
             place = f"line {number}"
             if problem:
                 yield Row(place, number, Skipped(f"{self.name}, {place}", problem))
@@ -525,7 +534,7 @@ class Reader:
                 yield Row(place, number, dict(zip(header, fields, strict=True)), start, end)
 
     def parquet_rows(self, path: Path) -> Iterator[Row]:
-        """Read the rows of a parquet file in batches, with the needed columns only."""
+        """Yield the rows of a parquet file, with only the needed columns. The file is read in batches."""
         try:
             size = path.stat().st_size
             table = pl.scan_parquet(path, glob=False)
@@ -569,7 +578,7 @@ class Reader:
                 yield Row(place, None, Skipped(place, f"the text is {_type_in_words(value)}"))
 
     def choose_columns_of(self, objects: Sequence[Mapping[Any, Any]]) -> None:
-        """Choose the columns by the keys of some objects."""
+        """Choose the columns from the keys and values of the first objects."""
         present: list[str] = []
         textual: list[str] = []
         for values in objects:
@@ -583,16 +592,16 @@ class Reader:
         self.choose_columns(present, textual)
 
     def choose_columns(self, present: Sequence[str], textual: Sequence[str]) -> None:
-        """Choose the columns of the text, the id and the source.
+        """Set `text_columns`, `id_column` and `source_column`.
 
-        In the layout of BEIR (``_id``, ``title`` and ``text``), a document is its title and its text.
+        In the BEIR layout (``_id``, ``title`` and ``text``), a document consists of its title and its text.
 
         Args:
             present: All columns.
             textual: The columns with text, in the same order.
 
         Raises:
-            InputError: A column that the user named is missing, or the text can be in several columns.
+            InputError: A column that the user named is missing, or the text column cannot be determined.
         """
         listed = ", ".join(present) or "none"
         for column in (self.columns.column, self.columns.id_column, self.columns.source_column):
@@ -610,7 +619,7 @@ class Reader:
             self.text_columns = (self._only_text_column(textual, listed),)
 
     def _only_text_column(self, textual: Sequence[str], listed: str) -> str:
-        """Return the text column with a usual name, or else the only one that can hold the text."""
+        """Return the text column with a usual name, or else the only column that can hold the text."""
         if not textual:
             raise InputError(f"no column of {self.name} contains text: it has {listed}")
         for name in _TEXT_NAMES:
@@ -630,18 +639,21 @@ _QUOTE = '"'
 
 
 def separated_records(lines: Iterable[str], separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Split lines without their ends into records of fields, as `csv.reader` does.
+    """Split the lines of a file into records, and the records into fields, as `csv.reader` does.
 
-    The csv module refuses long fields, and its limit holds for the whole process. A field that begins with a
-    quotation mark ends at the next single quotation mark; two in a row stand for one. The field may contain
-    separators and line breaks. A field that is still open at the end of the file ends there.
+    The csv module itself rejects long fields, and its limit can be changed for the whole process only.
+
+    A field that begins with a quotation mark ends at the next single quotation mark; two in a row stand for
+    one. Such a field may contain separators and line breaks. If it is still open at the end of the file, it
+    ends there.
 
     Args:
-        lines: The lines of the file.
+        lines: The lines of the file, without their line ends.
         separator: The character between fields.
 
     Yields:
-        The number of the line on which a record begins, from 1, and its fields; none for an empty line.
+        The number of the line on which a record begins, from 1, and the fields of the record. An empty line
+        is a record without fields.
     """
     fields: list[str] = []
     open_pieces: list[str] | None = None  # pieces of a quoted field that is still open
@@ -725,7 +737,7 @@ class Line(NamedTuple):
     Attributes:
         number: Number of the line, from 1.
         content: Bytes of the line, without its end.
-        offset: The byte of the file on which it begins.
+        offset: Offset of the line's first byte in the file.
     """
 
     number: int
@@ -734,7 +746,7 @@ class Line(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The byte of the file after the content, where the end of the line begins."""
+        """Offset after the last byte of the content."""
         return self.offset + len(self.content)
 
 
@@ -763,8 +775,8 @@ def _decoded(content: bytes, offset: int = 0) -> tuple[str, str]:
     """Decode bytes as UTF-8.
 
     Returns:
-        The text, in which a replacement stands for each unreadable part, and what is wrong; an empty string
-        if nothing is.
+        The text, with a replacement character for each unreadable part, and a description of the first
+        wrong byte. The description is empty if all bytes can be read.
     """
     try:
         text = content.decode("utf-8")
@@ -778,7 +790,7 @@ def _decoded(content: bytes, offset: int = 0) -> tuple[str, str]:
 
 
 def unicode_text(text: str) -> str:
-    """Return a text as valid Unicode; lone surrogates, as JSON may contain, are replaced."""
+    """Return a text as valid Unicode. Lone surrogates, which JSON may contain, are replaced."""
     try:
         text.encode()
     except UnicodeEncodeError:

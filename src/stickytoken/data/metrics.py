@@ -18,7 +18,7 @@ from stickytoken.unit_vectors import Similarity
 
 Values: TypeAlias = NDArray[np.float64]
 Outcomes: TypeAlias = Values
-"""What the metrics of a task are computed from, one row per unit, shape (units, columns)."""
+"""Results from which a metric is computed, one row per pair, query or text, shape (units, columns)."""
 Vectors: TypeAlias = Mapping[str, NDArray[np.float32]]
 """Vectors of a task's texts by role, each of shape (texts, D)."""
 Sample: TypeAlias = NDArray[np.intp] | None
@@ -34,7 +34,7 @@ class Task:
         layout: The kind of task: ``sts``, ``retrieval`` and so on.
         unit: What the bootstrap resamples: pairs, queries or texts.
         metrics: The metrics, the main one first.
-        columns: The columns of the outcomes.
+        columns: The names of the columns of the outcomes.
     """
 
     name: str
@@ -49,7 +49,8 @@ class Task:
         content = []
         for field in fields(self):
             value = getattr(self, field.name)
-            # Fields with a default were added later. At its default, a field does not change the fingerprint.
+            # Fields with a default were added later. A field with its default value is left out, so that
+            # fingerprints of older results stay valid.
             if field.name != "name" and value != field.default:
                 content.append(value)
         return fingerprint(self.layout, *content)
@@ -61,11 +62,11 @@ class Task:
 
     @property
     def texts(self) -> Mapping[str, tuple[str, ...]]:
-        """Texts by role."""
+        """The texts of each role, such as ``query`` or ``document``."""
         raise NotImplementedError
 
     def edited(self, side: Side) -> frozenset[str]:
-        """Return the roles whose texts get copies."""
+        """Return the roles whose texts get copies of a token."""
         return side.roles
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
@@ -73,7 +74,7 @@ class Task:
 
         Args:
             vectors: Vectors of the texts by role.
-            seed: Seed of random steps, such as those of a clustering.
+            seed: Seed for random steps, such as the start of a clustering.
             similarity: How the model compares vectors.
         """
         raise NotImplementedError
@@ -93,7 +94,7 @@ class Task:
 
 
 def fingerprint(*values: Any) -> str:
-    """Return the SHA-256 of values as JSON."""
+    """Return the SHA-256 of the JSON form of some values."""
     sha256 = hashlib.sha256()
     for value in values:
         sha256.update(json.dumps(value, ensure_ascii=True, sort_keys=True).encode() + b"\0")
@@ -171,7 +172,7 @@ class SimilarityTask(_PairTask):
 
 
 class PairClassificationTask(_PairTask):
-    """Pairs with the label 0 or 1; the pairs with 1 should be the most similar."""
+    """Pairs with the label 0 or 1. The pairs with label 1 should be the most similar."""
 
     layout = "pair-classification"
     metrics = ("average_precision",)
@@ -217,7 +218,10 @@ class ClusteringTask(Task):
         return np.asarray(model.fit_predict(similarity.prepared(vectors["text"])), np.float64)[:, None]
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """Compute the V-measure, which equals normalized mutual information with the arithmetic mean."""
+        """Compute the V-measure.
+
+        It equals the mutual information, normalized by the arithmetic mean of the entropies (``nmi``).
+        """
         gold, clusters = _sampled(self._gold, outcomes[:, :, 0].astype(np.intp), sample)
         return v_measures(gold, clusters, len(self._names))
 
@@ -234,7 +238,8 @@ def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], label_count: 
     """Compute the V-measure of C clusterings.
 
     The V-measure (Rosenberg and Hirschberg 2007, equation 3 with beta 1) is 2 I / (H(gold) + H(clusters)),
-    with I = H(gold) + H(clusters) - H(gold, clusters). It is 1 if both have a single group.
+    with I = H(gold) + H(clusters) - H(gold, clusters). It is 1 if all texts have the same label and are in
+    the same cluster.
 
     Args:
         gold: The label of each text as a number below ``label_count``, shape (texts,).
@@ -242,7 +247,7 @@ def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], label_count: 
         label_count: The number of labels.
 
     Returns:
-        Shape (C,).
+        The V-measure of each clustering, shape (C,).
     """
     from scipy.stats import entropy
 
@@ -255,9 +260,9 @@ def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], label_count: 
 
 
 def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: int) -> NDArray[np.float64]:
-    """Compute the F1 of several predictions, averaged over the labels that occur or are predicted.
+    """Compute the macro F1 of C predictions: the mean F1 over the labels that occur or are predicted.
 
-    The arguments and the result have the shapes of `v_measures`.
+    The arguments and the result have the same shapes as those of `v_measures`.
     """
     table = _contingency(gold, predicted, label_count)
     true_positives = np.diagonal(table, axis1=1, axis2=2)
@@ -328,7 +333,7 @@ class ClassificationTask(Task):
 
 # Number of queries whose similarities to all documents are in memory at the same time.
 _QUERIES_AT_ONCE = 256
-# Number of documents ranked for each query, as in trec_eval and MTEB.
+# Largest number of documents that are ranked for a query, as in trec_eval and MTEB.
 _RANKED = 1000
 # Names of the metrics in trec_eval.
 _TREC_NAMES = {"ndcg_at_10": "ndcg_cut_10", "recall_at_100": "recall_100", "map": "map", "mrr": "recip_rank"}
@@ -336,7 +341,13 @@ _TREC_NAMES = {"ndcg_at_10": "ndcg_cut_10", "recall_at_100": "recall_100", "map"
 
 @dataclass(frozen=True)
 class _RankingTask(Task):
-    """Queries that rank documents, by id, and the score of each relevant document by query."""
+    """Queries that rank documents.
+
+    Attributes:
+        queries: The text of each query by id.
+        documents: The text of each document by id.
+        relevant: For each query, the relevance score of each judged document by id.
+    """
 
     queries: dict[str, str]
     documents: dict[str, str]
@@ -370,7 +381,7 @@ class _RankingTask(Task):
     def _ranking(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
-        """Return the similarity of each ranked document by query."""
+        """Return, for each query id, the similarity of each ranked document by id."""
         raise NotImplementedError
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
@@ -387,10 +398,10 @@ def _in_order(value_of: Mapping[str, float], names: Sequence[str]) -> list[float
 
 @dataclass(frozen=True)
 class RetrievalTask(_RankingTask):
-    """A corpus that every query searches, as in BEIR. Its best 1,000 documents are ranked.
+    """A corpus that every query searches, as in BEIR. For each query, the best 1,000 documents are ranked.
 
     Attributes:
-        unranked: Ids of queries that are documents of the corpus too. A query does not rank itself.
+        unranked: Ids of the queries that are also documents of the corpus. They do not rank themselves.
     """
 
     unranked: tuple[str, ...] = ()
@@ -424,7 +435,11 @@ class RetrievalTask(_RankingTask):
 
 @dataclass(frozen=True)
 class RerankingTask(_RankingTask):
-    """Queries, each with its own candidates; ``candidates`` has their document ids by query id."""
+    """Queries, each of which ranks its own candidates.
+
+    Attributes:
+        candidates: For each query id, the ids of the documents to rank.
+    """
 
     candidates: dict[str, tuple[str, ...]]
 

@@ -1,8 +1,8 @@
 """Write documents back in their format, with edits in the text and no other change.
 
-The records come from the reader of `data.documents`, so that nothing else changes. In a JSON line, only the
-edited characters of the column's string change. In a CSV row, only those of the column's field change, and in
-a parquet file, only values of the column.
+The records come from the reader of `data.documents`. In a JSON line, only the edited characters of the text
+column's string change. In a CSV row, only the edited characters of the text column's field change. In a
+parquet file, only values of the text column change.
 """
 
 from __future__ import annotations
@@ -35,10 +35,13 @@ from stickytoken.errors import InputError, reading, require_package
 from stickytoken.validation import file_path
 
 Edits: TypeAlias = Sequence[tuple[int, int, str]]
-"""Changes to a text, in order: start and end of a span, and its replacement."""
+"""Changes to a text, in order: the start and the end of each span, and the span's replacement."""
 
 Revise: TypeAlias = Callable[[Document, Sequence[str]], Sequence[Edits]]
-"""Returns the edits of each text of a document; ``Document.text`` has these texts joined by spaces."""
+"""Function of a document and its texts that returns the edits of each text.
+
+``Document.text`` is these texts, joined by spaces.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,8 @@ class Source:
     """A file of documents, or standard input, that can be written back.
 
     Attributes:
-        name: Name of the source in messages. path: The file; None for standard input.
+        name: Name of the source in messages.
+        path: The file; None for standard input.
         suffix: The ending that names the format; empty for lines of text.
         compressed: Whether the file is compressed with gzip.
         columns: The columns that the user named.
@@ -65,10 +69,10 @@ class Source:
 
 
 def open_source(source: str | Path, columns: NamedColumns) -> Source:
-    """Check that documents can be read and written back.
+    """Return a source of documents, after a check that they can be read and written back.
 
     Raises:
-        InputError: There is no such file, its ending names no format, or it is a folder.
+        InputError: There is no such file, its extension names no format, or it is a folder.
     """
     if str(source) == STDIN:
         suffix = tables.JSON_LINES[0] if columns.any_named else ""
@@ -88,22 +92,22 @@ def open_source(source: str | Path, columns: NamedColumns) -> Source:
 
 
 def require_same_format(source: Source, out: Path) -> None:
-    """Refuse an output file whose ending names another format than that of the source.
+    """Check that the extension of an output file does not name another format than that of the source.
 
     Raises:
-        InputError: The endings differ in more than ``.gz``.
+        InputError: The extensions name different formats. Only ``.gz`` may differ.
     """
     suffix, compressed = format_of(out)
     if source.suffix == tables.PARQUET and (suffix, compressed) != (tables.PARQUET, False):
-        raise InputError(f"{out} would be a parquet file: end it in {tables.PARQUET}")
+        raise InputError(f"{out} would be a parquet file: give it the extension {tables.PARQUET}")
     names_format = suffix in (*tables.TABLE_SUFFIXES, ".txt")
     same_formats = {".ndjson": ".jsonl", ".txt": ""}
     out_format = same_formats.get(suffix, suffix)
     source_format = same_formats.get(source.suffix, source.suffix)
     if names_format and out_format != source_format:
         raise InputError(
-            f"{out} names another format than {source.name}: the format stays, so end it in "
-            f"{source.suffix or '.txt'}"
+            f"{out} has the extension of another format than {source.name}, but the format stays the same: "
+            f"use the extension {source.suffix or '.txt'}"
         )
 
 
@@ -119,15 +123,15 @@ def rewrite(
     """Write every record of a source with its edits. A record without edits is written unchanged.
 
     Args:
-        source: What to read.
-        output: Where to write.
-        revise: Called with each document and its texts, one per column; returns their edits.
+        source: The documents to read.
+        output: The stream to write to.
+        revise: Called with each document and its texts, one per column; returns the edits of each text.
         skip: Called with each record that cannot be read. The record is written unchanged.
         compress: Whether to compress the output with gzip. None: only if the source is compressed.
         meter: Counts how much of the source has been read.
 
     Raises:
-        InputError: The source cannot be read, or has no such column.
+        InputError: The source cannot be read, or lacks a column that the user named.
     """
     reader = Reader(source.columns, meter or Meter(), source.name)
     if source.path is not None:
@@ -147,12 +151,12 @@ def rewrite(
 
 
 class _Buffer:
-    """The lines of a stream, whose bytes stay in memory until they are taken."""
+    """Iterates over the lines of a stream, and keeps their bytes in memory until they are taken."""
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._lines = lines
         self._bytes = bytearray()
-        self._start = 0  # position in the stream of the first byte in memory
+        self._start = 0  # offset in the stream of the first byte in memory
 
     def __iter__(self) -> Iterator[bytes]:
         for line in self._lines:
@@ -222,8 +226,8 @@ def _edited(raw: str, row: Row, edits_by_column: dict[str, Edits], source: Sourc
     edited = edited_text(raw, edits_by_column[""])
     if "\n" in edited or "\r" in edited:
         raise InputError(
-            f"{source.name}, {row.place}: the replacement contains the end of a line, which would make two "
-            "documents of one: use another replacement"
+            f"{source.name}, {row.place}: the replacement contains a line break, which would split the "
+            "document in two: use another replacement"
         )
     return edited
 
@@ -243,12 +247,13 @@ def edited_text(text: str, edits: Edits) -> str:
 class _Literal:
     """The written form of a text in a record, with its quotes and escapes.
 
-    All positions are those of characters in the raw record.
+    All positions count characters of the raw record, from 0.
 
     Attributes:
-        start: First position of the literal. end: Position after the literal.
+        start: First position of the literal.
+        end: Position after the literal.
         value: The text.
-        positions: The position of each character of the text, and the one after the last character.
+        positions: The position of each character of the text, and the position after the last character.
     """
 
     start: int
@@ -258,7 +263,7 @@ class _Literal:
 
 
 def _spliced(raw: str, literal: _Literal, edits: Edits, write: Callable[[str], str]) -> str:
-    """Return the literal with edits; ``write`` escapes a replacement as the file does."""
+    """Return the written form of the edited literal. ``write`` escapes a replacement as the file requires."""
     pieces = []
     copied_to = literal.start
     for start, end, replacement in edits:
@@ -283,7 +288,7 @@ def _edited_json(raw: str, row: Row, edits_by_column: dict[str, Edits]) -> str:
         if literal.value == original and len(unicode_text(original)) == len(original):
             edited = _spliced(raw, literal, edits, write)
         else:
-            # The text that was read has a replacement for a lone surrogate, so write the whole string again.
+            # A lone surrogate was replaced when the text was read, so the whole string is written again.
             edited = f'"{write(edited_text(unicode_text(original), edits))}"'
         replacements.append((start, end, edited))
     return edited_text(raw, sorted(replacements))
@@ -347,7 +352,10 @@ def _length_of_json_character(raw: str, position: int) -> int:
 
 
 def _json_writer(literal: str) -> Callable[[str], str]:
-    """Return a function that escapes text for JSON; non-ASCII too if ``literal`` has none."""
+    """Return a function that escapes text for JSON.
+
+    It escapes non-ASCII characters too if ``literal`` has none unescaped.
+    """
     ascii_only = literal.isascii()
     return lambda text: json.dumps(text, ensure_ascii=ascii_only)[1:-1]
 
@@ -367,9 +375,9 @@ def _edited_fields(raw: str, row: Row, edits_by_column: dict[str, Edits], separa
     fields = _fields(raw, separator)
     values = list(row.value.values())
     parsed = [field.value for field in fields]
-    # A field whose quotes are never closed ends the file, with or without an end of the line.
+    # A field whose quotes are never closed extends to the end of the file, with or without a last line break.
     if parsed != values and parsed != [*values[:-1], f"{values[-1]}\n"]:
-        raise InputError(f"{row.place} is quoted in a way that cannot be written back: correct it")
+        raise InputError(f"{row.place} has quotes that cannot be written back: correct the quotes")
     columns = list(row.value)
     replacements = []
     for column, edits in edits_by_column.items():
@@ -404,8 +412,8 @@ def _fields(raw: str, separator: str) -> list[_Field]:
 def _field_from(raw: str, start: int, separator: str) -> _Field:
     """Return the field that starts at a position of a row.
 
-    Like the csv module, it reads the end of a line within quotes as one character, ``\\n``, however it is
-    written, and adds one to a field whose quotes are never closed.
+    Like the csv module, this function reads a line break within quotes as a single ``\\n``, even if the break
+    is written as ``\\r\\n``. It adds a ``\\n`` to a field whose quotes are never closed.
     """
     characters: list[str] = []
     positions: list[int] = []
@@ -424,7 +432,7 @@ def _field_from(raw: str, start: int, separator: str) -> _Field:
                 continue
             width = 2
         elif not in_quotes and character in (separator, "\r", "\n"):
-            # A record has no line end outside quotes, so a line end from an edit ends the field.
+            # A record has no line break outside quotes, so a line break from an edit ends the field.
             break
         elif character == "\r":
             width = 2 if raw.startswith("\r\n", position) else 1
@@ -450,7 +458,7 @@ def _rewrite_parquet(
     from pyarrow import ArrowException, parquet
 
     rows = reader.parquet_rows(path)
-    # Reading the first row chooses the columns, before anything is written.
+    # The columns are chosen when the first row is read, which must happen before anything is written.
     first_row = next(rows, None)
     if first_row is not None:
         rows = chain([first_row], rows)
@@ -486,7 +494,7 @@ def _revised(
 
 
 def _with_texts(table: Any, column: str, texts: dict[int, str]) -> Any:
-    """Return an Arrow table in which ``texts`` replace values of a column; the column's type stays."""
+    """Return an Arrow table in which ``texts``, by row, replace values of a column, which keeps its type."""
     from pyarrow import array
 
     column_index = table.schema.get_field_index(column)

@@ -1,7 +1,7 @@
 """Read tables and text files into memory, and check their columns.
 
-A damaged file is refused here. `data.documents` reads collections of documents as a stream instead, and skips
-damaged records.
+This module rejects a damaged file. `data.documents` instead reads collections of documents as a stream, and
+skips damaged records.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def read_table(path: Path) -> pl.DataFrame:
         content = text.encode()
         if suffix in JSON_LINES:
             return pl.read_ndjson(content, infer_schema_length=None)
-        # If the file is not a table at all, `read_csv` raises a better error.
+        # If the header cannot be parsed, `read_csv` below raises a clearer error.
         with suppress(csv.Error):
             rows = csv.reader(io.StringIO(text.lstrip("\r\n")), delimiter=SEPARATORS[suffix])
             require_distinct(next(rows, []), path)
@@ -53,34 +53,34 @@ def read_table(path: Path) -> pl.DataFrame:
 
 
 def require_distinct(columns: Sequence[str], path: str | Path) -> None:
-    """Raise an error if a header names a column twice; Polars would silently rename one."""
+    """Raise an error if a header names a column twice, because Polars would silently rename one."""
     for name in columns:
         if columns.count(name) > 1:
             raise InputError(f"{path} has two columns called {name!r}: rename or remove one")
 
 
 def one_line(error: BaseException) -> str:
-    """Return the beginning of an error's message without line breaks."""
+    """Return the first 200 characters of an error message, on one line."""
     return " ".join(str(error).split())[:200]
 
 
 def _invalid_json_line(content: bytes) -> str | None:
-    """Return which line is not JSON, and why; None if all lines are JSON."""
+    """Return the number of the first line that is not JSON, and the reason; None if all lines are JSON."""
 
-    def refuse(constant: str) -> None:
+    def reject_constant(constant: str) -> None:
         raise ValueError(f"{constant} is not a number in JSON: leave the line out")
 
     for number, line in enumerate(content.decode().split("\n"), start=1):
         try:
             if line.strip():
-                json.loads(line, parse_constant=refuse)
+                json.loads(line, parse_constant=reject_constant)
         except ValueError as error:
             return f"line {number}: {error}"
     return None
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the bytes of a file; an empty file is refused."""
+    """Return the bytes of a file. Raise an error if there is no such file, or if it is empty or a folder."""
     with reading(path):
         if path.is_dir():
             raise InputError(f"{path} is a folder: pass a file")
@@ -106,7 +106,7 @@ def decode(content: bytes, path: Path) -> str:
 
 
 def read_lines(path: Path, column: str | None) -> io.StringIO:
-    """Return the lines of a text file; raise an error if the user named a column, because it has none."""
+    """Return the lines of a text file. Raise an error if a column is named, because a text file has none."""
     if column is not None:
         raise InputError(f"{path} is a text file without columns: leave the column out")
     return io.StringIO(decode(read_bytes(path), path), newline=None)
@@ -129,7 +129,7 @@ def all_texts(path: Path, column: str | None = None) -> tuple[list[str | None], 
 
 
 def text_columns(frame: pl.DataFrame, path: str | Path) -> tuple[str, ...]:
-    """Find the columns with sentences, by their usual names or because only one column has text.
+    """Return the names of the columns with sentences: those with a usual name, or else the only text column.
 
     Raises:
         InputError: No column or several columns can hold the sentences.
@@ -140,7 +140,7 @@ def text_columns(frame: pl.DataFrame, path: str | Path) -> tuple[str, ...]:
     text_names = []
     for column in frame.select(pl.col(pl.String)):
         texts = column.drop_nulls()
-        # A csv file has numbers as text. Such a column holds no sentences.
+        # The numbers of a csv file are read as text. A column of numbers holds no sentences.
         has_only_numbers = not texts.is_empty() and not _as_numbers(texts).has_nulls()
         if not has_only_numbers:
             text_names.append(column.name)
@@ -153,7 +153,7 @@ def text_columns(frame: pl.DataFrame, path: str | Path) -> tuple[str, ...]:
 
 
 def require_columns(frame: pl.DataFrame, columns: Sequence[str], path: str | Path) -> None:
-    """Refuse a table that lacks one of the columns."""
+    """Raise an error if a table lacks one of the columns."""
     for column in columns:
         if column not in frame.columns:
             listed = ", ".join(frame.columns) or "none"
@@ -181,7 +181,7 @@ def filled_texts(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...
 
 
 def text_lists(frame: pl.DataFrame, column: str, path: Path) -> list[tuple[str, ...]]:
-    """Return the lists of texts of a column; neither a list nor a text may be empty."""
+    """Return the values of a column of lists of texts. No list may be empty, and no text may be blank."""
     values = frame[column]
     if values.dtype != pl.List(pl.String):
         raise InputError(f"column {column!r} of {path} contains {values.dtype}, not lists of texts")
@@ -247,11 +247,12 @@ def _as_numbers(values: pl.Series) -> pl.Series:
 
 
 HUB = "hub:"
+"""Prefix of a source that is a data set of the hub."""
 _USUAL_SPLIT = "train"
 
 
 def hub_parts(name: str) -> tuple[str, str]:
-    """Divide ``REPOSITORY@SPLIT``; the split is empty if none is named."""
+    """Split ``REPOSITORY@SPLIT`` into its two parts; the second is empty if no split is named."""
     repository, _, split = name.partition("@")
     if not repository.strip():
         raise InputError(f"{HUB + name!r} names no data set: pass hub:REPOSITORY, or hub:REPOSITORY@SPLIT")
@@ -261,9 +262,10 @@ def hub_parts(name: str) -> tuple[str, str]:
 
 @contextmanager
 def opened_hub(name: str, *, streaming: bool = False) -> Iterator[Any]:
-    """Open a data set of the hub, ``REPOSITORY`` or ``REPOSITORY@SPLIT``.
+    """Open a data set of the hub by its name, ``REPOSITORY`` or ``REPOSITORY@SPLIT``, and yield the data set.
 
-    Of several configurations, the English one is opened. Without a split, the only split or ``train`` is.
+    If the data set has several configurations, the English one is opened. If the name has no split, the only
+    split or ``train`` is opened.
     """
     repository, split = hub_parts(name)
     import datasets

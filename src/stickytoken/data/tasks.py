@@ -1,4 +1,4 @@
-"""Evaluation tasks from files and from MTEB. The columns of a file determine the kind of task."""
+"""Load evaluation tasks from files and from MTEB. The columns of a file determine the kind of task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAYOUTS = (
 )
 CORPUS = "corpus.jsonl"
 QUERIES = "queries.jsonl"
-_KNOWN = f"Known layouts of files: {'; '.join(LAYOUTS)}"
+_KNOWN = f"Supported layouts: {'; '.join(LAYOUTS)}"
 _SPLITS = ("train", "test", "dev", "validation")
 
 
@@ -72,14 +72,17 @@ def _classification_in_folder(folder: Path) -> Task:
 
 
 def _name(path: Path) -> str:
-    """Return the file's name without its ending; put the folder's name in front if it is only a split."""
+    """Return a task name: the file name without extension.
+
+    If that is only the name of a split, such as ``test``, the folder name is put in front.
+    """
     if path.stem in _SPLITS:
         return f"{path.resolve().parent.name}-{path.stem}"
     return path.resolve().stem
 
 
 def _pairs(frame: pl.DataFrame, path: Path) -> Task:
-    """Build a similarity task from pairs with scores, or pair classification from pairs with labels."""
+    """Build a similarity task from pairs with scores, or a pair classification task from labelled pairs."""
     has_scores = "score" in frame.columns
     gold = tables.numbers(frame, "score" if has_scores else "label", path)
     first = tables.filled_texts(frame, "sentence1", path)
@@ -94,7 +97,7 @@ def _pairs(frame: pl.DataFrame, path: Path) -> Task:
 
 
 def _reranking(frame: pl.DataFrame, path: Path) -> Task:
-    """Build a reranking task; equal texts are one document."""
+    """Build a reranking task. Equal texts become one document."""
     query_texts = tables.filled_texts(frame, "query", path)
     positives = tables.text_lists(frame, "positive", path)
     negatives = tables.text_lists(frame, "negative", path)
@@ -183,7 +186,11 @@ _BUILDERS: tuple[tuple[tuple[str, ...], Callable[[pl.DataFrame, Path], Task]], .
 
 
 def _retrieval(folder: Path) -> tuple[Task, list[str]]:
-    """Read a folder in the layout of BEIR, with notes on what was left out and on how queries are ranked."""
+    """Read a retrieval task from a folder in the BEIR layout.
+
+    Returns:
+        The task, and notes on what was left out and on queries that do not rank themselves.
+    """
     documents = read_texts(folder / CORPUS, titles=True)
     queries = read_queries(folder / QUERIES)
     qrels = folder / "qrels"
@@ -204,8 +211,8 @@ def _retrieval(folder: Path) -> tuple[Task, list[str]]:
     unranked = _queries_in_corpus(judged, documents, relevant)
     if unranked:
         notes.append(
-            f"{len(unranked)} of {len(judged)} queries are documents under the same id, which are not ranked "
-            "for them, as in MTEB's ArguAna"
+            f"{len(unranked)} of {len(judged)} queries are also documents with the same id, and do not rank "
+            "themselves, as in MTEB's ArguAna"
         )
     task = metrics.RetrievalTask(
         folder.resolve().name,
@@ -220,12 +227,16 @@ def _retrieval(folder: Path) -> tuple[Task, list[str]]:
 def _queries_in_corpus(
     queries: dict[str, str], documents: dict[str, str], relevant: dict[str, dict[str, int]]
 ) -> tuple[str, ...]:
-    """Return the queries that are a document of the corpus under the same id.
+    """Return the ids of the queries that are also documents of the corpus, with the same id.
 
-    In ArguAna and Quora, queries are documents of the corpus, and each would find itself first. In other
-    collections, queries and documents are numbered independently, and an equal id means nothing: the document
-    with the id of a query may even be its answer. The numbering counts as shared if every query has a
-    document under its id, or if most of these documents contain the text of the query.
+    In ArguAna and Quora, queries are documents of the corpus, so each query would find itself first. In other
+    collections, queries and documents are numbered independently, so an equal id means nothing: the document
+    with the id of a query may even be relevant to the query. The numbering is taken to be shared if every
+    query has a document with its id that is not relevant to it, or if most of these documents contain the
+    text of their query.
+
+    Returns:
+        The ids; empty if the numbering is not shared.
     """
     shared = [query for query in queries if query in documents and relevant[query].get(query, 0) <= 0]
     same_text = [query for query in shared if _normalized(queries[query]) in _normalized(documents[query])]
@@ -300,11 +311,11 @@ def _read_qrels(
         if document not in documents:
             missing_documents.append(document)
         judgements[query][document] = int(score)
-    for missing, name in ((missing_queries, QUERIES), (missing_documents, CORPUS)):
+    for missing, kind, name in ((missing_queries, "query", QUERIES), (missing_documents, "document", CORPUS)):
         if len(missing) == len(scores):
             raise InputError(
-                f"{path}: no id that it judges is in {name}, such as {missing[0]!r}: the files belong to "
-                "different collections"
+                f"{path}: none of its {kind} ids, such as {missing[0]!r}, is in {name}: use files of one "
+                "collection"
             )
     relevant = {query: judged for query, judged in judgements.items() if max(judged.values()) > 0}
     return relevant, _notes_on_qrels(len(scores), missing_documents, missing_queries, repeated_count)
@@ -331,7 +342,13 @@ def _notes_on_qrels(
 
 
 def _qrels_table(path: Path) -> pl.DataFrame:
-    """Read judgements with a header, as in BEIR, or without one: of three columns, or of four as in TREC."""
+    """Read relevance judgements.
+
+    The file has a header, as in BEIR, or no header and lines of three fields, or of four as in TREC.
+
+    Returns:
+        A table with the columns query-id, corpus-id and score.
+    """
     content = tables.decode(tables.read_bytes(path), path)
     lines = [line for line in content.splitlines() if line.strip()]
     if "query-id" in lines[0]:
@@ -354,7 +371,7 @@ def _qrels_table(path: Path) -> pl.DataFrame:
 
 
 def kinds_task() -> ClassificationTask:
-    """Return the task of telling the bundled kinds of text apart. Half of the texts are for training."""
+    """Return the task of predicting the kind of a bundled text. Half of the texts are for training."""
     corpus = text_kinds()
     texts_of: dict[str, list[str]] = defaultdict(list)
     for text, kind in zip(corpus.texts, corpus.topics or (), strict=True):
@@ -399,7 +416,7 @@ class UnreachableTaskError(InputError):
 
 
 class MtebTask:
-    """An MTEB task. It has one score per condition, and so no interval."""
+    """An MTEB task. It has only one score per condition, so it has no confidence interval."""
 
     layout = "mteb"
     unit = "tasks"
@@ -500,5 +517,5 @@ def load_data(task: MtebTask) -> None:
     except (OSError, ValueError, RuntimeError, LookupError, ImportError, DatasetsError) as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise UnreachableTaskError(
-            f"the data of {task.name} cannot be loaded, which needs the network or a cached copy: {reason}"
+            f"the data of {task.name} is not cached and cannot be downloaded: {reason}"
         ) from error
