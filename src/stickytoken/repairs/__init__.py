@@ -69,8 +69,8 @@ __all__ = ["Repair", "open_repair", "repair"]
 # Part of a repair's identity. Raise it when the same inputs give a different model or different numbers.
 _VERSION = 6
 
-# Smallest number of benign tokens in a run for taking medians from the run. With fewer, the recheck measures
-# 128 random tokens instead.
+# Smallest number of benign tokens in a run whose median lift and erased share are used. If a run has fewer,
+# the medians come from the random tokens that the recheck measures.
 _ENOUGH_BENIGN = 128
 
 
@@ -81,10 +81,10 @@ class RepairSettings:
     Attributes:
         strategy: how the tokens are repaired.
         verify: whether the repaired model is verified.
-        neighbours: number of tokens to verify per repaired token: those with the nearest rows of the
-            embedding matrix.
+        neighbours: number of other tokens to verify for each repaired token. These are the tokens with the
+            nearest rows in the embedding matrix.
         seed: seed for new rows, and for the texts and placements of the verification. The default differs
-            from that of a run.
+            from the default seed of a run.
 
     Raises:
         InputError: a value is out of range.
@@ -114,17 +114,19 @@ def repair(
 ) -> Repair:
     """Write a copy of a run's model with its sticky tokens repaired, and verify it.
 
-    The original model does not change. If ``out`` already holds the finished repair, it is opened instead.
+    The original model does not change. If ``out`` already holds the finished repair, that repair is opened
+    and nothing is computed.
 
     Args:
         run: a finished run, or its folder.
         tokens: ids or texts of tokens to repair, or a file that lists them; None repairs all sticky tokens
             of the run.
         out: folder for the repaired model, a SentenceTransformer that loads without this package.
-        strategy: how to repair the tokens, a `Strategy`. ``auto`` turns special tokens into plain text. It
-            gives other tokens a new row, or makes them unreachable if every new row still has a clear
-            effect. The others are ``unreachable``, ``plain-specials``, ``relatives``, ``keep-meaning`` and
-            ``nearest``.
+        strategy: how to repair the tokens, a `Strategy`: ``auto``, ``unreachable``, ``plain-specials``,
+            ``relatives``, ``keep-meaning`` or ``nearest``. ``auto`` turns special tokens into plain text. For
+            any other token it tries ``relatives``, ``unreachable``, ``keep-meaning`` and ``nearest`` in this
+            order, where they are possible, and takes the first after which copies have no clear effect. If
+            none succeeds, it takes the one with the smallest effect.
         encoder: the run's model, loaded by name or from a folder; None loads the model that the run names.
         sentences: corpus to verify on; None takes the run's corpus, without the texts that the run used.
         task: task to score before and after: a task file, a BEIR folder or the name of an MTEB task; None
@@ -140,7 +142,8 @@ def repair(
         InputError: tokens, sentences or the task cannot be used.
         ModelError: the model cannot be found or used.
         RepairError: the model or a token cannot be repaired with this strategy.
-        RunError: the run is of another model, or ``out`` holds something else or cannot be written.
+        RunError: the run belongs to another model, ``out`` holds something else, or ``out`` cannot be
+            written.
     """
     began = wall_time.beginning()
     settings = RepairSettings(cast("Strategy", strategy), verify, seed=seed)
@@ -175,7 +178,8 @@ def repair(
     if finished is not None:
         _require_same_repair(finished, identity_parts, folder)
         model_folder.clear_workshop(folder)
-        if finished not in result.repairs_in(opened.path)[0]:  # the process was killed before this step
+        if finished not in result.repairs_in(opened.path)[0]:
+            # An earlier process was killed before it wrote the copy.
             result.keep_copy(opened.path, finished)
         return Repair(folder)
     with model_folder.workshop(folder) as build_folder:
@@ -211,7 +215,7 @@ def _ids_to_repair(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None)
     if not ids:
         raise InputError(f"the run in {run.path} found no sticky tokens: name the tokens to repair")
     for token_id in ids:
-        vocabulary.place(token_id)  # refuses ids that the model does not have
+        vocabulary.place(token_id)  # raises for an id that the model does not have
     return ids
 
 
@@ -224,7 +228,8 @@ def _verification_corpus(run: Run, sentences: SentenceSource | None, notes: list
         notes: a note is appended if the run's corpus cannot be read again.
 
     Returns:
-        The user's corpus; without one, the run's corpus; if that cannot be read, the bundled corpus.
+        The user's corpus. If there is none, the run's corpus; if the run's corpus cannot be read, the bundled
+        corpus.
     """
     corpus = load_sentences(sentences)
     run_corpus = run.record.corpus
@@ -233,7 +238,7 @@ def _verification_corpus(run: Run, sentences: SentenceSource | None, notes: list
     if Path(run_corpus.source).is_file() and run_corpus.sentences is not None:
         return load_sentences(Path(run_corpus.source))
     notes.append(
-        f"verified on {corpus.source}, because {run_corpus.source}, which the run was made on, "
+        f"verified on {corpus.source}, because the corpus of the run, {run_corpus.source}, "
         "cannot be read again: pass sentences to verify on your own texts"
     )
     return corpus
@@ -285,9 +290,9 @@ class RepairJob:
         """Build and verify the repaired model, write its documents, and finally move it to ``out``.
 
         Args:
-            identity_parts: what identifies the repair.
+            identity_parts: everything that can change the repair. Its digest is the identity.
             out: final folder of the model.
-            began: when the repair began, on the clock of `time.perf_counter`.
+            began: time at which the repair began, in seconds of `time.perf_counter`.
 
         Returns:
             The record of the repair, as stored in repair.json.
@@ -325,7 +330,7 @@ class RepairJob:
         return record
 
     def _plans(self) -> dict[int, RepairPlan]:
-        """Return, by token id, the repairs to try in their order."""
+        """Return the repairs to try for each token, by token id."""
         strategy = self.settings.strategy
         special_ids = self._special_ids()
         template_ids = {*self.encoder.template.before, *self.encoder.template.after}
@@ -354,7 +359,7 @@ class RepairJob:
 
     def _special_ids(self) -> set[int]:
         """Return the ids of special and added tokens, which the tokenizer matches before other entries."""
-        # A tokenizer either of the package transformers or of the package tokenizers.
+        # The tokenizer comes from the package transformers or from the package tokenizers.
         tokenizer: Any = self.encoder.user_tokenizer
         added = getattr(tokenizer, "added_tokens_decoder", None)
         if added is None:
@@ -364,7 +369,9 @@ class RepairJob:
     def _choices(self, plans: Mapping[int, RepairPlan]) -> dict[int, Choice]:
         """Return the repair chosen for each token, by token id.
 
-        If a token has several possible repairs, each is built and measured, unless verification is off.
+        If ``auto`` prefers a new row for a token, the token's possible repairs are built and measured one
+        after another, until one makes it ordinary. Without verification, nothing is measured, and the first
+        possible repair is chosen.
         """
         choices = {}
         strategies_with_rows = {}
@@ -390,11 +397,11 @@ class RepairJob:
         strategy = self.settings.strategy
         rows = self._rows(strategy, ids)
         for token_id in set(ids) - rows.keys():
-            self._rows(strategy, [token_id])  # for one token alone, this raises the error with the reason
+            self._rows(strategy, [token_id])  # asked for this token alone, it raises an error with the reason
         return {token_id: Choice(Candidate(strategy, row)) for token_id, row in rows.items()}
 
     def _rows(self, strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
-        """Return new rows by token id, each of shape (D,); some tokens may have none."""
+        """Return new rows by token id, each of shape (D,). Tokens without a possible row are left out."""
         if strategy is Strategy.NEAREST:
             matrix = self._matrix()
             return {token_id: matrix[nearest].copy() for token_id, nearest in self._nearest(ids).items()}
@@ -404,7 +411,7 @@ class RepairJob:
         return new_rows(strategy, ids, model, texts, self.settings.seed, self.progress, avoided)
 
     def _measured_candidates(self, candidates: Mapping[int, Candidate]) -> Mapping[int, RecheckedToken]:
-        """Build the model with these candidate repairs; return the effect of each token by id."""
+        """Build the model with these candidate repairs; return the effect of copies by token id."""
         self._write(candidates)
         as_ids: list[Token] = []
         to_write: list[Token] = []
@@ -481,7 +488,7 @@ class RepairJob:
         return verification.run(tokens, self._neighbours)
 
     def _write(self, candidates: Mapping[int, Candidate]) -> None:
-        """Write the model with these repairs, by token id, into the build folder."""
+        """Write the model into the build folder, with one repair per token id."""
         edit = _edit(candidates, self.route)
         shutil.rmtree(self.build_folder, ignore_errors=True)
         model_folder.write_model(self.source, self.build_folder, edit)
@@ -492,10 +499,10 @@ class RepairJob:
         return encoder, categorize(encoder.tokenizer)
 
     def _nearest(self, ids: Sequence[int]) -> dict[int, int]:
-        """Return the entry whose row is to be copied, by the id of the token to repair.
+        """Return, for each token to repair, the id of the entry whose row will replace the token's row.
 
-        It is the entry with the most similar row among those that lift and erase no more than the median
-        token. Similarity is the cosine after the mean row is subtracted.
+        The entry is the one with the most similar row among all entries that lift and erase no more than the
+        median token. Similarity is the cosine after the mean row is subtracted.
 
         Raises:
             RepairError: no such entry is known.
@@ -513,9 +520,9 @@ class RepairJob:
 
     @cached_property
     def _typical_tokens(self) -> list[int]:
-        """Ids of tokens whose lift and erased share are at most the median.
+        """Ids of tokens whose lift and erased share are both at most the median.
 
-        They come from the run if it has enough benign tokens, otherwise from the recheck.
+        The tokens come from the run if it has enough benign tokens, otherwise from the recheck.
         """
         columns = ["lift_sd", "erased"]
         tokens = self.run.tokens
@@ -539,7 +546,7 @@ class RepairJob:
 
     @cached_property
     def _neighbours(self) -> list[Neighbour]:
-        """The tokens whose rows are nearest to those of the repaired tokens; empty without verification."""
+        """The tokens whose rows are nearest to those of the repaired tokens; empty if nothing is verified."""
         matrix = _embedding_matrix(self.encoder)
         if matrix is None or not self.settings.verify:
             return []
@@ -549,7 +556,7 @@ class RepairJob:
 
     @cached_property
     def _recheck(self) -> Recheck:
-        """Measures the model before the repair in texts that the run has not used."""
+        """The recheck of the model before the repair, in texts that the run has not used."""
         neighbour_ids = [neighbour.token.id for neighbour in self._neighbours]
         return make_recheck(
             self.run,
@@ -592,7 +599,7 @@ def _edit(candidates: Mapping[int, Candidate], route: str | None) -> ModelEdit:
 
 
 def _described(strategy: Strategy, effect: RecheckedToken) -> str:
-    """Return a strategy with the effect that copies still had, such as ``relatives (lifts by 0.4 SD)``."""
+    """Describe a rejected strategy by the effect that copies still had: ``relatives (lifts by 0.4 SD)``."""
     lift = f"lifts by {wording.in_sd(effect.lift_sd)}"
     if effect.erased is None:
         return f"{strategy} ({lift})"

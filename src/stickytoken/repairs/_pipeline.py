@@ -1,4 +1,4 @@
-"""Edits of a tokenizer.json, as functions that return a new JSON document."""
+"""Edit the content of a tokenizer.json. Every edit returns a new JSON document."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 Pair = tuple[str, str]
 
-# Pre-tokenizers that remove every space, or replace it.
+# Pre-tokenizers that remove or replace every space.
 _SPACE_REMOVING = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "ByteLevel", "Metaspace"}
 # Normalizers that add no space.
 _SPACE_NEUTRAL = {"Prepend", "Lowercase", "Strip", "StripAccents"}
 
 # Marks at the front of entries that begin a word, in byte-level tokenizers and in SentencePiece.
 _WORD_MARKS = ("Ġ", "▁")
-# Largest number of entries that may be looked up as whole words instead of being merged. Each is split off
-# the words that begin with it, so a larger number would change the tokenization of too many longer words.
+# Largest number of entries that may be looked up as whole words instead of being merged. Each such entry is
+# split off the words that begin with it, so a higher limit would change the tokenization of too many words.
 _MOST_LOOKED_UP = 40
-# Number of entries that a reason names.
+# Largest number of other entries that a reason quotes as examples.
 _NAMED_ENTRIES = 3
 
 _NO_SAFE_NAME = "spaces reach the vocabulary, so a text could contain any new name of the entry"
@@ -59,11 +59,11 @@ def named_entry(entry: str, token_id: int) -> str:
 
 
 def _steps(step: dict[str, Any] | None, members_key: str) -> list[dict[str, Any]]:
-    """Return the single steps of a normalizer or pre-tokenizer, with nested sequences flattened.
+    """Return the individual steps of a normalizer or pre-tokenizer, with nested sequences flattened.
 
     Args:
-        step: the normalizer or pre-tokenizer; None without one.
-        members_key: key under which a sequence stores its steps.
+        step: the normalizer or pre-tokenizer; None if there is none.
+        members_key: key under which a step of the type Sequence stores its own steps.
     """
     if step is None:
         return []
@@ -102,7 +102,7 @@ def _tokenizer_of_steps(steps: Mapping[str, Any]) -> Tokenizer:
 class _RemainingMerges(NamedTuple):
     """The merges of a byte pair encoding after some entries were removed."""
 
-    ranks: dict[Pair, int]  # rank of each merge; the lowest is applied first
+    ranks: dict[Pair, int]  # rank of each merge; the merge with the lowest rank is applied first
     unmerged: tuple[str, ...]  # remaining entries that the merges no longer produce
 
 
@@ -111,7 +111,8 @@ class EditableVocabulary:
 
     Args:
         document: the content of tokenizer.json.
-        can_change_steps: returns whether transformers uses the normalizer and pre-tokenizer of the file.
+        can_change_steps: function that returns whether transformers uses the normalizer and pre-tokenizer of
+            the file.
     """
 
     def __init__(self, document: dict[str, Any], can_change_steps: Callable[[], bool]) -> None:
@@ -121,17 +122,18 @@ class EditableVocabulary:
         self._can_change_steps = can_change_steps
         self._model: dict[str, Any] = document["model"]
         self._kind: str | None = self._model.get("type")
-        if self._kind is None:  # old files do not state the kind, but the library recognises it
+        if self._kind is None:  # older files omit the type, but the library infers it
             self._kind = json.loads(Tokenizer.from_str(json.dumps(document)).to_str())["model"]["type"]
         self._entries = entries_of({"model": self._model})
         self._has_safe_names = _excludes_spaces(document)
         self._ranks = {pair: rank for rank, pair in enumerate(merge_pairs(self._model) or ())}
-        # By entry, the merges in which it is a part or the result.
+        # For each entry, the merges that use or produce it.
         self._merges_with: dict[str, list[Pair]] = {}
         for pair in self._ranks:
             for entry in {*pair, "".join(pair)}:
                 self._merges_with.setdefault(entry, []).append(pair)
-        # Caches: the entries that contain a string, and the merges that remain after entries are removed.
+        # Caches: for each string, the entries that contain it; for each set of removed entries, the merges
+        # that remain.
         self._containing: dict[str, list[str]] = {}
         self._remaining: dict[frozenset[str], _RemainingMerges] = {}
 
@@ -181,7 +183,7 @@ class EditableVocabulary:
         if not unmerged:
             needs_no_name = not self._model.get("ignore_merges")
             return None if self._has_safe_names or needs_no_name else _NO_SAFE_NAME
-        # Entries that no merges make can still be looked up, if they begin words.
+        # Entries that can no longer be merged can still be looked up if they begin words.
         are_few = len(unmerged) <= _MOST_LOOKED_UP
         begin_words = are_few and all(self._begins_words(other, removed) for other in unmerged)
         if begin_words and self._can_look_up_words:
@@ -195,7 +197,7 @@ class EditableVocabulary:
             return True
         if not entry.startswith(tuple(removed)):
             return False
-        # The first word of a text has no mark, so an entry without one may begin a word too.
+        # The first word of a text has no mark, so an entry without a mark may begin a word too.
         marked_forms = {mark + entry for mark in _WORD_MARKS}
         containing = [other for other in self._model["vocab"] if entry in other]
         words = [other.lstrip("".join(_WORD_MARKS)) for other in containing]
@@ -203,7 +205,7 @@ class EditableVocabulary:
         return occurs_marked and all(word.startswith(entry) for word in words)
 
     def without(self, ids: Sequence[int]) -> EditedPipeline:
-        """Return the tokenizer.json in which no text becomes these entries. Token ids do not change."""
+        """Return a tokenizer.json with which no text becomes these entries. Token ids do not change."""
         new_names = _unreachable_names(ids)
         if self._kind != "BPE":
             return EditedPipeline(
@@ -220,8 +222,8 @@ class EditableVocabulary:
         new_names |= _unreachable_names(self._never_merged)
         model = renamed_model(model | {"ignore_merges": True}, new_names)
         document = self._document | {"model": model}
-        # Only a whole word is looked up. So a pre-tokenizer splits these entries off longer words, and
-        # prefers the longest entry.
+        # Only whole words are looked up. So an additional pre-tokenizer splits these entries off the
+        # beginning of longer words. It tries the longest entry first.
         split_off = tuple(entry for entry in remaining.unmerged if entry.startswith(tuple(removed)))
         beginnings = []
         if split_off:
@@ -238,7 +240,8 @@ class EditableVocabulary:
     def _merges_without(self, removed: frozenset[str]) -> _RemainingMerges:
         """Return the merges except those that use or produce the removed entries.
 
-        Where two other pieces can still form an entry, a merge of these pieces replaces the removed one.
+        If the remaining merges reduce an entry to two pieces, a merge of these pieces replaces the lost
+        merge.
         """
         if removed in self._remaining:
             return self._remaining[removed]
@@ -281,7 +284,7 @@ class EditableVocabulary:
 
     @cached_property
     def _never_merged(self) -> dict[int, str]:
-        """Entries by id that no merges produce. Looking up whole words would make text match them."""
+        """Entries that no merges produce, by token id. If whole words are looked up, text can match them."""
         from tokenizers.models import BPE
 
         if self._model.get("ignore_merges"):
@@ -299,7 +302,7 @@ class EditableVocabulary:
 
 def _is_concatenation(text: str, entries: Collection[str]) -> bool:
     """Return whether a text can be divided completely into entries."""
-    reachable = [True]  # by length of the beginning: whether it can be cut into entries
+    reachable = [True]  # item n says whether the first n characters can be divided into entries
     for end in range(1, len(text) + 1):
         reachable.append(any(reachable[start] and text[start:end] in entries for start in range(end)))
     return reachable[-1]
@@ -332,23 +335,23 @@ def renamed_model(model: dict[str, Any], new_names: Mapping[int, str]) -> dict[s
 
 
 def _unreachable_names(ids: Iterable[int]) -> dict[int, str]:
-    """Return new strings by token id, each with a space.
+    """Return new strings for entries, by token id. Each string contains a space.
 
-    No text matches them if all spaces are removed or replaced before the vocabulary is looked up.
+    No text matches these strings if all spaces are removed or replaced before the vocabulary is looked up.
     """
     return {token_id: f"[unreachable {token_id}]" for token_id in ids}
 
 
 def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: int | None) -> EditedPipeline:
-    """Return the tokenizer.json in which the text of some special tokens is plain text.
+    """Return an edited tokenizer.json that reads the text of some special tokens as plain text.
 
     Args:
         document: the content of tokenizer.json.
         ids: ids of the special or added tokens.
-        pad_id: id of the padding token; None without one.
+        pad_id: id of the padding token; None if there is none.
 
     Raises:
-        RepairError: a token would get a different id, or text would still become it.
+        RepairError: the id of a token would change, or text would still become one of the special tokens.
     """
     added_by_id = {added["id"]: added for added in document.get("added_tokens", ())}
     model = document["model"]
@@ -368,7 +371,7 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
     if new_names and not _excludes_spaces(document):
         token_id = next(iter(new_names))
         raise RepairError(
-            f"{named_entry(entries[token_id], token_id)} cannot become plain text: its vocabulary would "
+            f"{named_entry(entries[token_id], token_id)} cannot become plain text: the vocabulary would "
             "still match its text, and spaces reach the vocabulary, so no new name is safe"
         )
     for token_id, name in new_names.items():
@@ -414,7 +417,7 @@ def _with_entries(
 
 
 def _is_in_reach(document: Mapping[str, Any], entry: str) -> bool:
-    """Return whether text may still become an entry of the vocabulary that is not an added token."""
+    """Return whether text can still become a vocabulary entry after it is no longer an added token."""
     model = document["model"]
     if "merges" in model:
         return bool(model.get("ignore_merges"))
@@ -426,7 +429,7 @@ def _is_in_reach(document: Mapping[str, Any], entry: str) -> bool:
 
 
 def word_pieces(entry: str, entries: Collection[str], prefix: str) -> list[str] | None:
-    """Divide the text of an entry as WordPiece does: from the left, always with the longest piece.
+    """Divide the text of an entry as WordPiece does: from the left, always taking the longest piece.
 
     Args:
         entry: the entry, with the prefix if it continues a word.
@@ -452,7 +455,7 @@ def word_pieces(entry: str, entries: Collection[str], prefix: str) -> list[str] 
 
 
 def _merged(text: str, ranks: Mapping[Pair, int]) -> list[str]:
-    """Return the pieces of a word after all merges: the lowest rank first, and from the left."""
+    """Return the pieces of a word after all merges, applied by rank, and for equal ranks from the left."""
     pieces = list(text)
     while len(pieces) > 1:
         pair_ranks = [ranks.get(pair, math.inf) for pair in pairwise(pieces)]

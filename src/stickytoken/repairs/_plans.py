@@ -15,12 +15,13 @@ from stickytoken.repairs.rows import Row
 from stickytoken.repairs.tokenizer_edit import WITHOUT_EDITING
 
 # A candidate counts as ordinary if its lift and its erased share are at most this fraction of their
-# thresholds: by default 0.25 SD and 20%. The margin allows for larger effects in other texts.
+# thresholds. With the default thresholds, these limits are 0.25 SD and 20%. The margin allows for larger
+# effects in other texts.
 ORDINARY_REACH = 0.5
 
-# The order in which the strategies of a token are tried.
+# Order in which strategies are tried for a token.
 _ORDER = (Strategy.RELATIVES, Strategy.UNREACHABLE, Strategy.KEEP_MEANING, Strategy.NEAREST)
-# The order for a tokenizer that cannot be edited and whose pieces of a token are unknown.
+# The same order for a tokenizer in Python, which cannot be edited and does not show the pieces of a token.
 _WITHOUT_EDITING_ORDER = (Strategy.KEEP_MEANING, Strategy.NEAREST)
 
 _IN_EVERY_TEXT = "the model itself puts it into every text, so a new row would change every vector"
@@ -55,7 +56,7 @@ class RepairPlan:
     reason: str  # why the first strategy is preferred
 
     def reason_for(self, chosen: Strategy) -> str:
-        """Return why this strategy was chosen among those of the plan."""
+        """Return why this strategy of the plan was chosen."""
         is_second_choice = chosen is not self.strategies[0] and Strategy.UNREACHABLE in self.strategies
         return _SECOND_CHOICES[chosen] if is_second_choice else self.reason
 
@@ -65,7 +66,7 @@ def plan_token(requested: Strategy, token: TokenFacts, rows_writable: bool) -> R
 
     Args:
         requested: the strategy that the user asked for.
-        token: what is known about the token.
+        token: properties of the token.
         rows_writable: whether new rows can be written into the weights of the model.
 
     Raises:
@@ -91,7 +92,7 @@ def plan_without_editing(requested: Strategy, token: TokenFacts, tokenizer_kind:
 
     Args:
         requested: the strategy that the user asked for.
-        token: what is known about the token.
+        token: properties of the token.
         tokenizer_kind: name of the tokenizer's class.
 
     Raises:
@@ -153,7 +154,7 @@ class Candidate:
 
     @property
     def is_ordinary(self) -> bool:
-        """Whether lift and erased share are at most `ORDINARY_REACH`; true if they were not measured."""
+        """Whether copies act like copies of an ordinary token; true if their effect was not measured."""
         return self.effect is None or self.effect.reach <= ORDINARY_REACH
 
     @property
@@ -176,8 +177,8 @@ class Choice:
 
 
 ComputeRows: TypeAlias = Callable[[Strategy, list[int]], Mapping[int, Row]]
-"""Makes new rows by token id with a strategy. Tokens without a row are left out; if none has one, it may
-raise a RepairError."""
+"""Returns the new rows that a strategy makes, by token id. Tokens for which it makes no row are left out. If
+it makes no row at all, it may raise a RepairError."""
 Trial: TypeAlias = Callable[[Mapping[int, Candidate]], Mapping[int, RecheckedToken]]
 """Builds the model with these candidates, all of one strategy; returns the effect of copies by token id."""
 
@@ -185,10 +186,10 @@ Trial: TypeAlias = Callable[[Mapping[int, Candidate]], Mapping[int, RecheckedTok
 def choose_candidates(
     strategies: Mapping[int, Sequence[Strategy]], compute_rows: ComputeRows, trial: Trial | None
 ) -> dict[int, Choice]:
-    """Choose for each token the first repair that makes it ordinary, or else the one with the least effect.
+    """Choose a repair for each token: the first that makes it ordinary, otherwise the one with least effect.
 
     Args:
-        strategies: the repairs to try in their order, by token id.
+        strategies: by token id, the repairs to try, in order of preference.
         compute_rows: makes new rows with a strategy.
         trial: measures candidates; None chooses the first candidate that can be made.
 
@@ -215,7 +216,8 @@ def choose_candidates(
     choices = {}
     for token_id, candidates_of_token in candidates.items():
         if not candidates_of_token:
-            compute_rows(strategies[token_id][-1], [token_id])  # for one token alone, this raises the error
+            # No strategy makes a row for this token. The call raises an error with the reason.
+            compute_rows(strategies[token_id][-1], [token_id])
         tried = {
             candidate.strategy: candidate.effect
             for candidate in candidates_of_token

@@ -1,4 +1,4 @@
-"""Train new rows: one copy of an entry keeps its effect, and many copies act like an ordinary entry."""
+"""Train new rows: one copy of an entry keeps its effect, many copies act like those of an ordinary entry."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-# Number of copies that count as many. Training makes the effect of this many copies ordinary.
+# Number of copies that counts as many. Training makes the effect of eight copies ordinary.
 MANY = 8
 # Number of texts from which the mean direction of all texts is estimated.
 _TEXTS = 256
 # Number of ordinary entries whose median effect the new rows are trained towards.
 _ORDINARY_ENTRIES = 24
-# Combined with the seed, so that the choices of entries and of texts are independent.
+# Keys that are combined with the seed, so that the choices of entries and of texts are independent.
 _ENTRIES_KEY = 1
 _TEXTS_KEY = 2
 
-# Lengths of the training texts, in tokens. A row has the largest effect in short texts, and they cost least.
+# Preferred lengths of the training texts, in tokens. A row has the largest effect in short texts, which also
+# take the least time.
 _SHORTEST = 4
 _LONGEST = 9
 # Number of training texts of each length, and number of different lengths. A batch has texts of one length.
@@ -58,7 +59,7 @@ def kept_rows(
     seed: int,
     progress: ProgressCallback,
 ) -> NDArray[np.float32]:
-    """Train new rows for entries, all of them at once.
+    """Train new rows that keep the effect of one copy and make many copies ordinary, all rows at once.
 
     Args:
         network: a frozen copy of the model.
@@ -94,7 +95,7 @@ def _common_direction(
     encoder: SentenceTransformerEncoder, texts: Sequence[str], contexts: Sequence[Context], seed: int
 ) -> Vector:
     """Return the direction of the mean vector of texts, a unit vector of shape (d,)."""
-    # There are too few training texts to estimate the direction, so others are added.
+    # The training texts are too few to estimate the direction, so other short texts are added.
     distinct = list(dict.fromkeys(texts))
     order = np.random.default_rng([seed, _TEXTS_KEY]).permutation(len(distinct))
     tokenized = encoder.content_ids([distinct[place] for place in order[: 2 * _TEXTS]])
@@ -127,8 +128,8 @@ def _measure(network: Network, contexts: Sequence[Context], ids: Sequence[int]) 
 def _target_pull(present: Pull, ordinary: Pull, common: Vector) -> Pull:
     """Return the pull that many copies of each entry should have after training.
 
-    The contraction becomes the median of ordinary entries. So does the pull along the mean direction of
-    texts. In all other directions the pull does not change.
+    The contraction, and the pull along the mean direction of texts, become the medians of ordinary entries.
+    In all other directions the pull does not change.
 
     Args:
         present: current pull of the entries.
@@ -164,7 +165,8 @@ def _train(
     """
     generator = np.random.default_rng([seed])
     batches: dict[tuple[int, int], list[int]] = {}
-    for number, context in enumerate(contexts):  # all texts of a batch have one length and number of copies
+    for number, context in enumerate(contexts):
+        # All texts of a batch have the same length and the same number of copies.
         length = len(context.filled((0,)))
         batches.setdefault((context.copies, length), []).append(number)
     groups = list(batches.values())
@@ -242,7 +244,7 @@ def contexts_among(
         Two contexts per text, one after the other: one copy in a random gap, and many copies at the end.
 
     Raises:
-        RepairError: no text fits the model with the copies.
+        RepairError: no text fits into the model with `MANY` copies.
     """
     generator = np.random.default_rng([seed])
     distinct = list(dict.fromkeys(texts))
@@ -271,7 +273,8 @@ def contexts_among(
     return contexts
 
 
-# Largest relative difference between a scaled row and the output of the embedding.
+# Largest relative difference between the scaled rows and the output of the embedding layer. A larger
+# difference is no rounding error: the layer does more than scale its rows.
 _ROUNDING = 1e-3
 
 
@@ -281,7 +284,7 @@ class Network:
     Weights that already are in single precision are shared with the model, not copied.
 
     Raises:
-        RepairError: the model is static, or its token embeddings are not its rows times a constant.
+        RepairError: the model is static, or its embedding layer does not return its rows times a constant.
     """
 
     def __init__(self, model: SentenceTransformer) -> None:
@@ -307,9 +310,7 @@ class Network:
         output = embedding(first_ids[None])[0].detach()
         self._scale = float((rows * output).sum() / (rows * rows).sum())
         if float((output - self._scale * rows).norm()) > _ROUNDING * float(output.norm()):
-            raise RepairError(
-                "the token embeddings of the model are not its rows times a number: use relatives"
-            )
+            raise RepairError("the embedding layer of the model does more than scale its rows: use relatives")
 
     def vectors(
         self, contents: Sequence[tuple[int, ...]], rows: torch.Tensor, positions: torch.Tensor

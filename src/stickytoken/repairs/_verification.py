@@ -35,29 +35,30 @@ if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
 
-# A neighbour whose lift or erased share rises by more than this counts as changed. The limits are a fifth of
-# the default thresholds of the rule. The neighbour's own row is unchanged, so its numbers can only change
-# through texts that contain a repaired token.
+# A neighbour counts as changed if its lift or its erased share rises by more than its limit here. Both limits
+# are a fifth of the default thresholds of the rule. The neighbour's own row is unchanged, so its numbers can
+# only change through texts that contain a repaired token.
 _SAME_LIFT = 0.1  # SD
 _SAME_ERASED = 0.08  # share of a text
 
-# Largest loss of a score that passes the check, and largest loss that passes if the interval of the change
-# contains zero. Scores range from 0 to 1.
+# Largest loss of the main score that always passes the check, and largest loss that passes if the interval of
+# the change contains zero. Scores range from 0 to 1.
 _TOLERATED_LOSS = 0.005
 _EXCUSED_LOSS = 0.02
-# Number of bootstrap samples for the interval of a change. With 400, its ends vary by about a tenth of its
-# width.
+# Number of bootstrap samples for the interval of a change. With 400 samples, the ends of the interval vary by
+# about a tenth of its width.
 _SAMPLES = 400
 _COVERAGE = 0.95
 
-# Number of texts whose vectors are compared, and of texts whose token ids the fresh process compares.
+# Largest number of unaffected texts whose vectors are compared, and of texts of the corpus whose token ids
+# the fresh process compares.
 _COMPARED_TEXTS = 256
 # Number of texts that the fresh process encodes. A few suffice, because a wrong weight changes every vector.
 _ENCODED_TEXTS = 24
 # Smallest cosine at which the vectors of a text from this process and from the fresh one count as equal.
 _SAME_COSINE = 0.999
 
-# Largest number of characters of an error, characters of a text, and tokens that a finding shows.
+# Limits of what a finding shows: characters of an error, characters of a text, and number of tokens.
 _SHOWN_ERROR = 300
 _SHOWN_TEXT = 60
 _SHOWN_TOKENS = 5
@@ -177,7 +178,7 @@ class Verification:
         return Verified(record, measured_tokens)
 
     def _copies(self, tokens: Sequence[RepairedTokenRecord]) -> Copies:
-        """Divide tokens by how copies are inserted: as text if the tokenizer was edited, else as ids."""
+        """Divide tokens by how copies are inserted: as text if the tokenizer was edited, otherwise as ids."""
         as_ids = []
         to_write = []
         for repaired_token in tokens:
@@ -337,7 +338,7 @@ class Verification:
         return [same_vectors, _check_loaders(answer, len(tokenized))]
 
     def _scores(self) -> tuple[list[result.ScoreRecord], CheckRecord]:
-        """Score both models on the task; return all scores, and the check of the first, the main score."""
+        """Score both models on the task; return all scores, and the check of the main score."""
         self.progress(Progress("score", 0, 2))
         before, old_outcomes = _scored(self.original, self.task, self.seed)
         self.progress(Progress("score", 1, 2))
@@ -456,8 +457,8 @@ def _least_cosine(ours: NDArray[np.float32], theirs: NDArray[np.float64]) -> flo
 
 # The program of the fresh process. It reads a request as JSON: the folders of the repaired and of the
 # original model and of their tokenizers, the prompt and the task, the texts to tokenize, and those to encode.
-# Its last line is the answer: the version of sentence-transformers, the vectors, and which loaders of the
-# tokenizer give other ids than sentence-transformers does. Remote code is never run.
+# The last line that it prints is the answer: the version of sentence-transformers, the vectors, and which
+# loaders of the tokenizer give other ids than sentence-transformers does. Remote code is never run.
 _SCRIPT = """
 import json, sys
 sys.modules["stickytoken"] = None
@@ -515,7 +516,8 @@ unequal = differing_texts(ids_of_model(model), repaired_ids)
 del model
 as_before = {}
 if any(unequal.values()):
-    # The settings of a model may change its tokenizer, for example to lower case. Such differences are old.
+    # The settings of a model may change its tokenizer, for example to lower case. Such differences
+    # existed before the repair.
     original = SentenceTransformer(request["original"], device="cpu")
     original_ids = ids_by_loader(Path(request["original_tokenizer"]))
     before = differing_texts(ids_of_model(original), original_ids)
@@ -555,10 +557,10 @@ def _scored(
 def check_score(
     main: result.ScoreRecord, task: tasks.AnyTask, before: Outcomes | None, after: Outcomes | None, seed: int
 ) -> CheckRecord:
-    """Check that a score has not fallen by more than the tolerated loss.
+    """Check that the main score of a task has not fallen by more than the tolerated loss.
 
     Args:
-        main: the score of both models, from 0 to 1.
+        main: the main score of both models, from 0 to 1.
         task: the task that was scored.
         before: outcomes per text of the original model; None if the task gives none.
         after: outcomes per text of the repaired model; None if the task gives none.
@@ -571,7 +573,7 @@ def check_score(
     finding += f": it {'rose' if change > 0 else 'fell'} by {100 * abs(change):.2f} points"
     chance_explains = False
     if not isinstance(task, tasks.MtebTask) and before is not None and after is not None:
-        # The interval of the change over texts.
+        # Resample the texts, to learn whether another choice of texts could explain the change.
         outcomes = np.stack([before, after])
         samples = bootstrap_samples(task.units, _SAMPLES, (seed,))
         scores = resampled(lambda sample: task.scores(main.metric, outcomes, sample), samples)

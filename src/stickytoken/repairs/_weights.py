@@ -24,7 +24,7 @@ from stickytoken.encoders.loading.stored_rows import (
 )
 from stickytoken.errors import RepairError
 
-# Number of tensors that an error message names, and number of characters it quotes from transformers.
+# Limits of an error message: tensors that it names, and characters that it quotes from transformers.
 _NAMED_TENSORS = 5
 _SHOWN_ERROR = 200
 
@@ -76,10 +76,10 @@ def _stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[Stored
 
     Args:
         module: folder with the weights and the configuration.
-        tensors: all tensors that are stored there.
+        tensors: all tensors in the safetensors files of this folder.
 
     Raises:
-        RepairError: no tensor has the right name, and not exactly one has the right shape.
+        RepairError: no tensor of the right shape has a matching name, and not exactly one has this shape.
     """
     embeddings = _input_embeddings(module)
     fitting = [tensor for tensor in tensors if tensor.shape == embeddings.shape]
@@ -128,7 +128,7 @@ class _TokenModule(NamedTuple):
     """The module of a SentenceTransformer that contains the token embeddings."""
 
     folder: Path
-    kind: str  # name of its class; empty for a model of transformers
+    kind: str  # name of its class; empty for a plain transformers model
 
 
 def _token_module(folder: Path, route: str | None) -> _TokenModule:
@@ -263,10 +263,10 @@ def _require_only_rows(
     Args:
         tables: the original tables of token embeddings.
         written: path of the written file.
-        rows: the new rows by token id, for each table by its name.
+        rows: by name of the table, the new rows by token id.
 
     Raises:
-        RepairError: something else has changed.
+        RepairError: something besides the new rows has changed.
     """
     source = tables[0].matrix.file
     before = {tensor.name: tensor for tensor in stored_tensors(source)}
@@ -321,7 +321,7 @@ def _first_wrong_row(before: TokenRows, after: TokenRows, rows: Mapping[int, tor
     return None
 
 
-# Number of bytes that are compared at a time.
+# Number of bytes of a tensor that are compared at a time.
 _COMPARED_BYTES = 2**24
 
 

@@ -21,9 +21,9 @@ from stickytoken.validation import markdown, markdown_table
 
 _MEANINGS = {
     Strategy.UNREACHABLE: "text is now split into pieces and no longer produces them; ids are unchanged",
-    Strategy.PLAIN_SPECIALS: "plain text when a user writes them; the model's own stay as they are",
+    Strategy.PLAIN_SPECIALS: "read as plain text when a user writes them; the model still adds its own",
     Strategy.RELATIVES: "a new row made from entries with similar spelling",
-    Strategy.KEEP_MEANING: "a new row that keeps the effect of one copy; many act like an ordinary token",
+    Strategy.KEEP_MEANING: "a new row that keeps the effect of one copy; many copies act ordinary",
     Strategy.NEAREST: "the row of the nearest entry that lifts and erases no more than the median token",
 }
 
@@ -40,12 +40,12 @@ def write_documents(folder: Path, record: RepairRecord) -> None:
     files.write_text(result.REPAIR_FILE, record.model_dump_json(indent=2) + "\n")
 
 
-# Number of tokens that the block of the model card names.
+# Largest number of tokens that the block of the model card names.
 _NAMED_TOKENS = 20
 
 
 def repair_block(record: RepairRecord) -> str:
-    """Return the block of the model card, in Markdown."""
+    """Return the block that is added to the model card, in Markdown."""
     listed = ", ".join(markdown(token.token) for token in record.tokens[:_NAMED_TOKENS])
     unnamed = len(record.tokens) - _NAMED_TOKENS
     if unnamed > 0:
@@ -158,9 +158,9 @@ def _lift(measured: MeasuredRecord | None) -> str:
 def _meaning_of_columns(verification: VerificationRecord) -> str:
     """Return a paragraph that explains the columns of the table and the rule for sticky tokens."""
     sentences = [
-        "Erased: the share that copies erase of what copies of an ordinary token leave of a text. An "
+        "Erased: how much copies erase, as a share of what copies of an ordinary token leave of a text. An "
         f"ordinary token erases {wording.percent(verification.ordinary_contraction)} of a text. The share is "
-        "missing for a token that is now read as several pieces, because a longer text loses more whatever "
+        "missing for a token that is now read as several pieces, because a longer text loses more, whichever "
         "tokens are added.",
         "Lift: how much closer copies move unrelated texts than copies of an ordinary token do, in standard "
         "deviations (SD) of the model's similarities.",
@@ -173,7 +173,7 @@ def _meaning_of_columns(verification: VerificationRecord) -> str:
 
 
 def _curves(curves: MeanCurves) -> list[str]:
-    """Return the paragraphs of the section with the curves."""
+    """Return the paragraphs and the table of the section about the curves."""
     rows = []
     for name, values in curves.lines.items():
         rows.append([name, *(_number(value, 3) for value in values)])
@@ -200,7 +200,7 @@ def _number(value: float, digits: int) -> str:
 class MeanCurves(NamedTuple):
     """Curves averaged over the repaired tokens."""
 
-    copies: Sequence[int]  # numbers of copies, from 0 on
+    copies: Sequence[int]  # numbers of copies, beginning with 0
     lines: dict[str, list[float]]  # mean similarities of unrelated texts, by name of the curve
 
 

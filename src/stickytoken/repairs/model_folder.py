@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
 
-# Files with the same weights in other formats. A repair with new rows leaves them out, as they are outdated.
+# Files with the same weights in other formats. A repair with new rows does not copy them, because they would
+# be outdated.
 _OTHER_WEIGHTS = (
     "pytorch_model*.bin",
     "pytorch_model.bin.index.json",
@@ -53,7 +54,7 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
 
     tokenizer_files = edited_tokenizer(source, edit)
     tables_by_file = _tables_by_file(source, edit)
-    # Other modules keep their weights in any format, such as pytorch_model.bin of a Dense.
+    # Modules without token embeddings keep all their weight files, such as the pytorch_model.bin of a Dense.
     edited_folders = {source, *(file.parent for file in tables_by_file)}
 
     def ignored_names(folder: str, names: list[str]) -> set[str]:
@@ -67,7 +68,7 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
         return ignored | _NOT_OF_THE_MODEL if Path(folder) == source else ignored
 
     try:
-        shutil.copytree(source, target, ignore=ignored_names)  # copies the files behind links
+        shutil.copytree(source, target, ignore=ignored_names)  # a link becomes a copy of its file
         # The original may be read-only, but the copy must be writable.
         subfolders = [path for path in target.rglob("*") if path.is_dir()]
         for folder in [target, *subfolders]:
@@ -163,7 +164,7 @@ class RepairableModel(NamedTuple):
         return None if self.encoder.spec is None else self.encoder.spec.route
 
     def note_on_routes(self) -> str | None:
-        """Return which routes a repair changes, for the record; None for a model without a Router."""
+        """Return which routes a repair changes, for the record; None if the model has only one route."""
         if self.encoder.route is None:
             return None
         taken = self.encoder.route.route
@@ -190,8 +191,8 @@ def repairable(encoder: IdEncoder) -> RepairableModel:
     """Return the model with its folder, if it can be repaired.
 
     Raises:
-        RepairError: the model is not a SentenceTransformer, is read after an inner layer, or has no files
-            on this machine.
+        RepairError: the model is not a SentenceTransformer, was loaded as an object or up to an inner layer,
+            or has no files on this machine.
     """
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
@@ -229,7 +230,7 @@ def workshop(out: Path) -> Iterator[Path]:
     model = hidden / "model"
     try:
         with ResultFolder(hidden).locked():
-            shutil.rmtree(model, ignore_errors=True)  # left behind by a process that was killed
+            shutil.rmtree(model, ignore_errors=True)  # may be left from a process that was killed
             try:
                 yield model
             finally:

@@ -46,7 +46,7 @@ class Copies(NamedTuple):
     """Tokens to measure, divided by how their copies are inserted into a text."""
 
     as_ids: list[Token]  # inserted as token ids, so the model sees exactly the given number of copies
-    as_text: list[Token]  # written into the text, which is then tokenized; `Token.joining` says how
+    as_text: list[Token]  # written into the text before it is tokenized; `Token.joining` says how they join
 
     @property
     def ids(self) -> list[int]:
@@ -57,8 +57,8 @@ def written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token]:
     """Choose how copies of each token are written, so that the tokenizer reads most of them as the token.
 
     Returns:
-        The tokens, each with its joining: separate words, or glued copies if more of these are read as the
-        token.
+        The tokens, each with its joining: separate words, or glued copies if the tokenizer reads more of the
+        glued copies as the token.
     """
     written = []
     for token in tokens:
@@ -82,11 +82,13 @@ def _copies_read(encoder: Encoder, token: Token) -> int:
 class RecheckedToken:
     """The effect of copies of a token in texts that the run has not used."""
 
-    lift_sd: float  # beyond the ordinary token, in standard deviations of the model's similarities
-    # Share erased of what the ordinary token leaves of a text; None if the copies are read as other tokens.
+    lift_sd: float  # lift beyond the ordinary token's, in standard deviations of the model's similarities
+    # What copies erase, as a share of what the ordinary token leaves of a text; None if the copies are read
+    # as other tokens.
     erased: float | None
     verdict: Verdict
-    # The larger of lift and erased share, each as a fraction of the token's threshold; 1 reaches a threshold.
+    # The larger of lift and erased share, each divided by the token's threshold. From 1 on, a threshold is
+    # reached.
     reach: float
 
 
@@ -146,7 +148,7 @@ class Recheck:
 
     @property
     def compares_vectors(self) -> bool:
-        """Whether the model has token vectors from which to tell unusual ones."""
+        """Whether the rule also judges how unusual a token's vector is, which needs the token vectors."""
         return self._vector_deviations is not None
 
     def judged(self, copies: Copies) -> Judged:
@@ -174,7 +176,8 @@ class Recheck:
         split_ids = [token.id for token in copies.as_text if _copies_read(self.job.encoder, token) == 0]
         is_split = np.isin(measures.ids, split_ids)
         # Copies of a token that is now read as several pieces make a text longer than copies of an ordinary
-        # token, and therefore erase more, whatever the pieces are. So only the lift of such a token counts.
+        # token do, and therefore erase more, whatever the pieces are. So such a token is judged by lift
+        # alone.
         erased = measures.erased._replace(
             value=np.where(is_split, -np.inf, measures.erased.value),
             low=np.where(is_split, -np.inf, measures.erased.low),
@@ -203,7 +206,7 @@ class Recheck:
         return typical
 
     def contractions(self, tokens: Sequence[Token]) -> dict[int, float]:
-        """Return by token id the share of a text that copies erase, from 0 to 1; copies go in as ids."""
+        """Return, by token id, the share of a text that copies inserted as ids erase, from 0 to 1."""
         measured = self._measure(Copies(list(tokens), []))
         return dict(zip(measured.ids.tolist(), measured.effects.contraction.tolist(), strict=True))
 
@@ -275,7 +278,7 @@ class Recheck:
 def _reaches(measures: Measures, thresholds: Thresholds) -> NDArray[np.float64]:
     """Return for each token the larger of lift and erased share, as fractions of its thresholds.
 
-    The result has the shape (number of tokens,). A value of 1 reaches a threshold.
+    The result has the shape (number of tokens,). From 1 on, a token reaches one of its thresholds.
     """
     required_share = required_shares(measures.vector_deviation, thresholds)
     lift = measures.lift.value / (required_share * thresholds.lift)
@@ -300,8 +303,8 @@ def make_recheck(
         encoder: the model of the run.
         vocabulary: vocabulary of the model.
         corpus: texts to choose from, in addition to the bundled kinds of text.
-        seed: seed for all random choices; it differs from that of the run.
-        excluded: ids of tokens that do not count as ordinary, such as flagged and repaired tokens.
+        seed: seed for all random choices. It should differ from the seed of the run.
+        excluded: ids of tokens that must not serve as ordinary tokens, such as flagged and repaired ones.
         progress: called as texts are encoded.
 
     Raises:
@@ -310,7 +313,7 @@ def make_recheck(
     run_settings = restored_settings(run)
     settings = run_settings if isinstance(run_settings, ProfileSettings) else ProfileSettings()
     settings = replace(settings, insertion=Insertion.IDS, anchors=ANCHORS, screen_precision=None, seed=seed)
-    # Texts that differ only in their last punctuation count as the same.
+    # Texts that differ only in their final punctuation count as the same text.
     used = {open_ended(text) for text in used_texts(run)}
     beginnings = tuple(used)
 

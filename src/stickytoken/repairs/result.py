@@ -48,7 +48,7 @@ class Strategy(StrEnum):
     NEAREST = "nearest"  # the row of the nearest entry that lifts and erases no more than the median token
 
 
-# Strategies that write new rows, the best one first; benchmarks/results/README.md compares them.
+# Strategies that write new rows, the most successful first; benchmarks/results/README.md compares them.
 ROWS = (Strategy.RELATIVES, Strategy.KEEP_MEANING, Strategy.NEAREST)
 # Strategies that change how text is tokenized.
 TOKENIZER = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS)
@@ -57,15 +57,15 @@ TOKENIZER = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS)
 class MeasuredRecord(resume.Record):
     """The effect of copies of a token in texts that the run has not used, in the units of the rule."""
 
-    lift_sd: float  # beyond the ordinary token, in standard deviations of the model's similarities
-    # Share erased of what the ordinary token leaves of a text. Null if the copies are read as several pieces:
-    # more tokens erase more, whatever they are.
+    lift_sd: float  # lift beyond the ordinary token's, in standard deviations of the model's similarities
+    # What copies erase, as a share of what the ordinary token leaves of a text. Null if copies are read as
+    # several pieces, because a larger number of tokens erases more, whatever the tokens are.
     erased: float | None
     verdict: str | None  # null in some older records
 
 
 class CurveRecord(resume.Record):
-    """Mean similarity of unrelated pairs by number of copies in one of their texts."""
+    """Mean similarity of unrelated pairs of texts, by number of copies in one text of each pair."""
 
     copies: list[int]
     before: list[float]
@@ -74,7 +74,7 @@ class CurveRecord(resume.Record):
 
 
 class TriedRecord(resume.Record):
-    """A repair of a token that was tried, with the effect of copies after it."""
+    """A repair that was tried for a token, and the effect of copies after this repair."""
 
     strategy: str
     lift_sd: float  # as in `MeasuredRecord`
@@ -87,7 +87,7 @@ class RepairedTokenRecord(resume.Record):
     text: str
     strategy: str
     reason: str
-    pieces: list[str]  # how its text is tokenized after the repair; empty if that is unchanged
+    pieces: list[str]  # how its text is tokenized after the repair; empty if this is as before
     tried: list[TriedRecord] = Field(default_factory=list)
     before: MeasuredRecord | None = None
     after: MeasuredRecord | None = None
@@ -97,8 +97,8 @@ class RepairedTokenRecord(resume.Record):
 class NeighbourRecord(resume.Record):
     token_id: int
     token: str
-    near: str  # the repaired token
-    in_run: str | None  # verdict of the run
+    near: str  # vocabulary string of the repaired token with a similar row
+    in_run: str | None  # verdict of the run on the neighbour; null without a verdict
     before: MeasuredRecord
     after: MeasuredRecord
 
@@ -157,7 +157,7 @@ class RepairRecord(resume.MeasurementRecord):
     @model_validator(mode="before")
     @classmethod
     def _upgraded(cls, raw: Any) -> Any:
-        """Read a record of the older rule in today's units."""
+        """Convert a record of the older schema to the current one, which has other units."""
         if isinstance(raw, dict) and raw.get("schema_version") == _OLDER_SCHEMA:
             return _upgraded_record(raw)
         return raw
@@ -177,7 +177,7 @@ _OLDER_RULE = "this repair was verified by an older rule: repair the model again
 
 
 def _upgraded_record(raw: dict[str, Any]) -> Any:
-    """Convert a record of schema 1; return one that lacks an entry unchanged, for validation to refuse."""
+    """Convert a record of schema 1. If an entry is missing, return it unchanged: validation rejects it."""
     verification = raw.get("verification")
     ordinary = 0.0
     if isinstance(verification, dict):
@@ -198,7 +198,7 @@ def _upgraded_record(raw: dict[str, Any]) -> Any:
 
 def _upgraded_token(token: dict[str, Any], ordinary_contraction: float) -> dict[str, Any]:
     upgraded = _upgraded_sides(token, ordinary_contraction)
-    # The only number of a trial was the larger of lift and erased share.
+    # Schema 1 stored one number for each tried repair, the larger of lift and erased share.
     upgraded["tried"] = [
         {"strategy": tried["strategy"], "lift_sd": tried["deviations"], "erased": None}
         for tried in token.get("tried", [])
@@ -207,7 +207,7 @@ def _upgraded_token(token: dict[str, Any], ordinary_contraction: float) -> dict[
 
 
 def _upgraded_sides(entry: dict[str, Any], ordinary_contraction: float) -> dict[str, Any]:
-    """Return the measurements before and after a repair in today's units."""
+    """Convert the measurements before and after a repair to the current units."""
     upgraded = dict(entry)
     for side in ("before", "after"):
         measured = entry.get(side)
@@ -223,9 +223,9 @@ def _upgraded_sides(entry: dict[str, Any], ordinary_contraction: float) -> dict[
     return upgraded
 
 
-# Columns with the ids of documents, the first choice first.
+# Names of columns that may hold the ids of documents. The first one that a table has is used.
 _ID_COLUMNS = ("id", "_id", "doc_id", "document_id")
-# Documents that are tokenized at a time.
+# Number of documents that are tokenized at a time.
 _BATCH = 1000
 
 
@@ -239,7 +239,7 @@ class Affected:
 
 
 def require_documents(path: Path | None, column: str | None) -> None:
-    """Raise an InputError if the file of documents, or the column without a file, cannot be used."""
+    """Raise an InputError if the file of documents cannot be used, or a column is named without a file."""
     if path is None:
         if column is not None:
             raise InputError(f"--column {column!r} is given without --affected: pass --affected too")
@@ -257,9 +257,12 @@ def affected_in(path: Path, column: str | None, repair: Repair, original: Encode
 
     Args:
         path: file of documents.
-        column: the column with their text; None finds it by name.
+        column: the column with the texts of the documents; None finds it by name.
         repair: the repair.
         original: the model before the repair.
+
+    Returns:
+        Where the affected documents are listed, and the numbers of affected and of checked documents.
     """
     texts, other_columns = all_texts(path.expanduser(), column)
     ids = None
@@ -290,7 +293,7 @@ def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[_
     try:
         while batch := list(islice(named_texts, _BATCH)):
             yield batch
-    except ValueError as error:  # of zip, if one of them ends before the other
+    except ValueError as error:  # zip raises it if texts or ids end first
         raise RepairError(f"there are not as many names as documents: {error}") from error
 
 
@@ -313,7 +316,7 @@ def _tokenize_function(folder: Path, route: str | None) -> Callable[[Sequence[st
     return ids_by_tokenizers if isinstance(tokenizer, Tokenizer) else ids_by_transformers
 
 
-# Prefix of the folders in a run folder that have the record of a repair.
+# Prefix of the names of folders in a run folder. Each of these folders holds the record of a repair.
 REPAIR = "repair"
 
 
@@ -352,7 +355,7 @@ class Repair:
 
     @property
     def tokens(self) -> pl.DataFrame:
-        """One row per repaired token: strategy, reason, and erased share, lift and verdict of both models."""
+        """One row per repaired token: strategy, reason, and erased share, lift and verdict in both models."""
         return pl.DataFrame(token_rows(self.record), infer_schema_length=None)
 
     def affected(
@@ -363,7 +366,7 @@ class Repair:
         *,
         revision: str | None = None,
     ) -> pl.DataFrame:
-        """Find the documents whose vectors the repair changes: those must be encoded again.
+        """Find the documents whose vectors the repair changes. These documents must be encoded again.
 
         Of a model with several routes, these are the documents whose vectors on the repaired route change.
 
@@ -374,7 +377,8 @@ class Repair:
             revision: for a model on the hub, the branch, tag or commit that was repaired.
 
         Returns:
-            One row per affected document: index, id if there are names, and the ids of its repaired tokens.
+            One row per affected document: its ``index`` in the texts, its name in ``id`` if ``ids`` was
+            passed, and in ``tokens`` the ids of the repaired tokens in it.
 
         Raises:
             RepairError: there are not as many names as documents.
@@ -457,12 +461,12 @@ def keep_copy(run: Path, record: RepairRecord) -> None:
 
 
 def last_verified(records: Sequence[RepairRecord]) -> str | None:
-    """Return the date of the newest repair, the first record; None if there is none or it is not verified."""
+    """Return the date of the first record, the newest; None without records or if it is not verified."""
     return records[0].started[:10] if records and records[0].verified else None
 
 
 def repairs_in(run: Path) -> tuple[tuple[RepairRecord, ...], tuple[str, ...]]:
-    """Return the records of repairs in a run folder, the newest first, and why others cannot be read."""
+    """Return the records of repairs in a run folder, newest first, and a message for each unreadable one."""
     pattern = f"{REPAIR}-*/{REPAIR_FILE}"
     return resume.measurements_in(
         run, pattern, lambda folder: Repair(folder).record, "A repair", lambda record: record.started

@@ -25,11 +25,11 @@ Rows = NDArray[np.float32]
 
 # Number of rows that are trained together. It limits the memory of a batch.
 _TRAINED_TOGETHER = 32
-# Number of entries whose spelling is compared with the vocabulary at a time. Each needs V similarities.
+# Number of entries whose spelling is compared with the vocabulary at a time. Each entry needs V similarities.
 _COMPARED_TOGETHER = 64
 # Number of entries on which the weights of relatives and pieces are fitted.
 _SAMPLE_SIZE = 400
-# Number of entries with the most similar spelling from which a row is averaged.
+# Number of relatives of an entry: the entries with the most similar spelling, whose rows are averaged.
 _RELATIVES = 10
 
 
@@ -66,7 +66,9 @@ def new_rows(
 
     embedding: Any = input_embeddings(model)
     if embedding is None:
-        raise RepairError("the embedding matrix of the model cannot be reached: new rows need one")
+        raise RepairError(
+            "the model does not expose its embedding matrix, so no new row can be made: use unreachable"
+        )
     matrix: Rows = embedding.weight.detach().float().cpu().numpy()
     for token_id in ids:
         if not 0 <= token_id < len(matrix):
@@ -117,7 +119,8 @@ def related_rows(
         raise RepairError("no other entry of the vocabulary contains a letter: use keep-meaning")
     mean_row = matrix[pool].mean(axis=0)
     sample = np.random.default_rng([seed]).permutation(pool)[:_SAMPLE_SIZE].tolist()
-    # No entry of the sample is a piece of another one, but it may be a piece of the entries that need a row.
+    # Entries of the sample are not pieces of each other, but they may be pieces of the entries that need a
+    # row.
     pieces = pieces_of(backend, [*sample, *avoided])
     pieces |= pieces_of(backend, sorted(avoided))
     vocabulary = _KnownRows(matrix, pool, mean_row, spellings)
@@ -129,7 +132,7 @@ def related_rows(
         deviation = weights.relatives * sources.relatives[place] + weights.pieces * sources.pieces[place]
         length = float(np.linalg.norm(deviation))
         if length > 0:
-            # Averaging shrinks the deviation, so rescale it to the median length.
+            # Averaging shrinks the deviation, so it is rescaled to the median length of all deviations.
             rows[token_id] = (mean_row + deviation * (typical_length / length)).astype(np.float32)
     if ids and not rows:
         name = visible(backend.id_to_token(ids[0]) or "")
@@ -141,7 +144,10 @@ def related_rows(
 
 
 def _spellings(backend: Tokenizer, ids: Sequence[int], row_count: int) -> dict[int, str]:
-    """Spell the given entries and all others that contain a letter, with ``<`` and ``>`` at word ends."""
+    """Return the spellings of ``ids`` and of all entries that contain a letter, by token id.
+
+    ``<`` marks the beginning of a word, and ``>`` the end of an entry.
+    """
     asked_ids = set(ids)
     added_ids = set(backend.get_added_tokens_decoder())
     plain_ids = [
@@ -161,22 +167,24 @@ def _spellings(backend: Tokenizer, ids: Sequence[int], row_count: int) -> dict[i
 
 
 class _KnownRows(NamedTuple):
-    """The rows that others are predicted from."""
+    """The rows from which new rows are predicted."""
 
     matrix: Rows  # all token embeddings, shape (V, D)
     pool: NDArray[np.intp]  # ids of possible relatives
-    mean_row: Row  # of the pool
+    mean_row: Row  # mean of the rows of the pool
     spellings: Mapping[int, str]  # by token id
 
 
 class _RowSources(NamedTuple):
-    """Predictors of T rows, as deviations from the mean row, shape (T, D); zero where there is none."""
+    """Predictors of T rows, as deviations from the mean row, shape (T, D); zero where an entry has none."""
 
     relatives: Rows  # weighted mean of the entries with the most similar spelling
     pieces: Rows  # mean of the pieces
 
 
 class _SourceWeights(NamedTuple):
+    """The weights of both predictors of a row."""
+
     relatives: float
     pieces: float
 
@@ -213,7 +221,7 @@ def _fitted_weights(sources: _RowSources, deviations: Rows) -> _SourceWeights:
     """Fit the weights of both sources by non-negative least squares.
 
     Args:
-        sources: of the sample, in its first rows.
+        sources: the predictors. Their first rows belong to the sample.
         deviations: the true deviations of the sample from the mean row, shape (S, D).
 
     Returns:
@@ -232,7 +240,7 @@ def _fitted_weights(sources: _RowSources, deviations: Rows) -> _SourceWeights:
     return _SourceWeights(*weights.tolist())
 
 
-# Beginning of the new name of a removed entry. No other entry contains it.
+# Beginning of the new name of a removed entry. No entry of a real vocabulary contains these characters.
 _REMOVED = "\U0010fffd\U0010fffd"
 
 
@@ -262,7 +270,7 @@ def pieces_of(backend: Tokenizer, ids: Iterable[int]) -> dict[int, tuple[int, ..
         if token_id in added_ids:
             continue
         if model.get("type") == "WordPiece" and prefix and name.startswith(prefix):
-            # The library would read the prefix as the beginning of a word.
+            # The library would take the prefix for the first characters of a word.
             cut = word_pieces(name, model["vocab"], prefix) or ()
             piece_ids = tuple(model["vocab"][piece] for piece in cut)
         else:
@@ -283,7 +291,7 @@ def _model_without(model: dict[str, Any], names: Mapping[int, str]) -> dict[str,
 
 
 def _tokenizer_of_model(model: Mapping[str, Any], version: str) -> Tokenizer:
-    """Return a tokenizer of only this model, without normalizer, pre-tokenizer or other steps."""
+    """Return a tokenizer that has only this model: no normalizer, no pre-tokenizer, no other steps."""
     from tokenizers import Tokenizer
 
     steps = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")

@@ -1,4 +1,4 @@
-"""Change which tokens text can become, without changing any token id."""
+"""Edit a tokenizer so that no text becomes certain tokens. Token ids do not change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOKENIZER_FILE = "tokenizer.json"
 _CONFIG_FILE = "tokenizer_config.json"
 _ROLES_FILE = "special_tokens_map.json"
 
-# Characters of an error of transformers that a message shows.
+# Largest number of characters that a message quotes from an error of transformers.
 _SHOWN_ERROR = 200
 
 # Advice for tokenizers that cannot be edited.
@@ -39,9 +39,9 @@ class ModelEdit:
 
     Attributes:
         rows: new rows of the token embeddings by token id, each of shape (D,).
-        unreachable: entries whose text becomes other entries. Their ids stay.
-        plain_specials: special or added tokens whose text becomes plain text. The tokenizer still puts them
-            around a text.
+        unreachable: ids of entries that no text becomes any more; their text is split into other entries.
+        plain_specials: ids of special or added tokens whose text becomes plain text. The tokenizer still puts
+            these tokens around a text.
         route: route whose embeddings and tokenizer change, in a model with several; None is the default
             route.
     """
@@ -58,8 +58,8 @@ class Pipeline:
 
     Attributes:
         folder: the folder of the tokenizer.
-        stored: the content of tokenizer.json; None without the file.
-        loaded: the pipeline of the loaded tokenizer, in the form of tokenizer.json.
+        stored: the content of tokenizer.json; None if there is no such file.
+        loaded: the pipeline of the loaded tokenizer, in the format of tokenizer.json.
         tokenizer: the tokenizer of transformers; None if the folder is meant for `tokenizers` alone.
     """
 
@@ -75,11 +75,14 @@ class Pipeline:
 
     @property
     def pad_id(self) -> int | None:
-        """The id of the padding token; None without one."""
+        """The id of the padding token; None if there is none or it is unknown."""
         return None if self.tokenizer is None else self.tokenizer.pad_token_id
 
     def can_change_steps(self) -> bool:
-        """Say whether transformers uses the steps of tokenizer.json; some classes build their own."""
+        """Return whether transformers uses the normalizer and pre-tokenizer of tokenizer.json.
+
+        Some tokenizer classes ignore these steps and build their own.
+        """
         if self.tokenizer is None:
             return True
         step = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
@@ -95,7 +98,7 @@ class Pipeline:
 
 
 def read_pipeline(model: Path, route: str | None = None) -> Pipeline:
-    """Read the tokenizer in the folder of a model, in a model with several routes that of one of them.
+    """Read the tokenizer of a model, or of one of its routes. Without a route, the default route is used.
 
     Raises:
         RepairError: the tokenizer cannot be loaded, or is written in Python.
@@ -114,7 +117,7 @@ def read_pipeline(model: Path, route: str | None = None) -> Pipeline:
 
 
 def _transformers_tokenizer(folder: Path) -> Any:
-    """Load a tokenizer with transformers, and require that it has a pipeline.
+    """Load a tokenizer with transformers, and require that it is a fast tokenizer.
 
     Raises:
         RepairError: it cannot be loaded, or is written in Python.
@@ -148,7 +151,7 @@ def _loaded_by_transformers(files: Mapping[str, bytes], model: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; without the file, an empty one."""
+    """Read a JSON object from a file. If there is no file, return an empty object."""
     if not path.is_file():
         return {}
     content: dict[str, Any] = json.loads(path.read_text("utf-8"))
@@ -156,9 +159,9 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def splittable(folder: Path, ids: Sequence[int], route: str | None = None) -> dict[int, str | None]:
-    """Find out which entries can become unreachable, all at the same time.
+    """Find out which entries can become unreachable together.
 
-    Entries are accepted one after the other. Each must work together with those accepted before it.
+    Entries are tested one after another, each together with all entries that were accepted before.
 
     Args:
         folder: folder of the model.
@@ -186,8 +189,8 @@ class _EditedTokenizer(NamedTuple):
     """The document of a tokenizer after an edit, and what must be written with it."""
 
     document: dict[str, Any]
-    new_names: dict[int, str]  # of the entries that were renamed, by token id
-    is_rebuilt: bool  # whether it comes from the loaded tokenizer, so that its configuration must change too
+    new_names: dict[int, str]  # new strings of the renamed entries, by token id
+    is_rebuilt: bool  # whether it comes from the loaded tokenizer; then the configuration must change too
 
 
 def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
@@ -201,7 +204,7 @@ def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
         The contents of the files that change, by path inside the folder.
 
     Raises:
-        RepairError: the tokenizer cannot be edited, or an entry would still be reached.
+        RepairError: the tokenizer cannot be edited, or text would still become an edited entry.
     """
     if not (edit.plain_specials or edit.unreachable):
         return {}
@@ -258,14 +261,14 @@ def _without_entries(
     return _pipeline.EditableVocabulary(document, pipeline.can_change_steps).without(ids)
 
 
-# Texts that try to reach an entry; its text takes the place of the braces.
+# Texts that try to reach an entry. The text of the entry takes the place of the braces.
 _ATTEMPTS = ("{}", " {}", "{0} {0} {0}", "{0}{0}", "a {} b", "a{}b", '"{}"')
 
 
 def _texts_with_entries(
     entries: Mapping[int, str], before: Tokenizer, new_names: Mapping[int, str]
 ) -> dict[int, list[str]]:
-    """Write texts that contain each entry: its string, its decoded text and its new name."""
+    """Return texts with each entry's string, decoded text and new name, by token id."""
     texts = {}
     for token_id, entry in entries.items():
         decoded = before.decode([token_id], skip_special_tokens=False)
@@ -335,7 +338,8 @@ def _as_json(value: Any) -> bytes:
 
 # Keys for lists of special tokens without a role.
 _EXTRA_KEYS = ("additional_special_tokens", "extra_special_tokens")
-# Settings of tokenizer classes that build their own pipeline. It is in tokenizer.json now.
+# Settings of tokenizer classes that build their own pipeline. They are dropped, because the pipeline is in
+# tokenizer.json now.
 _SETTINGS_OF_CLASSES = {
     "add_bos_token",
     "add_eos_token",
@@ -345,14 +349,17 @@ _SETTINGS_OF_CLASSES = {
     "vocab_file",
     "tokenizer_file",
 }
-# Settings that stay as the loaded tokenizer has them.
+# Settings whose values are taken from the loaded tokenizer.
 _KEPT_SETTINGS = ("model_max_length", "padding_side", "truncation_side", "clean_up_tokenization_spaces")
 
 
 def _config_files(
     pipeline: Pipeline, edited: _EditedTokenizer, plain_specials: Collection[int]
 ) -> dict[str, bytes]:
-    """Make transformers follow tokenizer.json: `PreTrainedTokenizerFast` does, except for tokens with a role.
+    """Return configuration files with which transformers follows tokenizer.json.
+
+    The class `PreTrainedTokenizerFast` follows tokenizer.json in everything except the roles of special
+    tokens.
 
     Args:
         pipeline: the tokenizer before the edit.
@@ -385,7 +392,8 @@ def _tokenizer_config(
     roles = {role: token for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
     pad_id = pipeline.pad_id
     if pad_id is not None and pad_id in plain_specials:
-        # Padding needs its token by role. Then no special token may be matched in text, and none has a role.
+        # Padding needs a token with this role. So that its text still is plain text, no special token is
+        # matched in text, and the other tokens lose their roles.
         config |= dict.fromkeys(roles)
         config["pad_token"] = edited.new_names[pad_id]
         config["split_special_tokens"] = True
@@ -426,12 +434,12 @@ def _content(token: Any) -> Any:
 
 
 _SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
-# Type of a SentencePiece entry that no text is cut into.
+# Type of a SentencePiece entry that no text becomes.
 _UNUSED = 5
 
 
 def _vocabulary_files(pipeline: Pipeline, edited: _EditedTokenizer, edit: ModelEdit) -> dict[str, bytes]:
-    """Change the older vocabulary files beside tokenizer.json in the same way, where the folder has them."""
+    """Return the changed contents of the older vocabulary files beside tokenizer.json, by file name."""
     folder = pipeline.folder
     entries = _pipeline.entries_of(pipeline.document)
     new_names = {entries[token_id]: name for token_id, name in edited.new_names.items()}
@@ -479,7 +487,7 @@ def _with_renamed_pieces(content: bytes, new_names: Mapping[str, str]) -> bytes 
     """Rename entries of a SentencePiece model, and mark them as unused.
 
     Returns:
-        The changed model; None if it has none of the entries, or the file is no SentencePiece model.
+        The changed model; None if it has none of the entries, or if the file is not a SentencePiece model.
     """
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     from sentencepiece import sentencepiece_model_pb2
@@ -488,7 +496,7 @@ def _with_renamed_pieces(content: bytes, new_names: Mapping[str, str]) -> bytes 
     model = formats.ModelProto()
     try:
         model.ParseFromString(content)
-    except DecodeError:  # files of tiktoken have the same name
+    except DecodeError:  # tiktoken uses the same file name
         return None
     normal = formats.ModelProto.SentencePiece.NORMAL
     renamed_pieces = [
