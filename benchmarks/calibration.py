@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from bench import Results, commands
 from stickytoken.methods.base import Job
 from stickytoken.methods.profile.estimates import Measured, Measurements, estimate, joined
+from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import PILOT_TOKENS, carriers_needed, tokens_to_confirm
-from stickytoken.methods.profile.settings import ProfilePlanRecord, ProfileSettings
 from stickytoken.methods.profile.texts import representative_carriers
 from stickytoken.methods.profile.verdict import Thresholds, apply_rule, select_to_confirm
 from stickytoken.methods.statistics import Pull, share_erased
+from stickytoken.settings.profile import ProfileSettings
 
 Vector = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Vector]

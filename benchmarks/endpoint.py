@@ -26,8 +26,8 @@ from stickytoken import EndpointOptions, detect, load_encoder, open_run
 from stickytoken.detection import Run
 from stickytoken.encoders.endpoint.dry_run import CostEstimate, estimate_cost
 from stickytoken.measurement.engine import Progress
-from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.registry import method_named
+from stickytoken.settings.profile import ProfileSettings
 
 sys.path.append(str(ROOT / "tests" / "support"))
 from embedding_server import FAULTS, Behaviour, EmbeddingServer  # type: ignore[import-not-found]

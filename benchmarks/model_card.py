@@ -12,7 +12,7 @@ from stickytoken.comparisons.published import beside_run
 from stickytoken.detection import Run, judge, open_run
 from stickytoken.detection.run import encoder_for
 from stickytoken.errors import InputError
-from stickytoken.methods.profile.settings import ProfilePlanRecord, ProfileResultRecord
+from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.validation import markdown, markdown_table
 
 PAGES = ROOT / "docs" / "models"

@@ -43,7 +43,7 @@ def one_case(case: str, out: Path) -> None:
     from stickytoken.encoders import load_encoder
     from stickytoken.measurement.engine import Progress
     from stickytoken.measurement.ray_engine import ray_engine
-    from stickytoken.methods.profile.settings import ProfileSettings
+    from stickytoken.settings.profile import ProfileSettings
 
     given = Case(**json.loads(case))
     torch.set_num_threads(2)

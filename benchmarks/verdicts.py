@@ -28,10 +28,11 @@ from stickytoken.methods.base import MemoryRunner
 from stickytoken.methods.probes import AnchorPanel
 from stickytoken.methods.profile.estimates import measurements
 from stickytoken.methods.profile.plan import spread_of
+from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import Round, round_stage
-from stickytoken.methods.profile.settings import ProfilePlanRecord, ProfileSettings
 from stickytoken.methods.profile.texts import TextGroup, short_texts
 from stickytoken.methods.std import StdSettings
+from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import categorize
 

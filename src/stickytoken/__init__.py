@@ -23,21 +23,24 @@ from stickytoken.version import __version__
 if TYPE_CHECKING:
     from stickytoken.adapters.guarding import guard
     from stickytoken.attribution import Why, why
-    from stickytoken.audits import AuditSettings, audit, open_audit
+    from stickytoken.audits import audit, open_audit
     from stickytoken.cleaning import Cleaner
     from stickytoken.comparisons import Comparison, compare
     from stickytoken.data import load_sentences
     from stickytoken.detection import Run, detect, judge, open_run, probe
     from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer
     from stickytoken.encoders.endpoint import EndpointOptions
-    from stickytoken.explanation import ExplainSettings, explain
+    from stickytoken.explanation import explain
     from stickytoken.gate import check
-    from stickytoken.impacts import ImpactSettings, impact, open_impact
-    from stickytoken.methods.profile.settings import ProfileSettings
-    from stickytoken.methods.std import StdSettings
+    from stickytoken.impacts import impact, open_impact
     from stickytoken.repairs import Repair, open_repair, repair
     from stickytoken.reports import report
     from stickytoken.scanning.scan import scan
+    from stickytoken.settings.audit import AuditSettings
+    from stickytoken.settings.explain import ExplainSettings
+    from stickytoken.settings.impact import ImpactSettings
+    from stickytoken.settings.profile import ProfileSettings
+    from stickytoken.settings.std import StdSettings
 
 __all__ = [
     "AuditSettings",
@@ -87,21 +90,24 @@ __all__ = [
 _EXPORTS = {
     "stickytoken.adapters.guarding": ("guard",),
     "stickytoken.attribution": ("Why", "why"),
-    "stickytoken.audits": ("AuditSettings", "audit", "open_audit"),
+    "stickytoken.audits": ("audit", "open_audit"),
     "stickytoken.cleaning": ("Cleaner",),
     "stickytoken.comparisons": ("Comparison", "compare"),
     "stickytoken.data": ("load_sentences",),
     "stickytoken.detection": ("Run", "detect", "judge", "open_run", "probe"),
     "stickytoken.encoders": ("Encoder", "analyze_vocabulary", "load_encoder", "load_tokenizer"),
     "stickytoken.encoders.endpoint": ("EndpointOptions",),
-    "stickytoken.explanation": ("ExplainSettings", "explain"),
+    "stickytoken.explanation": ("explain",),
     "stickytoken.gate": ("check",),
-    "stickytoken.impacts": ("ImpactSettings", "impact", "open_impact"),
-    "stickytoken.methods.profile.settings": ("ProfileSettings",),
-    "stickytoken.methods.std": ("StdSettings",),
+    "stickytoken.impacts": ("impact", "open_impact"),
     "stickytoken.repairs": ("Repair", "open_repair", "repair"),
     "stickytoken.reports": ("report",),
     "stickytoken.scanning.scan": ("scan",),
+    "stickytoken.settings.audit": ("AuditSettings",),
+    "stickytoken.settings.explain": ("ExplainSettings",),
+    "stickytoken.settings.impact": ("ImpactSettings",),
+    "stickytoken.settings.profile": ("ProfileSettings",),
+    "stickytoken.settings.std": ("StdSettings",),
 }
 _HOMES = {name: module for module, names in _EXPORTS.items() for name in names}
 

@@ -17,6 +17,7 @@ import regex
 
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Joining, Placement, Token, copies_as_text
+from stickytoken.settings.explain import LEAST_BENIGN
 
 # Some tokenizers add a space at the beginning of a text. For those, an entry is put after one of these
 # characters before it is decoded and encoded.
@@ -253,8 +254,6 @@ def _category(token_id: int, trip: _RoundTrip, is_special: bool) -> Category:
     return Category.UNREACHABLE_SINGLE_TOKEN if len(ids) == 1 else Category.UNREACHABLE_MULTI_TOKEN
 
 
-# Fewest benign tokens that a comparison needs.
-LEAST_BENIGN = 3
 # Benign tokens are drawn in blocks of this size, so that a smaller draw is the beginning of a larger one.
 _BLOCK = 16
 # A block is drawn from the most similar tokens, this many times its size.

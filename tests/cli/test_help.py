@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,16 @@ from typer.testing import CliRunner
 import planted
 from stickytoken import encoders
 from stickytoken.cli import _options
-from stickytoken.cli._command import project_table
+from stickytoken.cli._command import documented_entries, project_table
 from stickytoken.cli.app import app
 from stickytoken.encoders import Prompting
 from stickytoken.errors import InputError
 from stickytoken.explanation import ExplainSettings
 from stickytoken.impacts import ImpactSettings
-from stickytoken.methods import MethodEntry, Option
+from stickytoken.methods import MethodEntry
 from stickytoken.methods.registry import entries, method_named, register
-from stickytoken.repairs import RepairSettings
+from stickytoken.settings import DETECT_ONLY, command_line_types
+from stickytoken.settings.repair import RepairSettings
 from stickytoken.vocabulary import Category
 
 GROUP = typer.main.get_command(app)
@@ -168,15 +170,22 @@ def test_every_option_reaches_load_encoder(monkeypatch, tmp_path):
     assert loaded_with == {"model": "m", "prompt": Prompting(), **nothing}
 
 
-@pytest.mark.parametrize(("name", "own"), [("explain", ExplainSettings()), ("impact", ImpactSettings())])
-def test_options_of_settings_have_the_defaults_of_the_settings(name, own):
-    names = options(name) | settings(name)
-    shared = [option for option in names.values() if hasattr(own, option.name)]
-    assert len(shared) > 8
-    assert {option.name: option.default for option in shared} == {
-        option.name: getattr(own, option.name) for option in shared
-    }
-    assert own.confidence == method_named("profile").settings().confidence
+@pytest.mark.parametrize("name", ["explain", "impact"])
+def test_intervals_have_the_coverage_of_those_of_a_run(name):
+    own = settings(name)["confidence"].default
+    assert own == method_named("profile").settings().confidence
+
+
+def test_a_setting_can_have_another_name_on_the_command_line():
+    assert settings("impact")["repetitions"].default == ImpactSettings().seeds
+    values = values_of("audit", "r", "--documents", "d.txt", "--set", "most-documents=50")
+    assert (values["documents"], values["most_documents"]) == ("d.txt", 50)
+
+
+def test_a_setting_with_several_values_is_repeated():
+    values = values_of("audit", "r", "--documents", "d.txt", "--set", "copies=4", "--set", "copies=16")
+    assert values["copies"] == [4, 16]
+    assert tuple(values_of("audit", "r", "--documents", "d.txt")["copies"]) == (4, 8, 32)
 
 
 @pytest.mark.parametrize(
@@ -197,29 +206,40 @@ def test_settings_out_of_range_are_refused(kind, values):
 
 
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)
-def test_every_option_of_a_method_is_one_of_its_settings_and_shows_its_default(entry):
-    defaults = method_named(entry.name).settings()
-    for option in entry.options:
-        value = getattr(defaults, option.setting)
-        if isinstance(value, bool) or value in (None, ()):
-            assert option.default == (str(value).lower() if isinstance(value, bool) else "the model's own")
-        else:
-            assert type(value) is option.kind
-            assert option.kind(option.default) == value, option.name
-        for name in ["detect", *(["probe"] if option.probe else [])]:
-            assert (options(name) | settings(name))[option.name].default is None
+def test_commands_have_the_settings_of_a_method_and_show_defaults(entry):
+    for name, setting_type in command_line_types(entry.settings).items():
+        for command in ["detect", *([] if DETECT_ONLY in setting_type.metadata else ["probe"])]:
+            assert (options(command) | settings(command))[name].default is None
     helps = {name: option.help for name, option in (options("detect") | settings("detect")).items()}
     assert helps["insertion"].endswith(" Default: ids (profile), text (std).")
     assert helps["budget"].endswith(" Default: 3.4 (profile).")
+    assert helps["screen_precision"].endswith(" Default: the model's own (profile).")
     assert helps["method"].endswith(" Default: profile, or std with --set pairs=FILE.")
 
 
 def test_one_name_has_one_meaning():
-    meant = Option("copies", float, "Something else.", "1")
-    entry = MethodEntry("other", "", (meant,), takes_pairs=False, load=lambda: method_named("std"))
-    with pytest.raises(InputError, match="--copies of the method other differs from --copies"):
+    @dataclass(frozen=True)
+    class OtherSettings:
+        copies: float = 1.0
+
+    entry = MethodEntry("other", "", OtherSettings, takes_pairs=False, load=lambda: method_named("std"))
+    with pytest.raises(InputError, match="the setting copies of the method other differs from copies"):
         register(entry)
     assert "other" not in {entry.name for entry in entries()}
+
+
+def test_settings_that_methods_share_have_one_description():
+    descriptions = {}
+    for entry in entries():
+        entry_descriptions = documented_entries(entry.settings)
+        for name in command_line_types(entry.settings):
+            descriptions.setdefault(name, set()).add(entry_descriptions[name])
+    assert {name for name, texts in descriptions.items() if len(texts) > 1} == set()
+
+
+def test_a_setting_only_for_python_is_not_on_the_command_line():
+    assert "attribution_carriers" not in options("explain") | settings("explain")
+    assert "anchors" not in options("detect") | settings("detect")
 
 
 def test_every_category_of_the_vocabulary_is_explained():

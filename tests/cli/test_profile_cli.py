@@ -14,7 +14,7 @@ import profiled
 from stickytoken import open_run
 from stickytoken.cli.console import minutes
 from stickytoken.methods.profile import TOKEN_COLUMNS
-from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.settings.profile import ProfileSettings
 
 pytestmark = pytest.mark.slow  # whole runs
 

@@ -13,9 +13,9 @@ from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.insertion import Insertion, Token
 from stickytoken.machine import Precision, digest
 from stickytoken.measurement.resume import differences
-from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.registry import entries, method_named
 from stickytoken.methods.std import Scores, StdSettings
+from stickytoken.settings.profile import ProfileSettings
 
 ENCODER = EncoderIdentity(
     weights="aa", tokenizer="bb", modules="cc", prompt="", dtype="float32", max_length=64, dimension=32

@@ -23,8 +23,8 @@ from stickytoken.evaluation import compare
 from stickytoken.explanation import explain
 from stickytoken.insertion import Insertion
 from stickytoken.machine import Precision
-from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.std import StdSettings
+from stickytoken.settings.profile import ProfileSettings
 from word_bag import WordBag
 
 CLOSE = {"rtol": 0, "atol": 1e-5}

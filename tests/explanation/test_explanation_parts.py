@@ -11,10 +11,11 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from stickytoken.explanation import embedding_matrix
 from stickytoken.explanation.embedding_matrix import EmbeddingMatrix
-from stickytoken.explanation.measuring import ExplainSettings, Part, place_copies
+from stickytoken.explanation.measuring import Part, place_copies
 from stickytoken.explanation.result import findings, verdict
 from stickytoken.explanation.statistics import BOUNDS, UNBOUNDED, compare, head_rows, measure_rows
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids
+from stickytoken.settings.explain import ExplainSettings
 
 SHARE = (0, 1)
 

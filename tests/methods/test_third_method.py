@@ -109,10 +109,11 @@ def commanded(run, planted_folder, sentence_file, tmp_path_factory):
     corpus = ["--sentences", str(sentence_file)]
     task = str(impact_files.sts(folder))
     few = "--copies 4 --set repetitions=1 --set resamples=100 --device cpu -f json".split()
-    detected = "--method norm --cut 5 --device cpu -f json --out".split()
+    detected = "--method norm --set cut=5 --device cpu -f json --out".split()
     request = {
         "detect": ["detect", model, *corpus, *detected, out],
         "help": ["detect", "--help"],
+        "settings": ["detect", "--set", "help"],
         "show": ["show", out],
         "sorted": ["show", out, "--sort", "norm", "--limit", "2", "-f", "json"],
         "topical": ["show", out, "--verdict", "topical"],
@@ -122,7 +123,7 @@ def commanded(run, planted_folder, sentence_file, tmp_path_factory):
         "report": ["report", out, "--format", "md"],
         "impact": ["impact", out, "--task", task, *few],
         "lacking": ["detect", model, "--method", "norm", "--set", "budget=9"],
-        "its own": ["detect", model, "--cut", "9"],
+        "its own": ["detect", model, "--set", "cut=9"],
     }
     support = str(Path(norm_method.__file__).parent)
     done = subprocess.run(
@@ -154,10 +155,10 @@ SHOWN = [  # command, 1 for standard output or 2 for standard error, words
     ("report", 1, "have an unusual norm"),
     ("help", 1, "|".join([*(entry.name for entry in entries()), "norm"])),
     ("help", 1, "norm: norms of embedding rows."),
-    ("help", 1, "Sticky beyond so many deviations. Default: 4 (norm)."),
+    ("settings", 1, "in standard deviations. Default: 4 (norm)."),
     ("help", 1, "Default: ids (profile), text (std), ids (norm)."),
     ("lacking", 2, "--set budget is not an option of the method norm: leave it out, or use profile"),
-    ("its own", 2, "--cut is not an option of the method profile: leave it out, or use norm"),
+    ("its own", 2, "--set cut is not an option of the method profile: leave it out, or use norm"),
     ("topical", 2, "has no verdict 'topical': list by sticky or benign"),
     ("validated", 2, "judges every token"),
     ("wrong sort", 2, "sort by norm, z"),

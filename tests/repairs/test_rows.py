@@ -14,8 +14,9 @@ from stickytoken.errors import RepairError
 from stickytoken.measurement.engine import ignore_progress
 from stickytoken.methods.statistics import Pull
 from stickytoken.repairs import _training, rows
-from stickytoken.repairs.result import ROWS, Strategy
+from stickytoken.repairs.result import ROWS
 from stickytoken.repairs.rows import new_rows, pieces_of
+from stickytoken.settings.repair import Strategy
 from stickytoken.unit_vectors import unit_vectors
 
 TEXTS = tiny.sentences(80)

@@ -15,8 +15,8 @@ from stickytoken.errors import ModelError, RepairError
 from stickytoken.repairs import _weights
 from stickytoken.repairs._plans import TokenFacts, plan_without_editing
 from stickytoken.repairs.model_folder import rows_writable, write_model
-from stickytoken.repairs.result import Strategy
 from stickytoken.repairs.tokenizer_edit import ModelEdit
+from stickytoken.settings.repair import Strategy
 
 TOKENIZER = tiny.wordpiece_tokenizer().backend_tokenizer
 TOKENS = TOKENIZER.get_vocab_size()

@@ -11,12 +11,20 @@ import polars as pl
 from stickytoken.encoders.mean_similarity import mean_similarity
 from stickytoken.insertion import Insertion
 from stickytoken.inspection import inspector_of
-from stickytoken.methods import SEED, Column, MethodEntry, Option, insertion_option
+from stickytoken.methods import Column, MethodEntry
 from stickytoken.methods.base import Method, PlanRecord, ResultRecord
 
 
 @dataclass(frozen=True, slots=True)
 class NormSettings:
+    """Settings of the norm method.
+
+    Attributes:
+        cut: Smallest distance of a sticky token's norm from the mean norm, in standard deviations.
+        insertion: How copies are inserted.
+        seed: Seed of all random sampling.
+    """
+
     cut: float = 4.0
     insertion: Insertion = Insertion.IDS
     seed: int = 42
@@ -29,7 +37,6 @@ class NormPlan(PlanRecord):
 class NormMethod(Method):
     """A row whose norm lies many deviations from the mean norm is sticky."""
 
-    settings = NormSettings
     plan_record = NormPlan
     result_record = ResultRecord
     columns = ("token_id", "token", "decoded", "category", "lift", "norm", "z", "verdict")
@@ -59,9 +66,4 @@ class NormMethod(Method):
         return f"A token is sticky if its row's norm lies {settings.number('cut'):g} SD from the mean norm."
 
 
-OPTIONS = (
-    SEED,
-    insertion_option(Insertion.IDS),
-    Option("cut", float, "Sticky beyond so many deviations.", "4", rare=False),
-)
-ENTRY = MethodEntry("norm", "norms of embedding rows", OPTIONS, takes_pairs=False, load=NormMethod)
+ENTRY = MethodEntry("norm", "norms of embedding rows", NormSettings, takes_pairs=False, load=NormMethod)

@@ -19,7 +19,7 @@ import tiny
 from stickytoken.data import Sentences, collect_sentences
 from stickytoken.detection import Run, detect
 from stickytoken.encoders import Encoder, load_encoder
-from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.settings.profile import ProfileSettings
 
 SYLLABLES = [consonant + vowel for consonant, vowel in itertools.product("bdfgklmnprst", "aeiou")]
 WORDS = ["".join(pair) for pair in itertools.product(SYLLABLES, repeat=2)][::15]  # 240 of them

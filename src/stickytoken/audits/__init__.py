@@ -19,14 +19,7 @@ from stickytoken.audits._copies import CopiesNow
 from stickytoken.audits._index import Index
 from stickytoken.audits._stuffing import Pairs
 from stickytoken.audits._tokens import JUDGED_ANCHORS, Candidate, choose_candidates
-from stickytoken.audits.results import (
-    Audit,
-    AuditRecord,
-    AuditResultRecord,
-    AuditSettings,
-    audits_in,
-    open_audit,
-)
+from stickytoken.audits.results import Audit, AuditRecord, AuditResultRecord, audits_in, open_audit
 from stickytoken.data.documents import DocumentSource
 from stickytoken.detection.run import Run, encoder_for
 from stickytoken.encoders import protocol
@@ -41,6 +34,7 @@ from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
 from stickytoken.measurement.whole_progress import WholeProgress
 from stickytoken.methods.base import MEASURING, PLAIN_TEXTS
 from stickytoken.scanning.scan import certain_kinds
+from stickytoken.settings.audit import AuditSettings
 from stickytoken.validation import file_path, or_default, require_callable
 
 __all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]

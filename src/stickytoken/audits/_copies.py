@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.audits._index import Index, encode_in_shards
-from stickytoken.audits.results import TABLES, AuditSettings
+from stickytoken.audits.results import TABLES
 from stickytoken.cleaning import Cleaner
 from stickytoken.cleaning.spans import DEFAULT_ACTIONS, Action, SpanKind
 from stickytoken.detection.run import Run
@@ -21,6 +21,7 @@ from stickytoken.impacts.search import ExactSearch
 from stickytoken.impacts.statistics import TOP
 from stickytoken.measurement import ResultFolder, engine as engines
 from stickytoken.scanning.scan import Scan, is_only_suspected, scan_documents
+from stickytoken.settings.audit import AuditSettings
 
 RANKED = "with copies"
 """Name of the stage that encodes documents with copies and without."""

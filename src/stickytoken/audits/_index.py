@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.audits.results import AuditSettings, IndexRecord
+from stickytoken.audits.results import IndexRecord
 from stickytoken.data.documents import Document, DocumentSource, Meter, NamedColumns, Skipped, open_documents
 from stickytoken.data.metrics import fingerprint
 from stickytoken.data.tasks import QUERIES
@@ -23,6 +23,7 @@ from stickytoken.impacts.search import ExactSearch
 from stickytoken.impacts.statistics import TOP
 from stickytoken.insertion import Probe
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
+from stickytoken.settings.audit import AuditSettings
 
 # Number of words in a first sentence that serves as a query. A shorter sentence says too little, and a longer
 # one is truncated.

@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 from stickytoken.audits._index import Index
 from stickytoken.audits._tokens import Candidate
-from stickytoken.audits.results import AuditSettings
 from stickytoken.bootstrap import Interval
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import Encoder, WordEncoder
 from stickytoken.impacts.editing import Condition, Kind, needed_room, with_copies
-from stickytoken.impacts.results import ImpactSettings
 from stickytoken.impacts.running import UNIT, Shard
 from stickytoken.impacts.search import ExactSearch
 from stickytoken.impacts.statistics import TOP
 from stickytoken.insertion import Probe, Token
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
+from stickytoken.settings.audit import AuditSettings
+from stickytoken.settings.impact import ImpactSettings
 
 STUFFED = "stuffed"
 """Name of the stage that measures all tokens."""

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.audits.results import FLAGGED, ORDINARY, STRONGEST, AuditSettings
+from stickytoken.audits.results import FLAGGED, ORDINARY, STRONGEST
 from stickytoken.detection import judge
 from stickytoken.detection.run import Run
 from stickytoken.detection.run_folder import flagged_ids
@@ -21,6 +21,7 @@ from stickytoken.impacts.statistics import TOP
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods.statistics import TokenEffects
+from stickytoken.settings.audit import AuditSettings
 from stickytoken.unit_vectors import Similarity
 
 JUDGED_FILE = "judged.parquet"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import polars as pl
-from annotated_types import Ge
 
 from stickytoken.errors import RunError
-from stickytoken.insertion import Insertion, Placement
 from stickytoken.measurement import ResultFolder, resume
-from stickytoken.settings import NaturalNumber, PositiveCount, Proportion, check_settings
+from stickytoken.settings.audit import AuditSettings
 from stickytoken.validation import file_path
 
 AUDIT = "audit"
@@ -55,43 +52,6 @@ _FILLED = (
     "causes",
     "found",
 )
-
-
-@dataclass(frozen=True)
-class AuditSettings:
-    """Settings of an audit.
-
-    Attributes:
-        copies: numbers of copies in a document.
-        placement: where the copies go.
-        insertion: whether copies are inserted as ids or as text.
-        stuffed: number of random documents that get copies, one at a time.
-        tokens: largest number of tokens in each of the groups: flagged, strongest on these documents by
-            prediction, strongest by lift, and ordinary.
-        queries: largest number of queries, drawn at random from more.
-        documents: largest number of documents in the index, drawn at random from more.
-        resamples: number of bootstrap samples of queries and documents.
-        confidence: coverage of the intervals.
-        seed: seed of all randomness.
-
-    Raises:
-        InputError: a value is out of range.
-    """
-
-    copies: tuple[PositiveCount, ...] = (4, 8, 32)
-    placement: Placement = Placement.SUFFIX
-    insertion: Insertion = Insertion.IDS
-    stuffed: Annotated[int, Ge(2)] = 32
-    tokens: PositiveCount = 8
-    queries: PositiveCount = 500
-    documents: Annotated[int, Ge(30)] = 20_000
-    resamples: Annotated[int, Ge(100)] = 1000
-    confidence: Proportion = 0.95
-    seed: NaturalNumber = 42
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        object.__setattr__(self, "copies", tuple(sorted(set(self.copies))))
 
 
 class IndexRecord(resume.Record):

@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections import ChainMap
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from stickytoken.cli._options import (
 )
 from stickytoken.cli.console import Verbosity, print_table, verbosity
 from stickytoken.errors import InputError
-from stickytoken.settings import FieldType, field_type
+from stickytoken.settings import FieldType, OptionName, command_line_types, field_type
 from stickytoken.validation import suggestion, visible
 
 _Command: TypeAlias = Callable[..., None]
@@ -54,11 +54,11 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
         for position, source in enumerate(sources):
             if source.name in settings:
                 sources[position] = replace(source, is_setting=True)
-        sources.append(_source("quiet", _QUIET, False))
-        sources.append(_source("verbose", _VERBOSE, False))
+        sources.append(_source("quiet", field_type(_QUIET), False))
+        sources.append(_source("verbose", field_type(_VERBOSE), False))
         if any(source.is_setting for source in sources):
-            sources.append(_source("set_", _SET, None))
-        sources.append(_source("config", _CONFIG, None))
+            sources.append(_source("set_", field_type(_SET), None))
+        sources.append(_source("config", field_type(_CONFIG), None))
 
         @functools.wraps(function)
         def run(
@@ -66,7 +66,9 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
         ) -> None:
             del set_, config  # applied when the command line was parsed
             for name, group in groups.items():
-                values[name] = group(**{field.name: values.pop(field.name) for field in _options_in(group)})
+                option_names = _option_names(group)
+                group_values = {field: values.pop(option) for field, option in option_names.items()}
+                values[name] = group(**group_values)
             if quiet and verbose:
                 raise typer.BadParameter("use one of --quiet and --verbose", param_hint="--quiet")
             level = Verbosity.NORMAL
@@ -107,8 +109,14 @@ def _groups_of(function: _Command) -> dict[str, Any]:
     return groups
 
 
-def _options_in(group: Any) -> list[Field[Any]]:
-    return [field for field in fields(group) if field.init]
+@functools.cache
+def _option_names(group: Any) -> dict[str, str]:
+    """Return the parameter name of the option that each field of a group has, by name of the field."""
+    names: dict[str, str] = {}
+    for name, value_type in command_line_types(group).items():
+        own_names = [item.name for item in value_type.metadata if isinstance(item, OptionName)]
+        names[name] = own_names[0] if own_names else name
+    return names
 
 
 @dataclass(frozen=True)
@@ -141,6 +149,8 @@ class _Source:
         if self.field_type.maximum is not None:
             details["max"] = self.field_type.maximum
         kind: Any = self.field_type.kind
+        if self.field_type.repeated:
+            kind = list[kind]
         if self.field_type.optional:
             kind = kind | None
         declared = self.declaration.factory(*self.declaration.names, **details)
@@ -152,12 +162,11 @@ class _Source:
         )
 
 
-def _source(name: str, hint: Any, default: Any, description: str | None = None) -> _Source:
-    """Return the source of an option, given its type hint; without a `Declaration`, it is a setting."""
-    parsed = field_type(hint)
-    declarations = [item for item in parsed.metadata if isinstance(item, Declaration)]
+def _source(name: str, value_type: FieldType, default: Any, description: str | None = None) -> _Source:
+    """Return the source of an option, given its type; without a `Declaration`, it is a setting."""
+    declarations = [item for item in value_type.metadata if isinstance(item, Declaration)]
     declaration = declarations[0] if declarations else FIELD_DECLARATIONS.get(name, setting())
-    return _Source(name, parsed, declaration, default, description, declaration.is_setting)
+    return _Source(name, value_type, declaration, default, description, declaration.is_setting)
 
 
 def _sources_of(function: _Command, groups: Mapping[str, Any]) -> list[_Source]:
@@ -168,23 +177,25 @@ def _sources_of(function: _Command, groups: Mapping[str, Any]) -> list[_Source]:
         groups: The dataclass of each parameter that represents a group of options.
     """
     hints = _type_hints(function)
-    descriptions = _documented_entries(function)
+    descriptions = documented_entries(function)
     sources: list[_Source] = []
     for name, parameter in inspect.signature(function).parameters.items():
         if name not in groups:
-            sources.append(_source(name, hints[name], parameter.default, descriptions.get(name)))
+            value_type = field_type(hints[name])
+            sources.append(_source(name, value_type, parameter.default, descriptions.get(name)))
             continue
         group = groups[name]
-        group_hints = _type_hints(group)
-        group_descriptions = _documented_entries(*group.__mro__)
-        for field in _options_in(group):
-            description = group_descriptions.get(field.name)
-            sources.append(_source(field.name, group_hints[field.name], field.default, description))
+        value_types = command_line_types(group)
+        defaults = {field.name: field.default for field in fields(group)}
+        group_descriptions = documented_entries(*group.__mro__)
+        for field, option in _option_names(group).items():
+            description = group_descriptions.get(field)
+            sources.append(_source(option, value_types[field], defaults[field], description))
     return sources
 
 
 @functools.cache
-def _documented_entries(*documented: Any) -> dict[str, str]:
+def documented_entries(*documented: Any) -> dict[str, str]:
     """Return docstring entries under ``Args:`` and ``Attributes:`` by name; earlier objects win."""
     entries: dict[str, str] = {}
     for item in reversed(documented):
@@ -317,7 +328,10 @@ def _read_settings(ctx: typer.Context, value: list[str] | None) -> None:
         if not sign:
             raise typer.BadParameter(f"{assignment!r} is not of the form name=value")
         option = command.settings[name]
-        defaults.maps[0][option.name] = [text] if option.multiple else text
+        if option.multiple:
+            defaults.maps[0].setdefault(option.name, []).append(text)
+        else:
+            defaults.maps[0][option.name] = text
 
 
 # What the values of an option are called in tables of settings.

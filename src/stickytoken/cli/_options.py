@@ -86,12 +86,18 @@ computation_option = partial(_option, panel=COMPUTATION)
 language_option = partial(_option, panel=LANGUAGE_MODELS)
 output_option = partial(_option, panel=OUTPUT)
 
-# Fields of settings classes that are options of their own. All other fields are settings.
+# Fields of settings classes that are options of their own. All other fields are settings. A command that
+# rarely needs one of these options makes it a setting, too: `@command` takes its name.
 FIELD_DECLARATIONS = {
     "prompt": language_option(),
     "token_prepending": language_option("--token-prepending"),
     "contrast": language_option("--contrast"),
     "layer": model_option(),
+    "copies": method_option(),
+    "insertion": method_option(),
+    "strategy": method_option(),
+    "verify": method_option("--verify/--no-verify"),
+    "seed": method_option(),
 }
 
 _T = TypeVar("_T")
@@ -183,9 +189,6 @@ InCategory: TypeAlias = Annotated[
         parser=_category, autocompletion=_complete_category, metavar="CATEGORY", help=_CATEGORY_HELP
     ),
 ]
-CopiesInText: TypeAlias = Annotated[int, method_option(min=1, help="Number of copies of a token in a text.")]
-IntervalConfidence: TypeAlias = Annotated[float, method_option(help="Coverage of the intervals.")]
-AnySeed: TypeAlias = Annotated[int, method_option(min=0, help="Seed of all random sampling.")]
 
 
 # Groups of options. A command with a parameter of such a type has one option for each field. The settings of

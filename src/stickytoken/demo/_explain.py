@@ -24,8 +24,8 @@ from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.figures.explanation import explanation_figures
 from stickytoken.reports.page import shaded_rows
+from stickytoken.settings.explain import LEAST_BENIGN
 from stickytoken.validation import visible
-from stickytoken.vocabulary import LEAST_BENIGN
 
 # Initial values of the form.
 _COPIES = 8

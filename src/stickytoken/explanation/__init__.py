@@ -16,10 +16,11 @@ from stickytoken.encoders.protocol import IdEncoder, require_ids
 from stickytoken.errors import InputError
 from stickytoken.explanation import files
 from stickytoken.explanation._job import Job
-from stickytoken.explanation.measuring import ExplainSettings, gather
+from stickytoken.explanation.measuring import gather
 from stickytoken.explanation.result import Explanation
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
+from stickytoken.settings.explain import ExplainSettings
 from stickytoken.validation import file_path, list_of, or_default, require_callable
 from stickytoken.vocabulary import Vocabulary, categorize, match_benign
 

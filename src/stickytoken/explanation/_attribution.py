@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.explanation import files
-from stickytoken.explanation.measuring import ExplainSettings, Part, PlacedCarrier, Surroundings
+from stickytoken.explanation.measuring import Part, PlacedCarrier, Surroundings
 from stickytoken.explanation.statistics import AREAS
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import Progress, ProgressCallback
+from stickytoken.settings.explain import ExplainSettings
 from stickytoken.unit_vectors import unit_vectors
 
 if TYPE_CHECKING:

@@ -22,13 +22,14 @@ from stickytoken.explanation._attribution import (
     pair_rows,
 )
 from stickytoken.explanation.embedding_matrix import EmbeddingMatrix
-from stickytoken.explanation.measuring import PARTS, ExplainSettings, Material, Surroundings
+from stickytoken.explanation.measuring import PARTS, Material, Surroundings
 from stickytoken.explanation.result import OF_RUN, findings, verdict
 from stickytoken.explanation.statistics import head_rows, measure_rows
 from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.measurement.resume import identity_of, package_versions
+from stickytoken.settings.explain import ExplainSettings
 from stickytoken.unit_vectors import exact_unit_vectors, unit_vectors
 from stickytoken.vocabulary import BenignMatch, Vocabulary
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from annotated_types import Ge
 from numpy.typing import NDArray
 
 from stickytoken.data import Sentences, load_sentences, open_ended
@@ -18,56 +17,14 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Token, copies_as_ids
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.methods.probes import KeyedPaths
-from stickytoken.settings import NaturalNumber, PositiveCount, Proportion, check_settings
+from stickytoken.settings.explain import ExplainSettings
 from stickytoken.unit_vectors import exact_unit_vectors, unit_vectors
 from stickytoken.validation import shown
-from stickytoken.vocabulary import LEAST_BENIGN
 
 if TYPE_CHECKING:
     from stickytoken.inspection.module_embedding import Inside, Inspector
 
 Vector: TypeAlias = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainSettings:
-    """Settings of `explain`.
-
-    Attributes:
-        copies: Number of copies of the token that are added to each carrier.
-        placement: Where in the carrier the copies go.
-        carriers: Largest number of texts to which copies are added.
-        benign: Number of matched benign tokens with which each token is compared.
-        confidence: Coverage of the intervals.
-        attribution: Whether to compute integrated Jacobians.
-        attribution_carriers: Number of carriers whose similarities are attributed.
-        attribution_benign: Number of benign tokens that are attributed too.
-        pairs: Number of pairs of a carrier and an anchor for which the token-by-token matrix is kept.
-        steps: Number of points per integral. More are used where the integrand changes sharply.
-        neighbours: Number of nearest rows of the embedding matrix to list.
-        directions: Number of random vocabulary entries from which the mean direction is computed.
-        seed: Seed of all random choices.
-
-    Raises:
-        InputError: A value is out of range.
-    """
-
-    copies: PositiveCount = 8
-    placement: Placement = Placement.SUFFIX
-    carriers: PositiveCount = 50
-    benign: Annotated[int, Ge(LEAST_BENIGN)] = 16
-    confidence: Proportion = 0.9
-    attribution: bool = True
-    attribution_carriers: PositiveCount = 4
-    attribution_benign: Annotated[int, Ge(LEAST_BENIGN)] = 6
-    pairs: NaturalNumber = 1
-    steps: PositiveCount = 32
-    neighbours: NaturalNumber = 8
-    directions: PositiveCount = 512
-    seed: NaturalNumber = 42
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 # Placeholder for a copy. It differs from every token, because the token itself may also occur in the carrier.

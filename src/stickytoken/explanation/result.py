@@ -13,10 +13,10 @@ import polars as pl
 from stickytoken.errors import InputError
 from stickytoken.explanation import files
 from stickytoken.explanation.files import Finding, StoredExplanation
-from stickytoken.explanation.measuring import ExplainSettings
 from stickytoken.explanation.statistics import AREAS
 from stickytoken.measurement import ResultFolder
 from stickytoken.methods import Verdict, wording
+from stickytoken.settings.explain import ExplainSettings
 
 _LIFT = "lift_sentences"
 _LIFT_IN_WORDS = AREAS["similarity"][_LIFT]

@@ -23,7 +23,7 @@ from stickytoken.errors import InputError
 from stickytoken.impacts import results, statistics, wording
 from stickytoken.impacts._mteb import run_mteb_task
 from stickytoken.impacts.editing import Condition, make_conditions, single_tokens
-from stickytoken.impacts.results import Impact, ImpactSettings, TaskRecord, TokenRecord, open_impact
+from stickytoken.impacts.results import Impact, TaskRecord, TokenRecord, open_impact
 from stickytoken.impacts.running import VECTORS, Runner, run_task, shard_stage
 from stickytoken.impacts.search import (
     TARGETS,
@@ -38,6 +38,7 @@ from stickytoken.machine import digest
 from stickytoken.measurement import ResultFolder, engine as engines, resume
 from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
 from stickytoken.measurement.whole_progress import WholeProgress
+from stickytoken.settings.impact import ImpactSettings
 from stickytoken.unit_vectors import Similarity
 from stickytoken.validation import file_path, list_of, or_default, require_callable
 from stickytoken.vocabulary import categorize, match_apart

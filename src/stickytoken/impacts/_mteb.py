@@ -15,11 +15,12 @@ from stickytoken.encoders import protocol
 from stickytoken.encoders.fitting import fit_texts
 from stickytoken.encoders.protocol import Encoder, IdEncoder
 from stickytoken.impacts.editing import Condition, needed_room, with_copies
-from stickytoken.impacts.results import ImpactSettings, TaskRecord
+from stickytoken.impacts.results import TaskRecord
 from stickytoken.impacts.running import UNIT, Group, GroupWork, Runner, shard_stage, task_record
 from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.machine import digest
 from stickytoken.measurement import ShardCost
+from stickytoken.settings.impact import ImpactSettings
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader

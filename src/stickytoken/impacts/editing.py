@@ -12,7 +12,6 @@ import numpy as np
 
 from stickytoken.encoders.fitting import FittedText
 from stickytoken.encoders.protocol import WordEncoder
-from stickytoken.impacts.results import ImpactSettings
 from stickytoken.insertion import (
     Insertion,
     Joining,
@@ -22,6 +21,7 @@ from stickytoken.insertion import (
     place_as_ids,
     place_as_text,
 )
+from stickytoken.settings.impact import ImpactSettings
 
 
 class Kind(StrEnum):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import polars as pl
-from annotated_types import Ge
 
 from stickytoken.errors import RunError
-from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.measurement import ResultFolder, require_writable, resume
-from stickytoken.settings import NaturalNumber, PositiveCount, Proportion, check_settings
+from stickytoken.settings.impact import ImpactSettings
 from stickytoken.validation import file_path
 
 # 2: intrusion_curves has the change of the hits with its interval, and intrusion has no ratio.
@@ -221,38 +218,3 @@ def impacts_in(run: Path) -> tuple[tuple[Impact, ...], tuple[str, ...]]:
     return resume.measurements_in(
         run, pattern, open_impact, "An impact measurement", lambda impact: impact.record.started
     )
-
-
-@dataclass(frozen=True)
-class ImpactSettings:
-    """Settings of an impact measurement.
-
-    Attributes:
-        copies: number of copies of a token in a text.
-        placement: where the copies go.
-        insertion: whether copies are inserted as ids or as words; MTEB tasks always use words.
-        side: which texts get copies.
-        sticky: largest number of sticky tokens to take from a run, the worst first.
-        benign: number of matched benign tokens for each sticky token.
-        seeds: number of random repetitions.
-        resamples: number of bootstrap samples of queries, pairs or texts.
-        confidence: coverage of the intervals.
-        seed: seed of all randomness.
-
-    Raises:
-        InputError: a value is out of range.
-    """
-
-    copies: PositiveCount = 8
-    placement: Placement = Placement.RANDOM
-    insertion: Insertion = Insertion.IDS
-    side: Side = Side.DOCUMENT
-    sticky: PositiveCount = 5
-    benign: PositiveCount = 8
-    seeds: PositiveCount = 1
-    resamples: Annotated[int, Ge(100)] = 1000
-    confidence: Proportion = 0.9
-    seed: NaturalNumber = 42
-
-    def __post_init__(self) -> None:
-        check_settings(self)

@@ -22,9 +22,10 @@ from stickytoken.encoders import protocol
 from stickytoken.encoders.fitting import FittedText, fit_texts
 from stickytoken.encoders.protocol import Encoder, similarity_of
 from stickytoken.impacts.editing import Condition, by_tokens, needed_room, with_copies
-from stickytoken.impacts.results import ImpactSettings, TaskRecord
+from stickytoken.impacts.results import TaskRecord
 from stickytoken.insertion import Probe
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
+from stickytoken.settings.impact import ImpactSettings
 from stickytoken.unit_vectors import Similarity
 
 T = TypeVar("T")

@@ -18,11 +18,12 @@ from stickytoken.encoders.protocol import Encoder, similarity_of
 from stickytoken.errors import InputError
 from stickytoken.impacts import statistics
 from stickytoken.impacts.editing import needed_room, single_tokens, with_copies
-from stickytoken.impacts.results import ImpactSettings, TokenRecord
+from stickytoken.impacts.results import TokenRecord
 from stickytoken.impacts.running import CleanVectors, Group, GroupWork, Runner, as_rows, shard_stage
 from stickytoken.impacts.statistics import COPIES, TOP, Rows
 from stickytoken.insertion import Probe
 from stickytoken.measurement import ShardCost
+from stickytoken.settings.impact import ImpactSettings
 from stickytoken.unit_vectors import Similarity
 
 # Without named queries, one of this many texts is a query.

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from stickytoken.bootstrap import Interval, bootstrap_samples, combine, contrast_intervals, present, resampled
 from stickytoken.data.tasks import AnyTask
 from stickytoken.impacts.editing import Condition, Kind, by_tokens
-from stickytoken.impacts.results import ImpactSettings, TokenRecord
+from stickytoken.impacts.results import TokenRecord
+from stickytoken.settings.impact import ImpactSettings
 
 # Label of a token that the user named and no run calls sticky.
 NAMED = "named"

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stickytoken.impacts.results import Impact, ImpactRecord, ImpactSettings, measured_kind
+from stickytoken.impacts.results import Impact, ImpactRecord, measured_kind
 from stickytoken.impacts.statistics import TOP
+from stickytoken.settings.impact import ImpactSettings
 from stickytoken.validation import markdown as escaped, markdown_table
 
 # Columns of the printed tables.

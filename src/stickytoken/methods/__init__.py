@@ -7,72 +7,27 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from stickytoken.insertion import Insertion
-
 if TYPE_CHECKING:
     import polars as pl
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
-    """A command-line option of a method. Methods that share an option's name share its kind and help."""
-
-    name: str  # with underscores; ``sample_size`` becomes ``--sample-size``
-    kind: type[Any]  # bool, int, float, str or an enumeration
-    help: str
-    default: str  # the default as text
-    field: str = ""  # name of the field of the settings; empty if it is the option's name
-    least: int | float | None = None
-    probe: bool = False  # whether `stickytoken probe` also has the option
-    rare: bool = True  # whether it is passed as ``--set name=value`` and not as an option of its own
-
-    @property
-    def setting(self) -> str:
-        return self.field or self.name
-
-    @property
-    def flag(self) -> str:
-        return f"--{self.name.replace('_', '-')}"
-
-
-@dataclass(frozen=True, slots=True)
 class MethodEntry:
+    """What is known of a method before it is loaded.
+
+    Attributes:
+        name: Its name, for ``--method``.
+        summary: A few words on what it does.
+        settings: The dataclass of its settings. The command line makes its options from the fields.
+        takes_pairs: Whether it can use sentence pairs in place of sentences.
+        load: Imports and returns the method, a `stickytoken.methods.base.Method`.
+    """
+
     name: str
-    summary: str  # a few words
-    options: tuple[Option, ...]  # in the order in which the help lists them
-    takes_pairs: bool  # whether the method can use sentence pairs in place of sentences
-    load: Callable[[], Any]  # imports and returns the method, a `stickytoken.methods.base.Method`
-
-
-class Scores(StrEnum):
-    """Which tokens get an exact score in the paper's method."""
-
-    NEEDED = "needed"  # possible candidates; all other tokens get an upper bound
-    ALL = "all"
-
-
-def insertion_option(default: Insertion) -> Option:
-    return Option(
-        "insertion",
-        Insertion,
-        "text: join the copies to the string. ids: put exactly n copies among the token ids. words: as text, "
-        "written so that the tokenizer sees the copies.",
-        default.value,
-        probe=True,
-        rare=False,
-    )
-
-
-SEED = Option(
-    "seed",
-    int,
-    "Seed of all random sampling; 42 reproduces the published runs of std.",
-    "42",
-    least=0,
-    probe=True,
-    rare=False,
-)
-"""The option ``--seed``, which every method has."""
+    summary: str
+    settings: type[Any]
+    takes_pairs: bool
+    load: Callable[[], Any]
 
 
 class Column(NamedTuple):

@@ -476,7 +476,6 @@ class Method(MethodWording):
     measure is in the columns whose names end in _low and _high. Reports use these columns if they exist.
     """
 
-    settings: type[Any]
     plan_record: type[PlanRecord]  # class of the plan in plan.json
     result_record: type[ResultRecord]  # class of the result in run.json
     columns: tuple[str, ...]  # columns that tokens.parquet must have
@@ -488,6 +487,11 @@ class Method(MethodWording):
     rule_since: int = 0  # schema version of the first runs whose verdicts follow the current rule
     uses_topics: bool = False  # whether numbers depend on topics and on the bundled kinds of text
     effort: frozenset[str] = frozenset()  # settings that change how precisely is measured, not what
+
+    @property
+    def settings(self) -> type[Any]:
+        """The class of the method's settings."""
+        return self.entry.settings
 
     @abstractmethod
     def make_plan(self, job: Job[Any], progress: ProgressCallback) -> Any:

@@ -49,10 +49,10 @@ from stickytoken.repairs.recheck import (
     used_texts,
     written_tokens,
 )
-from stickytoken.repairs.result import ROWS, Repair, RepairedTokenRecord, Strategy, open_repair
+from stickytoken.repairs.result import ROWS, Repair, RepairedTokenRecord, open_repair
 from stickytoken.repairs.rows import Row, new_rows
 from stickytoken.repairs.tokenizer_edit import ModelEdit, splittable
-from stickytoken.settings import NaturalNumber, check_settings
+from stickytoken.settings.repair import RepairSettings, Strategy
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.validation import (
     file_path,
@@ -72,31 +72,6 @@ _VERSION = 6
 # Smallest number of benign tokens in a run whose median lift and erased share are used. If a run has fewer,
 # the medians come from the random tokens that the recheck measures.
 _ENOUGH_BENIGN = 128
-
-
-@dataclass(frozen=True, slots=True)
-class RepairSettings:
-    """Settings of a repair; all of them are part of its identity.
-
-    Attributes:
-        strategy: how the tokens are repaired.
-        verify: whether the repaired model is verified.
-        neighbours: number of other tokens to verify for each repaired token. These are the tokens with the
-            nearest rows in the embedding matrix.
-        seed: seed for new rows, and for the texts and placements of the verification. The default differs
-            from the default seed of a run.
-
-    Raises:
-        InputError: a value is out of range.
-    """
-
-    strategy: Strategy = Strategy.AUTO
-    verify: bool = True
-    neighbours: NaturalNumber = 2
-    seed: NaturalNumber = 4242
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def repair(

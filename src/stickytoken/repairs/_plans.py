@@ -10,9 +10,10 @@ from typing import TypeAlias
 
 from stickytoken.errors import RepairError
 from stickytoken.repairs.recheck import RecheckedToken
-from stickytoken.repairs.result import ROWS, TOKENIZER, Strategy
+from stickytoken.repairs.result import ROWS, TOKENIZER
 from stickytoken.repairs.rows import Row
 from stickytoken.repairs.tokenizer_edit import WITHOUT_EDITING
+from stickytoken.settings.repair import Strategy
 
 # A candidate counts as ordinary if its lift and its erased share are at most this fraction of their
 # thresholds. With the default thresholds, these limits are 0.25 SD and 20%. The margin allows for larger

@@ -10,13 +10,8 @@ from typing import NamedTuple
 from stickytoken.measurement import ResultFolder
 from stickytoken.methods import wording
 from stickytoken.repairs import result
-from stickytoken.repairs.result import (
-    DOCUMENT_FILE,
-    MeasuredRecord,
-    RepairRecord,
-    Strategy,
-    VerificationRecord,
-)
+from stickytoken.repairs.result import DOCUMENT_FILE, MeasuredRecord, RepairRecord, VerificationRecord
+from stickytoken.settings.repair import Strategy
 from stickytoken.validation import markdown, markdown_table
 
 _MEANINGS = {

@@ -22,10 +22,11 @@ from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomSta
 from stickytoken.methods.profile import token_vector_deviations
 from stickytoken.methods.profile.estimates import Measured, Measurements, estimate, joined, measurements
 from stickytoken.methods.profile.plan import make_profile_plan
+from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import ProfileStage, Round, round_stage
-from stickytoken.methods.profile.settings import ProfilePlanRecord, ProfileSettings
 from stickytoken.methods.profile.texts import anchor_panel
 from stickytoken.methods.profile.verdict import Measures, Thresholds, apply_rule, required_shares
+from stickytoken.settings.profile import ProfileSettings
 from stickytoken.vocabulary import Vocabulary
 
 # Number of carriers: half as many as a run uses to confirm tokens. A repair only has to tell sticky tokens

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from itertools import islice, repeat
 from pathlib import Path
@@ -24,6 +23,7 @@ from stickytoken.errors import InputError, RepairError, RunError, reading
 from stickytoken.measurement import resume
 from stickytoken.methods.statistics import share_erased
 from stickytoken.repairs.model_folder import repairable
+from stickytoken.settings.repair import Strategy
 from stickytoken.validation import file_path
 
 if TYPE_CHECKING:
@@ -35,17 +35,6 @@ REPAIR_SCHEMA_VERSION = 2
 _OLDER_SCHEMA = 1
 REPAIR_FILE = "repair.json"
 DOCUMENT_FILE = "REPAIR.md"
-
-
-class Strategy(StrEnum):
-    """How a token is repaired."""
-
-    AUTO = "auto"  # chosen for each token
-    UNREACHABLE = "unreachable"  # text is split into pieces and no longer produces the entry
-    PLAIN_SPECIALS = "plain-specials"  # its text becomes plain text; the model still adds the token
-    RELATIVES = "relatives"  # a new row from its pieces and from entries with similar spelling
-    KEEP_MEANING = "keep-meaning"  # a new row: one copy acts as before, many act like an ordinary token
-    NEAREST = "nearest"  # the row of the nearest entry that lifts and erases no more than the median token
 
 
 # Strategies that write new rows, the most successful first; benchmarks/results/README.md compares them.

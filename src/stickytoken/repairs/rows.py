@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stickytoken.errors import RepairError
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.repairs._pipeline import merge_pairs, renamed_model, word_pieces
-from stickytoken.repairs.result import Strategy
+from stickytoken.settings.repair import Strategy
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:

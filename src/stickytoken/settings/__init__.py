@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from enum import StrEnum
+from enum import Enum, StrEnum
 from functools import cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
@@ -32,6 +32,28 @@ PositiveCount: TypeAlias = Annotated[int, Ge(1)]
 PositiveNumber: TypeAlias = Annotated[float, Gt(0)]
 NonNegativeNumber: TypeAlias = Annotated[float, Ge(0)]
 Proportion: TypeAlias = Annotated[float, Gt(0), Lt(1)]
+
+
+@dataclass(frozen=True, slots=True)
+class OptionName:
+    """In a type hint: the name of the setting on the command line, if it is not that of the field.
+
+    Attributes:
+        name: The name with underscores, as that of a field.
+    """
+
+    name: str
+
+
+class Reach(Enum):
+    """In a type hint: where a setting can be set. Without it, every command with these settings has it."""
+
+    PYTHON_ONLY = "not on the command line"
+    DETECT_ONLY = "in `stickytoken detect`, but not in `stickytoken probe`"
+
+
+PYTHON_ONLY = Reach.PYTHON_ONLY
+DETECT_ONLY = Reach.DETECT_ONLY
 
 
 def check_settings(settings: DataclassInstance) -> None:
@@ -52,6 +74,12 @@ def field_types(settings_class: type[DataclassInstance]) -> Mapping[str, FieldTy
     """Return the type of every field that can be set, by name."""
     hints = get_type_hints(settings_class, include_extras=True)
     return {field.name: field_type(hints[field.name]) for field in fields(settings_class) if field.init}
+
+
+def command_line_types(settings_class: type[DataclassInstance]) -> Mapping[str, FieldType]:
+    """Return the type of every field that the command line can set, by the name of the field."""
+    types = field_types(settings_class)
+    return {name: field_type for name, field_type in types.items() if PYTHON_ONLY not in field_type.metadata}
 
 
 def field_type(hint: Any) -> FieldType:

@@ -15,7 +15,6 @@ from stickytoken.data import bundled_frame, load_sentences, text_kinds_frame
 from stickytoken.encoders import analyze_vocabulary
 from stickytoken.methods.base import Job
 from stickytoken.methods.profile.plan import make_profile_plan
-from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.profile.texts import (
     TextGroup,
     anchor_panel,
@@ -26,6 +25,7 @@ from stickytoken.methods.profile.texts import (
     text_groups,
     typical_carriers,
 )
+from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 
 KINDS = list(dict.fromkeys(text_kinds_frame()["kind"]))

@@ -28,8 +28,8 @@ from stickytoken.methods.profile.rounds import (
     cells,
     tokens_to_confirm,
 )
-from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.profile.texts import TextGroup, short_texts, text_groups
+from stickytoken.settings.profile import ProfileSettings
 from stickytoken.validation import real_number, whole_number
 
 

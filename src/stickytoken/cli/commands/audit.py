@@ -2,59 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
-from stickytoken.insertion import Insertion, Placement
+from stickytoken.insertion import Insertion
+from stickytoken.settings.audit import AuditSettings
 
 if TYPE_CHECKING:
     from stickytoken.audits import Audit
 
 
-@dataclass(frozen=True)
-class AuditingOptions:
-    """How it is measured; the names are those of `AuditSettings`.
-
-    Attributes:
-        copies: Number of copies in a document. Repeatable. Default: 4, 8 and 32.
-        placement: Where the copies go.
-        insertion: ids: the model sees exactly n copies. text: copies are inserted as words. Default: ids, or
-            text for a model that reads only texts.
-        stuffed: Number of random documents that get copies, one at a time.
-        tokens: Largest number of tokens in each group.
-        most_queries: Largest number of queries; more are drawn from.
-        most_documents: Largest number of documents in the index; more are drawn from.
-        resamples: Number of bootstrap samples.
-    """
-
-    copies: Annotated[list[int] | None, opt.setting()] = None
-    placement: opt.Setting[Placement] = Placement.SUFFIX
-    insertion: opt.Setting[Insertion | None] = None
-    stuffed: Annotated[int, opt.setting(min=2)] = 32
-    tokens: Annotated[int, opt.setting(min=1)] = 8
-    most_queries: Annotated[int, opt.setting(min=1)] = 500
-    most_documents: Annotated[int, opt.setting(min=30)] = 20_000
-    resamples: Annotated[int, opt.setting(min=100)] = 1000
-    confidence: opt.IntervalConfidence = 0.95
-    seed: opt.AnySeed = 42
-
-    def settings(self, reads_ids: bool) -> Any:
-        """Return the settings of the library."""
-        from stickytoken.audits.results import AuditSettings
-
-        values = asdict(self)
-        values["queries"] = values.pop("most_queries")
-        values["documents"] = values.pop("most_documents")
-        values["copies"] = tuple(self.copies or AuditSettings().copies)
-        values["insertion"] = self.insertion or (Insertion.IDS if reads_ids else Insertion.TEXT)
-        return AuditSettings(**values)
-
-
-@command("prompt", "token_prepending", "contrast", "truncate_dim", "layer", "confidence")
+@command("prompt", "token_prepending", "contrast", "truncate_dim", "layer", "copies", "insertion")
 def audit(
     source: opt.Source,
     *,
@@ -63,7 +25,7 @@ def audit(
     column: opt.TextColumn = None,
     runs: Annotated[Path, opt.setting()] = Path("runs"),
     model: opt.RunsModel = None,
-    auditing: AuditingOptions,
+    auditing: AuditSettings,
     loading: opt.AnyModelOptions,
     computing: opt.EngineOptions,
     out: opt.Output[Path | None] = None,
@@ -95,13 +57,16 @@ def audit(
     opt.require_found(source, None if run is None else run.record, loading, model)
     open_documents(documents, NamedColumns(column))  # refused before the model is loaded
     encoder = opt.load_for(source, None if run is None else run.record, loading, model)
+    settings = auditing
+    if settings.insertion is Insertion.IDS and not reads_ids(encoder):
+        settings = replace(settings, insertion=Insertion.TEXT)  # all that such a model reads
     measured = partial(
         measure,
         documents=documents,
         queries=queries,
         column=column,
         runs=runs,
-        settings=auditing.settings(reads_ids(encoder)),
+        settings=settings,
     )
 
     def rehearsed(stand_in: Any, place: Path) -> object:

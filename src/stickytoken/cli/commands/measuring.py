@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import stickytoken
 from stickytoken.cli import _options as opt, console
-from stickytoken.cli._command import command
+from stickytoken.cli._command import command, documented_entries
 from stickytoken.cli.commands import runs
 from stickytoken.errors import InputError, MissingExtraError
-from stickytoken.methods import MethodEntry, Option, registry
+from stickytoken.methods import MethodEntry, registry
+from stickytoken.settings import DETECT_ONLY, command_line_types
 
 if TYPE_CHECKING:
     from stickytoken.data import Sentences
@@ -49,7 +50,7 @@ class CorpusOptions:
 
 @dataclass(frozen=True)
 class MethodOptions:
-    """The method and its settings; a subclass has a field for every option."""
+    """The method and its settings; a subclass has a field for every setting of every method."""
 
     def settings(self, pairs_file: Path | None, texts_only: bool = False) -> MethodSettings:
         """Return the settings of the method that the user chose.
@@ -59,32 +60,29 @@ class MethodOptions:
             texts_only: Whether the model accepts only text, which changes the default insertion.
 
         Raises:
-            InputError: An option belongs to another method.
+            InputError: A setting belongs to another method.
         """
         from stickytoken.methods.base import adjusted_defaults
 
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         method = values.pop("method")
         entry = registry.entry_of(None if method is None else str(method), pairs_file is not None)
-        options = {option.name: option for option in entry.options}
-        arguments = {}
-        for name, value in values.items():
-            if value is None:
-                continue
-            if name not in options:
-                raise _not_an_option_of(entry, name)
-            arguments[options[name].setting] = value
-        settings: MethodSettings = registry.method_named(entry.name).settings(**arguments)
+        arguments = {name: value for name, value in values.items() if value is not None}
+        known_names = command_line_types(entry.settings)
+        for name in arguments:
+            if name not in known_names:
+                raise _not_a_setting_of(entry, name)
+        settings: MethodSettings = entry.settings(**arguments)
         return settings if "insertion" in arguments else adjusted_defaults(settings, texts_only)
 
 
-def _not_an_option_of(entry: MethodEntry, name: str) -> InputError:
-    """Return the error for an option that only other methods have."""
-    owners = _owners()[name]
-    _, option = owners[0]
-    flag = f"--set {option.flag.strip('-')}" if option.rare else option.flag
-    others = " or ".join(owner.name for owner, _ in owners)
-    return InputError(f"{flag} is not an option of the method {entry.name}: leave it out, or use {others}")
+def _not_a_setting_of(entry: MethodEntry, name: str) -> InputError:
+    """Return the error for a setting that only other methods have."""
+    others = " or ".join(owner.name for owner in _owners(probe=False)[name])
+    return InputError(
+        f"--set {name.replace('_', '-')} is not an option of the method {entry.name}: leave it out, or use "
+        f"{others}"
+    )
 
 
 def method_options(*, probe: bool) -> type[MethodOptions]:
@@ -102,34 +100,49 @@ def method_options(*, probe: bool) -> type[MethodOptions]:
         default += f", or {default_with_pairs} with --set pairs=FILE"
     declaration = opt.method_option(help=f"{summaries}. Default: {default}.")
     options: list[Any] = [("method", Annotated[names | None, declaration], field(default=None))]
-    for owners in _owners(probe).values():
-        _, option = owners[0]
-        declare = opt.setting if option.rare else opt.method_option
-        default = _default_of(owners, len(methods))
-        declaration = declare(option.flag, help=f"{option.help} Default: {default}.", min=option.least)
-        options.append((option.name, Annotated[option.kind | None, declaration], field(default=None)))
+    for name, owners in _owners(probe).items():
+        setting_type = command_line_types(owners[0].settings)[name]
+        declaration = opt.FIELD_DECLARATIONS.get(name, opt.setting())
+        described = replace(declaration, details={**declaration.details, "help": _help_for(name, owners)})
+        kind: Any = setting_type.kind
+        if setting_type.repeated:
+            kind = list[kind]
+        hint = Annotated[kind | None, *setting_type.metadata, described]
+        options.append((name, hint, field(default=None)))
     return make_dataclass("SomeMethodOptions", options, bases=(MethodOptions,), frozen=True)
 
 
-def _default_of(owners: Sequence[tuple[MethodEntry, Option]], method_count: int) -> str:
-    """Return the default of an option, by method unless all methods have the same."""
-    defaults = {option.default for _, option in owners}
-    if len(owners) == method_count and len(defaults) == 1:
-        return defaults.pop()
-    return ", ".join(f"{option.default} ({entry.name})" for entry, option in owners)
+def _owners(probe: bool) -> dict[str, list[MethodEntry]]:
+    """Return the methods that have each setting, by name of the setting.
 
-
-def _owners(probe: bool = False) -> dict[str, list[tuple[MethodEntry, Option]]]:
-    """Return the methods that have each option, with their declaration of it, by option name."""
-    owners: dict[str, list[tuple[MethodEntry, Option]]] = {}
+    Args:
+        probe: Only the settings that `stickytoken probe` has, too.
+    """
+    owners: dict[str, list[MethodEntry]] = {}
     for entry in registry.entries():
-        for option in entry.options:
-            if option.probe or not probe:
-                owners.setdefault(option.name, []).append((entry, option))
+        for name, setting_type in command_line_types(entry.settings).items():
+            if not (probe and DETECT_ONLY in setting_type.metadata):
+                owners.setdefault(name, []).append(entry)
     return owners
 
 
-@command()
+def _help_for(name: str, owners: Sequence[MethodEntry]) -> str:
+    """Return the description of a setting and its default, by method unless all methods have the same."""
+    settings_class: Any = owners[0].settings
+    description = documented_entries(settings_class).get(name, "")
+    defaults = {}
+    for entry in owners:
+        (default,) = [field.default for field in fields(entry.settings) if field.name == name]
+        defaults[entry.name] = f"{default:g}" if isinstance(default, float) else str(default)
+    if "Default: " in description:  # of a setting whose default is None
+        return f"{description.removesuffix('.')} ({', '.join(defaults)})."
+    if len(owners) == len(registry.entries()) and len(set(defaults.values())) == 1:
+        return f"{description} Default: {defaults[owners[0].name]}."
+    by_method = ", ".join(f"{default} ({method})" for method, default in defaults.items())
+    return f"{description} Default: {by_method}."
+
+
+@command("copies")
 def detect(
     model: opt.ModelOrEndpoint,
     *,
@@ -333,7 +346,7 @@ def _write_judgement(judgement: Judgement, out: Path) -> None:
     console.inform(f"written: {out}")
 
 
-@command("route", "token_prepending", "contrast")
+@command("route", "token_prepending", "contrast", "copies")
 def probe(
     model: opt.ModelOrEndpoint,
     tokens: opt.TokenArguments,

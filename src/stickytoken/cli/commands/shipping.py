@@ -16,6 +16,7 @@ from stickytoken.cli._command import command, project_table
 from stickytoken.cli.commands.runs import NAMED
 from stickytoken.errors import InputError, StickyTokenError
 from stickytoken.methods import Column
+from stickytoken.settings.repair import RepairSettings
 from stickytoken.version import __version__
 
 if TYPE_CHECKING:
@@ -36,26 +37,15 @@ _TOKENS = (
 )
 
 
-class RepairStrategy(StrEnum):
-    AUTO = "auto"
-    UNREACHABLE = "unreachable"
-    PLAIN_SPECIALS = "plain-specials"
-    RELATIVES = "relatives"
-    KEEP_MEANING = "keep-meaning"
-    NEAREST = "nearest"
-
-
 @command("revision", "route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer")
 def repair(
     run: opt.RunFolder,
     *,
     out: opt.Output[Path],
     tokens: opt.RunsTokens = None,
-    strategy: opt.Method[RepairStrategy] = RepairStrategy.AUTO,
     sentences: opt.Texts[str | None] = None,
     task: opt.Texts[str | None] = None,
-    verify: Annotated[bool, opt.method_option("--verify/--no-verify")] = True,
-    seed: opt.AnySeed = 4242,
+    repairing: RepairSettings,
     affected: opt.Texts[Path | None] = None,
     column: opt.Texts[str | None] = None,
     model: opt.RunsModel = None,
@@ -68,12 +58,9 @@ def repair(
 
     Args:
         out: Folder for the repaired model.
-        strategy: auto: special tokens become plain text, and other tokens get a new row or, if no row works,
-            are split into pieces. Any other strategy applies to all tokens.
         sentences: Texts to verify on, as for detect. Default: texts of the run's corpus that it did not use.
         task: Task to score before and after the repair: a task file, a BEIR folder, or the name of an MTEB
             task. Default: a packaged task.
-        verify: Measure the tokens again on other texts, and compare the models.
         affected: Also list the documents in this txt, csv, tsv, jsonl or parquet file that must be encoded
             again.
         column: Column of --affected with the text. Default: found by name.
@@ -89,12 +76,12 @@ def repair(
             opened,
             opt.named_token_ids(encoder, tokens),
             out=out,
-            strategy=strategy,
+            strategy=repairing.strategy,
             encoder=encoder,
             sentences=sentences,
             task=task,
-            verify=verify,
-            seed=seed,
+            verify=repairing.verify,
+            seed=repairing.seed,
             progress=progress,
         )
         documents = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,10 @@ import stickytoken
 from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.errors import InputError
-from stickytoken.insertion import Insertion, Placement, Side
+from stickytoken.insertion import Insertion
 from stickytoken.inspection import AttributionMethod
+from stickytoken.settings.explain import ExplainSettings
+from stickytoken.settings.impact import ImpactSettings
 from stickytoken.validation import visible
 
 if TYPE_CHECKING:
@@ -30,43 +32,12 @@ if TYPE_CHECKING:
     from stickytoken.impacts import Impact
 
 
-@dataclass(frozen=True)
-class ExplainingOptions:
-    """What an explanation measures; the names are those of `ExplainSettings`.
-
-    Attributes:
-        placement: Where to put the copies.
-        carriers: Number of texts to put the copies into.
-        benign: Number of matched benign tokens to compare with.
-        attribution: Attribute similarities to tokens by integrated Jacobians, which takes half of the time.
-        pairs: Number of pairs to attribute token by token.
-        steps: Points per integral; more are used where it changes sharply.
-    """
-
-    copies: opt.CopiesInText = 8
-    placement: opt.Method[Placement] = Placement.SUFFIX
-    carriers: Annotated[int, opt.method_option(min=1)] = 50
-    benign: Annotated[int, opt.method_option(min=3)] = 16
-    confidence: opt.IntervalConfidence = 0.9
-    attribution: Annotated[bool, opt.method_option("--attribution/--no-attribution")] = True
-    pairs: Annotated[int, opt.method_option("--attributed-pairs", min=0)] = 1
-    steps: Annotated[int, opt.method_option(min=1)] = 32
-    seed: opt.AnySeed = 42
-
-
 @command(
     "prompt",
     "token_prepending",
     "contrast",
     "truncate_dim",
     "layer",
-    "placement",
-    "carriers",
-    "benign",
-    "confidence",
-    "attribution",
-    "pairs",
-    "steps",
 )
 def explain(
     source: opt.Source,
@@ -77,7 +48,7 @@ def explain(
     sentences: opt.Texts[str | None] = None,
     column: opt.SentencesColumn = None,
     model: opt.RunsModel = None,
-    measuring: ExplainingOptions,
+    measuring: ExplainSettings,
     loading: opt.ModelOptions,
     out: opt.Output[Path | None] = None,
     output_format: opt.OutputFormat = opt.Format.TABLE,
@@ -96,7 +67,6 @@ def explain(
 
     if out is not None:
         require_place(out)
-    settings = stickytoken.ExplainSettings(**asdict(measuring))
     named: list[Any] = [opt.token_id(token) for token in tokens] if ids else [*tokens]
     for carrier in text or ():
         if not carrier.strip():
@@ -120,7 +90,7 @@ def explain(
             run=run,
             texts=text,
             sentences=corpus,
-            settings=settings,
+            settings=measuring,
             out=folder,
             progress=progress,
         )
@@ -132,10 +102,10 @@ def explain(
     if output_format is opt.Format.JSON:
         console.print_json(explanation.document())
     else:
-        _print_explanation(explanation, settings)
+        _print_explanation(explanation, measuring)
 
 
-def _print_explanation(explanation: Explanation, settings: stickytoken.ExplainSettings) -> None:
+def _print_explanation(explanation: Explanation, settings: ExplainSettings) -> None:
     """Print the verdicts, the tables of each token, and how they were measured."""
     for token in explanation.tokens:
         console.print_line(token.verdict)
@@ -355,46 +325,13 @@ def _coloured(value: float, highest: float) -> Text:
 Preset = StrEnum("Preset", "PAPER")
 
 
-@dataclass(frozen=True)
-class MeasuringOptions:
-    """How the impact is measured; the names are those of `ImpactSettings`.
-
-    Attributes:
-        placement: Where to put the copies.
-        side: Which texts get copies; a second sentence counts as a document.
-        insertion: ids: the model reads exactly n copies. text: the copies are inserted as words.
-        sticky: Maximum number of sticky tokens of the run to use.
-        benign: Matched benign tokens per sticky token.
-        seeds: Number of random repetitions.
-        resamples: Number of bootstrap samples.
-    """
-
-    copies: opt.CopiesInText = 8
-    placement: opt.Method[Placement] = Placement.RANDOM
-    side: opt.Method[Side] = Side.DOCUMENT
-    insertion: opt.Method[Insertion] = Insertion.IDS
-    sticky: Annotated[int, opt.method_option(min=1)] = 5
-    benign: Annotated[int, opt.method_option(min=1)] = 8
-    seeds: Annotated[int, opt.method_option("--repetitions", min=1)] = 1
-    resamples: Annotated[int, opt.method_option(min=100)] = 1000
-    confidence: opt.IntervalConfidence = 0.9
-    seed: opt.AnySeed = 42
-
-
 @command(
     "prompt",
     "token_prepending",
     "contrast",
     "truncate_dim",
     "layer",
-    "placement",
-    "side",
     "insertion",
-    "sticky",
-    "benign",
-    "seeds",
-    "resamples",
-    "confidence",
 )
 def impact(
     source: opt.Source,
@@ -404,7 +341,7 @@ def impact(
     intrusion: opt.Texts[str | None] = None,
     tokens: opt.RunsTokens = None,
     model: opt.RunsModel = None,
-    measuring: MeasuringOptions,
+    measuring: ImpactSettings,
     loading: opt.AnyModelOptions,
     computing: opt.EngineOptions,
     out: opt.Output[Path | None] = None,
@@ -428,7 +365,6 @@ def impact(
 
     if out is not None:
         require_place(out)  # before the model is loaded
-    settings = stickytoken.ImpactSettings(**asdict(measuring))
     engine = computing.choice
     tasks = [*(task or ()), *(PAPER_TASKS if preset else ())]
     run = opt.run_in(source, model)
@@ -438,6 +374,7 @@ def impact(
             "`stickytoken detect` first and pass its folder"
         )
     encoder = opt.load_for(source, None if run is None else run.record, loading, model)
+    settings = measuring
     if settings.insertion is Insertion.IDS and not reads_ids(encoder):
         settings = replace(settings, insertion=Insertion.TEXT)  # all that such a model reads
     ids = opt.named_token_ids(encoder, tokens)

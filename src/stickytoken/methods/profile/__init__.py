@@ -21,10 +21,11 @@ from stickytoken.methods.probes import SYMPTOM_CARRIERS, EvidenceStage, Vector
 from stickytoken.methods.profile import _corpus, estimates, plan as planning, rounds, texts
 from stickytoken.methods.profile._wording import ProfileWording
 from stickytoken.methods.profile.estimates import Measured, TokenNumbers
+from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.methods.profile.rounds import Round, round_stage
-from stickytoken.methods.profile.settings import ProfilePlanRecord, ProfileResultRecord, ProfileSettings
 from stickytoken.methods.profile.verdict import UNUSUAL_SHARE, Judged, Thresholds, apply_rule, reasons
 from stickytoken.methods.statistics import TokenEffects
+from stickytoken.settings.profile import ProfileSettings
 from stickytoken.token_vectors import vector_deviations
 from stickytoken.vocabulary import Vocabulary
 
@@ -337,7 +338,6 @@ def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunne
 class ProfileMethod(ProfileWording, base.Method):
     """The default method; see `stickytoken.methods.profile.verdict` for its rule."""
 
-    settings = ProfileSettings
     plan_record = ProfilePlanRecord
     result_record = ProfileResultRecord
     columns = tuple(TOKEN_COLUMNS)

@@ -17,8 +17,8 @@ from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.probes import AnchorPanel, Vector
 from stickytoken.methods.profile import estimates, plan as planning, texts
 from stickytoken.methods.profile.estimates import EFFECTS_FILE, Ids
+from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import Round, round_measurements, round_stage
-from stickytoken.methods.profile.settings import ProfilePlanRecord, ProfileSettings
 from stickytoken.methods.profile.verdict import (
     Measures,
     Thresholds,
@@ -33,6 +33,7 @@ from stickytoken.methods.statistics import (
     beyond_ordinary,
     predicted_lifts,
 )
+from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 
 # Number of texts of the corpus that tokens are put into.

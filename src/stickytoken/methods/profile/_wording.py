@@ -12,7 +12,7 @@ from stickytoken.methods import base, wording
 
 if TYPE_CHECKING:
     from stickytoken.methods.profile import ProfileEvidence
-    from stickytoken.methods.profile.settings import ProfilePlanRecord, ProfileResultRecord
+    from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
 
     Run: TypeAlias = base.FinishedRun[ProfilePlanRecord, ProfileResultRecord]
 

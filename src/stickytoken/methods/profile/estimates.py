@@ -16,7 +16,7 @@ from stickytoken.errors import InputError
 from stickytoken.measurement import ResultFolder
 from stickytoken.methods.base import Job
 from stickytoken.methods.probes import Vector
-from stickytoken.methods.profile.settings import ProfilePlanRecord, ProfileSettings
+from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.verdict import LIFTED_SHARE, Measures
 from stickytoken.methods.statistics import (
     Estimates,
@@ -25,6 +25,7 @@ from stickytoken.methods.statistics import (
     beyond_ordinary,
     present_mean,
 )
+from stickytoken.settings.profile import ProfileSettings
 
 # If lifts differ between tokens by less than this share of their mean square, they differ by rounding alone.
 _ROUNDING = 1e-20

@@ -16,14 +16,10 @@ from stickytoken.methods import probes
 from stickytoken.methods.base import Job, model_mean
 from stickytoken.methods.probes import AnchorPanel
 from stickytoken.methods.profile import texts
+from stickytoken.methods.profile.records import AnchorGroupRecord, AnchorRecord, ProfilePlanRecord
 from stickytoken.methods.profile.rounds import PILOT_TOKENS, carriers_needed
-from stickytoken.methods.profile.settings import (
-    AnchorGroupRecord,
-    AnchorRecord,
-    ProfilePlanRecord,
-    ProfileSettings,
-)
 from stickytoken.methods.profile.texts import TextGroup
+from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 
 # Smallest number of anchors that the lift is measured on.

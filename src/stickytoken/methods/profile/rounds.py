@@ -31,8 +31,9 @@ from stickytoken.methods.profile.estimates import (
     joined,
     measurements,
 )
-from stickytoken.methods.profile.settings import ProfilePlanRecord, ProfileSettings
+from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.statistics import Pull, carrier_contractions, fit_pull
+from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import CandidateTokenizer
 

@@ -16,8 +16,9 @@ from stickytoken.data import LARGEST_UNKNOWN, Sentences, as_read, open_ended, te
 from stickytoken.encoders.protocol import Encoder, refused_texts
 from stickytoken.errors import InputError
 from stickytoken.methods.probes import AnchorPanel, Vector, balanced, room_for
-from stickytoken.methods.profile.settings import ProfilePlanRecord, ProfileSettings
+from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.statistics import present_mean
+from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 
 # Keys of the generators of random numbers: carriers and anchors are drawn independently.

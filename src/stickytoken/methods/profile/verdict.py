@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from stickytoken.methods import Severity, Verdict, wording
 from stickytoken.methods.probes import Vector
-from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.statistics import Estimates
+from stickytoken.settings.profile import ProfileSettings
 
 # A token with an unusual vector needs to reach only this share of each threshold. Vectors that were planted
 # toward kinds of text that no run measures lift by at least 0.25 SD or erase at least 20% of a text. Natural

@@ -14,7 +14,7 @@ import polars as pl
 import stickytoken.methods as terms
 from stickytoken.insertion import Token
 from stickytoken.measurement.engine import Progress, ProgressCallback, Stage
-from stickytoken.methods import Scores, base, probes
+from stickytoken.methods import base, probes
 from stickytoken.methods.base import Job
 from stickytoken.methods.std import plan as planning, scoring, validation
 from stickytoken.methods.std._scores import (
@@ -24,10 +24,10 @@ from stickytoken.methods.std._scores import (
     outlier_threshold,
     sticky_score,
 )
-from stickytoken.methods.std._settings import PlacementWeights, ScoreConstants, StdSettings
 from stickytoken.methods.std.placement import validation_order
 from stickytoken.methods.std.plan import StdPlanRecord
 from stickytoken.methods.std.validation import StdEvidence
+from stickytoken.settings.std import PlacementWeights, ScoreConstants, Scores, StdSettings
 from stickytoken.unit_vectors import unit_vectors
 
 __all__ = [
@@ -155,7 +155,6 @@ def _probe_row(evidence: StdEvidence) -> list[object]:
 class StdMethod(base.Method):
     """The paper's method."""
 
-    settings = StdSettings
     plan_record = StdPlanRecord
     result_record = StdResultRecord
     columns = (

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import Placement
-from stickytoken.methods.std._settings import PlacementWeights, ScoreConstants
+from stickytoken.settings.std import PlacementWeights, ScoreConstants
 
 Vector = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from stickytoken.insertion import Insertion
 from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import base, probes
 from stickytoken.methods.std._scores import Metric, distances
-from stickytoken.methods.std._settings import StdSettings
+from stickytoken.settings.std import StdSettings
 
 
 class StdPlanRecord(base.PlanRecord):

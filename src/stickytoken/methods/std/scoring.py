@@ -21,7 +21,7 @@ from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Probe, Token
 from stickytoken.machine import Precision
 from stickytoken.measurement.engine import Measured, Stage
-from stickytoken.methods import Scores, probes
+from stickytoken.methods import probes
 from stickytoken.methods.base import Job
 from stickytoken.methods.std._scores import (
     PLACEMENTS,
@@ -35,9 +35,9 @@ from stickytoken.methods.std._scores import (
     sticky_score,
     weighted,
 )
-from stickytoken.methods.std._settings import ScoreConstants, StdSettings
 from stickytoken.methods.std.placement import Walk, walk_vocabulary
 from stickytoken.methods.std.plan import StdPlanRecord, pair_vectors
+from stickytoken.settings.std import ScoreConstants, Scores, StdSettings
 
 SAMPLE = 256
 """Number of random tokens that are scored exactly. They show how scores are distributed, which texts lower a

@@ -17,9 +17,9 @@ from stickytoken.measurement.engine import ProgressCallback
 from stickytoken.methods import base, probes
 from stickytoken.methods.base import Job
 from stickytoken.methods.std._scores import PLACEMENTS, Metric, Vector, distances, weighted
-from stickytoken.methods.std._settings import PUBLISHED_SEED, StdSettings
 from stickytoken.methods.std.placement import Walk, paths_by_token, walk_candidates
 from stickytoken.methods.std.plan import StdPlanRecord, make_plan, pair_vectors, truncates
+from stickytoken.settings.std import PUBLISHED_SEED, StdSettings
 
 PathsOf: TypeAlias = Callable[[Token], Sequence[probes.Path]]
 

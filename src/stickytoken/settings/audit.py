@@ -1,0 +1,49 @@
+"""The settings of an audit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge
+
+from stickytoken.insertion import Insertion, Placement
+from stickytoken.settings import NaturalNumber, OptionName, PositiveCount, Proportion, check_settings
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """How an audit measures what copies of a token do to search results.
+
+    Attributes:
+        copies: Numbers of copies in a document. Repeatable. Default: 4, 8 and 32.
+        placement: Where in the document the copies go.
+        insertion: ids: the model reads exactly n copies. text: the copies are inserted as words, as always
+            for a model that reads only texts.
+        stuffed: Number of random documents that get copies, one at a time.
+        tokens: Largest number of tokens in each group: flagged, strongest on these documents by prediction,
+            strongest by lift, and ordinary.
+        queries: Largest number of queries. From a larger set, a random sample is drawn.
+        documents: Largest number of documents in the index. From a larger set, a random sample is drawn.
+        resamples: Number of bootstrap samples of queries and documents.
+        confidence: Coverage of the intervals.
+        seed: Seed of all random sampling.
+
+    Raises:
+        InputError: A value is out of range.
+    """
+
+    copies: tuple[PositiveCount, ...] = (4, 8, 32)
+    placement: Placement = Placement.SUFFIX
+    insertion: Insertion = Insertion.IDS
+    stuffed: Annotated[int, Ge(2)] = 32
+    tokens: PositiveCount = 8
+    queries: Annotated[PositiveCount, OptionName("most_queries")] = 500
+    documents: Annotated[int, Ge(30), OptionName("most_documents")] = 20_000
+    resamples: Annotated[int, Ge(100)] = 1000
+    confidence: Proportion = 0.95
+    seed: NaturalNumber = 42
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        object.__setattr__(self, "copies", tuple(sorted(set(self.copies))))

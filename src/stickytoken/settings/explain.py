@@ -1,0 +1,63 @@
+"""The settings of an explanation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+from annotated_types import Ge
+
+from stickytoken.insertion import Placement
+from stickytoken.settings import (
+    PYTHON_ONLY,
+    NaturalNumber,
+    OptionName,
+    PositiveCount,
+    Proportion,
+    check_settings,
+)
+
+LEAST_BENIGN = 3
+"""Smallest number of benign tokens that a comparison needs."""
+_BenignCount: TypeAlias = Annotated[int, Ge(LEAST_BENIGN)]
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainSettings:
+    """What an explanation measures.
+
+    Attributes:
+        copies: Number of copies of a token in a text.
+        placement: Where in the text the copies go.
+        carriers: Largest number of texts to put the copies into.
+        benign: Number of matched benign tokens to compare each token with.
+        confidence: Coverage of the intervals.
+        attribution: Attribute similarities to tokens by integrated Jacobians, which takes half of the time.
+        attribution_carriers: Number of texts whose similarities are attributed.
+        attribution_benign: Number of benign tokens that are attributed too.
+        pairs: Number of pairs of texts whose similarity is attributed token by token.
+        steps: Number of points per integral; more are used where the integrand changes sharply.
+        neighbours: Number of nearest rows of the embedding matrix to list.
+        directions: Number of random vocabulary entries from which the mean direction is computed.
+        seed: Seed of all random sampling.
+
+    Raises:
+        InputError: A value is out of range.
+    """
+
+    copies: PositiveCount = 8
+    placement: Placement = Placement.SUFFIX
+    carriers: PositiveCount = 50
+    benign: _BenignCount = 16
+    confidence: Proportion = 0.9
+    attribution: bool = True
+    attribution_carriers: Annotated[PositiveCount, PYTHON_ONLY] = 4
+    attribution_benign: Annotated[_BenignCount, PYTHON_ONLY] = 6
+    pairs: Annotated[NaturalNumber, OptionName("attributed_pairs")] = 1
+    steps: PositiveCount = 32
+    neighbours: Annotated[NaturalNumber, PYTHON_ONLY] = 8
+    directions: Annotated[PositiveCount, PYTHON_ONLY] = 512
+    seed: NaturalNumber = 42
+
+    def __post_init__(self) -> None:
+        check_settings(self)

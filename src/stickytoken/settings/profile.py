@@ -1,0 +1,82 @@
+"""The settings of the method ``profile``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge
+
+from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion
+from stickytoken.machine import Precision
+from stickytoken.settings import (
+    DETECT_ONLY,
+    PYTHON_ONLY,
+    NaturalNumber,
+    PositiveCount,
+    PositiveNumber,
+    Proportion,
+    check_settings,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSettings:
+    """Settings of the profile method.
+
+    A lift of 0.5 is a medium effect (Cohen 1988). In all-MiniLM-L6-v2, the largest lift of a natural token is
+    0.34, and the largest share that a natural word erases is 0.41. A search hardly finds a document of which
+    a larger share is erased. For an unusual token vector, half of either threshold is enough.
+
+    A token reaches a threshold if the low end of its interval does. Verdicts depend only on the confirming
+    texts, which the model always reads in its own precision.
+
+    Attributes:
+        smallest_lift: Smallest lift of a sticky token beyond an ordinary token's, in standard deviations of
+            the model's similarities.
+        smallest_erased: Smallest share that a sticky token erases of what an ordinary token leaves of a text.
+        unusual: Median absolute deviations above the median from which a token vector is unusual.
+        confidence: Coverage of the intervals.
+        budget: Largest number of texts per token, on average over the tokens of a run. It limits how many
+            tokens are measured closely.
+        insertion: text: join the copies to the string. ids: put exactly n copies among the token ids. words:
+            as text, with the spaces that let the tokenizer read the most copies.
+        copies: Numbers of copies, which alternate from carrier to carrier.
+        anchors: Largest number of texts of all kinds to compare carriers with, and largest number of
+            sentences of a user's corpus.
+        topics: Number of groups of anchors, if the model cannot read the bundled kinds of text and the corpus
+            names no topics.
+        screening_texts: Number of texts that get copies of every token, to find the tokens to measure
+            closely.
+        confirming_texts: Number of further texts for the tokens to measure closely.
+        screen_precision: Precision of the pass over all tokens: faster, less exact. CPU: bfloat16. GPU: tf32,
+            bfloat16, float16. Default: the model's own.
+        seed: Seed of all random sampling; 42 reproduces the published runs of std.
+
+    Raises:
+        InputError: A value is out of range, or two settings contradict each other.
+    """
+
+    smallest_lift: PositiveNumber = 0.5
+    smallest_erased: Proportion = 0.4
+    unusual: PositiveNumber = 6.0
+    confidence: Proportion = 0.9
+    budget: Annotated[PositiveNumber, DETECT_ONLY] = 3.4
+    insertion: Insertion = Insertion.IDS
+    copies: Annotated[tuple[PositiveCount, ...], PYTHON_ONLY] = (8, 4)
+    anchors: Annotated[int, Ge(2), PYTHON_ONLY] = 440
+    topics: Annotated[PositiveCount, PYTHON_ONLY] = 24
+    screening_texts: Annotated[int, Ge(2), PYTHON_ONLY] = 2
+    confirming_texts: Annotated[int, Ge(4), PYTHON_ONLY] = 48
+    screen_precision: Annotated[Precision | None, DETECT_ONLY] = None
+    seed: NaturalNumber = 42
+
+    def __post_init__(self) -> None:
+        """Check the values, and convert those that were read from JSON."""
+        check_settings(self)
+        if self.budget < self.screening_texts:
+            raise InputError(
+                f"budget is {self.budget:g} texts per token, and screening alone takes "
+                f"{self.screening_texts}: raise the budget or lower screening_texts"
+            )

@@ -1,0 +1,48 @@
+"""The settings of a repair."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from stickytoken.settings import PYTHON_ONLY, NaturalNumber, check_settings
+
+
+class Strategy(StrEnum):
+    """How a token is repaired."""
+
+    AUTO = "auto"  # chosen for each token
+    UNREACHABLE = "unreachable"  # text is split into pieces and no longer produces the entry
+    PLAIN_SPECIALS = "plain-specials"  # its text becomes plain text; the model still adds the token
+    RELATIVES = "relatives"  # a new row from its pieces and from entries with similar spelling
+    KEEP_MEANING = "keep-meaning"  # a new row: one copy acts as before, many act like an ordinary token
+    NEAREST = "nearest"  # the row of the nearest entry that lifts and erases no more than the median token
+
+
+@dataclass(frozen=True, slots=True)
+class RepairSettings:
+    """How a model is repaired.
+
+    All settings are part of the identity of the repair. The default seed differs
+    from that of a run.
+
+    Attributes:
+        strategy: auto: special tokens become plain text, and other tokens get a new row or, if no row works,
+            are split into pieces. Any other strategy applies to all tokens.
+        verify: Measure the tokens again on other texts, and compare the models.
+        neighbours: Number of other tokens to verify for each repaired token. These are the tokens with the
+            nearest rows in the embedding matrix.
+        seed: Seed for new rows, and for the texts and placements of the verification.
+
+    Raises:
+        InputError: A value is out of range.
+    """
+
+    strategy: Strategy = Strategy.AUTO
+    verify: bool = True
+    neighbours: Annotated[NaturalNumber, PYTHON_ONLY] = 2
+    seed: NaturalNumber = 4242
+
+    def __post_init__(self) -> None:
+        check_settings(self)

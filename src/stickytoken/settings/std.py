@@ -1,0 +1,115 @@
+"""The settings of the method ``std``, the paper's, and their published values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le
+
+from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion
+from stickytoken.settings import (
+    DETECT_ONLY,
+    PYTHON_ONLY,
+    NaturalNumber,
+    NonNegativeNumber,
+    PositiveCount,
+    check_settings,
+)
+
+PUBLISHED_SEED = 42
+"""Seed of the published runs. With it, copies are placed exactly as in these runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementWeights:
+    """Weights of the three placements; they sum to 1."""
+
+    prefix: float
+    suffix: float
+    random: float
+
+    def __post_init__(self) -> None:
+        values = (self.prefix, self.suffix, self.random)
+        if not (min(values) >= 0 and abs(sum(values) - 1) <= 1e-9):
+            raise InputError(
+                f"the placement weights are {values}: none may be negative, and they must sum to 1"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreConstants:
+    """Constants of the sticky score (Chen et al. 2025, step 3 of the Sticky Token Detector).
+
+    Attributes:
+        alpha: Added to the numerator for each fall of the distance.
+        beta: Added to the denominator for each rise of the distance.
+        gamma: Added to the denominator once, so that it stays above 0.
+    """
+
+    alpha: float
+    beta: float
+    gamma: float
+
+    def __post_init__(self) -> None:
+        values = (self.alpha, self.beta, self.gamma)
+        if not all(map(math.isfinite, values)) or min(values) < 0 or self.gamma == 0:
+            raise InputError(f"the constants are {self}: alpha and beta must be at least 0, gamma above 0")
+
+
+class Scores(StrEnum):
+    """Which tokens get an exact score."""
+
+    NEEDED = "needed"  # possible candidates; all other tokens get an upper bound
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class StdSettings:
+    """Settings of the paper's method.
+
+    The pairs that score and validate have a similarity below the mean similarity. Candidates and verdicts are
+    the same for every value of ``scores``.
+
+    Attributes:
+        sentence_count: Number of sentences sampled from the corpus.
+        pair_count: Number of pairs sampled from the sentences, evenly over similarity.
+        scoring_pairs: Number of pairs that score a token (the paper's sent_pair_num).
+        validation_pairs: Number of pairs that validate a token (the paper's verification_sent_pair_num).
+        copies: Largest number of copies in a text (the paper's insert_num).
+        insertion: text: join the copies to the string. ids: put exactly n copies among the token ids. words:
+            as text, with the spaces that let the tokenizer read the most copies.
+        candidate_share: Share of the tokens that is validated, best scores first.
+        outlier_range: Call a candidate sticky above Q3 + this x IQR of the validation rates.
+        seed: Seed of all random sampling; 42 reproduces the published runs of std.
+        scoring_weights: Weights of the placements in the score.
+        validation_weights: Weights of the placements in the validation rate.
+        angular: Score constants for cosine and Euclidean distance.
+        manhattan: Score constants for Manhattan distance.
+        scores: needed: score tokens until they are known to be no candidates. all: score every token exactly.
+
+    Raises:
+        InputError: A value is out of range.
+    """
+
+    sentence_count: Annotated[int, Ge(2)] = 1000
+    pair_count: PositiveCount = 1000
+    scoring_pairs: Annotated[PositiveCount, DETECT_ONLY] = 5
+    validation_pairs: PositiveCount = 250
+    copies: PositiveCount = 8
+    insertion: Insertion = Insertion.TEXT
+    candidate_share: Annotated[float, Gt(0), Le(1), DETECT_ONLY] = 0.02
+    outlier_range: Annotated[NonNegativeNumber, DETECT_ONLY] = 0.7
+    seed: NaturalNumber = PUBLISHED_SEED
+    scoring_weights: Annotated[PlacementWeights, PYTHON_ONLY] = PlacementWeights(0.35, 0.35, 0.30)
+    validation_weights: Annotated[PlacementWeights, PYTHON_ONLY] = PlacementWeights(4 / 11, 4 / 11, 3 / 11)
+    angular: Annotated[ScoreConstants, PYTHON_ONLY] = ScoreConstants(0.1, 0.05, 0.01)
+    manhattan: Annotated[ScoreConstants, PYTHON_ONLY] = ScoreConstants(1.0, 0.5, 0.1)
+    scores: Annotated[Scores, DETECT_ONLY] = Scores.NEEDED
+
+    def __post_init__(self) -> None:
+        """Check the values, and convert those that were read from JSON."""
+        check_settings(self)
