@@ -21,14 +21,13 @@ from stickytoken.methods.profile.estimates import Measured, Measurements, estima
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import PILOT_TOKENS, carriers_needed, tokens_to_confirm
 from stickytoken.methods.profile.texts import representative_carriers
-from stickytoken.methods.profile.verdict import Thresholds, apply_rule, select_to_confirm
+from stickytoken.methods.profile.verdict import apply_rule, select_to_confirm
 from stickytoken.methods.statistics import Pull, share_erased
 from stickytoken.settings.profile import ProfileSettings
 
 Vector = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Vector]
 SETTINGS = ProfileSettings()
-THRESHOLDS = Thresholds.of(SETTINGS)
 
 # Sizes on all-MiniLM-L6-v2. Lifts are in standard deviations of the similarities, contractions are shares.
 ORDINARY_LIFT = 0.09  # standard deviation over ordinary tokens
@@ -107,7 +106,7 @@ class Simulated:
     @property
     def reach(self) -> Vector:
         """By how many thresholds the stronger of the two true effects reaches."""
-        return np.maximum(self.lift / THRESHOLDS.lift, self.erased / THRESHOLDS.erased)
+        return np.maximum(self.lift / SETTINGS.smallest_lift, self.erased / SETTINGS.smallest_erased)
 
 
 def simulate(shape: Shape, size: int, seed: int) -> Simulated:
@@ -135,11 +134,11 @@ def simulate(shape: Shape, size: int, seed: int) -> Simulated:
     screened, of_pilots = whole.in_carriers(few), rows_of(whole, pilots).in_carriers(others)
     first = measured(few, screened, of_pilots, pilots)
     most = tokens_to_confirm(SETTINGS, size)
-    chosen = select_to_confirm(estimate(first).measures, THRESHOLDS, most)
+    chosen = select_to_confirm(estimate(first).measures, SETTINGS, most)
     selected = rows_of(whole, np.setdiff1d(chosen.ids, pilots)).in_carriers(others)
     measures = estimate(measured(few, screened, joined(of_pilots, selected), pilots)).measures
 
-    verdicts = np.array(apply_rule(measures, THRESHOLDS).verdicts)
+    verdicts = np.array(apply_rule(measures, SETTINGS).verdicts)
     true_lift = lifts - np.median(lifts)
     true_erased = np.asarray(share_erased(contractions, float(np.median(contractions))))
     covered = (measures.lift.low <= true_lift) & (true_lift <= measures.lift.high)
@@ -167,7 +166,7 @@ def measurements_of(ids: NDArray[np.int64], lifts: Vector, contractions: Vector)
         ids=ids,
         lifts=lifts,
         rising_shares=np.zeros((tokens, carriers), dtype=np.float32),
-        group_lifts=np.zeros((tokens, carriers, 0), dtype=np.float32),
+        anchor_group_lifts=np.zeros((tokens, carriers, 0), dtype=np.float32),
         effects=Pull(contractions.mean(axis=1), np.zeros((tokens, 1))),
         contractions=contractions,
     )

@@ -29,6 +29,10 @@ def table(seed, tokens=41, carriers=6):
     return 3 + effects[:, None] + 2 * common + noise
 
 
+def half_widths(estimates):
+    return (estimates.high - estimates.low) / 2
+
+
 def test_the_median_of_the_ordinary_tokens_is_zero():
     values = table(1)
     ordinary = np.arange(len(values)) % 2 == 0
@@ -62,13 +66,14 @@ def test_the_error_of_the_ordinary_token_widens_every_interval():
     centred = values - values.mean(axis=0)
     variance_of_mean = centred.var(axis=1, ddof=1) / values.shape[1]
     of_median = np.pi / 2 * centred.mean(axis=1).var(ddof=1) / len(values)
-    assert estimates.error == pytest.approx(np.sqrt(variance_of_mean + of_median))
+    errors = np.sqrt(variance_of_mean + of_median)
+    assert half_widths(estimates) == pytest.approx(stats.t.ppf(0.95, 5) * errors)
 
 
 def test_values_have_at_least_the_variance_that_calls_have():
     values = np.tile(np.arange(5.0)[:, None], (1, 4))
     estimates = beyond_ordinary(values, np.arange(5) == 2, 0.9, least_variance=0.04).estimates
-    assert estimates.error == pytest.approx(np.full(5, 0.2 / 2))
+    assert half_widths(estimates) == pytest.approx(np.full(5, stats.t.ppf(0.95, 3) * 0.2 / 2))
 
 
 @settings(max_examples=40)

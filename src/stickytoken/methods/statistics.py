@@ -1,4 +1,4 @@
-"""Estimates of effects with intervals, and the effect of a token as contraction and pull. Pure functions."""
+"""Estimate effects with intervals, and fit the effect of a token as contraction and pull. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,27 +15,25 @@ _MEDIAN_VARIANCE = np.pi / 2
 
 
 class Estimates(NamedTuple):
-    """An effect of T tokens, with its uncertainty.
+    """Effects of T tokens, with two-sided intervals.
 
     Attributes:
-        value: the estimates, shape (T,).
-        error: their standard errors, shape (T,).
-        low: low ends of the two-sided intervals, shape (T,).
+        value: the estimated effects, shape (T,).
+        low: low ends of the intervals, shape (T,).
         high: high ends of the intervals, shape (T,).
     """
 
     value: Vector
-    error: Vector
     low: Vector
     high: Vector
 
     def divided_by(self, unit: float) -> Estimates:
-        """Return the estimates with values, errors and intervals divided by a unit, which must be above 0."""
-        return Estimates(self.value / unit, self.error / unit, self.low / unit, self.high / unit)
+        """Return the effects and their intervals in multiples of ``unit``, which must be positive."""
+        return Estimates(self.value / unit, self.low / unit, self.high / unit)
 
     def of_rows(self, rows: NDArray[np.intp]) -> Estimates:
         """Return the estimates of the tokens in these rows."""
-        return Estimates(self.value[rows], self.error[rows], self.low[rows], self.high[rows])
+        return Estimates(self.value[rows], self.low[rows], self.high[rows])
 
 
 class Relative(NamedTuple):
@@ -43,7 +41,7 @@ class Relative(NamedTuple):
 
     Attributes:
         estimates: effect of each token minus that of the ordinary token.
-        ordinary: effect of the ordinary token, which is the median over random tokens.
+        ordinary: effect of the ordinary token, which is the median effect of random tokens.
     """
 
     estimates: Estimates
@@ -53,18 +51,22 @@ class Relative(NamedTuple):
 def beyond_ordinary(
     values: Vector, is_random: NDArray[np.bool_], confidence: float, least_variance: float = 0.0
 ) -> Relative:
-    """Average each token over its carriers, and subtract the effect of the ordinary token.
+    """Average the effect of each token over its carriers, and subtract the effect of the ordinary token.
 
-    The ordinary token is the median over tokens that were drawn at random. A carrier may raise or lower the
-    values of all tokens equally, so the mean over the random tokens is first subtracted in each carrier. The
-    Student interval treats carriers as a random sample. It includes the standard error of the median.
+    The effect of the ordinary token is the median effect of the random tokens. A carrier may raise or lower
+    the values of all tokens by the same amount, so each carrier's mean over the random tokens is subtracted
+    first. The Student intervals treat the carriers as a random sample, and include the standard error of the
+    median.
 
     Args:
         values: effect of each token in each carrier, shape (T, K), K at least 2.
-        is_random: which tokens were drawn at random, shape (T,).
+        is_random: whether each token was drawn at random, shape (T,).
         confidence: coverage of the two-sided intervals.
-        least_variance: lower bound of the variance of a single value, for example the variance of repeated
-            calls of a server.
+        least_variance: smallest variance to assume for a single value, for example the variance between
+            repeated calls to a server.
+
+    Returns:
+        The effects beyond the ordinary token with their intervals, and the effect of the ordinary token.
     """
     carriers = values.shape[1]
     carrier_means = values[is_random].mean(axis=0)
@@ -79,12 +81,12 @@ def beyond_ordinary(
     error = np.sqrt(variance / carriers + variance_of_median)
     half_width = scipy.stats.t.ppf((1 + confidence) / 2, carriers - 1) * error
     effect = means - median
-    estimates = Estimates(effect, error, effect - half_width, effect + half_width)
+    estimates = Estimates(effect, effect - half_width, effect + half_width)
     return Relative(estimates, ordinary=float(carrier_means.mean()) + median)
 
 
 def present_mean(values: Vector) -> Vector:
-    """Average over the first axis, ignoring NaN; NaN where all values are NaN."""
+    """Return the mean over the first axis, ignoring NaN; NaN where all values are NaN."""
     present = np.isfinite(values)
     counts = present.sum(axis=0)
     sums = np.where(present, values, 0.0).sum(axis=0)
@@ -92,17 +94,18 @@ def present_mean(values: Vector) -> Vector:
     return np.asarray(means, dtype=np.float64)
 
 
-# Smallest sum of squared deviations of the carriers from their mean vector. Below it, they differ only by
-# rounding.
+# If the squared deviations of the carriers from their mean vector have a smaller sum, the carriers differ
+# only by rounding errors.
 _NO_VARIATION = 1e-12
 
 
 class Pull(NamedTuple):
-    """The effect of T tokens: similarity after = (1 - k) x similarity before + p . anchor.
+    """What copies of T tokens do to a similarity with an anchor: after = (1 - k) x before + p . anchor.
 
     Attributes:
-        contraction: k, share of a text's meaning that copies erase, shape (T,). 0 leaves all of it, 1 none.
-        pull: p, the direction in which copies move texts, shape (T, d).
+        contraction: k, share of a text's meaning that copies erase, shape (T,). 0 leaves all of the meaning,
+            and 1 leaves none.
+        pull: p, vector that copies add to the vectors of texts, shape (T, d).
     """
 
     contraction: Vector
@@ -110,7 +113,7 @@ class Pull(NamedTuple):
 
 
 class TokenEffects(NamedTuple):
-    """Contraction and pull of T tokens, as in `Pull`, with their ids in ascending order."""
+    """Contraction and pull of T tokens, as in `Pull`, in ascending order of token id."""
 
     ids: NDArray[np.int64]
     contraction: Vector
@@ -136,7 +139,9 @@ def fit_pull(before: NDArray[np.float32], after: NDArray[np.float32]) -> Pull:
 
 
 def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]) -> Vector:
-    """Return one contraction per carrier; their mean is the contraction of `fit_pull`.
+    """Return the contraction of each token in each carrier.
+
+    The mean of a token's contractions over the carriers is its contraction in `fit_pull`.
 
     Args:
         before: unit vectors of the carriers without copies, shape (K, d).
@@ -155,10 +160,13 @@ def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]
 
 
 def predicted_lifts(tokens: Pull | TokenEffects, carriers: CarrierPanel) -> Vector:
-    """Compute lifts from contraction k and pull p: p . mean anchor - k x mean similarity, shape (T,).
+    """Compute lifts from contraction k and pull p: p . mean anchor - k x mean similarity.
 
-    Both means are taken over the pairs of carrier and anchor that count for the lift, and then over the
-    carriers that have such pairs. The lifts are differences of cosines.
+    Both means are taken in each carrier over the pairs of carrier and anchor that count for the lift, and
+    then over the carriers that have such pairs.
+
+    Returns:
+        The lifts as differences of cosines, shape (T,).
     """
     weights = carriers.pair_weights
     carriers_with_pairs = max(1, int((weights.sum(axis=1) > 0).sum()))
@@ -168,10 +176,10 @@ def predicted_lifts(tokens: Pull | TokenEffects, carriers: CarrierPanel) -> Vect
 
 
 def share_erased(contraction: Vector | float, ordinary: float) -> Any:
-    """Compute the erased share (k - k0) / (1 - k0).
+    """Return the share that a token erases of what the ordinary token leaves: (k - k0) / (1 - k0).
 
     Args:
-        contraction: k, contraction of a token, or of several.
-        ordinary: k0, contraction of the ordinary token.
+        contraction: k, the contraction of one token or of several tokens.
+        ordinary: k0, the contraction of the ordinary token.
     """
     return (contraction - ordinary) / max(1 - ordinary, np.finfo(float).tiny)

@@ -160,13 +160,13 @@ class Verification:
             score_check,
         ]
         self.progress(Progress("compare", 1, 1, 1))
-        thresholds = self.after.thresholds
+        settings = self.after.job.settings
         record = result.VerificationRecord(
             ordinary_lift=after.ordinary.lift,
             similarity_spread=self.after.plan.similarity_spread,
             ordinary_contraction=after.ordinary.contraction,
-            smallest_lift=thresholds.lift,
-            smallest_erased=thresholds.erased,
+            smallest_lift=settings.smallest_lift,
+            smallest_erased=settings.smallest_erased,
             vectors_compared=self.after.compares_vectors,
             carriers=len(self.after.plan.carriers),
             anchors=len(self.after.plan.anchors),

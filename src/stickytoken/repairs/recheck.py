@@ -25,7 +25,7 @@ from stickytoken.methods.profile.plan import make_profile_plan
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import ProfileStage, Round, round_stage
 from stickytoken.methods.profile.texts import anchor_panel
-from stickytoken.methods.profile.verdict import Measures, Thresholds, apply_rule, required_shares
+from stickytoken.methods.profile.verdict import Measures, apply_rule, required_shares
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.vocabulary import Vocabulary
 
@@ -144,10 +144,6 @@ class Recheck:
         return replace(self, job=job, name=name, ordinary_of=self if same_ordinary else None)
 
     @property
-    def thresholds(self) -> Thresholds:
-        return Thresholds.of(self.job.settings)
-
-    @property
     def compares_vectors(self) -> bool:
         """Whether the rule also judges how unusual a token's vector is, which needs the token vectors."""
         return self._vector_deviations is not None
@@ -184,8 +180,8 @@ class Recheck:
             low=np.where(is_split, -np.inf, measures.erased.low),
         )
         measures = measures._replace(erased=erased)
-        verdicts = apply_rule(measures, self.thresholds).verdicts
-        reaches = _reaches(measures, self.thresholds)
+        verdicts = apply_rule(measures, self.job.settings).verdicts
+        reaches = _reaches(measures, self.job.settings)
         judged_ids = set(copies.ids)
         tokens = {}
         for row, token_id in enumerate(measures.ids.tolist()):
@@ -276,14 +272,14 @@ class Recheck:
         return reduce(joined, tables)
 
 
-def _reaches(measures: Measures, thresholds: Thresholds) -> NDArray[np.float64]:
+def _reaches(measures: Measures, settings: ProfileSettings) -> NDArray[np.float64]:
     """Return for each token the larger of lift and erased share, as fractions of its thresholds.
 
     The result has the shape (number of tokens,). From 1 on, a token reaches one of its thresholds.
     """
-    required_share = required_shares(measures.vector_deviation, thresholds)
-    lift = measures.lift.value / (required_share * thresholds.lift)
-    erased = measures.erased.value / (required_share * thresholds.erased)
+    required_share = required_shares(measures.vector_deviation, settings)
+    lift = measures.lift.value / (required_share * settings.smallest_lift)
+    erased = measures.erased.value / (required_share * settings.smallest_erased)
     return np.maximum(lift, erased)
 
 

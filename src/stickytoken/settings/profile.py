@@ -77,6 +77,6 @@ class ProfileSettings:
         check_settings(self)
         if self.budget < self.screening_texts:
             raise InputError(
-                f"budget is {self.budget:g} texts per token, and screening alone takes "
+                f"budget is {self.budget:g} texts per token, but screening alone takes "
                 f"{self.screening_texts}: raise the budget or lower screening_texts"
             )

@@ -243,7 +243,7 @@ def test_shares_lie_strictly_between_zero_and_one(name):
     ("values", "message"),
     [
         ({"budget": "0.5"}, "budget is '0.5': it must be a number"),
-        ({"budget": 1.5}, "budget is 1.5 texts per token, and screening alone takes 2: "),
+        ({"budget": 1.5}, "budget is 1.5 texts per token, but screening alone takes 2: "),
         ({"topics": 10.5}, "topics is 10.5: it must be a whole number"),
         ({"copies": ()}, "copies is empty: "),
         ({"copies": (8, 0)}, "copies is 0: it must be at least 1"),

@@ -39,7 +39,7 @@ def test_an_entry_whose_copies_are_read_as_another_has_no_verdict(tmp_path):
         assert result.sticky["token"].to_list() == ["qq qq"]
         (row,) = result.tokens.filter(token="qq").to_dicts()
         assert [row[name] for name in ("verdict", "lift", "severity", "erased")] == [None] * 4
-        assert "texts spell 0% of its copies" in row["reason"]
+        assert "reads 0% of its copies" in row["reason"]
         assert len(result.tokens) == run.available
     ((token_id, copies_seen),) = run.token("qq").select("token_id", "copies_seen").rows()
     assert copies_seen == 0

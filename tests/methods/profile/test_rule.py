@@ -4,23 +4,23 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.profile.verdict import (
     DISPLAYED,
     Judged,
     Measures,
-    Thresholds,
     apply_rule,
     reasons,
     select_to_confirm,
 )
 from stickytoken.methods.statistics import Estimates
 
-THRESHOLDS = Thresholds(lift=0.5, erased=0.4, unusual=6.0)
+SETTINGS = ProfileSettings(smallest_lift=0.5, smallest_erased=0.4, unusual=6.0)
 
 
 def estimates(values, half_width):
     values = np.asarray(values, dtype=float)
-    return Estimates(values, np.full(len(values), half_width), values - half_width, values + half_width)
+    return Estimates(values, values - half_width, values + half_width)
 
 
 def measures(lift=0.0, erased=0.0, deviation=0.0, confirmed=True, kinds_lifted=11, kinds=11, half_width=0.02):
@@ -40,7 +40,7 @@ def measures(lift=0.0, erased=0.0, deviation=0.0, confirmed=True, kinds_lifted=1
 
 
 def judged(**numbers):
-    result = apply_rule(measures(**numbers), THRESHOLDS)
+    result = apply_rule(measures(**numbers), SETTINGS)
     return result.verdicts[0], result.severities[0]
 
 
@@ -90,7 +90,7 @@ def test_more_of_a_measure_never_clears_a_token(lift, erased, deviation, more_li
 
 def reason_of(**given_numbers):
     tokens = measures(**given_numbers)
-    (reason,) = reasons(tokens, apply_rule(tokens, THRESHOLDS), THRESHOLDS)
+    (reason,) = reasons(tokens, apply_rule(tokens, SETTINGS), SETTINGS)
     return reason
 
 
@@ -112,13 +112,13 @@ def test_a_benign_token_has_no_reason():
 
 def test_severity_and_verdict_of_several_tokens_stay_in_order():
     tokens = measures(lift=[0.0, 0.9, 0.6], kinds_lifted=[0, 11, 2])
-    assert apply_rule(tokens, THRESHOLDS) == Judged(
+    assert apply_rule(tokens, SETTINGS) == Judged(
         ["benign", "sticky", "topical"], [None, "severe", "serious"]
     )
 
 
 def selected(tokens, budgeted_tokens=1000):
-    return select_to_confirm(tokens, THRESHOLDS, budgeted_tokens)
+    return select_to_confirm(tokens, SETTINGS, budgeted_tokens)
 
 
 def test_tokens_whose_interval_reaches_a_threshold_are_confirmed():

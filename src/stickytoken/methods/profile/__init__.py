@@ -23,7 +23,7 @@ from stickytoken.methods.profile._wording import ProfileWording
 from stickytoken.methods.profile.estimates import Measured, TokenNumbers
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.methods.profile.rounds import Round, round_stage
-from stickytoken.methods.profile.verdict import UNUSUAL_SHARE, Judged, Thresholds, apply_rule, reasons
+from stickytoken.methods.profile.verdict import UNUSUAL_SHARE, Judged, apply_rule, reasons
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.token_vectors import vector_deviations
@@ -31,7 +31,7 @@ from stickytoken.vocabulary import Vocabulary
 
 Run: TypeAlias = base.FinishedRun[ProfilePlanRecord, ProfileResultRecord]
 
-# Ordinary tokens behind the curve that a probed token is compared with.
+# Number of ordinary tokens whose mean curve is shown beside the curves of probed tokens.
 _ORDINARY_TOKENS = 8
 
 # The columns of tokens.parquet that every run has, with their types.
@@ -68,7 +68,7 @@ def run_profile(
     measured = rounds.measure_rounds(job, plan, run, deviations)
     estimates.write_effects(run.folder, measured.screened)
     numbers = estimates.estimate(measured)
-    judged = apply_rule(numbers.measures, Thresholds.of(job.settings))
+    judged = apply_rule(numbers.measures, job.settings)
     tokens = token_table(measured, numbers, judged)
     judged_count = tokens["verdict"].count()
     cost = run.cost
@@ -110,7 +110,7 @@ def token_vector_deviations(encoder: Encoder, vocabulary: Vocabulary) -> dict[in
 
 
 def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl.DataFrame:
-    """Build tokens.parquet: one row for each token of the job, with null where nothing was measured."""
+    """Return tokens.parquet: one row for each token of the job, with null where nothing was measured."""
     job = measured.job
     plan = measured.plan
     measures = numbers.measures
@@ -129,7 +129,7 @@ def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl
         "confirmed": measures.confirmed,
         "verdict": judged.verdicts,
         "severity": judged.severities,
-        "reason": reasons(measures, judged, Thresholds.of(job.settings)),
+        "reason": reasons(measures, judged, job.settings),
         "lift": measures.lift.value * plan.similarity_spread + numbers.ordinary_lift,
         "contraction": measures.erased.value * left_by_ordinary + numbers.ordinary_contraction,
         "rising_share": numbers.rising_shares,
@@ -147,7 +147,7 @@ def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl
 
 
 def _strongest_kinds(numbers: TokenNumbers, plan: ProfilePlanRecord) -> list[str | None]:
-    """Return the name of the kind of text that each token lifts most; None if no kind was measured."""
+    """Return, for each token, the name of the kind of text that it lifts most; None if none was measured."""
     names = [group.name for group in plan.groups if group.kind]
     if not names:
         return [None] * len(numbers.measures.ids)
@@ -161,7 +161,10 @@ def _strongest_kinds(numbers: TokenNumbers, plan: ProfilePlanRecord) -> list[str
 
 
 def _copies_seen(measured: Measured) -> Vector | None:
-    """Compute the share of the planned copies that the tokenizer recognized, in each token's last round."""
+    """Return the share of the planned copies that the tokenizer recognized, in each token's last round.
+
+    The result is None if copies were not counted.
+    """
     screened = measured.screened
     confirmed = measured.confirmed
     if screened.copies_seen is None or confirmed.copies_seen is None:
@@ -177,28 +180,28 @@ def _copies_seen(measured: Measured) -> Vector | None:
 
 
 def _unspelled_rows(job: Job[ProfileSettings]) -> pl.DataFrame:
-    """Make rows without verdict for tokens whose copies the tokenizer reads as other entries."""
-    unread = [token.id for token in job.tokens if token.id in job.vocabulary.unspelled]
-    shares = [job.vocabulary.unspelled[token_id] for token_id in unread]
-    reasons = [f"not judged: texts spell {share:.0%} of its copies as this entry" for share in shares]
+    """Return rows without a verdict for the tokens that texts cannot spell."""
+    ids = [token.id for token in job.tokens if token.id in job.vocabulary.unspelled]
+    shares = [job.vocabulary.unspelled[token_id] for token_id in ids]
+    reasons = [f"not judged: the tokenizer reads {share:.0%} of its copies as this entry" for share in shares]
     rows = pl.DataFrame(
-        {"token_id": unread, "texts": 0, "confirmed": False, "reason": reasons, "copies_seen": shares},
+        {"token_id": ids, "texts": 0, "confirmed": False, "reason": reasons, "copies_seen": shares},
         schema_overrides={"token_id": pl.Int64, "reason": pl.String, "copies_seen": pl.Float64},
     )
     rows = job.vocabulary.frame().join(rows, on="token_id")
-    return rows if unread else rows.drop("copies_seen")
+    return rows if ids else rows.drop("copies_seen")
 
 
 @dataclass(frozen=True, slots=True)
 class SymptomCurve:
-    """Mean similarities by number of copies.
+    """Mean similarities of pairs of texts by number of copies.
 
     Attributes:
         copies: numbers of copies, 0 first.
-        below: mean over the pairs of texts below the model's mean similarity, for each number of copies.
-        above: mean over the pairs above it.
+        below: for each number of copies, the mean over the pairs below the model's mean similarity.
+        above: for each number of copies, the mean over the pairs above the model's mean similarity.
         ordinary_below: like ``below``, averaged over ordinary tokens, as a control.
-        ordinary_above: like ``above``, averaged over ordinary tokens.
+        ordinary_above: like ``above``, averaged over ordinary tokens, as a control.
     """
 
     copies: list[int]
@@ -210,17 +213,18 @@ class SymptomCurve:
 
 @dataclass(frozen=True, slots=True)
 class ProfileEvidence:
-    """What a probe measured of one token. Most fields are those of tokens.parquet.
+    """What a probe measured for one token. Fields without a description are columns of tokens.parquet.
 
     Attributes:
-        rising_share: share of the pairs of texts below the mean similarity that rise.
+        rising_share: among the pairs of texts below the mean similarity, the share whose similarity rises.
         ordinary_lift: lift of the ordinary token, as a difference of cosines.
         ordinary_contraction: share of a text that copies of the ordinary token erase.
         smallest_lift: threshold of the lift, in SD.
         smallest_erased: threshold of the erased share.
         unusual: threshold of the vector deviation.
         vectors_compared: whether token vectors could be compared.
-        lift_by_placement: raw lift by placement of the copies, as a difference of cosines.
+        lift_by_placement: lift by placement of the copies, as a difference of cosines. The ordinary token's
+            lift is not subtracted.
         mean_similarity: mean similarity u of the model.
         curve: similarities by number of copies.
     """
@@ -257,11 +261,11 @@ class ProfileEvidence:
 
 def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list[ProfileEvidence]:
     """Measure the job's tokens closely, without a run folder, in the job's order."""
-    unread = [token for token in job.tokens if token.id in job.vocabulary.unspelled]
-    if unread:
+    unspelled = [token for token in job.tokens if token.id in job.vocabulary.unspelled]
+    if unspelled:
         raise InputError(
-            f"the tokenizer reads copies of {unread[0].text!r} (token id {unread[0].id}) in a text as other "
-            "entries: leave this token out"
+            f"the tokenizer reads copies of {unspelled[0].text!r} (token id {unspelled[0].id}) in a text as "
+            "other entries: leave this token out"
         )
     once = replace(job, tokens=list({token.id: token for token in job.tokens}.values()))
     plan = planning.make_profile_plan(once, progress)
@@ -269,8 +273,8 @@ def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
     measured = rounds.measure_rounds(once, plan, runner, deviations, confirm_all=True)
     numbers = estimates.estimate(measured)
-    thresholds = Thresholds.of(job.settings)
-    table = token_table(measured, numbers, apply_rule(numbers.measures, thresholds))
+    settings = job.settings
+    table = token_table(measured, numbers, apply_rule(numbers.measures, settings))
     rows = {row["token_id"]: row for row in table.to_dicts()}
     curves = _curves(once, plan, runner)
     evidence = []
@@ -280,9 +284,9 @@ def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list
             **{name: row[name] for name in ProfileEvidence.__slots__ if name in row},
             ordinary_lift=numbers.ordinary_lift,
             ordinary_contraction=numbers.ordinary_contraction,
-            smallest_lift=thresholds.lift,
-            smallest_erased=thresholds.erased,
-            unusual=thresholds.unusual,
+            smallest_lift=settings.smallest_lift,
+            smallest_erased=settings.smallest_erased,
+            unusual=settings.unusual,
             vectors_compared=deviations is not None,
             lift_by_placement=_lift_by_placement(measured, token.id),
             mean_similarity=plan.mean_similarity,
@@ -293,7 +297,7 @@ def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list
 
 
 def _lift_by_placement(measured: Measured, token_id: int) -> dict[str, float]:
-    """Average the raw lifts of a closely measured token by placement of the copies."""
+    """Return the mean lift of a closely measured token by placement of the copies."""
     cells = rounds.cells(measured.job.settings, len(measured.plan.carriers))
     placements = np.array([cell.placement for cell in cells])
     placements = np.delete(placements, measured.screening_carriers)
@@ -307,7 +311,7 @@ def _lift_by_placement(measured: Measured, token_id: int) -> dict[str, float]:
 
 
 def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunner) -> dict[int, SymptomCurve]:
-    """Measure the symptom curve of each token of the job, by token id, beside that of ordinary tokens."""
+    """Return the symptom curve of each token of the job, with that of ordinary tokens, by token id."""
     carriers = range(min(SYMPTOM_CARRIERS, len(plan.carriers)))
     panel = texts.anchor_panel(job.encoder, plan, lift_only=True)
     confirming = round_stage(job.encoder, job.settings, plan, panel, Round.CONFIRM, carriers)

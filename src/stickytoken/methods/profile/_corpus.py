@@ -21,7 +21,7 @@ from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import Round, round_measurements, round_stage
 from stickytoken.methods.profile.verdict import (
     Measures,
-    Thresholds,
+    Selection,
     apply_rule,
     reasons,
     required_shares,
@@ -36,11 +36,11 @@ from stickytoken.methods.statistics import (
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 
-# Number of texts of the corpus that tokens are put into.
+# Number of carriers, the texts of the corpus into which copies are put.
 _CARRIERS = 24
-# Smallest number of other texts of the corpus that these are compared with.
+# Smallest number of anchors, the texts that carriers are compared with.
 _LEAST_ANCHORS = 2
-# Largest number of tokens that are measured on the corpus.
+# Largest number of tokens that are measured on the corpus, unless the user asks for all.
 _SHORTLIST = 256
 
 
@@ -54,15 +54,13 @@ def require_judging(run: base.FinishedRun[Any, Any]) -> None:
 
 
 class _Corpus(NamedTuple):
-    """The texts of the corpus, ready to measure tokens on.
+    """The carriers and anchors of the corpus.
 
     Attributes:
-        job: model, corpus and settings.
-        plan: the plan of the run, with the carriers, spread and limit of the corpus in place of its own.
-        panel: the anchors from the corpus.
+        plan: the plan of the run, with the carriers, spread and limit of the corpus in place of the run's.
+        panel: the anchors.
     """
 
-    job: Job[ProfileSettings]
     plan: ProfilePlanRecord
     panel: AnchorPanel
 
@@ -78,38 +76,43 @@ def judge_corpus(
 ) -> base.Judgement:
     """Judge the tokens of a run on the job's corpus.
 
-    Lifts on the corpus are first computed for all tokens, from their pulls and contractions in the run. The
-    tokens with the largest computed lifts, and those that the run flags, are then measured in texts of the
-    corpus, and the rule is applied to these measurements. The erased share is taken from the run, because it
-    does not depend on the anchors.
+    The lifts of all tokens on the corpus are first predicted from their pulls and contractions in the run.
+    The tokens that the run flags, and the tokens with the largest predicted lifts, are then measured in texts
+    of the corpus, and the rule is applied to these measurements. The erased share is taken from the run,
+    because it does not depend on the anchors.
 
     Args:
         job: the tokens of the run, with the corpus to judge them on.
         run: the finished run.
-        anchors: largest number of texts of the corpus to compare with.
+        anchors: largest number of texts of the corpus that carriers are compared with.
         progress: called after every step.
-        measure_all: measure all tokens that may reach a threshold, however many they are.
-        queries: texts to compare with, in place of anchors drawn from the corpus.
+        measure_all: whether to measure all tokens that may reach a threshold, however many there are.
+        queries: texts that carriers are compared with, in place of anchors drawn from the corpus.
+
+    Returns:
+        The rows of all tokens of the run, with the lifts and verdicts on the corpus.
     """
     corpus = without_refused_texts(job.encoder, lambda: _prepared(job, run.plan, anchors, queries, progress))
     effects = estimates.read_effects(run.path)
     tokens = run.tokens.drop_nulls("verdict")
-    thresholds = Thresholds.of(job.settings)
+    settings = job.settings
     carriers = range(_CARRIERS)
-    stage = round_stage(job.encoder, job.settings, corpus.plan, corpus.panel, Round.CONFIRM, carriers)
-    computed = predicted_lifts(effects, stage.panel)
-    shortlist = _shortlist(tokens, effects, computed, thresholds, corpus.plan, measure_all)
+    stage = round_stage(
+        job.encoder, settings, corpus.plan, corpus.panel, Round.CONFIRM, carriers, base.MEASURING
+    )
+    predicted = predicted_lifts(effects, stage.panel)
+    shortlist = _shortlist(tokens, effects, predicted, settings, corpus.plan, measure_all)
 
     pilots = np.array(run.plan.pilots, dtype=np.int64)
     available = {token.id: token for token in job.vocabulary.available}
     ids = np.union1d(shortlist.ids, pilots)
     runner = MemoryRunner(job.encoder, progress)
-    rows = runner(replace(stage, name=base.MEASURING), [available[token_id] for token_id in ids.tolist()])
+    rows = runner(stage, [available[token_id] for token_id in ids.tolist()])
     measured = round_measurements(rows, stage, job.encoder)
     is_pilot = np.isin(measured.ids, pilots)
     least_variance = corpus.plan.call_noise**2
-    lift = beyond_ordinary(measured.lifts, is_pilot, job.settings.confidence, least_variance)
-    table = _table(corpus, run, tokens, measured.ids, lift, thresholds)
+    lift = beyond_ordinary(measured.lifts, is_pilot, settings.confidence, least_variance)
+    table = _table(corpus.plan, run, tokens, measured.ids, lift, settings)
     return base.Judgement(
         tokens=table,
         source=job.sentences.source,
@@ -131,7 +134,7 @@ def _prepared(
     queries: Sequence[str] | None,
     progress: ProgressCallback,
 ) -> _Corpus:
-    """Draw carriers and anchors from the corpus and encode the anchors; queries replace the drawn anchors."""
+    """Draw carriers and anchors from the corpus, and encode the anchors; queries replace drawn anchors."""
     encoder = job.encoder
     source = job.sentences.source
     settings = replace(job.settings, anchors=most_anchors)
@@ -145,7 +148,7 @@ def _prepared(
     if len(anchors) < _LEAST_ANCHORS:
         words = "1 text" if len(anchors) == 1 else f"{len(anchors)} texts"
         raise InputError(
-            f"{source} has {words} left to compare with, and {_LEAST_ANCHORS} are needed: use more texts"
+            f"{source} has {words} left to compare with, but {_LEAST_ANCHORS} are needed: use more texts"
         )
     vectors = unit_vectors(encode_texts(encoder, anchors, base.PLAIN_TEXTS, progress))
     panel = AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1))
@@ -158,87 +161,82 @@ def _prepared(
         "similarity_spread": planning.spread_of(usable.similarities, panel.weights),
         "left_out": left_out,
     }
-    return _Corpus(job, plan.model_copy(update=of_corpus), panel)
-
-
-class _Shortlist(NamedTuple):
-    """Ids of the tokens to measure, ascending, and the number of others that may reach a threshold."""
-
-    ids: Ids
-    left_out: int
+    return _Corpus(plan.model_copy(update=of_corpus), panel)
 
 
 def _shortlist(
     tokens: pl.DataFrame,
     effects: TokenEffects,
-    computed: Vector,
-    thresholds: Thresholds,
+    predicted: Vector,
+    settings: ProfileSettings,
     plan: ProfilePlanRecord,
     measure_all: bool,
-) -> _Shortlist:
-    """Choose the tokens that the run flags, then those whose computed lift is largest for their threshold.
+) -> Selection:
+    """Select the tokens that the run flags, and the tokens with the largest predicted lifts.
+
+    A predicted lift is compared with the threshold of the token, which is lower for an unusual vector.
 
     Args:
         tokens: the judged rows of tokens.parquet.
         effects: contraction and pull of all tokens of the run.
-        computed: lift of each of these tokens on the corpus, as a difference of cosines.
-        thresholds: what a token must reach.
-        plan: its pilots define the ordinary token; its spread is that of the corpus.
-        measure_all: choose all tokens that are flagged or may reach a threshold, even if these are more
-            than `_SHORTLIST`.
+        predicted: predicted lift of each of these tokens on the corpus, as a difference of cosines.
+        settings: the thresholds of the rule.
+        plan: the plan with the pilots, which define the ordinary token, and with the spread of the corpus.
+        measure_all: whether to select all tokens that are flagged or may reach a threshold, even if there are
+            more than `_SHORTLIST`.
     """
     flagged = tokens.filter(pl.col("verdict") != "benign")["token_id"].to_list()
     ids = tokens["token_id"].to_numpy()
     rows = np.searchsorted(effects.ids, ids)
-    ordinary = float(np.median(computed[np.searchsorted(effects.ids, plan.pilots)]))
-    lifts = (computed[rows] - ordinary) / plan.similarity_spread
-    deviations = tokens["vector_deviation"].cast(pl.Float64).fill_null(np.nan).to_numpy()
-    ratios = lifts / (required_shares(deviations, thresholds) * thresholds.lift)
+    ordinary = float(np.median(predicted[np.searchsorted(effects.ids, plan.pilots)]))
+    lifts = (predicted[rows] - ordinary) / plan.similarity_spread
+    required_share = required_shares(_numbers(tokens, "vector_deviation"), settings)
+    ratios = lifts / (required_share * settings.smallest_lift)
     by_ratio = ids[np.lexsort((ids, -ratios))].tolist()
     reaching = set(ids[ratios >= 1].tolist())
     count = _SHORTLIST
     if measure_all:
         count = max(count, len(reaching.union(flagged)))
     chosen = list(dict.fromkeys([*flagged, *by_ratio]))[:count]
-    return _Shortlist(np.array(sorted(chosen), dtype=np.int64), len(reaching.difference(chosen)))
+    return Selection(np.array(sorted(chosen), dtype=np.int64), len(reaching.difference(chosen)))
 
 
 def _table(
-    corpus: _Corpus,
+    plan: ProfilePlanRecord,
     run: base.FinishedRun[ProfilePlanRecord, Any],
     tokens: pl.DataFrame,
     measured_ids: Ids,
     lift: Relative,
-    thresholds: Thresholds,
+    settings: ProfileSettings,
 ) -> pl.DataFrame:
-    """Replace the run's lifts by those on the corpus, and judge the tokens that were measured there.
+    """Replace the run's lifts by lifts on the corpus, and judge the tokens that were measured on the corpus.
 
     Args:
-        corpus: the texts of the corpus.
+        plan: the plan with the kinds of text of the run, and with the spread of the corpus.
         run: the finished run.
         tokens: the judged rows of its tokens.parquet.
         measured_ids: ids of the tokens that were measured on the corpus, ascending.
-        lift: their lifts on the corpus, as differences of cosines.
-        thresholds: what a token must reach.
+        lift: lifts of these tokens on the corpus, as differences of cosines.
+        settings: the thresholds of the rule.
 
     Returns:
-        The rows of all tokens of the run; those that were not measured have no lift and no verdict.
+        The rows of all tokens of the run. A token that was not measured on the corpus has no lift and no
+        verdict.
     """
     measured = tokens.filter(pl.col("token_id").is_in(measured_ids)).sort("token_id")
     ids = measured["token_id"].to_numpy()
     rows = np.searchsorted(measured_ids, ids)
-    spread = corpus.plan.similarity_spread
     of_corpus = lift.estimates.of_rows(rows)
     measures = Measures(
         ids=ids,
-        lift=of_corpus.divided_by(spread),
+        lift=of_corpus.divided_by(plan.similarity_spread),
         erased=_erased_in_run(measured),
         vector_deviation=_numbers(measured, "vector_deviation"),
         confirmed=np.ones(len(ids), dtype=np.bool_),
         kinds_lifted=np.nan_to_num(_numbers(measured, "kinds_lifted")).astype(np.int64),
-        kinds=corpus.plan.kinds,
+        kinds=plan.kinds,
     )
-    judged = apply_rule(measures, thresholds)
+    judged = apply_rule(measures, settings)
     new_columns = pl.DataFrame(
         {
             "token_id": ids,
@@ -248,21 +246,21 @@ def _table(
             "confirmed": measures.confirmed,
             "verdict": judged.verdicts,
             "severity": judged.severities,
-            "reason": reasons(measures, judged, thresholds),
+            "reason": reasons(measures, judged, settings),
             "lift": of_corpus.value + lift.ordinary,
             "texts": np.full(len(ids), _CARRIERS),
         },
         schema_overrides={"verdict": pl.String, "severity": pl.String, "reason": pl.String},
     )
-    # A token that was not measured on the corpus keeps the run's erased share, but has no lift and no
-    # verdict.
-    others_reason = pl.when(pl.col("verdict").is_null()).then("reason").alias("reason")
+    # A token that was not measured on the corpus keeps the run's erased share. It keeps its reason only if
+    # the run gave it no verdict.
+    reason_without_verdict = pl.when(pl.col("verdict").is_null()).then("reason").alias("reason")
     unmeasured = run.tokens.drop("strongest_kind", "rising_share", strict=False).with_columns(
         pl.lit(None, dtype=pl.Float64).alias(name)
         for name in ("lift", "lift_sd", "lift_sd_low", "lift_sd_high")
     )
     unmeasured = unmeasured.with_columns(
-        others_reason,
+        reason_without_verdict,
         verdict=pl.lit(None, dtype=pl.String),
         severity=pl.lit(None, dtype=pl.String),
         confirmed=pl.lit(False),
@@ -272,11 +270,13 @@ def _table(
 
 
 def _erased_in_run(tokens: pl.DataFrame) -> Estimates:
-    """Read the erased shares of the run; a token that was only screened gets a low end of -inf."""
-    value = _numbers(tokens, "erased")
-    closely = tokens["confirmed"].fill_null(value=False).to_numpy()
-    low = np.where(closely, _numbers(tokens, "erased_low"), -np.inf)
-    return Estimates(value, np.full(len(value), np.nan), low, _numbers(tokens, "erased_high"))
+    """Return the erased shares of the run. A token that was only screened gets a low end of -inf.
+
+    Such a token thus reaches no threshold by its erased share.
+    """
+    is_confirmed = tokens["confirmed"].fill_null(value=False).to_numpy()
+    low = np.where(is_confirmed, _numbers(tokens, "erased_low"), -np.inf)
+    return Estimates(_numbers(tokens, "erased"), low, _numbers(tokens, "erased_high"))
 
 
 def _numbers(tokens: pl.DataFrame, column: str) -> Vector:

@@ -1,4 +1,4 @@
-"""The texts of the profile method about its runs and probes: headlines, tables, notes and figures."""
+"""What the profile method says about its runs and probes: headlines, tables, notes and figures."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ProfileWording(base.MethodWording):
         return f"{run.model_title}: {wording.counted(result.sticky, 'sticky token')} {scope}"
 
     def lines(self, run: Run) -> list[str]:
-        """Return the rule with the run's thresholds, and a line on the topical tokens."""
+        """Return the rule with the run's thresholds, and a line on the topical tokens if there are any."""
         settings, result = run.settings, run.result
         lines = []
         if not run.is_of_older_rule:
@@ -87,7 +87,7 @@ class ProfileWording(base.MethodWording):
         return base.AnswerTable(_ANSWER_COLUMNS, pl.DataFrame(rows, schema=_ANSWER_TYPES))
 
     def notes(self, run: Run) -> list[str]:
-        """Return what limits the verdicts of a run: an older rule, the budget, the corpus, texts left out."""
+        """Return notes on what limits the verdicts: an older rule, the budget, the corpus, texts left out."""
         notes = []
         if run.is_of_older_rule:
             notes.append(
@@ -98,17 +98,18 @@ class ProfileWording(base.MethodWording):
             words = wording.counted(run.result.unconfirmed, "token")
             notes.append(
                 f"{words} may reach a threshold, but the budget did not allow measuring them closely: raise "
-                "it with --set budget=N (texts per token)"
+                "the budget with --set budget=N (texts per token)"
             )
         if run.plan.narrow_limit is not None:
             notes.append(
-                "to the model, the sentences are more alike than random words: lifts are measured on the "
-                f"less similar half of their pairs, below {run.plan.narrow_limit:.4f}"
+                "to the model, the sentences are more similar to each other than random words are: lifts are "
+                "measured on the less similar half of the pairs, with a similarity below "
+                f"{run.plan.narrow_limit:.4f}"
             )
         notes += _notes_on_missing_verdicts(run.tokens)
         if run.plan.left_out:
             words = wording.counted(run.plan.left_out, "sentence")
-            notes.append(f"{words} left out: longer than the model reads")
+            notes.append(f"{words} left out because the model does not read them in full")
         return notes
 
     def key_facts(self, run: Run) -> list[terms.Fact]:
@@ -122,13 +123,12 @@ class ProfileWording(base.MethodWording):
             smallest_erased = wording.percent(run.settings.number("smallest_erased"))
             smallest_lift = f"{run.settings.number('smallest_lift'):g} SD"
             of_erased = (
-                f"the largest share that copies of a token erase, {wording.quoted(most_erased['token'])}; "
-                "sticky from "
+                f"the largest erased share, by copies of {wording.quoted(most_erased['token'])}; sticky from "
                 f"{smallest_erased}"
             )
             of_lift = (
-                f"the largest lift of unrelated texts, {wording.quoted(most_lifted['token'])}; sticky from "
-                f"{smallest_lift}"
+                f"the largest lift of unrelated texts, by copies of {wording.quoted(most_lifted['token'])}; "
+                f"sticky from {smallest_lift}"
             )
             facts.append(terms.Fact(wording.percent(most_erased["erased"]), of_erased))
             facts.append(terms.Fact(wording.in_sd(most_lifted["lift_sd"]), of_lift))
@@ -140,16 +140,17 @@ class ProfileWording(base.MethodWording):
 
     def how(self, settings: base.StoredSettings) -> str:
         return (
-            "Copies of every token were put into short texts (carriers), at their beginning, their end and "
-            f"between their words, {settings.text('copies')} at a time. Each text was compared with texts of "
-            "several kinds (anchors) before and after. Random tokens went through all carriers first, to "
-            "find the few that best represent all, and to measure what is ordinary. All tokens then went "
-            "through these few. Those that may reach a threshold got "
-            f"{settings.number('confirming_texts'):g} further texts, and their verdicts rest on these alone."
+            "Copies of every token were put into short texts (carriers), at the beginning, at the end or "
+            f"between words, {settings.text('copies')} at a time. Each carrier was compared with texts of "
+            "several kinds (anchors), without and with the copies. Random tokens were put into all carriers "
+            "first, to find the few carriers that best represent all, and to measure the ordinary token. All "
+            "tokens were then put into these few carriers. Tokens that may reach a threshold were also put "
+            f"into {settings.number('confirming_texts'):g} further carriers. Verdicts rest on these further "
+            "carriers alone."
         )
 
     def plan_facts(self, plan: ProfilePlanRecord) -> dict[str, Any]:
-        """Return the numbers of a plan, and how many groups, anchors, carriers and pilots it has."""
+        """Return the numbers of a plan, and the numbers of its groups, anchors, carriers and pilots."""
         numbers = (
             "mean_similarity",
             "mean_similarity_entries",
@@ -181,8 +182,8 @@ class ProfileWording(base.MethodWording):
                 wording.ERASED,
                 {"threshold": run.settings.number("smallest_erased")},
                 "The share that copies of each token erase of what copies of an ordinary token leave of a "
-                "text. The grey bars count all tokens; their axis is logarithmic, so that a single token is "
-                "visible. A token whose interval lies beyond the threshold is sticky.",
+                "text. The grey bars count all tokens; the count axis is logarithmic, so that a single token "
+                "is visible. A token whose interval lies beyond the threshold is sticky.",
             ),
             terms.Distribution(
                 "lift-distribution",
@@ -198,18 +199,19 @@ class ProfileWording(base.MethodWording):
                 "Lift against erased share",
                 wording.LIFT,
                 wording.ERASED,
-                "A token in the upper part erases texts: documents with its copies are no longer found. One "
-                "far to the right lifts them: such documents come closer to unrelated ones.",
+                "Copies of a token in the upper part erase texts: documents with these copies are no longer "
+                "found. Copies of a token far to the right lift texts: documents with these copies come "
+                "closer to unrelated documents.",
             ),
         ]
 
     def probe_lines(self, probed: Sequence[ProfileEvidence]) -> list[terms.ProbeTable | str]:
-        """Return tables of both measures, reasons and symptom curves, and the rule."""
-        thresholds = probed[0]
+        """Return a table of both measures, the reasons, tables of the symptom curves, and the rule."""
+        first = probed[0]  # the thresholds are the same for all tokens
         lines: list[terms.ProbeTable | str] = [
             terms.ProbeTable(
-                "Erased: share of what an ordinary token leaves of a text. Lift: of unrelated texts, beyond "
-                "an ordinary token",
+                "Erased: share of what an ordinary token leaves of a text. Lift: how much more than an "
+                "ordinary token it lifts unrelated texts",
                 _PROBE_COLUMNS,
                 [_probe_row(evidence) for evidence in probed],
             ),
@@ -218,14 +220,17 @@ class ProfileWording(base.MethodWording):
         lines += [f"{wording.quoted(evidence.token)}: {evidence.reason}" for evidence in flagged]
         lines.append(_curve_table(probed, "below"))
         lines.append(_curve_table(probed, "above"))
-        lines.append(wording.rule(thresholds.smallest_lift, thresholds.smallest_erased))
-        if not thresholds.vectors_compared:
+        lines.append(wording.rule(first.smallest_lift, first.smallest_erased))
+        if not first.vectors_compared:
             lines.append(wording.WITHOUT_VECTORS)
         return lines
 
 
 def _notes_on_missing_verdicts(tokens: pl.DataFrame) -> list[str]:
-    """Return notes on tokens without a verdict: no vector from a server, or copies read as other entries."""
+    """Return notes on tokens without a verdict.
+
+    Either a server gives no vector for their texts, or the tokenizer reads their copies as other entries.
+    """
     without_verdict = tokens.filter(pl.col("verdict").is_null())
     reasons = without_verdict["reason"].fill_null("")
     unanswered = int(reasons.str.contains("the server gives no vector", literal=True).sum())
@@ -238,7 +243,8 @@ def _notes_on_missing_verdicts(tokens: pl.DataFrame) -> list[str]:
         )
     if unspelled:
         notes.append(
-            f"{_tokens_have(unspelled)} no verdict: copies in texts are read as other entries (column reason)"
+            f"{_tokens_have(unspelled)} no verdict: the tokenizer reads copies in texts as other entries "
+            "(column reason)"
         )
     return notes
 
@@ -271,12 +277,15 @@ def _probe_row(evidence: ProfileEvidence) -> list[object]:
     ]
 
 
-# Numbers of copies for which a terminal has room.
+# Numbers of copies to show; a terminal has room for these.
 _TABLE_COPIES = (0, 1, 2, 4, 8, 16, 32)
 
 
 def _curve_table(probed: Sequence[ProfileEvidence], side: str) -> terms.ProbeTable | str:
-    """Return a table of similarities by number of copies, for pairs on one side of the mean similarity."""
+    """Return a table of similarities by number of copies, for pairs on one side of the mean similarity.
+
+    ``side`` is ``below`` or ``above``. If there are no such pairs, a sentence says so instead.
+    """
     first_curve = probed[0].curve
     if not getattr(first_curve, side):
         return f"No pair of these texts lies {side} the model's mean similarity."

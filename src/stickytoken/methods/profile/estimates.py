@@ -1,4 +1,4 @@
-"""Turn the measurements of the rounds into lift and erased share of each token, with intervals."""
+"""Estimate lift and erased share of each token, with intervals, from the measurements of the rounds."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from stickytoken.methods.statistics import (
 )
 from stickytoken.settings.profile import ProfileSettings
 
-# If lifts differ between tokens by less than this share of their mean square, they differ by rounding alone.
+# If the variance of lifts over tokens is at most this share of their mean square, the lifts differ only by
+# rounding errors.
 _ROUNDING = 1e-20
-# Tokens that are computed with at a time, to bound the memory that a large vocabulary needs.
+# Number of tokens to process at a time, so that a large vocabulary does not need much memory.
 _BLOCK_ROWS = 8192
 
 Ids = NDArray[np.int64]
@@ -37,14 +38,14 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Measurements:
-    """What one round measured of T tokens in K carriers, with the anchors in G groups.
+    """Measurements of T tokens in K carriers in one round, with the anchors in G groups.
 
     Attributes:
         ids: token ids, ascending, shape (T,).
         lifts: mean rise of the similarities to unrelated anchors, as a difference of cosines, shape (T, K).
-        rising_shares: share of those similarities that rise, shape (T, K).
-        group_lifts: lifts by group of anchors; NaN where a carrier has no unrelated anchor in the group,
-            shape (T, K, G).
+        rising_shares: share of the similarities to unrelated anchors that rise, shape (T, K).
+        anchor_group_lifts: lifts by group of anchors; NaN where a carrier has no unrelated anchor in the
+            group, shape (T, K, G).
         effects: contraction and pull of each token, fitted over all carriers.
         contractions: contraction by carrier, shape (T, K).
         copies_seen: copies that the tokenizer recognized in each text, shape (T, K); None if they were not
@@ -54,7 +55,7 @@ class Measurements:
     ids: Ids
     lifts: Vector
     rising_shares: NDArray[np.float32]
-    group_lifts: NDArray[np.float32]
+    anchor_group_lifts: NDArray[np.float32]
     effects: Pull
     contractions: Vector
     copies_seen: NDArray[np.int64] | None = None
@@ -64,24 +65,24 @@ class Measurements:
         return np.searchsorted(self.ids, ids)
 
     def in_carriers(self, carriers: Sequence[int]) -> Measurements:
-        """Return the measurements in these carriers; effects fitted over all carriers do not change."""
+        """Return the measurements in these carriers only; ``effects`` stay those fitted over all carriers."""
         columns = np.array(carriers, dtype=np.intp)
         return replace(
             self,
             lifts=self.lifts[:, columns],
             rising_shares=self.rising_shares[:, columns],
-            group_lifts=self.group_lifts[:, columns],
+            anchor_group_lifts=self.anchor_group_lifts[:, columns],
             contractions=self.contractions[:, columns],
             copies_seen=None if self.copies_seen is None else self.copies_seen[:, columns],
         )
 
-    def mean_group_lifts(self) -> Vector:
-        """Average the lifts by group over the carriers, ignoring NaN, shape (T, G)."""
-        return present_mean(self.group_lifts.astype(np.float64).transpose(1, 0, 2))
+    def mean_anchor_group_lifts(self) -> Vector:
+        """Return the mean over carriers of the lifts by group of anchors, ignoring NaN, shape (T, G)."""
+        return present_mean(self.anchor_group_lifts.astype(np.float64).transpose(1, 0, 2))
 
 
 def measurements(rows: pl.DataFrame, carrier_count: int) -> Measurements:
-    """Turn the stored rows of a round, one per token, into arrays sorted by token id."""
+    """Return the stored rows of a round, one per token, as arrays sorted by token id."""
     ordered = rows.sort("token_id")
     ids = ordered["token_id"].to_numpy().astype(np.int64)
     contraction = ordered["contraction"].to_numpy(writable=True)
@@ -89,7 +90,7 @@ def measurements(rows: pl.DataFrame, carrier_count: int) -> Measurements:
         ids=ids,
         lifts=_matrix(ordered, "lifts"),
         rising_shares=_matrix(ordered, "rising"),
-        group_lifts=_matrix(ordered, "groups").reshape(len(ids), carrier_count, -1),
+        anchor_group_lifts=_matrix(ordered, "groups").reshape(len(ids), carrier_count, -1),
         effects=Pull(contraction, _matrix(ordered, "pull")),
         contractions=_matrix(ordered, "contractions").astype(np.float64),
         copies_seen=_matrix(ordered, "seen") if "seen" in ordered.columns else None,
@@ -120,7 +121,7 @@ def joined(first: Measurements, second: Measurements) -> Measurements:
         ids=ids[order],
         lifts=join(first.lifts, second.lifts),
         rising_shares=join(first.rising_shares, second.rising_shares),
-        group_lifts=join(first.group_lifts, second.group_lifts),
+        anchor_group_lifts=join(first.anchor_group_lifts, second.anchor_group_lifts),
         effects=Pull(contraction, pull),
         contractions=join(first.contractions, second.contractions),
         copies_seen=copies_seen,
@@ -134,10 +135,10 @@ class Measured:
     Attributes:
         job: model, vocabulary, tokens and settings of the run.
         plan: carriers, anchors and pilots of the run.
-        screening_carriers: indices in the plan of the carriers that all tokens were put into.
+        screening_carriers: indices in the plan of the carriers into which all tokens were put.
         screened: measurements of all tokens in the screening carriers.
         confirmed: measurements of the pilots and of the selected tokens in all other carriers.
-        unconfirmed: number of tokens that may reach a threshold, for which the budget did not suffice.
+        unconfirmed: number of tokens that may reach a threshold, but were left out to stay in the budget.
         vector_deviations: how unusual each token vector is, by token id; None where token vectors cannot be
             compared.
     """
@@ -155,13 +156,13 @@ class TokenNumbers(NamedTuple):
     """The numbers of all T tokens, each from the last round that measured it.
 
     Attributes:
-        measures: what the rule looks at.
+        measures: the measures that the rule looks at.
         ordinary_lift: lift of the ordinary token, as a difference of cosines.
         ordinary_contraction: share of a text that copies of the ordinary token erase.
         rising_shares: share of the similarities to unrelated anchors that rise, shape (T,).
-        kind_lifts: lift on each kind of text beyond the ordinary token's, in SD of that kind,
-            shape (T, kinds).
-        texts: number of texts that the numbers rest on, shape (T,).
+        kind_lifts: lift on each kind of text beyond the ordinary token's, in standard deviations of the
+            similarities to that kind, shape (T, kinds).
+        texts: number of texts from which the numbers were computed, shape (T,).
     """
 
     measures: Measures
@@ -189,8 +190,12 @@ def estimate(measured: Measured) -> TokenNumbers:
     """Estimate lift and erased share of every token beyond the ordinary token, with intervals.
 
     A token that was measured closely gets its mean over the confirming carriers with a Student interval. A
-    token that was only screened gets its mean over the screening carriers. The width of its interval follows
-    from the pilots, which were measured in all carriers: it is how far their screening values are off.
+    token that was only screened gets its mean over the screening carriers. The width of the interval of a
+    screened token follows from the error of screening values, which is known for the pilots, because they
+    were measured in all carriers.
+
+    Returns:
+        The numbers of all screened tokens, in ascending order of token id.
     """
     plan = measured.plan
     screened = measured.screened
@@ -204,7 +209,7 @@ def estimate(measured: Measured) -> TokenNumbers:
     pilot_rows = screened.rows_of(pilots)
 
     def over_all_tokens(close: Estimates, screened_values: Vector, unit: float) -> Estimates:
-        """Return close estimates where there are any, estimates from the screen elsewhere, in this unit."""
+        """Return close estimates for confirmed tokens, and screen estimates for all others, in this unit."""
         estimates = _screen_estimates(screened_values, pilot_rows, close.value[is_pilot], confidence)
         for column, close_column in zip(estimates, close, strict=True):
             column[confirmed_rows] = close_column
@@ -223,8 +228,9 @@ def estimate(measured: Measured) -> TokenNumbers:
     rising_shares = screened.rising_shares.mean(axis=1).astype(np.float64)
     rising_shares[confirmed_rows] = confirmed.rising_shares.mean(axis=1)
 
-    kind_indices = [index for index, group in enumerate(plan.groups) if group.kind]
-    kind_spreads = np.array([plan.groups[index].spread for index in kind_indices])
+    anchor_groups = plan.groups
+    kind_indices = [index for index, anchor_group in enumerate(anchor_groups) if anchor_group.kind]
+    kind_spreads = np.array([anchor_groups[index].spread for index in kind_indices])
     kind_lifts = _kind_lifts(screened, pilots, kind_indices, kind_spreads)
     kind_lifts[confirmed_rows] = _kind_lifts(confirmed, pilots, kind_indices, kind_spreads)
     smallest_kind_lift = LIFTED_SHARE * measured.job.settings.smallest_lift
@@ -269,15 +275,20 @@ def _screen_estimates(
 ) -> Estimates:
     """Estimate each token from its few screening carriers, on the scale of the confirming carriers.
 
-    The screening carriers may move texts more, or less, than the confirming ones do. The means are therefore
-    scaled until the pilots spread as much as they do in the confirming carriers. The standard error of all
-    tokens is the root mean square by which the scaled pilots still differ from their close values.
+    Copies may move the screening carriers more, or less, than the confirming carriers. The means over the
+    screening carriers are therefore scaled so that the pilots have the same standard deviation as in the
+    confirming carriers. All tokens have the same standard error: the root mean square difference between the
+    scaled means of the pilots and their close values.
 
     Args:
         values: lifts or contractions in the screening carriers, shape (T, K).
         pilot_rows: rows of the P pilots, shape (P,).
-        pilot_close_values: their effects beyond the ordinary token in the confirming carriers, shape (P,).
-        confidence: coverage of the two-sided normal interval.
+        pilot_close_values: effects of the pilots beyond the ordinary token in the confirming carriers,
+            shape (P,).
+        confidence: coverage of the two-sided normal intervals.
+
+    Returns:
+        The effects beyond the ordinary token with their intervals.
     """
     means = values.mean(axis=1)
     beyond_median = means - float(np.median(means[pilot_rows]))
@@ -289,7 +300,6 @@ def _screen_estimates(
     half_width = float(scipy.special.ndtri((1 + confidence) / 2)) * error
     return Estimates(
         value=beyond_median,
-        error=np.full(len(beyond_median), error),
         low=beyond_median - half_width,
         high=beyond_median + half_width,
     )
@@ -298,27 +308,28 @@ def _screen_estimates(
 def _kind_lifts(
     measured: Measurements, pilots: Ids, kind_indices: Sequence[int], kind_spreads: Vector
 ) -> Vector:
-    """Compute the lift of each token on each kind of text beyond that of the median pilot, shape (T, kinds).
-
-    It is in standard deviations of the similarities to that kind, and NaN where no carrier has an unrelated
-    anchor of the kind.
+    """Return the lift of each token on each kind of text beyond the median lift of the pilots there.
 
     Args:
-        measured: what a round measured.
+        measured: the measurements of a round.
         pilots: ids of the pilots.
-        kind_indices: which groups of anchors are kinds of text.
+        kind_indices: indices of the groups of anchors that are kinds of text.
         kind_spreads: standard deviation of the similarities to each of these kinds, as cosines.
+
+    Returns:
+        Lifts in standard deviations of the similarities to each kind, shape (T, kinds). A lift is NaN if no
+        carrier has an unrelated anchor of that kind.
     """
     if not kind_indices:
         return np.empty((len(measured.ids), 0))
-    lifts = measured.mean_group_lifts()[:, kind_indices]
+    lifts = measured.mean_anchor_group_lifts()[:, kind_indices]
     median_pilot = np.median(lifts[measured.rows_of(pilots)], axis=0)
     kind_lifts: Vector = (lifts - median_pilot) / kind_spreads
     return kind_lifts
 
 
 def _deviations_of(ids: Ids, deviation_by_id: Mapping[int, float] | None) -> Vector:
-    """Return the vector deviation of each token; NaN for one that has none."""
+    """Return the vector deviation of each token; NaN for a token without one."""
     if deviation_by_id is None:
         return np.full(len(ids), np.nan)
     return np.array([deviation_by_id.get(token_id, np.nan) for token_id in ids.tolist()])
@@ -333,9 +344,9 @@ def _blocks(matrix: NDArray[Any]) -> Iterator[NDArray[Any]]:
 EFFECTS_FILE = "effects.parquet"
 AXES_FILE = "effects_axes.parquet"
 EFFECTS_COLUMNS = ("token_id", "contraction", "pull")
-# Size of the pulls in EFFECTS_FILE, in bytes; a larger matrix is projected onto fewer axes. For 150,000
-# tokens, 1,789 of 4,096 axes (44%) remain. With that share of the axes, lifts on four other corpora agree
-# with those from whole pulls at a Spearman correlation of at least 0.998 (all-mpnet-base-v2, 768 dimensions)
+# Largest size of the pulls in EFFECTS_FILE, in bytes. A larger matrix is projected onto fewer axes: for
+# 150,000 tokens, 1,789 of 4,096 axes (44%) remain. With that share of the axes, the Spearman correlation of
+# lifts on four other corpora with lifts from full pulls is at least 0.998 (all-mpnet-base-v2, 768 dimensions)
 # and 0.962 (all-MiniLM-L6-v2, 384 dimensions).
 MOST_BYTES = 512 * 2**20
 
@@ -344,7 +355,7 @@ def write_effects(folder: ResultFolder, screened: Measurements, most_bytes: int 
     """Write contraction and pull of every token, measured in the screening carriers.
 
     If the pulls take more than ``most_bytes``, they are projected onto as many orthonormal axes as fit, and
-    the axes are written beside them.
+    the axes are written to a second file.
     """
     pull = screened.effects.pull
     most_axes = max(1, most_bytes // (np.dtype(np.float16).itemsize * len(pull)))
@@ -364,7 +375,7 @@ def write_effects(folder: ResultFolder, screened: Measurements, most_bytes: int 
 
 
 def _main_axes(vectors: NDArray[Any], count: int) -> NDArray[np.float32]:
-    """Return the ``count`` orthonormal axes that keep most of the sum of squares, shape (count, d)."""
+    """Return the ``count`` orthonormal axes that retain most of the sum of squares, shape (count, d)."""
     products = np.zeros((vectors.shape[1], vectors.shape[1]))
     for block in _blocks(vectors):
         block_float32 = block.astype(np.float32)
@@ -374,7 +385,7 @@ def _main_axes(vectors: NDArray[Any], count: int) -> NDArray[np.float32]:
 
 
 def read_effects(path: Path) -> TokenEffects:
-    """Read contraction and pull of every token from the folder of a run, ascending by token id."""
+    """Read contraction and pull of every token from a run folder, in ascending order of token id."""
     folder = ResultFolder(path)
     table = folder.read_table(EFFECTS_FILE, EFFECTS_COLUMNS)
     if "round" in table.columns:  # runs of the older rule also kept the later rounds

@@ -22,18 +22,19 @@ from stickytoken.methods.profile.texts import TextGroup
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 
-# Smallest number of anchors that the lift is measured on.
+# Smallest number of anchors on which a lift is measured.
 _LEAST_ANCHORS = 40
-# Number of random vocabulary entries whose mean similarity estimates u. Its standard error is about 0.002,
-# where similarities have a standard deviation of 0.05 and more: the limit below which pairs count hardly
-# moves.
+# Number of random vocabulary entries from which u is estimated. The standard error of u is then about 0.002.
+# Similarities have a standard deviation of 0.05 or more, so the error hardly changes which pairs lie below u.
 SAMPLED_ENTRIES = 2**13
-# The number for a run over at most _FEW_TOKENS named tokens, to save time; the standard error is about 0.006.
+# The same number for a run over at most _FEW_TOKENS named tokens. The smaller sample saves time; the standard
+# error of u is about 0.006.
 _SAMPLED_FOR_FEW = 2**10
 _FEW_TOKENS = 64
-# A carrier is usable if at least this share of the anchors, by weight, lies below the limit.
+# A carrier is usable if the anchors whose similarity to it lies below the limit have at least this total
+# weight.
 _LEAST_BELOW = 0.02
-# If similarities have a smaller standard deviation, the model gives all texts the same similarity.
+# Similarities with a smaller standard deviation count as equal.
 _NO_VARIATION = 1e-5
 # Key of the generator that draws the pilots.
 _PILOTS_KEY = 2
@@ -47,7 +48,7 @@ def make_profile_plan(
     is_allowed: Callable[[str], bool] | None = None,
     similarity: MeanSimilarity | None = None,
 ) -> ProfilePlanRecord:
-    """Choose the texts and the pilots of a run.
+    """Choose the texts and the pilots of a run, and return them in the plan record.
 
     Args:
         job: model, corpus, vocabulary, tokens and settings.
@@ -57,7 +58,8 @@ def make_profile_plan(
         similarity: the model's mean similarity, if it is known already.
 
     Raises:
-        InputError: the corpus has too few usable texts, or texts spell none of the named tokens.
+        InputError: the corpus has too few usable texts, or the tokenizer reads copies of every named token as
+            other entries.
     """
     encoder = job.encoder
     settings = job.settings
@@ -67,7 +69,7 @@ def make_profile_plan(
         raise InputError(
             "the tokenizer reads copies of these tokens in a text as other entries: name other tokens"
         )
-    # What may fail comes first, before the long work: the encoder may refuse the insertion or the precision.
+    # The encoder may reject the insertion or the precision, so check both before the long work.
     probes.require_insertion(encoder, settings.insertion)
     if settings.screen_precision is not None:
         purpose = f"screening in {settings.screen_precision}"
@@ -84,9 +86,8 @@ def make_profile_plan(
     anchor_count = sum(len(group.texts) for group in groups if group.weight > 0)
     if anchor_count < _LEAST_ANCHORS:
         raise InputError(
-            f"{corpus.source} leaves {anchor_count} sentences to compare with: {needed} carriers and at "
-            f"least {_LEAST_ANCHORS} other sentences that the model reads in full are needed; use more "
-            "sentences"
+            f"{corpus.source} leaves {anchor_count} sentences as anchors: {needed} carriers and at least "
+            f"{_LEAST_ANCHORS} anchors that the model reads in full are needed; use more sentences"
         )
     if len(groups) == 1:  # the corpus has no topics, and the model does not know the bundled kinds
         vectors = unit_vectors(encoder.encode(groups[0].texts))
@@ -120,15 +121,16 @@ def make_profile_plan(
 
 
 def _sampled_entries(job: Job[ProfileSettings]) -> int:
-    """Return how many vocabulary entries to sample for the mean similarity: fewer for a few tokens."""
+    """Return how many vocabulary entries to sample for u: fewer if a user names only a few tokens."""
     names_few = job.restricted and not job.sampled and len(job.tokens) <= _FEW_TOKENS
     return _SAMPLED_FOR_FEW if names_few else SAMPLED_ENTRIES
 
 
 def _pilots(job: Job[ProfileSettings]) -> list[int]:
-    """Draw random tokens that texts spell; return their ids, ascending.
+    """Draw the pilots at random from the tokens that texts can spell; return their ids, ascending.
 
-    They do not depend on the tokens of the run, so that a run over a few tokens has the same.
+    The pilots do not depend on the tokens of the run: a run over a few tokens has the same pilots as a run
+    over all.
     """
     spelled = [token.id for token in job.vocabulary.available if token.id not in job.vocabulary.unspelled]
     order = np.random.default_rng([job.settings.seed, _PILOTS_KEY]).permutation(spelled)
@@ -136,7 +138,7 @@ def _pilots(job: Job[ProfileSettings]) -> list[int]:
 
 
 def _panel_of(encoder: Encoder, groups: Sequence[TextGroup]) -> AnchorPanel:
-    """Encode the anchors of all groups."""
+    """Encode the anchors of all groups, and return them as a panel."""
     anchors = [text for group in groups for text in group.texts]
     sizes = [len(group.texts) for group in groups]
     group_indices = np.repeat(np.arange(len(groups), dtype=np.intp), sizes)
@@ -147,12 +149,12 @@ def _panel_of(encoder: Encoder, groups: Sequence[TextGroup]) -> AnchorPanel:
 def _group_records(
     groups: Sequence[TextGroup], panel: AnchorPanel, similarities: NDArray[np.float32]
 ) -> list[AnchorGroupRecord]:
-    """Describe each group of anchors, with the spread of the similarities to it.
+    """Return the record of each group of anchors.
 
     Args:
         groups: the G groups.
-        panel: their A anchors.
-        similarities: of K carriers to the anchors, shape (K, A).
+        panel: the A anchors of all groups.
+        similarities: similarities of K carriers to the anchors, shape (K, A).
     """
     records = []
     for group_index, group in enumerate(groups):
@@ -166,13 +168,13 @@ def _group_records(
 
 
 class UsableCarriers(NamedTuple):
-    """K carriers to each of which some anchors are unrelated.
+    """K carriers, each with enough unrelated anchors.
 
     Attributes:
         texts: the carriers.
-        similarities: their cosines to the A anchors, shape (K, A).
-        narrow_limit: the median similarity, if it replaces the mean similarity u as the limit because the
-            corpus is narrow; else None.
+        similarities: cosines of the carriers to the A anchors, shape (K, A).
+        narrow_limit: median similarity, which replaces the mean similarity u as the limit in a narrow corpus;
+            None for any other corpus.
     """
 
     texts: list[str]
@@ -188,16 +190,17 @@ def usable_carriers(
     needed: int,
     source: str,
 ) -> UsableCarriers:
-    """Take the first ``needed`` candidates that have enough anchors below the mean similarity.
+    """Return the first ``needed`` candidates that have enough anchors below the mean similarity.
 
-    If there are too few of them, the corpus is narrow: its texts are more alike than random words. The median
-    similarity to the anchors of the lift then replaces the mean similarity as the limit.
+    If too few candidates have enough, the corpus is narrow: its texts are more similar to each other than
+    random words are. The median similarity to the anchors of the lift then replaces the mean similarity as
+    the limit.
 
     Args:
         encoder: the model.
         candidates: texts that may be carriers.
         panel: the anchors.
-        mean_similarity: mean similarity u of the model.
+        mean_similarity: the model's mean similarity u.
         needed: number of carriers to return.
         source: name of the corpus, for errors.
 
@@ -210,8 +213,8 @@ def usable_carriers(
     if lift_similarities.std() < _NO_VARIATION:
         raise InputError(
             f"{encoder.name} gives all sentences of {source} the same similarity "
-            f"({lift_similarities.mean():.4f}): "
-            "there is nothing that a token could move"
+            f"({lift_similarities.mean():.4f}): there is nothing that a token could move; check that the "
+            "model is loaded correctly"
         )
     narrow_limit = None
     has_unrelated = (similarities < mean_similarity) @ panel.weights >= _LEAST_BELOW
@@ -220,15 +223,15 @@ def usable_carriers(
         has_unrelated = (similarities < narrow_limit) @ panel.weights >= _LEAST_BELOW
         if has_unrelated.sum() < needed:
             raise InputError(
-                f"only {has_unrelated.sum()} of {len(candidates)} carriers from {source} have a similarity "
-                f"below its median {narrow_limit:.4f} to some anchors, {needed} are needed: use more "
-                "sentences, or sentences on more varied subjects"
+                f"only {has_unrelated.sum()} of {len(candidates)} carriers from {source} have enough anchors "
+                f"with a similarity below the median {narrow_limit:.4f}, but {needed} such carriers are "
+                "needed: use more sentences, or sentences on more varied subjects"
             )
     first = np.flatnonzero(has_unrelated)[:needed]
     return UsableCarriers([candidates[index] for index in first], similarities[first], narrow_limit)
 
 
 def spread_of(similarities: NDArray[np.float32], weights: NDArray[np.float64]) -> float:
-    """Compute the standard deviation of similarities (K, A), weighted by the anchors' weights (A,)."""
+    """Return the standard deviation of similarities (K, A), weighted by the weights of the anchors (A,)."""
     mean = float((similarities @ weights).mean())
     return float(np.sqrt((((similarities - mean) ** 2) @ weights).mean()))

@@ -14,9 +14,9 @@ class AnchorGroupRecord(Record):
     """A group of anchors: a kind of text, a topic, or the whole corpus."""
 
     name: str
-    weight: float  # weight in the lift; 0 for a group that is not part of it
-    kind: bool  # whether the group is a kind of text; these decide between sticky and topical
-    spread: float  # standard deviation of the carriers' similarities to its anchors
+    weight: float  # weight of the group in the lift; 0 if the lift does not include the group
+    kind: bool  # whether the group is a kind of text; kinds of text decide between sticky and topical
+    spread: float  # standard deviation of the carriers' similarities to the anchors of the group
 
 
 class AnchorRecord(Record):
@@ -30,16 +30,16 @@ class ProfilePlanRecord(PlanRecord):
     """Everything that a run computes from the model and the corpus before it measures a token."""
 
     similarity_spread: float  # standard deviation of carriers' similarities to the anchors of the lift
-    share_below: float  # share of these pairs that count for the lift
-    # Median similarity of a corpus with too few pairs below u. Pairs below this median then count for the
-    # lift.
+    share_below: float  # weighted share of the pairs of carrier and anchor that count for the lift
+    # Median similarity of a corpus with too few pairs below u. In such a corpus, the pairs below this median
+    # count for the lift.
     narrow_limit: float | None = None
     left_out: int  # number of sentences that are too long for the model
     groups: list[AnchorGroupRecord]
     anchors: list[AnchorRecord]  # anchors of the lift come first
     carriers: list[str]
     pilots: list[int]  # random tokens that are measured in all carriers to define the ordinary token
-    call_noise: float = 0.0  # standard deviation of a cosine between calls of the model
+    call_noise: float = 0.0  # standard deviation of a cosine between repeated calls to the model
 
     @model_serializer(mode="wrap")
     def _without_empty_values(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class ProfilePlanRecord(PlanRecord):
 
     @property
     def unrelated_below(self) -> float:
-        """The similarity below which pairs count for the lift: u, or ``narrow_limit`` if there is one."""
+        """The similarity below which pairs count for the lift: ``narrow_limit`` if it is set, else u."""
         return self.mean_similarity if self.narrow_limit is None else self.narrow_limit
 
     @property
@@ -61,14 +61,14 @@ class ProfilePlanRecord(PlanRecord):
 
 
 class ProfileResultRecord(ResultRecord):
-    """What a run found, in numbers."""
+    """The result of a run, in numbers."""
 
     looked_at: int  # number of tokens with a verdict
     confirmed: int  # number of these tokens that were measured closely
-    unconfirmed: int  # number of tokens that might reach a threshold but were over budget
+    unconfirmed: int  # number of tokens that may reach a threshold, but were left out to stay in the budget
     topical: int
     ordinary_lift: float  # lift of the ordinary token, as a difference of cosines
-    # Contraction of the ordinary token; null in the first runs of an older rule.
+    # Contraction of the ordinary token; null in the oldest runs.
     ordinary_contraction: float | None
     vectors_compared: bool  # whether the model has enough rows for the rule on unusual vectors
     screening_carriers: list[int]  # indices in the plan of the carriers that got copies of every token

@@ -1,7 +1,7 @@
 """The three rounds of a run, and the stage that each of them executes.
 
 Random tokens (the pilots) are put into all carriers. All tokens are then put into a few of these carriers.
-The tokens that may reach a threshold are put into all the others.
+The tokens that may reach a threshold are put into all other carriers.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import CandidateTokenizer
 
-# Number of random tokens that are put into all carriers. They show which few carriers represent the others
-# best, how far estimates from these few are off, and what an ordinary token does. With 128 of them, the
-# standard error of their median is about a tenth of the standard deviation of tokens.
+# Number of random tokens that are put into all carriers. They show which few carriers represent all carriers
+# best, how large the error of estimates from these few carriers is, and what an ordinary token does. With 128
+# pilots, the standard error of their median is about a tenth of the standard deviation over tokens.
 PILOT_TOKENS = 128
-# So many tokens may be measured closely, however small the budget is.
+# Number of tokens that may be measured closely even if the budget allows fewer.
 LEAST_CONFIRMED = 100
-# Largest factor by which effects are scaled up where the tokenizer recognized fewer copies than were planned.
-# With less than half of the planned share of a text, the copies hardly count in it, and a larger factor would
+# Largest factor by which effects are scaled up if the tokenizer recognized fewer copies than were planned.
+# Copies with less than half of their planned share of a text hardly affect it, so a larger factor would
 # mostly multiply noise.
 _LARGEST_FACTOR = 2.0
 
@@ -53,9 +53,9 @@ class Round(StrEnum):
     """The rounds of a run, in this order."""
 
     PILOT = "pilot"
-    """Random tokens in all carriers."""
+    """Random tokens, in all carriers."""
     SCREEN = "screen"
-    """All tokens in the few carriers that represent the others best."""
+    """All tokens, in the few carriers that represent all carriers best."""
     CONFIRM = "confirm"
     """The tokens that may reach a threshold, in all other carriers."""
 
@@ -68,10 +68,10 @@ class Cell(NamedTuple):
 
 
 def cells(settings: ProfileSettings, carrier_count: int) -> list[Cell]:
-    """Return placement and number of copies for each carrier.
+    """Return the placement and the number of copies for each carrier.
 
-    The carriers take all combinations in turn. Neighbours differ in both placement and number, so that a few
-    carriers already cover every placement and every number.
+    The carriers cycle through all combinations. Consecutive carriers differ in both placement and number, so
+    a few carriers already cover every placement and every number.
     """
     numbers = settings.copies
     combinations = []
@@ -82,12 +82,12 @@ def cells(settings: ProfileSettings, carrier_count: int) -> list[Cell]:
 
 
 def carriers_needed(settings: ProfileSettings) -> int:
-    """Return the number of carriers of a run: screening carriers and confirming carriers."""
+    """Return the number of carriers of a run: its screening carriers and its confirming carriers."""
     return settings.screening_texts + settings.confirming_texts
 
 
 def tokens_to_confirm(settings: ProfileSettings, token_count: int) -> int:
-    """Return how many of a run's tokens the budget allows to measure closely, at least `LEAST_CONFIRMED`.
+    """Return how many of a run's tokens may be measured closely: at least `LEAST_CONFIRMED`.
 
     The texts of the pilots are not charged to the budget, because their number does not depend on the tokens
     of the run.
@@ -107,12 +107,13 @@ def measure_rounds(
     """Measure the job's tokens in three rounds, and return the measurements of all rounds.
 
     Args:
-        job: model, vocabulary, tokens and settings. Tokens that texts do not spell are not measured.
+        job: model, vocabulary, tokens and settings. Tokens that texts cannot spell are not measured.
         plan: carriers, anchors and pilots.
         run: executes a stage over tokens.
         vector_deviations: how unusual each token vector is, by token id; None where vectors cannot be
             compared.
-        confirm_all: measure all tokens of the job closely, as a probe does, instead of a selection.
+        confirm_all: whether to measure all tokens of the job closely, as a probe does, instead of a
+            selection.
     """
     # A probe may name tokens that are not available, because they cannot occur in text.
     tokens = {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
@@ -153,19 +154,20 @@ def measure_rounds(
 
 
 def _selection(screened: Measured, job_ids: Ids) -> verdict.Selection:
-    """Select the tokens of a job to measure closely, from what the screen measured."""
+    """Select the tokens of a job to measure closely, by the measurements of the screen."""
     job = screened.job
     budgeted_tokens = tokens_to_confirm(job.settings, len(job.tokens))
     if _only_counts(job.encoder):
-        # This run only estimates the cost, so select the largest possible number of tokens, no matter which.
+        # This run only estimates the cost, so take the largest number of tokens that can be selected, no
+        # matter which tokens.
         most_selected = budgeted_tokens + 2 * verdict.DISPLAYED
         return verdict.Selection(job_ids[:most_selected], left_out=0)
     measures = estimate(screened).measures_of(job_ids)
-    return verdict.select_to_confirm(measures, verdict.Thresholds.of(job.settings), budgeted_tokens)
+    return verdict.select_to_confirm(measures, job.settings, budgeted_tokens)
 
 
 def _only_counts(encoder: Encoder) -> bool:
-    """Return whether the encoder makes up vectors, only to count the texts of a run for its price."""
+    """Return whether the encoder makes up vectors, because the run only counts texts for its price."""
     return capabilities_of(encoder).makes_up_vectors
 
 
@@ -175,7 +177,7 @@ def _screening_carriers(
     """Choose the carriers in which the pilots' lifts and contractions agree best with those in all carriers.
 
     Returns:
-        Their indices in the plan, ascending.
+        Indices of the chosen carriers in the plan, ascending.
     """
     count = job.settings.screening_texts
     if _only_counts(job.encoder):  # the lifts of made-up vectors would favour the shortest texts
@@ -213,7 +215,7 @@ class ProfileStage:
 
     @property
     def carrier_texts(self) -> Sequence[str]:
-        """The texts of the carriers, with which the engine counts copies; empty if none are counted."""
+        """The carriers as text, which the engine needs to count copies; empty if it does not count any."""
         if not self.counts_copies:
             return ()
         return [carrier for carrier in self.carriers if isinstance(carrier, str)]
@@ -233,7 +235,7 @@ class ProfileStage:
         return texts_with_copies
 
     def _path(self, token: Token, carrier: Carrier, carrier_index: int, cell: Cell) -> Path:
-        """Draw the gap between words for each copy of a random placement; other placements need no path."""
+        """Draw the gap between words for each copy; empty unless the placement is random."""
         if cell.placement is not Placement.RANDOM:
             return ()
         generator = np.random.default_rng([self.seed, token.id, carrier_index])
@@ -257,22 +259,22 @@ class ProfileStage:
             vectors: vectors of all their probes, token by token, shape (T x K, d).
 
         Returns:
-            Rows with lists of K values (``lifts``, ``rising``, ``contractions``), the K x G lifts by group of
-            anchors (``groups``), and the contraction and pull over all carriers.
+            Rows with K values each in ``lifts``, ``rising`` and ``contractions``, the K x G lifts by group of
+            anchors in ``groups``, and the contraction and pull over all carriers.
         """
         units = unit_vectors(vectors).reshape(len(tokens), len(self.carriers), -1)
         effects = fit_pull(self.panel.vectors, units)
         pulls = effects.pull.astype(np.float16)
         contractions = carrier_contractions(self.panel.vectors, units).astype(np.float32)
         response = self.panel.response(units)
-        group_lifts = response.group_lifts.astype(np.float32)
+        anchor_group_lifts = response.group_lifts.astype(np.float32)
         rising_shares = response.rising_shares.astype(np.float32)
         rows = []
         for index in range(len(tokens)):
             row: dict[str, MeasuredValue] = {
                 "lifts": response.lifts[index].tolist(),
                 "rising": rising_shares[index],
-                "groups": group_lifts[index].ravel(),
+                "groups": anchor_group_lifts[index].ravel(),
                 "contraction": float(effects.contraction[index]),
                 "contractions": contractions[index],
                 "pull": pulls[index],
@@ -290,16 +292,17 @@ def round_stage(
     carrier_indices: Sequence[int],
     name: str = "",
 ) -> ProfileStage:
-    """Build the stage of a round over some of the plan's carriers.
+    """Return the stage of a round over some of the plan's carriers.
 
     Args:
         encoder: the model.
         settings: insertion, numbers of copies, seed, and the precision of the screen.
-        plan: its carriers, and the similarity below which a text and an anchor are unrelated.
+        plan: plan of the run, with its carriers and the similarity below which a carrier and an anchor are
+            unrelated.
         panel: the anchors.
-        step: which round; only the screen may run in a lower precision.
+        step: the round. Only the screen may run in a lower precision.
         carrier_indices: indices of the carriers in the plan.
-        name: name of the stage; empty is that of the round.
+        name: name of the stage; if empty, the stage is named after the round.
     """
     carriers = [plan.carriers[index] for index in carrier_indices]
     precision = settings.screen_precision if step is Round.SCREEN else None
@@ -322,11 +325,11 @@ def round_stage(
 
 
 def round_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder) -> Measurements:
-    """Turn the rows of a round into arrays, corrected for copies that the tokenizer did not recognize.
+    """Return the rows of a round as arrays, corrected for copies that the tokenizer did not recognize.
 
-    The effect of m copies in a text of L other tokens is roughly proportional to their share of the text, m /
-    (m + L). Where the tokenizer recognized fewer copies than were planned, effects are multiplied by the
-    ratio of the planned share to the actual one, at most by `_LARGEST_FACTOR`.
+    The effect of m copies in a text of L other tokens is roughly proportional to m / (m + L), their share of
+    the text. If the tokenizer recognized fewer copies than were planned, effects are multiplied by the ratio
+    of the planned share to the actual share, but at most by `_LARGEST_FACTOR`.
     """
     measured = measurements(rows, len(stage.carriers))
     if measured.copies_seen is None:
@@ -343,12 +346,12 @@ def round_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder
     factors = np.clip(ratios, 1.0, _LARGEST_FACTOR)  # shape (T, K)
     mean_factors = factors.mean(axis=1)
     effects = measured.effects
-    group_lifts = measured.group_lifts * factors[:, :, None]
+    anchor_group_lifts = measured.anchor_group_lifts * factors[:, :, None]
     pull = effects.pull * mean_factors[:, None]
     return replace(
         measured,
         lifts=measured.lifts * factors,
-        group_lifts=group_lifts.astype(measured.group_lifts.dtype),
+        anchor_group_lifts=anchor_group_lifts.astype(measured.anchor_group_lifts.dtype),
         effects=Pull(effects.contraction * mean_factors, pull.astype(effects.pull.dtype)),
         contractions=measured.contractions * factors,
     )

@@ -21,16 +21,16 @@ from stickytoken.methods.statistics import present_mean
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 
-# Keys of the generators of random numbers: carriers and anchors are drawn independently.
+# Keys of the random generators. The keys differ, so carriers and anchors are drawn independently.
 _CARRIERS_KEY = 0
 _ANCHORS_KEY = 3
-# From a large corpus, at most this many times the needed number of texts are drawn and tokenized, to save
-# time.
+# Largest number of texts to draw and tokenize, as a multiple of the number needed. It saves time with a large
+# corpus.
 _POOL_FACTOR = 20
-# The carriers of a group are drawn from its shortest texts, this many times as many as are needed.
+# Carriers are drawn from the shortest texts of a group: this many texts, as a multiple of the number needed.
 _SHORT_FACTOR = 1.5
-# In a user's corpus, a text of at most this many tokens may be a carrier. Of a longer text, the first
-# sentence may be one.
+# Largest number of tokens of a text that may be a carrier as it stands. A longer text is shortened to its
+# first sentence.
 _SENTENCE_TOKENS = 20
 _FIRST_SENTENCE = re.compile(r"\S.*?[.!?](?=\s)", re.DOTALL)
 # Smallest mean number of texts in a cluster. With fewer, a mean over a cluster would be mostly noise.
@@ -54,7 +54,7 @@ class TextGroup(NamedTuple):
 
 
 def filtered(groups: Sequence[TextGroup], is_allowed: Callable[[str], bool]) -> list[TextGroup]:
-    """Keep the texts that a function allows, and the groups in which any text remains."""
+    """Return the groups with only the texts that ``is_allowed`` accepts, without groups that become empty."""
     filtered_groups = []
     for group in groups:
         allowed_texts = [text for text in group.texts if is_allowed(text)]
@@ -67,12 +67,12 @@ def text_groups(encoder: Encoder, corpus: Sentences) -> tuple[list[TextGroup], l
     """Divide the texts that a run may use into groups.
 
     For the bundled corpus, the groups of the lift are the corpus itself (everyday sentences) and the bundled
-    kinds of text, with equal weights. For a corpus of the user's own, the lift has one group, the corpus; the
-    kinds are measured beside it. If the model's tokenizer does not know the bundled kinds, the topics of the
-    corpus are the groups of the lift.
+    kinds of text, with equal weights. For a user's corpus, the lift has one group, the corpus, and the
+    bundled kinds are measured beside the lift. If the model's tokenizer does not know the bundled kinds, the
+    topics of the corpus are the groups of the lift.
 
     Returns:
-        The groups that the lift is measured on, and the groups that are measured beside it.
+        The groups on which the lift is measured, and the groups that are measured beside the lift.
     """
     kinds: dict[str, list[str]] = {}
     bundled = as_read(text_kinds(), encoder.tokenizer)
@@ -104,8 +104,8 @@ def choose_anchors(
     Args:
         encoder: the model.
         settings: the number of anchors to draw from each list, and the seed.
-        group_lists: the groups of the lift, and those that are measured beside it.
-        taken: texts that are not drawn, because carriers come from them.
+        group_lists: the groups of the lift, and the groups that are measured beside the lift.
+        taken: texts that may not be drawn, because carriers come from them.
 
     Returns:
         The groups with their anchors, with weights that sum to 1, and the number of drawn texts that were
@@ -140,9 +140,10 @@ def choose_anchors(
 def clustered(
     texts: Sequence[str], vectors: NDArray[np.float32], settings: ProfileSettings
 ) -> list[TextGroup]:
-    """Group texts by k-means of their vectors, for a corpus without known kinds of text or topics.
+    """Group texts by k-means clustering of their vectors, for a corpus without known kinds of text or topics.
 
-    Clusters weigh by their size. They count as kinds of text if there is more than one.
+    The weight of a cluster is its share of the texts. Clusters count as kinds of text if there are at least
+    two of them.
     """
     labels = cluster(vectors, settings.topics, settings.seed)
     cluster_count = int(labels.max()) + 1
@@ -162,11 +163,12 @@ def cluster(vectors: NDArray[np.float32], largest_count: int, seed: int) -> NDAr
 
     Args:
         vectors: the vectors of N texts, shape (N, d).
-        largest_count: number of clusters; fewer if there are few distinct vectors or few texts.
+        largest_count: largest number of clusters. There are fewer if the texts or the distinct vectors are
+            few.
         seed: seed of the initial centres.
 
     Returns:
-        The number of each text's cluster, shape (N,). Clusters are numbered in order of first occurrence.
+        The index of each text's cluster, shape (N,). Clusters are numbered in order of first occurrence.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -187,7 +189,7 @@ def cluster(vectors: NDArray[np.float32], largest_count: int, seed: int) -> NDAr
 
 
 def anchor_panel(encoder: Encoder, plan: ProfilePlanRecord, *, lift_only: bool = False) -> AnchorPanel:
-    """Encode the anchors of a plan; with ``lift_only``, only those that the lift is measured on."""
+    """Encode a plan's anchors as a panel; with ``lift_only``, only the anchors of the lift."""
     weights = [group.weight for group in plan.groups]
     anchors = [anchor for anchor in plan.anchors if not lift_only or weights[anchor.group] > 0]
     vectors = unit_vectors(encoder.encode([anchor.text for anchor in anchors]))
@@ -196,7 +198,7 @@ def anchor_panel(encoder: Encoder, plan: ProfilePlanRecord, *, lift_only: bool =
 
 
 class _ShortText(NamedTuple):
-    """A short text, and the text that it is or begins."""
+    """A short text, and the text of the corpus from which it was taken."""
 
     text: str
     source: str
@@ -205,10 +207,10 @@ class _ShortText(NamedTuple):
 def short_texts(
     encoder: Encoder, settings: ProfileSettings, groups: Sequence[TextGroup], needed: int, source: str
 ) -> dict[str, str]:
-    """Draw short texts as candidates for carriers, from all groups in turn.
+    """Draw short texts from all groups in turn, as candidates for carriers.
 
-    No two of them differ only in their last punctuation, and each leaves room for the copies. There are
-    usually more than needed.
+    Each text leaves room for the copies, and no two texts differ only in their final punctuation. There are
+    usually more texts than needed.
 
     Args:
         encoder: the model.
@@ -218,7 +220,8 @@ def short_texts(
         source: name of the corpus, for the error.
 
     Returns:
-        Each text without its last punctuation, with the text that it is, or begins.
+        The text of the corpus from which each short text was taken, by short text without its final
+        punctuation.
 
     Raises:
         InputError: fewer texts than needed qualify.
@@ -253,7 +256,8 @@ def _shortest_of_group(
         encoder: the model.
         settings: insertion, numbers of copies and seed.
         group: the group to draw from.
-        share: number of carriers that the group must give. More are returned if it has enough texts.
+        share: number of carriers that must come from the group. More texts are returned if the group has
+            enough.
     """
     order = np.random.default_rng([settings.seed, _CARRIERS_KEY]).permutation(len(group.texts))
     pool_size = _POOL_FACTOR * share + settings.anchors
@@ -262,7 +266,7 @@ def _shortest_of_group(
     lengths = {text: len(ids) for text, ids in zip(source_of_text, tokenized, strict=True)}
     room = room_for(encoder, settings.insertion, max(settings.copies))
     fitting = [text for text in source_of_text if encoder.fits((0,) * (lengths[text] + room))]
-    # Of texts that differ only in their last punctuation, the first remains.
+    # Keep the first of several texts that differ only in their final punctuation.
     text_by_open_end = {open_ended(text): text for text in reversed(fitting)}
     refused = refused_texts(encoder)  # a server gives no vector for these
     accepted = [
@@ -273,15 +277,15 @@ def _shortest_of_group(
     if not group.kind:
         sentence_count = sum(lengths[text] <= _SENTENCE_TOKENS for text in shortest)
         count = max(count, sentence_count)
-    # Half of a small group remains for the anchors.
+    # Leave half of a small group for the anchors.
     count = min(count, max(share, len(group.texts) // 2))
     return [_ShortText(text, source_of_text[text]) for text in shortest[:count]]
 
 
 def _share_per_group(sizes: Sequence[int], needed: int) -> int:
-    """Return how many texts to take from each group, at most, so that ``needed`` come together.
+    """Return the largest number of texts to take from a group, so that all groups together give ``needed``.
 
-    It is more than an equal share if some groups are smaller than that.
+    This number exceeds an equal share if some groups have fewer texts than an equal share.
     """
     share = math.ceil(needed / len(sizes))
     while share < max(sizes) and sum(min(size, share) for size in sizes) < needed:
@@ -292,8 +296,8 @@ def _share_per_group(sizes: Sequence[int], needed: int) -> int:
 def _first_sentences(encoder: Encoder, texts: Sequence[str]) -> dict[str, str]:
     """Map short texts to themselves, and the first sentence of each longer text to that text.
 
-    A text is short if it has at most `_SENTENCE_TOKENS` tokens. A longer text without the end of a sentence
-    is mapped to itself.
+    A text is short if it has at most `_SENTENCE_TOKENS` tokens. A longer text that no punctuation divides
+    into sentences is mapped to itself.
     """
     source_of_text: dict[str, str] = {}
     for text, ids in zip(texts, encoder.content_ids(texts), strict=True):
@@ -305,16 +309,16 @@ def _first_sentences(encoder: Encoder, texts: Sequence[str]) -> dict[str, str]:
 def representative_carriers(effects: Vector, count: int) -> list[int]:
     """Choose the carriers whose mean effects agree best with the mean effects over all carriers.
 
-    Carriers are added one by one. Each is the one with which the mean over the chosen carriers correlates
-    best, over tokens, with the mean over all carriers. The correlations of the measures are added; a measure
-    that does not vary counts 0.
+    Carriers are chosen one by one. Each step adds the carrier for which the mean over the chosen carriers
+    correlates best with the mean over all carriers. A correlation is computed over tokens for each measure,
+    and summed over measures; a measure without variation contributes 0.
 
     Args:
         effects: M measures of T random tokens in K carriers, shape (T, K, M); NaN where missing.
         count: number of carriers to choose.
 
     Returns:
-        The indices of the chosen carriers, ascending.
+        Indices of the chosen carriers, ascending.
     """
     # A missing value is replaced by the mean, which is 0 after centring.
     centred = np.nan_to_num(effects - present_mean(effects))
@@ -344,7 +348,7 @@ def typical_carriers(lengths: NDArray[np.int64], count: int) -> list[int]:
     Returns:
         Their indices, ascending. Their lengths lie around the 30th percentile.
     """
-    # Runs of real models choose carriers at the 30th percentile of length on average. They vary: in seven
-    # runs, the chosen carriers had 0.74 to 1.10 times the tokens of an average carrier.
+    # Runs of real models choose carriers at the 30th percentile of length on average. In seven runs, the
+    # chosen carriers had 0.74 to 1.10 times as many tokens as the average carrier.
     first = min(max(0, int(0.3 * len(lengths)) - count // 2), len(lengths) - count)
     return sorted(np.argsort(lengths, kind="stable")[first : first + count].tolist())
