@@ -157,7 +157,7 @@ def bounds(
     for _ in range(turns):
         for scores, own in costs.items():
             settings = StdSettings(scores=scores)
-            job = Job(encoder, settings, corpus, vocabulary, chosen, True, True)
+            job = Job(encoder, settings, corpus, vocabulary, chosen, restricted=True, sampled=True)
             with tempfile.TemporaryDirectory() as work, progress_bar() as progress:
                 plan = make_plan(encoder, settings, corpus, progress)
                 engine = LocalEngine(encoder)

@@ -127,9 +127,9 @@ def scored(request, encoder):
             scores=scores,
         )
         vocabulary = categorize(encoder.tokenizer)
-        job = Job(
-            encoder, std_settings, planted.small_corpus(), vocabulary, vocabulary.available, False, False
-        )
+        corpus = planted.small_corpus()
+        tokens = vocabulary.available
+        job = Job(encoder, std_settings, corpus, vocabulary, tokens, restricted=False, sampled=False)
         plan = make_plan(encoder, std_settings, planted.small_corpus(), ignore_progress)
         run = PlainRun(encoder)
         table = score_tokens(job, scoring_pairs(encoder, std_settings, plan), run, sample_size=12)
@@ -189,7 +189,9 @@ def scored_in(folder, encoder, stop=None):
 
     std_settings = replace(planted.SMALL, copies=6, candidate_share=0.05)
     vocabulary = categorize(encoder.tokenizer)
-    job = Job(encoder, std_settings, planted.small_corpus(), vocabulary, vocabulary.available, False, False)
+    corpus = planted.small_corpus()
+    tokens = vocabulary.available
+    job = Job(encoder, std_settings, corpus, vocabulary, tokens, restricted=False, sampled=False)
     plan = make_plan(encoder, std_settings, planted.small_corpus(), ignore_progress)
     runner = FolderRunner(LocalEngine(encoder), ResultFolder(folder), progress, shard_probes=64)
     run = CountedRun(runner, truncate=True)

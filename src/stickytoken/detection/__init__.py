@@ -147,7 +147,8 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     named = None if tokens is None else token_ids(vocabulary, tokens)
     chosen = choose_tokens(vocabulary, named, sample, settings.seed)
     restricted = tokens is not None or sample is not None
-    job = base.Job(encoder, settings, corpus, vocabulary, chosen, restricted, tokens is None)
+    sampled = tokens is None
+    job = base.Job(encoder, settings, corpus, vocabulary, chosen, restricted=restricted, sampled=sampled)
     record = _record(job, chosen_method, model_identity)
     folder_path = out or store.default_folder(encoder.name, record.method, record.identity)
     folder = run_folder.RunFolder(folder_path, began)
@@ -322,7 +323,7 @@ def probe(
                 f"({category.value}): probe it with ids insertion"
             )
         probed.append(vocabulary.token(index))
-    job = base.Job(encoder, settings, corpus, vocabulary, probed, True, False)
+    job = base.Job(encoder, settings, corpus, vocabulary, probed, restricted=True, sampled=False)
     return chosen.probe(job, progress)
 
 
@@ -372,7 +373,8 @@ def judge(
     run_ids = set(opened.tokens["token_id"].to_list())
     tokens = [token for token in vocabulary.available if token.id in run_ids]
     restricted = len(tokens) < len(vocabulary.available)
-    job = base.Job(model, settings, corpus, vocabulary, tokens, restricted, not restricted)
+    sampled = not restricted
+    job = base.Job(model, settings, corpus, vocabulary, tokens, restricted=restricted, sampled=sampled)
     asked = None if queries is None else _cut(readers.load_sentences(queries), model).texts
     judged: base.Judgement = opened.method.judge(
         job, opened, anchors, progress, measure_all=measure_all, queries=asked
@@ -607,7 +609,7 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
     runs_of.require_same_model(run, encoder)
     settings = runs_of.restored_settings(run)
     no_corpus = readers.Sentences((), "the plan of the run")
-    job = base.Job(encoder, settings, no_corpus, vocabulary, [], True, False)
+    job = base.Job(encoder, settings, no_corpus, vocabulary, [], restricted=True, sampled=False)
     stage = run.method.evidence_stage(job, run.plan)
     if stage is None:
         raise InputError(f"the method {run.record.method} puts no tokens into texts, so it has none to show")

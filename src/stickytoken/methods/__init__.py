@@ -1,4 +1,4 @@
-"""Detection methods, as far as they are known before they are loaded. Nothing heavy is imported here."""
+"""What is known about detection methods before they are loaded. This module imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MethodEntry:
 
 
 class Column(NamedTuple):
-    """How a column is displayed: its title, its unit and its number of decimals."""
+    """A column of tokens.parquet, and how it is displayed."""
 
     key: str  # in tokens.parquet
     title: str
@@ -53,51 +53,66 @@ class Column(NamedTuple):
 
 
 class Fact(NamedTuple):
+    """A number at the head of a report."""
+
     value: str
     meaning: str
 
 
 class Scale(NamedTuple):
-    ordinary: float  # lift of an ordinary token
+    """A scale on which the lifts of different models can be compared."""
+
+    ordinary: float  # lift of the ordinary token, as a difference of cosines
     spread: float  # standard deviation of the model's own similarities
-    confidence: float  # coverage of the intervals `lift_low` to `lift_high`
-    serious: float  # lift beyond an ordinary token's, in standard deviations, that is serious
+    confidence: float  # coverage of the intervals of the lift
+    serious: float  # smallest serious lift beyond the ordinary token's, in standard deviations
 
 
 class Moved(NamedTuple):
-    """How copies of a token change the rank of an average unrelated document, without them 50%."""
+    """How copies of a token change the rank of an average unrelated document in a search.
+
+    Without copies, such a document outranks half of the other unrelated documents.
+    """
 
     copies: int
-    ahead: float  # share of the other unrelated documents that it outranks with the copies
-    ordinary: float | None  # the same share with copies of ordinary tokens, on average; None if not measured
+    ahead: float  # share of the other unrelated documents that the document outranks with the copies
+    ordinary: float | None  # the same share, averaged over ordinary tokens; None if not measured
 
 
 class PlanTexts(NamedTuple):
+    """The texts of a plan."""
+
     carriers: list[str]  # best first
     anchors: list[str]  # none of them a carrier
-    by_topic: bool  # whether the anchors are ordered by topic, so that a few are best taken evenly
+    by_topic: bool  # whether the anchors are grouped by topic; a small selection is then best spread evenly
 
 
 class Distribution(NamedTuple):
+    """A histogram of a column over all tokens."""
+
     name: str
     title: str
     column: Column
     lines: Mapping[str, float]  # values to mark, by label
-    reading: str
+    reading: str  # how to read the figure
 
 
 class Scatter(NamedTuple):
+    """A scatter plot of two columns, with a point for each token."""
+
     name: str
     title: str
     x: Column
     y: Column
-    reading: str
+    reading: str  # how to read the figure
 
 
-Figure: TypeAlias = Distribution | Scatter  # of the tokens: of one column or of two
+Figure: TypeAlias = Distribution | Scatter
 
 
 class ProbeTable(NamedTuple):
+    """A table in the answer of `stickytoken probe`."""
+
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -108,8 +123,7 @@ class Verdict(StrEnum):
 
     STICKY = "sticky"
     TOPICAL = "topical"
-    """The token lifts only some texts, because of its meaning. This is not a defect, but not ordinary "
-    f"either."""
+    """The token lifts only some texts, because of its meaning. That is unusual, but not a defect."""
     BENIGN = "benign"
 
 
@@ -121,9 +135,9 @@ class Severity(StrEnum):
     SERIOUS = "serious"
     """The token reaches a full threshold."""
     SEVERE = "severe"
-    """The token lifts unrelated texts by 0.8 SD or erases 70% of a text."""
+    """The token lifts unrelated texts by at least 0.8 SD, or erases at least 70% of a text."""
 
 
 def severity_counts(tokens: pl.DataFrame) -> dict[str, int]:
-    """Return the number of tokens by severity, the worst first."""
+    """Return the number of tokens by severity, worst severity first."""
     return {grade.value: int((tokens["severity"] == grade.value).sum()) for grade in reversed(Severity)}

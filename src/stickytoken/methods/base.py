@@ -9,7 +9,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
@@ -39,7 +39,9 @@ class PlanRecord(Record):
     mean_similarity: float  # u, the mean cosine over the vocabulary
     mean_similarity_entries: int  # number of vocabulary entries from which u is estimated
     mean_similarity_error: float = 0.0  # standard error of u; 0 if it is computed from the whole vocabulary
-    isoscore: float | None = None  # evenness of the vocabulary's vectors; null in earlier runs
+    isoscore: float | None = (
+        None  # how evenly the vocabulary's vectors use all directions; null in earlier runs
+    )
 
     @property
     def mean_similarity_text(self) -> str:
@@ -51,12 +53,12 @@ class ResultRecord(Record):
     """Numbers of a finished run that every method provides."""
 
     sticky: int  # number of sticky tokens
-    sequences: int  # number of texts that shards encoded
-    seconds: float  # wall time of all sessions, without the evidence
+    sequences: int  # number of texts encoded for shards
+    seconds: float  # wall time of all sessions in seconds, without the evidence for reports
 
 
 class MethodSettings(Protocol):
-    """A frozen dataclass with defaults and at least these fields."""
+    """Settings of a method: a frozen dataclass with defaults and at least these fields."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
@@ -84,9 +86,10 @@ class Job(Generic[Settings_co]):
     settings: Settings_co
     corpus: Sentences | PairCorpus
     vocabulary: Vocabulary
-    tokens: list[Token]  # the tokens to measure; a run has them by ascending id
+    tokens: list[Token]  # the tokens to measure; in a run, they are in ascending order of id
+    _: KW_ONLY
     restricted: bool  # whether some available tokens are left out
-    sampled: bool  # whether the tokens are all available ones or a random sample, not named by a user
+    sampled: bool  # whether the tokens are all available tokens or a random sample, not named by a user
 
     @property
     def sentences(self) -> Sentences:
@@ -96,8 +99,8 @@ class Job(Generic[Settings_co]):
 # Number of texts in a shard. A killed run loses at most one shard, and a shard has enough texts of every
 # length to fill batches.
 SHARD_PROBES = 8192
-# Number of texts in a shard on a CUDA GPU, which small batches would leave idle. It encodes them in a second
-# or two.
+# Number of texts in a shard on a CUDA GPU, which encodes them in a second or two. Smaller shards would leave
+# parts of the GPU idle.
 GPU_SHARD_PROBES = 32768
 
 
@@ -117,9 +120,9 @@ class FolderRunner:
     folder: ResultFolder
     progress: ProgressCallback
     shard_probes: int = SHARD_PROBES
-    # Texts for which a server gave no vector, by id of the token that could not be measured because of it.
+    # For each token that could not be measured, by id: a text for which the server gave no vector.
     unanswered: dict[int, str] = field(default_factory=dict)
-    _shards: dict[str, int] = field(default_factory=dict)  # by stage
+    _shards: dict[str, int] = field(default_factory=dict)  # number of shards, by name of the stage
 
     def __call__(self, stage: Stage, tokens: Sequence[Token], truncate: bool = False) -> pl.DataFrame:
         """Run a stage and return one row per token; ``truncate`` allows cutting texts to fit the model."""
@@ -146,7 +149,10 @@ class FolderRunner:
         return table
 
     def without_unanswered(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Return the table without the numbers and verdicts of tokens that have an unanswered text."""
+        """Return the table with nulls for the numbers and verdicts of tokens with an unanswered text.
+
+        If the table has a column ``reason``, the reason names the text.
+        """
         if not self.unanswered:
             return table
         is_unanswered = pl.col("token_id").is_in(list(self.unanswered))
@@ -184,7 +190,7 @@ class MemoryRunner:
 
     encoder: Encoder
     progress: ProgressCallback
-    shard_probes: int = 2048  # small enough to show progress
+    shard_probes: int = 2048  # number of texts in a shard, small enough to report progress often
 
     def __call__(self, stage: Stage, tokens: Sequence[Token], truncate: bool = False) -> pl.DataFrame:
         size = max(1, self.shard_probes // stage.probes_per_token)
@@ -201,7 +207,13 @@ class MemoryRunner:
 
 
 def model_mean(encoder: Encoder, progress: ProgressCallback, most: int | None = None) -> MeanSimilarity:
-    """Return u from the cache if the model's identity is in it, or else compute it; see `mean_similarity`."""
+    """Return u from the cache, or compute it if the cache lacks the model; see `mean_similarity`.
+
+    Args:
+        encoder: the model.
+        progress: called with the number of vocabulary entries that were encoded.
+        most: largest number of entries from which u is estimated; None uses all.
+    """
 
     def report(done: int, total: int, computed: int) -> None:
         progress(Progress("mean similarity", done, total, computed, computed))
@@ -209,7 +221,7 @@ def model_mean(encoder: Encoder, progress: ProgressCallback, most: int | None = 
     key = None
     # An encoder that reads only texts is a user's object or a server, either of which may change unnoticed.
     if reads_ids(encoder):
-        # Increase the version when the same model gives another value.
+        # Increase the version if a change of the code gives the same model another value.
         key = f"mean-similarity-{digest({'version': 2, 'encoder': asdict(encoder.identity), 'most': most})}"
         with suppress(TypeError):  # nothing usable is in the cache: compute u
             kept_value = MeanSimilarity(**(recalled(key) or {}))
@@ -229,21 +241,24 @@ class StoredSettings:
 
     values: Mapping[str, Any]  # from run.json
     defaults: MethodSettings  # the method's default settings
-    place: str  # the file that errors name
+    place: str  # the file of the settings, for error messages
 
     def number(self, name: str) -> float:
-        default = getattr(self.defaults, name, None)  # an earlier version had other settings
+        default = getattr(self.defaults, name, None)  # a run of an earlier version may lack the setting
         return real_number(f"{name} in {self.place}", self.values.get(name, default))
 
     def restored(self) -> MethodSettings:
-        """Return the settings as the method's own class. Unknown and compound values keep their defaults."""
+        """Return the settings in the method's own class.
+
+        Unknown settings are ignored. Settings that consist of several values keep their defaults.
+        """
         names = self.defaults.__dataclass_fields__
         plain = {
             name: value
             for name, value in self.values.items()
             if name in names and not isinstance(value, dict)
         }
-        if plain.get("screen_precision") == "int8":  # of earlier versions; no longer needed
+        if plain.get("screen_precision") == "int8":  # only earlier versions could screen in int8
             del plain["screen_precision"]
         return replace(self.defaults, **plain)
 
@@ -307,7 +322,7 @@ class Judgement:
         ordinary_lift: lift of the ordinary token on the corpus, as a difference of cosines.
         similarity_spread: standard deviation of the similarities within the corpus.
         measured: number of tokens that were inserted into texts of the corpus.
-        undecided: number of tokens whose predicted lift reaches a threshold, but that were not measured.
+        undecided: number of tokens that were not measured although their predicted lift reaches a threshold.
         narrow_limit: median similarity within the corpus, if it has too few pairs below the model's mean
             similarity. Pairs below this median then count as unrelated. None for any other corpus.
         seconds: wall time of the judgement.
@@ -344,7 +359,7 @@ class Judgement:
         return worst_first(self.tokens.filter(pl.col("verdict").is_in(list(verdicts))))
 
     def severities(self) -> dict[str, int]:
-        """Count the flagged tokens by severity, the worst first."""
+        """Count the flagged tokens by severity, worst severity first."""
         return terms.severity_counts(self.tokens)
 
     def summary(self) -> dict[str, Any]:
@@ -354,7 +369,7 @@ class Judgement:
 
 
 def worst_first(tokens: pl.DataFrame) -> pl.DataFrame:
-    """Sort tokens: sticky before topical before others, then by severity, erased share and lift."""
+    """Sort tokens: sticky, topical, others; within each, by severity, erased share and lift, worst first."""
     verdicts = {verdict.value: rank for rank, verdict in enumerate(terms.Verdict)}
     grades = {grade.value: rank for rank, grade in enumerate(terms.Severity)}
     order = [
@@ -387,7 +402,7 @@ class FinishedRun(Protocol[Plan_co, Result_co]):  # the part of `stickytoken.det
     @property
     def model_title(self) -> str: ...  # the name, with the options that differ from the saved model
     @property
-    def available(self) -> int: ...  # vocabulary entries that can occur in text
+    def available(self) -> int: ...  # number of vocabulary entries that can occur in text
     @property
     def settings(self) -> StoredSettings: ...
     @property
@@ -404,14 +419,14 @@ class FinishedRun(Protocol[Plan_co, Result_co]):  # the part of `stickytoken.det
 
 
 class AnswerTable(NamedTuple):
-    """The table of tokens in the answer of a run."""
+    """The table of tokens that a terminal or a report shows as the answer of a run."""
 
     columns: tuple[terms.Column, ...]
     rows: pl.DataFrame
 
 
 class MethodWording(ABC):
-    """The texts of a method about its runs, for terminals, reports, cards and the web app."""
+    """What a method says about its runs in terminals, reports, cards and the web app."""
 
     entry: terms.MethodEntry  # set by the registry
     # Columns that `stickytoken show` prints between category and verdict. A text column is omitted if it is
@@ -419,7 +434,7 @@ class MethodWording(ABC):
     listed: tuple[terms.Column, ...]
     # Columns that a report shows after the verdict.
     reported: tuple[terms.Column, ...]
-    ranked_by: terms.Column  # the column by which tokens are ranked, the worst highest
+    ranked_by: terms.Column  # the column by which tokens are ranked; the worst token has the highest value
     glossary: Mapping[str, str] = MappingProxyType({})  # terms in the method's reports, with their meanings
 
     @abstractmethod
@@ -435,7 +450,7 @@ class MethodWording(ABC):
         return [self.headline(run)]
 
     def answer_table(self, run: FinishedRun[Any, Any], tokens: pl.DataFrame) -> AnswerTable | None:
-        """Return rows of tokens.parquet as the answer shows them; None shows the columns in `listed`."""
+        """Return rows of tokens.parquet as the answer of a run; None shows the columns in `listed`."""
         return None
 
     def notes(self, run: FinishedRun[Any, Any]) -> list[str]:
@@ -443,7 +458,7 @@ class MethodWording(ABC):
         return []
 
     def key_facts(self, run: FinishedRun[Any, Any]) -> list[terms.Fact]:
-        """Return the numbers at the head of a report that only this method has."""
+        """Return numbers that only this method has, to show at the head of a report."""
         return []
 
     def plan_facts(self, plan: Any) -> dict[str, Any]:
@@ -472,8 +487,9 @@ class Method(MethodWording):
     """A detection method.
 
     tokens.parquet has at least token_id, token, decoded, category, lift and verdict. A method that grades
-    flagged tokens has a column severity (severe, serious or mild, null for benign tokens). The interval of a
-    measure is in the columns whose names end in _low and _high. Reports use these columns if they exist.
+    flagged tokens also has a column severity (severe, serious or mild, null for benign tokens). A method that
+    gives intervals has them in two more columns, whose names end in _low and _high. Reports use these columns
+    if they exist.
     """
 
     plan_record: type[PlanRecord]  # class of the plan in plan.json
@@ -483,10 +499,12 @@ class Method(MethodWording):
     judges_every_token: bool = True  # whether every measured token gets a verdict
     judges_corpora: bool = False  # whether `judge` can apply a finished run to another corpus
     measures_lift: bool = True  # whether tokens are inserted into texts; if not, the column lift is null
-    uncertain_stage: str | None = None  # name of the stage whose texts depend on earlier results
+    uncertain_stage: str | None = None  # name of the stage whose number of texts depends on earlier results
     rule_since: int = 0  # schema version of the first runs whose verdicts follow the current rule
     uses_topics: bool = False  # whether numbers depend on topics and on the bundled kinds of text
-    effort: frozenset[str] = frozenset()  # settings that change how precisely is measured, not what
+    effort: frozenset[str] = (
+        frozenset()
+    )  # settings that change how precise the numbers are, not their meaning
 
     @property
     def settings(self) -> type[Any]:
@@ -510,7 +528,7 @@ class Method(MethodWording):
         )
 
     def evidence_stage(self, job: Job[Any], plan: Any) -> EvidenceStage | None:
-        """Return the stage that shows the effect of a token on the plan's texts; None without texts."""
+        """Return the stage that shows a token's effect on the plan's texts; None if the plan has no texts."""
         return None
 
     def texts(self, plan: Any) -> terms.PlanTexts:
@@ -520,7 +538,11 @@ class Method(MethodWording):
     def thresholds(
         self, run: FinishedRun[Any, Any], row: Mapping[str, Any] | None = None
     ) -> dict[str, float]:
-        """Return the thresholds for a token, by column. They are lower for a token with an unusual vector."""
+        """Return the thresholds for a token, by column.
+
+        ``row`` is the token's row of tokens.parquet. The thresholds are lower for a token with an unusual
+        vector; None returns those for all other tokens.
+        """
         return {}
 
     def token_effects(self, run: FinishedRun[Any, Any]) -> TokenEffects | None:
@@ -549,10 +571,10 @@ class Method(MethodWording):
         Args:
             job: the tokens of the run, with the corpus to judge them on.
             run: the finished run.
-            anchors: largest number of texts of the corpus to compare carriers with.
-            progress: called at every step.
-            measure_all: measure every token that may matter, however many there are.
-            queries: texts to compare carriers with; None takes texts of the corpus.
+            anchors: largest number of texts of the corpus that carriers are compared with.
+            progress: called after every step.
+            measure_all: whether to measure every token that may reach a threshold, however many there are.
+            queries: texts that carriers are compared with; None takes texts of the corpus.
         """
         raise NotImplementedError
 

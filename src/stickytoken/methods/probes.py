@@ -28,17 +28,18 @@ Carrier: TypeAlias = str | TokenizedText
 Path: TypeAlias = tuple[int, ...]
 Vector = NDArray[np.float64]
 
-# Number of tokens reserved for each copy in a text. Next to other characters, a copy may be split into
+# Number of tokens reserved for each copy that is inserted as text. The tokenizer may split such a copy into
 # several tokens.
 _TOKENS_PER_TEXT_COPY = 8
 # Numbers of copies in a symptom curve.
 SYMPTOM_COPIES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 # Number of carriers over which a symptom curve averages.
 SYMPTOM_CARRIERS = 12
-# Smallest rise of a similarity that counts. Similarities are float32 numbers, and smaller rises are rounding
-# errors.
+# Smallest difference that counts as a rise of a similarity. Similarities are float32 numbers, so smaller
+# differences are rounding errors.
 _ROUNDING = 1e-6
-# Smallest number of words of a carrier that is shown as an example. Shorter ones tell a reader too little.
+# Smallest number of words of a carrier that is shown as an example. A shorter carrier tells a reader too
+# little.
 _LEAST_SHOWN_WORDS = 4
 
 
@@ -56,7 +57,7 @@ def as_carriers(encoder: Encoder, insertion: Insertion, texts: Sequence[str]) ->
 
 
 def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:
-    """Return how many tokens to leave free for copies: at most half of the model's longest input."""
+    """Return how many tokens of an input to leave free for copies: at most half of the model's limit."""
     room = copies if insertion is Insertion.IDS else copies * _TOKENS_PER_TEXT_COPY
     return room if encoder.max_length is None else min(room, encoder.max_length // 2)
 
@@ -64,7 +65,10 @@ def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:
 def fitting_copies(
     encoder: Encoder, insertion: Insertion, texts: Sequence[str], counts: Sequence[int] = SYMPTOM_COPIES
 ) -> tuple[int, ...]:
-    """Return the numbers of copies that fit into the longest text; only 1 if none fits."""
+    """Return those numbers of copies with which the longest text still fits into the model.
+
+    If there is no such number, the result is ``(1,)``.
+    """
     longest = max(encoder.content_ids(texts), key=len)
     tokens_per_copy = 1 if insertion is Insertion.IDS else _TOKENS_PER_TEXT_COPY
     fitting = [count for count in counts if encoder.fits((*longest, *(0,) * (count * tokens_per_copy)))]
@@ -74,7 +78,7 @@ def fitting_copies(
 def with_copies(token: Token, carrier: Carrier, placement: Placement, copies: int, path: Path = ()) -> Probe:
     """Return a carrier with copies of a token.
 
-    Random placement needs a path, which has the index of the gap between words for each copy.
+    Random placement needs a path: for each copy, the index of the gap between words into which it goes.
     """
     if isinstance(carrier, str):
         return copies_as_text(token, carrier, placement, copies, path)
@@ -89,13 +93,15 @@ def word_count(carrier: Carrier) -> int:
 def balanced(groups: Sequence[str], count: int, seed: int | Sequence[int]) -> list[int]:
     """Draw elements at random from all groups in turn.
 
+    The same number of elements is drawn from every group; a smaller group contributes all it has.
+
     Args:
         groups: name of the group of each element.
         count: largest number of elements to draw.
         seed: seed of the draw.
 
     Returns:
-        Indices of the elements. Every group gives the same number, as long as it has enough.
+        Indices of the drawn elements.
     """
     generator = np.random.default_rng(seed)
     queues: dict[str, list[int]] = {}
@@ -107,35 +113,35 @@ def balanced(groups: Sequence[str], count: int, seed: int | Sequence[int]) -> li
 
 
 def words_added(token: Token, insertion: Insertion) -> int:
-    """Return the number of words that one copy adds; a copy that is inserted as an id counts as one word."""
+    """Return the number of words that one copy adds to a text; a copy as a token id counts as one word."""
     return 1 if insertion is Insertion.IDS else len(token.text.split())
 
 
 @dataclass(frozen=True)
 class KeyedPaths:
-    """Random placements of copies in K carriers, drawn from seed, key, token id and carrier alone.
+    """Random placements of copies in K carriers, which depend only on seed, key, token id and carrier.
 
     Attributes:
         seed: seed of the run.
-        key: number of the stage, so that the stages of a run draw independently.
+        key: number of the stage. Stages with different keys draw independently.
         words: number of words in each carrier, shape (K,).
-        counts: number of copies.
+        copies: number of copies in each carrier.
         insertion: how copies are put into a text.
     """
 
     seed: int
     key: int
     words: tuple[int, ...]
-    counts: int
+    copies: int
     insertion: Insertion = Insertion.TEXT
 
     def of(self, token: Token) -> list[Path]:
-        """Return a path for each carrier: the gap of each copy among the words and the copies before it."""
+        """Return a path for each carrier: for each copy, its gap among the words and the earlier copies."""
         added = words_added(token, self.insertion)
         paths: list[Path] = []
         for index, words in enumerate(self.words):
             generator = np.random.default_rng([self.seed, self.key, token.id, index])
-            gaps = [int(generator.integers(0, words + copy * added + 1)) for copy in range(self.counts)]
+            gaps = [int(generator.integers(0, words + copy * added + 1)) for copy in range(self.copies)]
             paths.append(tuple(gaps))
         return paths
 
@@ -147,8 +153,8 @@ class AnchorPanel:
     Attributes:
         vectors: unit vectors of the anchors, shape (A, d).
         groups: index of the group of each anchor, shape (A,).
-        group_weights: weights of the groups, which sum to 1, shape (G,). The lift does not include a group of
-            weight 0; it is measured beside it.
+        group_weights: weights of the groups, which sum to 1, shape (G,). A group of weight 0 is measured, but
+            is not part of the lift.
     """
 
     vectors: NDArray[np.float32]
@@ -185,8 +191,9 @@ class Response(NamedTuple):
 
     Attributes:
         lifts: weighted mean rise of the similarity over the pairs that count, shape (T, K).
-        group_lifts: mean rise by group; NaN where a carrier has no pair in the group, shape (T, K, G).
-        rising_shares: weighted share of the pairs whose similarity rises, shape (T, K).
+        group_lifts: mean rise by group of anchors over the pairs that count; NaN where a carrier has no such
+            pair in the group, shape (T, K, G).
+        rising_shares: weighted share of the pairs that count whose similarity rises, shape (T, K).
     """
 
     lifts: Vector
@@ -202,7 +209,7 @@ class CarrierPanel:
         panel: the anchors.
         vectors: unit vectors of the carriers, shape (K, d).
         before: cosines of carriers with anchors, shape (K, A).
-        below: pairs below the mean similarity, which count for the lift, shape (K, A).
+        below: whether a pair lies below the mean similarity and thus counts for the lift, shape (K, A).
     """
 
     panel: AnchorPanel
@@ -233,7 +240,7 @@ class CarrierPanel:
 
     @cached_property
     def _group_means(self) -> Vector:
-        """Mean anchor of each group over the pairs that count, or zeros if none does, shape (K, G, d)."""
+        """Mean vector of each group's anchors that count for a carrier; zeros if none do, shape (K, G, d)."""
         carriers, groups = self._counts.shape
         pairs = self.below[:, None, :] * self.panel.membership.T
         # One large matrix product is faster than many small ones, whose threads would wait for each other.
@@ -277,7 +284,7 @@ class CarrierPanel:
     def response(self, vectors: NDArray[np.float32]) -> Response:
         """Return how copies change the similarities.
 
-        The mean rise over a group of anchors is computed as the rise of the similarity to their mean.
+        The mean rise over a group of anchors is computed as the rise of the similarity to the mean anchor.
 
         Args:
             vectors: unit vectors of the carriers with copies, shape (T, K, d).
@@ -332,13 +339,13 @@ class SymptomStage:
         return self._averages(self._similarities(vectors))
 
     def _similarities(self, vectors: NDArray[np.float32]) -> Vector:
-        """Compare carriers with all anchors for 0 copies and each number of copies, shape (K, C, A)."""
+        """Return similarities of carriers with anchors for 0 copies and each number of copies: (K, C, A)."""
         units = unit_vectors(vectors).reshape(len(self.carriers), len(self.copies), -1)
         after = units @ self.panel.panel.vectors.T
         return np.concatenate([self.panel.before[:, None], after.astype(np.float64)], axis=1)
 
     def _averages(self, curves: Vector) -> dict[str, Measured]:
-        """Average similarities, shape (K, C, A), over the pairs below and those above the mean similarity."""
+        """Average similarities (K, C, A) over pairs below the mean similarity, and over all other pairs."""
         below = self.panel.below[:, None]
         return {"below": _mean_curve(curves, below), "above": _mean_curve(curves, ~below)}
 
@@ -352,8 +359,8 @@ def _mean_curve(curves: Vector, pairs: NDArray[np.bool_]) -> list[float]:
     return [float(total / count) for total in sums]
 
 
-# Edges of the bins for similarities of pairs. The bins are 0.02 wide, narrower than a histogram of a few
-# thousand pairs can resolve.
+# Edges of the histogram bins for similarities of pairs. The bins are 0.02 wide, which is finer than the
+# detail that a few thousand pairs can show.
 SIMILARITY_EDGES: Sequence[float] = [round(-1 + 0.02 * step, 2) for step in range(101)]
 
 
@@ -365,7 +372,7 @@ def similarity_counts(similarities: Vector) -> list[int]:
 
 @dataclass(frozen=True)
 class EvidenceStage(SymptomStage):
-    """Measures a symptom curve and ranks in a search, and chooses two pairs of texts as examples.
+    """Measures a symptom curve and ranks in a search, and picks two pairs of texts as examples.
 
     Attributes:
         pair_copies: number of copies in the example pairs; it must be one of ``copies``.

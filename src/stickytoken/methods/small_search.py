@@ -20,22 +20,23 @@ from stickytoken.measurement.engine import Measured
 from stickytoken.methods.probes import Carrier, as_carriers, room_for, with_copies
 from stickytoken.unit_vectors import unit_vectors
 
-# Number of results that a user looks at.
+# Number of results that a user looks at; a document among them counts as found.
 TOP = 10
 # Number of copies in a document.
 COPIES = 8
-# Fewest words of a text. Halves of shorter texts are too short for a query or a document.
+# Smallest number of words of a text. Halves of a shorter text are too short for a query or a document.
 _LEAST_WORDS = 12
-# Number of documents. More cost time; with fewer, every document is a top result.
+# Largest and smallest number of documents. With more, the search takes too long; with fewer, nearly every
+# document is a top result.
 _MOST_DOCUMENTS = 200
 _LEAST_DOCUMENTS = 5 * TOP
 
 
 class SearchShares(NamedTuple):
-    """How often documents are among the first ten results."""
+    """How often a document is among the first ten results of a query."""
 
-    answering: float  # for the query that the document answers (recall@10)
-    unrelated: float  # for a query that it does not answer
+    answering: float  # share for queries that the document answers (recall@10)
+    unrelated: float  # share for queries that the document does not answer
 
 
 class Halves(NamedTuple):
@@ -81,23 +82,23 @@ class SearchStage:
 
     @property
     def without_copies(self) -> SearchShares:
-        """The shares of the documents as they are."""
+        """The shares of the documents without copies."""
         return search_shares(self.similarities, self.similarities)
 
 
 def search_shares(before: NDArray[np.float64], after: NDArray[np.float64]) -> SearchShares:
-    """Return how often a document with copies is among the first ten of N documents.
+    """Return how often a document with copies is among the first ten results among N documents.
 
     Args:
-        before: similarities of queries (rows) to documents without copies, shape (N, N); query i is answered
-            by document i.
-        after: the same similarities, each document with copies.
+        before: similarities of queries (rows) to documents without copies, shape (N, N). Document i answers
+            query i.
+        after: the same similarities, but every document has copies.
     """
     descending = -np.sort(-before, axis=1)
     tenth = descending[:, TOP - 1 : TOP]
     eleventh = descending[:, TOP : TOP + 1]
-    # A document with copies competes with the tenth best of the others, which is the eleventh of all if the
-    # document itself was among the first ten.
+    # A document with copies has to beat the tenth best of the other documents. That is the eleventh best of
+    # all documents if the document itself was among the first ten without copies.
     limit = np.where(before >= tenth, eleventh, tenth)
     is_in_top = after > limit
     answers = np.eye(len(before), dtype=np.bool_)
@@ -105,14 +106,17 @@ def search_shares(before: NDArray[np.float64], after: NDArray[np.float64]) -> Se
 
 
 def search_stage(encoder: Encoder, insertion: Insertion, texts: Sequence[str]) -> SearchStage | None:
-    """Return a small search in the texts; None if too few of them are long enough."""
+    """Return a small search in the texts.
+
+    The result is None if too few texts are long enough and leave room for the copies.
+    """
     room = room_for(encoder, insertion, COPIES)
     halves = halves_of(texts)
     tokenized = encoder.content_ids(halves.documents)
     fitting = [index for index, ids in enumerate(tokenized) if encoder.fits((0,) * (len(ids) + room))]
     if len(fitting) < _LEAST_DOCUMENTS:
         return None
-    # The texts are grouped by kind, so take them at even distances.
+    # The texts are grouped by kind, so texts at equal distances cover all kinds.
     even = np.linspace(0, len(fitting) - 1, min(len(fitting), _MOST_DOCUMENTS)).round().astype(np.intp)
     document_indices = [fitting[position] for position in even]
     documents = [halves.documents[index] for index in document_indices]

@@ -74,7 +74,7 @@ def rule(smallest_lift: float, smallest_erased: float) -> str:
 
 
 def vector_in_words(deviation: float, unusual: float) -> str:
-    """Return a phrase on how far a token's vector lies from the median, and from where on that is unusual."""
+    """Return a phrase with the distance of a token's vector from the median, and the smallest unusual one."""
     side = "above" if deviation >= 0 else "below"
     return (
         f"{abs(deviation):.1f} median absolute deviations {side} the median of all token vectors; unusual "
@@ -93,7 +93,7 @@ def reason(*, erased: float | None, lift_sd: float | None, unusual_vector: bool)
 
     Args:
         erased: erased share of the token; None if it does not reach the threshold.
-        lift_sd: lift beyond the ordinary token's; None if that is not why.
+        lift_sd: lift beyond the ordinary token's; None if it does not reach the threshold.
         unusual_vector: whether the token is flagged only because its vector is unusual.
     """
     reasons = []
@@ -107,14 +107,17 @@ def reason(*, erased: float | None, lift_sd: float | None, unusual_vector: bool)
 
 
 class SearchHarm(NamedTuple):
-    """Shares of a small search with copies of a token, without copies, and with those of ordinary tokens."""
+    """Shares of a small search: with copies of a token, without copies, and with copies of ordinary tokens.
+
+    The last shares are None if they were not measured.
+    """
 
     token: SearchShares
     without: SearchShares
     ordinary: SearchShares | None
 
     def not_found(self, token: str) -> str:
-        """Say how much less often documents with copies are found for what they say."""
+        """Say how often documents with copies are found by the queries that they answer."""
         return self._sentence(
             token,
             "queries that it answers",
@@ -124,7 +127,7 @@ class SearchHarm(NamedTuple):
         )
 
     def turns_up(self, token: str) -> str:
-        """Say how much more often documents with copies turn up in searches for other things."""
+        """Say how often documents with copies turn up in searches for other things."""
         return self._sentence(
             token,
             "queries about other things",
@@ -155,7 +158,9 @@ MEANING_OF_UNUSUAL = "no trained token has a vector like it: it was altered, or 
 
 
 def harm_sentence(row: Mapping[str, Any], harm: SearchHarm | None) -> str | None:
-    """Return a sentence on what copies of a token do in a search, by the measure that stands out more.
+    """Return a sentence on what copies of a token do in a search.
+
+    The sentence is about the measure by which the token stands out more.
 
     Args:
         row: the token's row of tokens.parquet.
@@ -231,7 +236,7 @@ def table_row(
 ) -> dict[str, Any]:
     """Return the cells of a token in the answer's table: token, erased, lift_sd, vector and verdict.
 
-    If the interval of a token that is not flagged contains a threshold, the verdict has the interval.
+    If a token is not flagged, but its interval contains a threshold, the verdict includes the interval.
     """
     deviation = row["vector_deviation"]
     is_unusual = deviation is not None and deviation >= unusual
@@ -253,7 +258,7 @@ def table_row(
 
 
 def is_erasing(row: Mapping[str, Any]) -> bool:
-    """Return whether a token stands out more by its erased share than by its lift."""
+    """Return whether a token stands out more by its erased share than by its lift; True if one is missing."""
     erased = row.get("erased")
     lift = row.get("lift_sd")
     if erased is None or lift is None:
@@ -275,8 +280,8 @@ GLOSSARY = {
     "text, because of its meaning, and erases no more than other tokens. Benign: everything else.",
     "severity": "Mild: only the halved thresholds for unusual vectors are reached. Serious: a full threshold "
     "is reached. Severe: a lift of 0.8 SD or 70% erased.",
-    "confirmed": "Measured closely. Every token is put into a few texts; those that may reach a threshold "
-    "are put into many more, and only these can be flagged.",
+    "confirmed": "Measured closely. Every token is put into a few texts; tokens that may reach a threshold "
+    "are put into many more texts, and only these tokens can be flagged.",
     "kinds lifted": "How many of the kinds of text the token lifts by at least half of the threshold.",
     "strongest kind": "The kind of text that the token lifts most.",
     "reason": "Which threshold the token reaches: what its copies erase of a text, how far they lift "

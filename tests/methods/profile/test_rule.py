@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from stickytoken.methods.profile.settings import ProfileSettings
+
 from stickytoken.methods.profile.verdict import (
     DISPLAYED,
     Judged,
@@ -14,6 +14,7 @@ from stickytoken.methods.profile.verdict import (
     select_to_confirm,
 )
 from stickytoken.methods.statistics import Estimates
+from stickytoken.settings.profile import ProfileSettings
 
 SETTINGS = ProfileSettings(smallest_lift=0.5, smallest_erased=0.4, unusual=6.0)
 

@@ -46,6 +46,8 @@ __all__ = [
 
 
 class StdResultRecord(base.ResultRecord):
+    """The result of a run, in numbers."""
+
     scored: int  # number of tokens with an exact score, or with a bound below the candidates' scores
     candidates: int
     score_threshold: float  # lowest score of a candidate
@@ -55,7 +57,7 @@ class StdResultRecord(base.ResultRecord):
 
 @dataclass
 class CountedRun:
-    """Runs stages, and counts their texts to announce how much of the whole run is left."""
+    """Runs stages, and counts their texts to report how much of the whole run is left."""
 
     runner: base.FolderRunner
     truncate: bool
@@ -80,7 +82,7 @@ class CountedRun:
         return rows
 
     def announce(self, scoring_texts: int, validation_texts: int) -> None:
-        """Print how many texts are left to encode, and how long that takes at the rate so far."""
+        """Report how many texts are left to encode, and how long that takes at the rate so far."""
         self.expected = self.done + scoring_texts + validation_texts
         cost = self.runner.cost
         remaining_texts = scoring_texts + validation_texts
@@ -117,12 +119,12 @@ def candidates_table(tokens: pl.DataFrame) -> pl.DataFrame:
 
 Run: TypeAlias = base.FinishedRun[StdPlanRecord, StdResultRecord]
 
-# Enough for a smooth mean.
+# Number of anchors in the evidence for reports: enough for a smooth mean curve.
 _ANCHORS = 200
 
 
 def _columns_by_metric(short: str, long: str) -> dict[str, str]:
-    """Map the columns of a stage to those of tokens.parquet, where the column of the cosine has no suffix."""
+    """Map columns of a stage to columns of tokens.parquet, where the name for the cosine has no suffix."""
     names = {f"{short}_{metric}": f"{long}_{metric}" for metric in Metric}
     names[f"{short}_{Metric.COSINE}"] = long
     return names
@@ -144,7 +146,7 @@ _GLOSSARY = {
 
 
 def _probe_row(evidence: StdEvidence) -> list[object]:
-    """Return a table row of a token: id, text, validation rates (total, by placement), and lift."""
+    """Return the cells of a token: id, text, category, validation rates (total, by placement) and lift."""
     by_placement = [
         evidence.by_placement[placement]["cosine"] for placement in ("prefix", "suffix", "random")
     ]
@@ -297,7 +299,7 @@ class StdMethod(base.Method):
         result = run.result
         plan = run.plan
         notes = []
-        if result.candidates < 20:  # quartiles of so few rates are unreliable
+        if result.candidates < 20:  # quartiles of fewer rates are unreliable
             notes.append(
                 f"the verdict is an outlier rule, and {result.candidates} candidates are few for it: "
                 "look at more tokens before you rely on it"
@@ -306,12 +308,11 @@ class StdMethod(base.Method):
         if len(rates) and rates.quantile(0.25, "linear") == rates.quantile(0.75, "linear"):
             notes.append(
                 "at least half of the candidates have the same validation rate: the outlier rule has no "
-                "width, so a rate that is barely higher is enough"
+                "width, so a candidate with a barely higher rate is called sticky"
             )
         elif result.rate_threshold >= 1:
             notes.append(
-                "no rate can exceed the threshold: the candidates' rates are too spread for the outlier rule "
-                "to single one out"
+                "no rate can exceed the threshold: the candidates' rates vary so much that none is an outlier"
             )
         if plan.left_out:
             notes.append(
@@ -321,7 +322,7 @@ class StdMethod(base.Method):
         if plan.truncated:
             notes.append(
                 f"{len(plan.truncated)} texts were truncated to what the model reads, as in the published "
-                "runs: copies behind the end of such a text do nothing"
+                "runs: copies that were cut off have no effect"
             )
         if plan.similarity_deviation > 0.05:
             notes.append(
@@ -339,10 +340,10 @@ class StdMethod(base.Method):
     def how(self, settings: base.StoredSettings) -> str:
         return (
             "The method of Chen et al. (ACL 2025): every token was scored on a few sentence pairs, with 1 to "
-            f"{settings.text('copies')} copies at the beginning, the end and between the words. The best "
-            f"{settings.number('candidate_share'):.2%} were validated on "
-            f"{settings.number('validation_pairs'):g} pairs below the mean similarity, and outliers among "
-            "these are called sticky."
+            f"{settings.text('copies')} copies at the beginning, at the end or between words. The "
+            f"{settings.number('candidate_share'):.2%} of the tokens with the best scores were validated on "
+            f"{settings.number('validation_pairs'):g} pairs below the mean similarity. Outliers among these "
+            "candidates are called sticky."
         )
 
     def plan_facts(self, plan: StdPlanRecord) -> dict[str, Any]:
@@ -357,27 +358,27 @@ class StdMethod(base.Method):
             terms.Distribution(
                 "score-distribution",
                 "Sticky scores over the vocabulary",
-                # In runs of earlier versions, every token has an exact score.
+                # A run of an earlier version has no sampled scores, but an exact score for every token.
                 _SCORE if run.tokens["sampled_score"].null_count() == len(run.tokens) else _SAMPLED_SCORE,
                 {"candidates": run.result.score_threshold},
-                "The score of the paper's first stage, on a few sentence pairs, of random tokens. Those to "
-                "the right of the dotted line were validated; the others have no verdict.",
+                "Scores of random tokens in the paper's first stage, on a few sentence pairs. Tokens to the "
+                "right of the dotted line were validated; all other tokens have no verdict.",
             ),
             terms.Distribution(
                 "rate-distribution",
                 "Validation rates of the candidates",
                 _RATE,
                 {"sticky": run.result.rate_threshold},
-                "The share of unrelated pairs that a candidate pulls together. Beyond the dotted line, an "
-                "outlier rule over the candidates, a token is called sticky.",
+                "The share of unrelated pairs that a candidate pulls together. A candidate to the right of "
+                "the dotted line is an outlier among the candidates, and is called sticky.",
             ),
             terms.Scatter(
                 "rate-lift",
                 "Validation rate against lift",
                 _RATE,
                 _LIFT,
-                "Candidates only. The validation rate counts how many unrelated pairs come together, the "
-                "lift how far. This method does not measure contraction.",
+                "Candidates only. The validation rate is the share of unrelated pairs that come closer; the "
+                "lift says by how much. This method does not measure contraction.",
             ),
         ]
 
@@ -390,5 +391,5 @@ class StdMethod(base.Method):
                 [_probe_row(evidence) for evidence in probed],
             ),
             f"{probed[0].pairs} pairs below the model's mean similarity; lift is the mean rise of the "
-            "cosine. Compare with the rates of ordinary tokens: no rate is high or low by itself.",
+            "cosine. Compare the rates with those of ordinary tokens: no rate is high or low by itself.",
         ]

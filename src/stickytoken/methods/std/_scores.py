@@ -64,7 +64,7 @@ def sticky_score(distances: Vector, alone: Vector, constants: ScoreConstants) ->
 
     Args:
         distances: distances of carrier and anchor for 0, 1, 2, ... copies, shape (..., copies + 1).
-        alone: distances of the anchor and the token alone, shape (...).
+        alone: distances of the anchor and a text that is only the token, shape (...).
         constants: constants of the score.
 
     Returns:
@@ -126,7 +126,7 @@ def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) ->
 
 
 def has_risen(distances: Vector) -> NDArray[np.bool_]:
-    """Return whether any known distance is larger than the known one before it, shape (...)."""
+    """Return whether any known distance is larger than the known distance before it, shape (...)."""
     last = distances[..., 0].copy()
     exceeds = np.zeros(last.shape, dtype=np.bool_)
     for copies in range(1, distances.shape[-1]):
@@ -142,13 +142,13 @@ def placement_weights(weights: PlacementWeights) -> Vector:
 
 
 def weighted(values: Vector, weights: PlacementWeights) -> Vector:
-    """Return the mean over pairs, weighted by placement, of values of shape (..., pairs, placements)."""
+    """Average values (..., pairs, placements) over pairs, and sum over weighted placements; shape (...)."""
     means: Vector = values.mean(axis=-2) @ placement_weights(weights)
     return means
 
 
 def candidate_threshold(scores: Sequence[float] | Vector, share: float) -> float:
-    """Return the score that this share of the tokens reaches (Chen et al. 2025, step 3)."""
+    """Return the score that only ``share`` of the tokens reach (Chen et al. 2025, step 3)."""
     return float(np.quantile(np.asarray(scores, dtype=np.float64), 1 - share))
 
 

@@ -19,14 +19,14 @@ from stickytoken.methods import probes
 
 TIE = 1e-5
 """Scores that differ by less than this are ties, because float32 vectors are not exact enough to order them.
-Our scores differ from the published ones by less, and two published candidates with closer scores are in
-order of id.
+Our scores differ from the published scores by less than this. Two published candidates whose scores differ by
+less are in order of id.
 """
 
 
 @dataclass(frozen=True)
 class Walk:
-    """Draws the gaps of one token in the published order: carrier by carrier, copy by copy.
+    """Draws the gaps for the copies of a token in the published order: carrier by carrier, copy by copy.
 
     Attributes:
         words: number of words in each carrier.
@@ -80,9 +80,9 @@ def walk_candidates(
     Args:
         seed: seed of the stream.
         vocabulary: all available tokens, in order of id.
-        scoring: how gaps were drawn for them.
+        scoring: how gaps were drawn for scoring.
         candidates: the candidates, in the order in which they are validated.
-        validation: how gaps are drawn for them.
+        validation: how gaps are drawn for validation.
     """
     stream = random.Random(seed)
     for token in vocabulary:
@@ -103,5 +103,5 @@ def validation_order(scores: Mapping[int, float]) -> list[int]:
 
 
 def paths_by_token(seed: int, words: Sequence[int], copies: int, insertion: Insertion) -> probes.KeyedPaths:
-    """Return placements for validation that depend on seed, token and pair, not on the order of tokens."""
+    """Return placements for validation that depend on seed, token and pair, but not on the order of tokens."""
     return probes.KeyedPaths(seed, 1, tuple(words), copies, insertion)

@@ -31,14 +31,14 @@ class StdPlanRecord(base.PlanRecord):
 def truncates(encoder: Encoder, insertion: Insertion) -> bool:
     """Return whether texts that are too long are cut, as in the published runs, rather than left out.
 
-    Copies that are inserted as ids must all be encoded, so texts are left out. Texts for a server or a
-    function cannot be cut here.
+    Texts are left out if copies are inserted as token ids, because all copies must be encoded. Texts are also
+    left out if a server or a user's function encodes them, because they cannot be cut here.
     """
     return insertion is not Insertion.IDS and reads_ids(encoder)
 
 
 def encode_texts(encoder: Encoder, texts: Sequence[str], insertion: Insertion) -> NDArray[np.float32]:
-    """Return the vectors of texts, which are cut to the model's limit if `truncates` says so."""
+    """Return the vectors of texts. If `truncates` says so, the texts are cut to the model's limit first."""
     if not truncates(encoder, insertion) or not reads_ids(encoder):
         return encoder.encode(texts)
     limit = content_limit(encoder)
@@ -60,7 +60,7 @@ def make_plan(
     scoring = select_pairs(pairs, u.value, settings.scoring_pairs)
     if len(scoring) < settings.scoring_pairs:
         raise InputError(
-            f"only {len(scoring)} sentence pairs have a similarity below the model's mean {u.value:.4f}, "
+            f"only {len(scoring)} sentence pairs have a similarity below the model's mean {u.value:.4f}, but "
             f"scoring needs {settings.scoring_pairs}: use more sentences, or fewer scoring pairs"
         )
     validation = select_pairs(pairs, u.value, settings.validation_pairs)
@@ -86,7 +86,10 @@ def make_plan(
 def _usable_texts(
     encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus, room: int
 ) -> tuple[list[str], list[SentencePair], int]:
-    """Return the sentences or the pairs that can be used, and how many were left out."""
+    """Return the usable sentences or pairs of the corpus, and how many were left out.
+
+    One of the two lists is empty. ``room`` is the number of tokens to leave free for copies.
+    """
     keeps_all = truncates(encoder, settings.insertion)
     sentences: list[str] = []
     pairs: list[SentencePair] = []
@@ -112,7 +115,7 @@ def _usable_texts(
 
 
 def fitting(encoder: Encoder, texts: Sequence[str], room: int) -> set[str]:
-    """Return the texts that fit into the model with this many additional tokens."""
+    """Return the texts that fit into the model with ``room`` additional tokens."""
     distinct = list(dict.fromkeys(texts))
     tokenized = zip(distinct, encoder.content_ids(distinct), strict=True)
     refused = refused_texts(encoder)
@@ -122,7 +125,7 @@ def fitting(encoder: Encoder, texts: Sequence[str], room: int) -> set[str]:
 def pair_vectors(
     encoder: Encoder, pairs: Sequence[SentencePair], insertion: Insertion
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Encode the anchors and the carriers without copies."""
+    """Return the vectors of the anchors, and the vectors of the carriers without copies."""
     first = [pair.sentence1 for pair in pairs]
     second = [pair.sentence2 for pair in pairs]
     return encode_texts(encoder, first, insertion), encode_texts(encoder, second, insertion)

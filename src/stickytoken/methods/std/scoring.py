@@ -41,24 +41,26 @@ from stickytoken.settings.std import ScoreConstants, Scores, StdSettings
 
 SAMPLE = 256
 """Number of random tokens that are scored exactly. They show how scores are distributed, which texts lower a
-bound most, and roughly which score the candidates reach (for all-MiniLM-L6-v2 with a standard error of 1.5).
+bound most, and roughly which score the candidates reach. For all-MiniLM-L6-v2, the standard error of that
+score is 1.5.
 """
 
 NEEDED_SHARE = 0.26
 """Average share of a token's texts that must be encoded despite the bounds, measured on all-MiniLM-L6-v2."""
 
-_SAMPLED_FROM = 4  # smallest ratio of tokens to sample size
-_ROUND_TEXTS = 8192  # texts per round, enough of every length to fill batches
-_MOST_TEXTS = 3  # most texts of a token in a round; of more, the last would often be unnecessary
+# Smallest ratio of the number of tokens to the sample size. With fewer tokens, all are scored exactly.
+_SAMPLED_FROM = 4
+_ROUND_TEXTS = 8192  # number of texts in a round, enough texts of every length to fill batches
+_MOST_TEXTS = 3  # largest number of texts of a token in a round; a fourth would often be unnecessary
 # The first threshold is the score that this share of the candidates reaches in the sample. With a threshold
 # that is too low, every token gets unnecessary texts; one that is too high only takes more rounds.
 _LIKELY_PART = 0.75
-# Until the threshold is known, this many times the number of candidates are scored at a time.
+# Number of tokens to score at a time until the threshold is known, as a multiple of the number of candidates.
 _AT_A_TIME = 1.5
-# Fewest tokens of the sample for a mean by series. With fewer, the mean over all series is used.
+# Smallest number of sampled tokens for a mean by series. With fewer, the mean over all series is used.
 _LEAST_OBSERVED = 4
 _SLACK = 1e-9  # sums of the same numbers in different orders differ by less
-_SAMPLE_KEY = 2  # makes the sample independent of other draws with the same seed
+_SAMPLE_KEY = 2  # key of the random generator; it makes the sample independent of other draws
 _ROWS_AT_A_TIME = 8192  # number of vectors that are converted to double precision at a time
 
 
@@ -102,11 +104,14 @@ class ScoringPairs:
         return self.settings.manhattan if metric is Metric.MANHATTAN else self.settings.angular
 
     def pairs_of(self, text_indices: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return the number of the pair of each text."""
+        """Return the index of the pair to which each text belongs."""
         return text_indices // (self.settings.copies * len(PLACEMENTS))
 
     def text(self, token: Token, text_index: int, paths: Sequence[probes.Path]) -> Probe:
-        """Return the text with this index: a carrier with copies. ``paths`` has their random placement."""
+        """Return the text with this index: a carrier with copies.
+
+        ``paths`` has the random placement of copies in the carrier of each pair.
+        """
         series, copies = divmod(text_index, self.settings.copies)
         pair, placement = divmod(series, len(PLACEMENTS))
         return probes.with_copies(token, self.carriers[pair], PLACEMENTS[placement], copies + 1, paths[pair])
@@ -145,12 +150,12 @@ class AloneStage:
 
 @dataclass(frozen=True)
 class ScoringStage:
-    """Measures the distances of some of each token's texts to their anchors.
+    """Measures, for each token, the distances of some of its texts to their anchors.
 
     Attributes:
         pairs: the pairs that score tokens.
         text_indices: indices of the texts to encode, by token id.
-        paths: random placement of copies in each pair, by token id.
+        paths: random placement of copies in the carrier of each pair, by token id.
         name: name of the stage.
         precision: precision of the model; None is its own.
     """
@@ -256,13 +261,14 @@ class KnownDistances:
         self._update(np.arange(len(ids)))
 
     @property
-    def totals(self) -> Vector:
-        """Upper bounds of the scores of all tokens; for tokens with all distances, the scores themselves."""
-        totals: Vector = self.bounds @ self._pairs.weights
-        return totals
+    def upper_bounds(self) -> Vector:
+        """Upper bound of each token's score; the score itself if all distances of the token are known."""
+        upper_bounds: Vector = self.bounds @ self._pairs.weights
+        return upper_bounds
 
     @property
     def is_complete(self) -> NDArray[np.bool_]:
+        """Whether all distances of a token are known."""
         complete: NDArray[np.bool_] = (self.counts == self._pairs.settings.copies).all(axis=1)
         return complete
 
@@ -278,11 +284,11 @@ class KnownDistances:
         self._update(rows)
 
     def next_texts(self, rows: NDArray[np.intp], gains: Vector, limit: int) -> list[tuple[int, ...]]:
-        """Return the next texts of some tokens: those that are expected to lower their bounds most.
+        """Return the next texts of some tokens: the texts that are expected to lower their bounds most.
 
         Args:
             rows: rows of the tokens.
-            gains: expected gains, see `expected_gains`.
+            gains: the result of `expected_gains`.
             limit: largest number of texts for each token.
 
         Returns:
@@ -310,17 +316,17 @@ class KnownDistances:
 
 
 def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) -> Vector:
-    """Estimate, from tokens with all distances, by which share one more text lowers the bound of a series.
+    """Estimate the share by which one more text lowers the bound of a series.
 
     Args:
         pairs: the pairs that score tokens.
-        all_distances: distances of the tokens, shape (tokens, series, copies + 1).
-        alone: distances of the tokens alone, shape (tokens, series).
+        all_distances: distances of tokens for which all are known, shape (tokens, series, copies + 1).
+        alone: distances of these tokens alone, shape (tokens, series).
 
     Returns:
-        Mean share per text, shape (copies, 2, series): by number of known distances, by whether any of them
-        has risen (0 or 1), and by series. Each share is computed for the number of further texts that
-        maximises it.
+        Mean share per text, shape (copies, 2, series): by number of known distances, by whether any of these
+        distances has risen (0 or 1), and by series. Each share is computed for the number of further texts
+        that maximises it.
     """
     order = copies_order(pairs.settings.copies)
     constants = pairs.constants(Metric.COSINE)
@@ -338,13 +344,13 @@ def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) ->
         lost = np.stack(
             [(1 - bounds[known_count + texts] / bounds[known_count]) / texts for texts in further]
         )
-        for has_one in (False, True):
-            is_alike = risen[known_count] == has_one
-            observed = is_alike.sum(axis=0)
-            means = (lost * is_alike).sum(axis=1) / np.maximum(observed, 1)
-            overall = (lost * is_alike).sum(axis=(1, 2)) / max(1, observed.sum())
-            enough = observed >= _LEAST_OBSERVED
-            gains[known_count, int(has_one)] = np.where(enough, means.max(axis=0), overall.max())
+        for any_has_risen in (False, True):
+            is_case = risen[known_count] == any_has_risen
+            observed = is_case.sum(axis=0)
+            means = (lost * is_case).sum(axis=1) / np.maximum(observed, 1)
+            overall = (lost * is_case).sum(axis=(1, 2)) / max(1, observed.sum())
+            has_enough = observed >= _LEAST_OBSERVED
+            gains[known_count, int(any_has_risen)] = np.where(has_enough, means.max(axis=0), overall.max())
     return gains
 
 
@@ -373,12 +379,14 @@ def score_tokens(
         job: model, tokens in order of id, and settings.
         pairs: the pairs that score tokens.
         run: runs the stages.
-        validation_texts: number of texts that validation will encode, to announce how long the rest takes.
+        validation_texts: number of texts that validation will encode, to announce how long the rest of the
+            run takes.
         sample_size: number of random tokens that are first scored with all their texts.
 
     Returns:
-        One row per token: token_id; score_cosine, score_euclidean and score_manhattan, null if not exact;
-        score_at_most, a bound of the cosine score, null if that is exact; and whether it is of the sample.
+        One row per token: ``token_id``; ``score_cosine``, ``score_euclidean`` and ``score_manhattan``, null
+        if not exact; ``score_at_most``, an upper bound of the cosine score, null if the score is exact; and
+        ``sampled``, whether the token is in the sample.
     """
     settings = job.settings
     tokens = job.tokens
@@ -412,7 +420,7 @@ def score_tokens(
     else:
         gains = expected_gains(pairs, known_distances.distances[sample], known_distances.alone[sample])
         likely_share = _LIKELY_PART * settings.candidate_share
-        likely = float(np.quantile(known_distances.totals[sample], 1 - likely_share))
+        likely = float(np.quantile(known_distances.upper_bounds[sample], 1 - likely_share))
         rank = scores_behind_threshold(len(tokens), settings.candidate_share)
         round_number = 1
         rows = _unsettled(known_distances, rank, likely)
@@ -428,21 +436,22 @@ def score_tokens(
 
 
 def _unsettled(known_distances: KnownDistances, rank: int, likely: float) -> NDArray[np.intp]:
-    """Return the tokens that may be among the best ``rank`` and are to be scored next.
+    """Return the rows of the tokens to score next: they may be among the best ``rank`` tokens.
 
-    The final score at this rank lies between the best complete score at this rank and the best bound at this
-    rank. ``likely`` says where to begin between the two. The result is empty once all tokens that reach the
+    The final rank-th score lies between the rank-th best complete score and the rank-th best upper bound.
+    ``likely`` is an estimate of it, which is used as the threshold unless the complete scores are higher, or
+    unless too few tokens would be scored at a time. The result is empty once all tokens that reach the
     threshold are complete: then at least ``rank`` tokens are complete, and no other token has a bound as high
-    as theirs.
+    as their scores.
     """
-    totals = known_distances.totals
+    upper_bounds = known_distances.upper_bounds
     is_complete = known_distances.is_complete
-    complete = np.sort(totals[is_complete])[::-1]
-    at_least = complete[rank - 1] if len(complete) >= rank else -np.inf
-    further = min(len(totals), math.ceil(_AT_A_TIME * rank))
-    at_most = np.sort(totals)[::-1][further - 1]
-    threshold = max(at_least, min(likely, at_most))
-    return np.flatnonzero(~is_complete & (totals >= threshold - _SLACK))
+    complete_scores = np.sort(upper_bounds[is_complete])[::-1]
+    rank_th_score = complete_scores[rank - 1] if len(complete_scores) >= rank else -np.inf
+    tokens_at_a_time = min(len(upper_bounds), math.ceil(_AT_A_TIME * rank))
+    largest_threshold = np.sort(upper_bounds)[::-1][tokens_at_a_time - 1]
+    threshold = max(rank_th_score, min(likely, largest_threshold))
+    return np.flatnonzero(~is_complete & (upper_bounds >= threshold - _SLACK))
 
 
 def _scores(
@@ -453,28 +462,37 @@ def _scores(
     alone: pl.DataFrame,
     frames: Sequence[pl.DataFrame],
 ) -> pl.DataFrame:
-    """Return the table of `score_tokens`."""
+    """Return the table of `score_tokens`, computed from the measured distances.
+
+    Args:
+        pairs: the pairs that score tokens.
+        known: the known distances of all tokens, and the bounds of their scores.
+        ids: ids of the tokens.
+        sample: rows of the sampled tokens.
+        alone: distances of each token alone, by metric.
+        frames: the rows of all scoring stages.
+    """
     settings = pairs.settings
     is_complete = known.is_complete
     rows = np.flatnonzero(is_complete)
     scored_ids = ids[rows]
-    of_scored = pl.concat(frames).filter(pl.col("token_id").is_in(scored_ids.tolist()))
-    text_indices = of_scored["places"].explode().to_numpy()
+    scored_rows = pl.concat(frames).filter(pl.col("token_id").is_in(scored_ids.tolist()))
+    text_indices = scored_rows["places"].explode().to_numpy()
     series, copies = np.divmod(text_indices, settings.copies)
-    sizes = of_scored["places"].list.len().to_numpy()
-    places_of = np.repeat(np.searchsorted(scored_ids, of_scored["token_id"].to_numpy()), sizes)
+    sizes = scored_rows["places"].list.len().to_numpy()
+    row_of_text = np.repeat(np.searchsorted(scored_ids, scored_rows["token_id"].to_numpy()), sizes)
     before = distances(pairs.clean, pairs.anchors)
     columns = {"token_id": pl.Series(ids)}
     for metric in Metric:
-        series_of = np.empty((len(rows), pairs.series, settings.copies + 1))
-        series_of[..., 0] = np.repeat(before[metric], len(PLACEMENTS))
-        series_of[places_of, series, copies + 1] = of_scored[metric.value].explode().to_numpy()
-        by_pair = series_of.reshape(len(rows), len(pairs.carriers), len(PLACEMENTS), -1)
+        by_series = np.empty((len(rows), pairs.series, settings.copies + 1))
+        by_series[..., 0] = np.repeat(before[metric], len(PLACEMENTS))
+        by_series[row_of_text, series, copies + 1] = scored_rows[metric.value].explode().to_numpy()
+        by_pair = by_series.reshape(len(rows), len(pairs.carriers), len(PLACEMENTS), -1)
         alone_distances = np.array(alone[metric.value].to_list())[rows]
         scores = sticky_score(by_pair, alone_distances[:, :, None], pairs.constants(metric))
         column = np.full(len(ids), np.nan)
         column[rows] = weighted(scores, settings.scoring_weights)
         columns[f"score_{metric}"] = pl.Series(column).fill_nan(None)
-    columns["score_at_most"] = pl.Series(np.where(is_complete, np.nan, known.totals)).fill_nan(None)
+    columns["score_at_most"] = pl.Series(np.where(is_complete, np.nan, known.upper_bounds)).fill_nan(None)
     columns["sampled"] = pl.Series(np.isin(np.arange(len(ids)), sample))
     return pl.DataFrame(columns)

@@ -37,8 +37,8 @@ def copies_in(
 class ValidationStage:
     """Measures the distance of every carrier to its anchor, for every placement and number of copies.
 
-    Carriers repeat, and only random placement depends on the pair, so a carrier with copies before or after
-    it is encoded once for all its pairs.
+    Several pairs may have the same carrier, and only random placement depends on the pair. A carrier with
+    copies before or after it is therefore encoded only once.
     """
 
     settings: StdSettings
@@ -87,15 +87,15 @@ class ValidationStage:
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
         """Return validation rates and lifts of a token, given the vectors of its probes."""
-        distances_found = distances(vectors[self._rows], self.anchors[:, None, None, :])
+        distances_after = distances(vectors[self._rows], self.anchors[:, None, None, :])
         row: dict[str, float | list[float]] = {}
-        for metric, after in distances_found.items():
+        for metric, after in distances_after.items():
             # Whether the mean distance over 1, ..., n copies is below the distance without copies.
             falls = (after.mean(-1) < self._before[metric][:, None]).astype(np.float64)
             row[f"rate_{metric}"] = float(weighted(falls, self.settings.validation_weights))
             for index, placement in enumerate(PLACEMENTS):
                 row[f"rate_{metric}_{placement}"] = float(falls[:, index].mean())
-        change = self._before[Metric.COSINE][:, None, None] - distances_found[Metric.COSINE]
+        change = self._before[Metric.COSINE][:, None, None] - distances_after[Metric.COSINE]
         row["lift"] = float(change.mean())
         row["lift_by_copies"] = change.mean(axis=(0, 1)).tolist()
         return row
@@ -104,7 +104,10 @@ class ValidationStage:
 def validation_stage(
     encoder: Encoder, settings: StdSettings, plan: StdPlanRecord, paths: PathsOf | None = None
 ) -> ValidationStage:
-    """Return the stage. Without paths, random placement depends on seed, token and pair."""
+    """Return the stage that validates candidates.
+
+    Without paths, random placement depends only on seed, token and pair.
+    """
     carriers = probes.as_carriers(encoder, settings.insertion, [pair.sentence2 for pair in plan.validation])
     if paths is None:
         words = [probes.word_count(carrier) for carrier in carriers]
@@ -138,7 +141,7 @@ def continues_stream(job: Job[StdSettings]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StdEvidence:
-    """What the validation measures for a token, whatever the token's score."""
+    """What validation measures for a token. A probe validates a token whatever its score."""
 
     token_id: int
     token: str
