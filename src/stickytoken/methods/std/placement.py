@@ -103,5 +103,5 @@ def validation_order(scores: Mapping[int, float]) -> list[int]:
 
 
 def paths_by_token(seed: int, words: Sequence[int], copies: int, insertion: Insertion) -> probes.KeyedPaths:
-    """Return placements for validation that depend on seed, token and pair, but not on the order of tokens."""
+    """Return placements for validation that depend on seed, token and pair, not on the order of tokens."""
     return probes.KeyedPaths(seed, 1, tuple(words), copies, insertion)
