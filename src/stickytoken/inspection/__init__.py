@@ -46,12 +46,12 @@ def inspector_of(encoder: IdEncoder) -> Inspector:
 class AttributionMethod(StrEnum):
     """How a similarity is divided among pairs of parts."""
 
-    DELETION = "deletion"  # Shapley values: the model encodes the text without some parts; no gradients
-    JACOBIANS = "jacobians"  # Jacobians, integrated on a line from padding to the text
+    DELETION = "deletion"  # Shapley values of texts from which parts are deleted; needs no gradients
+    JACOBIANS = "jacobians"  # Jacobians, integrated along the line from padding to the text
 
 
 Watch: TypeAlias = Callable[[int, int], None]
-"""A function that is called with the amount of work done and the total amount."""
+"""A progress callback: it is called with the amount of work done and the total amount of work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Contributions:
     """The unit vector of a text, divided into the contributions of its parts and of a reference."""
 
     vector: NDArray[np.float64]  # the unit vector, shape (d,)
-    reference: NDArray[np.float64]  # contribution that belongs to no part, shape (d,)
+    reference: NDArray[np.float64]  # contribution of the reference, which belongs to no part, shape (d,)
     parts: NDArray[np.float64]  # contribution of each part of the text, shape (parts, d)
 
     @property
@@ -74,8 +74,8 @@ def similarity_matrix(first: Contributions, second: Contributions) -> NDArray[np
     """Divide the cosine of two texts among pairs of parts: Moeller, Nikolaev, Pado (EMNLP 2023), section 2.
 
     Returns:
-        Shape (parts of the first + 1, parts of the second + 1). The last row belongs to the reference of the
-        first text, and the last column to the reference of the second.
+        The share of each pair, shape (parts of the first text + 1, parts of the second text + 1). The last
+        row belongs to the reference of the first text, and the last column to the reference of the second.
     """
     import numpy as np
 

@@ -28,7 +28,7 @@ class _Returned:
     weights: torch.Tensor
 
     def equals(self, weights: torch.Tensor) -> bool:
-        """Whether these are the same weights, possibly on another device."""
+        """Return whether ``weights`` are the same weights, possibly on another device."""
         if self.weights is weights:
             return True
         return self.weights.shape == weights.shape and torch.equal(
@@ -45,8 +45,8 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
         run: Runs the model on a short input.
 
     Returns:
-        One module per layer. Empty if the model's output has no attention weights, or if the weights of a
-        layer are returned by no module.
+        One module per layer. Empty if the model's output has no attention weights, or if no module returns
+        the weights of some layer.
     """
     config = getattr(backbone, "config", None)
     if config is None:
@@ -80,7 +80,7 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
     last_report = next((weights for weights in reversed(reports) if weights), [])
     sources: Sources = {}
     for weights in last_report:
-        # An outer module may return the same weights again, so the first module is the source.
+        # An outer module may return the same weights again, so the source is the first module that did.
         source = next((candidate for candidate in returned if candidate.equals(weights)), None)
         if source is None:
             return {}
@@ -122,7 +122,7 @@ def _reported(output: Any) -> list[torch.Tensor]:
 
 
 def _are_weights(value: Any) -> bool:
-    """Whether a value looks like attention weights: square, non-negative, with rows that sum to 1."""
+    """Return whether a value looks like attention weights: square, non-negative, with rows that sum to 1."""
     if not isinstance(value, torch.Tensor) or value.ndim != 4 or value.shape[-1] != value.shape[-2]:
         return False
     row_sums = value.float().sum(dim=-1)
@@ -167,7 +167,7 @@ def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iter
 
 @contextmanager
 def plain_attention(backbone: Any) -> Iterator[None]:
-    """Switch a model to plain attention, if it can: fused kernels return no attention weights."""
+    """Switch a model to plain attention if possible, because fused kernels return no attention weights."""
     # transformers sets the implementation through a public method, but exposes it under private names only.
     config = getattr(backbone, "config", None)
     implementation = getattr(config, "_attn_implementation", None)

@@ -8,7 +8,8 @@ e, texts a, b and references r_a, r_b, with x(t) = r + t (a - r) between the inp
 
 so the vector of a text is a sum over positions, and the dot product of two texts is a sum over pairs of
 positions. The paper trains models whose reference has the vector 0, so that the reference terms vanish. Other
-models have no such reference: their reference terms are kept here as one more row and column of the matrix.
+models have no such reference, so their reference terms are kept here as one more row and column of the
+matrix.
 
 Here e is the *unit* vector, so that the dot product is the cosine: the integrand includes the normalisation.
 Normalising after the integration instead would not scale the reference to length 1. In some models the
@@ -34,13 +35,13 @@ if TYPE_CHECKING:
 
 Vector: TypeAlias = NDArray[np.float64]
 Rule: TypeAlias = tuple[Vector, Vector]
-"""Integration points in (0, 1) in ascending order, and their weights; both of shape (points,).
+"""Integration points in (0, 1) in ascending order, and their weights; both have the shape (points,).
 
 The weights sum to 1.
 """
 
-# The size of a panel is a weighted sum of its width and the distance travelled in it; all panels have the
-# same size. This is the weight of the distance.
+# Weight of the distance in the size of a panel. The size is a weighted sum of the panel's width and of the
+# distance that the vector travels in the panel; all panels have the same size.
 _TRAVELLED = 0.8
 
 
@@ -56,7 +57,7 @@ def rule_along(travelled: Vector, points: int) -> Rule:
     Where the vector travels far, the panels are narrow, so that there are more points.
 
     Args:
-        travelled: Distance that the vector has travelled at evenly spaced places from 0 to 1.
+        travelled: Distance that the vector has travelled at each of some evenly spaced places from 0 to 1.
         points: Number of points in all panels together.
     """
     panel_count = max(1, points // 4)
@@ -82,26 +83,26 @@ def rule_along(travelled: Vector, points: int) -> Rule:
 
 # Any, because torch does not annotate the functions of this module.
 _forward_mode: Any = torch.autograd.forward_ad
-# Number of tokens in one batch.
+# Largest number of tokens in one batch.
 _TOKENS = 2048
 # Largest accepted error of an integral, as a distance from a unit vector. If the error is larger, the number
 # of points is doubled.
 _MAX_ERROR = 0.01
-# If a text has more parts than this, the error is measured on the integral of their sum; otherwise on the sum
-# of their separate integrals.
+# If a text has more parts than this, the error is measured on the integral over all parts together, which
+# costs less than the sum of the separate integrals.
 _FEW_PARTS = 3
-# If the reference's vector is shorter than this fraction of the text's vector, it is treated as having no
+# If the reference's vector is shorter than this fraction of the text's vector, it counts as having no
 # direction.
 _MIN_REFERENCE_SHARE = 1e-3
 
 
 @dataclass(frozen=True)
 class _Path:
-    """The straight line from the embeddings of the reference to those of the text."""
+    """The straight line from the embeddings of the reference to the embeddings of the text."""
 
     text: EmbeddedText
     reference: torch.Tensor  # embeddings of the reference, shape (T, D)
-    length: float | None  # constant by which vectors are divided; None divides each by its own length
+    length: float | None  # constant by which vectors are divided; None divides each vector by its own length
 
     @property
     def batch(self) -> int:
@@ -140,7 +141,7 @@ class _Path:
         """
         places, weights = rule
         device = self.reference.device
-        pairs = np.indices((len(places), len(directions))).reshape(2, -1)  # every point in every direction
+        pairs = np.indices((len(places), len(directions))).reshape(2, -1)  # each point with each direction
         total = torch.zeros((len(directions), width), dtype=torch.float64, device=device)
         pair_count = pairs.shape[1]
         for start in range(0, pair_count, self.batch):
@@ -180,12 +181,12 @@ class JacobianIntegrator:
     divided by the norm of the text's vector, and the reference contributes nothing.
 
     Derivatives are exact (forward-mode differentiation), and integrals are Gauss-Legendre sums. A large error
-    means that the vector turns sharply on a short stretch of the path, where attention moves to other tokens.
-    In that case, more points are used, and most of them lie on that stretch.
+    means that the vector turns sharply on a short section of the path, where attention moves to other tokens.
+    More points are then used, most of them on that section.
     """
 
     def __init__(self, inspector: Inspector, *, most: int = 4) -> None:
-        """Prepare the integrator; ``most`` is the largest factor by which the number of points may grow."""
+        """Store the inspector, and ``most``, the largest factor by which the number of points may grow."""
         self._inspector = inspector
         self._max_factor = most
 
@@ -195,7 +196,7 @@ class JacobianIntegrator:
         """Return the contribution of every part of a text to its unit vector.
 
         Args:
-            content: Token ids of the text, without the special tokens that the model puts around it.
+            content: Token ids of the text, without the special tokens that the model puts around the text.
             labels: Number of the part to which each id belongs; parts are numbered from 0 without gaps.
             steps: Number of points per integral. More are used if the error is large.
             watch: Called after every batch.
@@ -222,9 +223,9 @@ class JacobianIntegrator:
             else:
                 path = _Path(text, reference, length)
                 reference_unit = torch.zeros_like(reference_vector)
-            # The direction of a part is nonzero only at its own positions. Positions around the text have the
-            # index -1, which selects the last id's part. That is harmless: at these positions, the text and
-            # the reference have the same embedding, so the direction is zero.
+            # The direction of a part is nonzero only at the positions of the part. Positions around the text
+            # have the index -1, which selects the part of the last id. That is harmless, because the text and
+            # the reference have the same embedding at these positions, so the direction is zero.
             label_tensor = torch.tensor(labels, device=reference.device)
             members = torch.nn.functional.one_hot(label_tensor).to(reference)
             directions = members[text.content].T[:, :, None] * (text.rows - reference)
@@ -249,10 +250,10 @@ class JacobianIntegrator:
         steps: int,
         watch: Watch | None,
     ) -> torch.Tensor:
-        """Integrate in every direction, shape (directions, d).
+        """Return the integral in each direction, shape (directions, d).
 
         The number of points is doubled until the sum of the integrals is close to ``expected``, or until the
-        largest number is reached.
+        largest number of points is reached.
         """
         width = len(expected)
         is_few = len(directions) <= _FEW_PARTS

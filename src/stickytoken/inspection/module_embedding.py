@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules import Pooling
 
 
-# A pooling is treated as a sum over parts if the parts add up to the pooled vector with at most this error,
-# as a fraction of the vector's length.
+# A pooling counts as a sum over parts if the parts add up to the pooled vector with at most this error, which
+# is a fraction of the vector's length.
 _MAX_POOLING_ERROR = 0.01
 
 
@@ -44,7 +44,8 @@ class EmbeddedText:
     # Index of the content id at each position, or -1 for tokens around the text; shape (T,). An id has
     # several positions if the prompt repeats the text.
     content: torch.Tensor
-    # Maps embeddings of shape (n, T, D) to vectors of shape (n, d), before any final normalisation.
+    # Maps embeddings of shape (n, T, D) to vectors of shape (n, d), as they are before any final
+    # normalisation.
     vectors: Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -63,7 +64,7 @@ class Inside:
     # part has no positions.
     attention: NDArray[np.float64] | None
     pooled: NDArray[np.float64] | None  # pooled last hidden states, shape (P,)
-    # What each part adds to the pooled states, shape (parts, P). None, too, if the pooling is not a sum over
+    # What each part adds to the pooled states, shape (parts, P). Also None if the pooling is not a sum over
     # parts.
     supplied: NDArray[np.float64] | None
     vector: NDArray[np.float32]  # output of the model, shape (d,)
@@ -75,14 +76,15 @@ def as_numbers(values: torch.Tensor, dtype: torch.dtype = torch.float64) -> Any:
 
 
 def backbone_of(model: Any) -> Any:
-    """Return the transformer of a SentenceTransformer; None if its first module holds none."""
+    """Return the transformer of a SentenceTransformer; None if its first module has no transformer."""
     return getattr(model[0], "model", None)
 
 
 def input_embeddings(model: Any) -> Any:
-    """Return the embedding module of the tokens; None if it is missing or its weights are not a matrix.
+    """Return the module of the token embeddings.
 
-    Quantized weights, for instance, are not a matrix.
+    The result is None if there is no such module, or if its weights are not a matrix. Quantized weights, for
+    example, are not a matrix.
     """
     table: Any = token_table(model)
     weight = getattr(table, "weight", None)
@@ -143,7 +145,7 @@ class Inspector(ABC):
         Args:
             contents: Content ids of each text.
             labels: Number of the part to which each content id belongs; parts are numbered from 0.
-            around: Number of the part for the tokens around a text, one more than the largest other number.
+            around: Number of the part of the tokens around a text, one more than the largest other number.
 
         Raises:
             EncodingError: A text has no usable vector, or the device does not have enough memory.
@@ -182,7 +184,7 @@ class Inspector(ABC):
 
     @contextmanager
     def differentiating(self) -> Iterator[None]:
-        """Lock the model in evaluation mode with plain attention, so that forward-mode derivatives work."""
+        """Keep the model in evaluation mode with plain attention, so that forward-mode derivatives work."""
         with self._computing("attribute", gradients=True), plain_attention(self._backbone):
             yield
 
@@ -206,7 +208,7 @@ def _insides(
     supplied: torch.Tensor | None,
     vectors: NDArray[np.float32],
 ) -> list[Inside]:
-    """Divide the states of a batch into one record per text.
+    """Divide the states of a batch of texts, and return one record per text.
 
     Args:
         labels: Number of the part at each position, shape (texts, T).
@@ -233,7 +235,7 @@ def _insides(
 
 
 def _expanded(values: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Repeat each tensor, which has one row, ``count`` times; values that are not tensors stay unchanged."""
+    """Return the values with the one row of each tensor repeated ``count`` times; others are unchanged."""
     return {
         name: value.expand(count, *value.shape[1:]) if torch.is_tensor(value) else value
         for name, value in values.items()
@@ -388,7 +390,7 @@ def _pooled_by_part(
     """Return the pooled states, shape (texts, P), and what each part adds to them, shape (texts, parts, P).
 
     What a part adds is the result of pooling with the states of all other parts set to zero. The second value
-    is None if the parts do not add up to the pooled states.
+    is None if the contributions do not add up to the pooled states.
     """
     states = inputs["token_embeddings"]
 
@@ -406,9 +408,10 @@ def _pooled_by_part(
 class PromptInspector(Inspector):
     """Looks inside a prompted language model.
 
-    The tokens around a text are those of the prompt template, including the placeholder token. `look` records
-    neither the layers after the one that is read, nor the auxiliary prompt used for contrast. The embeddings
-    that `embedded` returns include the auxiliary prompt, so attributions cover that prompt.
+    The tokens around a text are the tokens of the prompt template, including the placeholder token. `look`
+    records neither the layers after the layer from which the vector is read, nor the auxiliary prompt that is
+    used for contrast. The embeddings that `embedded` returns include the auxiliary prompt, so attributions
+    cover that prompt.
     """
 
     encoder: CausalPromptEncoder
@@ -499,7 +502,8 @@ class PromptInspector(Inspector):
     ) -> list[Inside]:
         """Do the work of `look` for one prompt.
 
-        ``auxiliary`` is what the last tokens of the auxiliary prompts attended to; None without contrast.
+        ``auxiliary`` holds the values to which the last tokens of the auxiliary prompts attended; None
+        without contrast.
         """
         prompted = self._prompted
         rows = [PromptRow(prompt, content) for content in contents]
@@ -526,7 +530,7 @@ class PromptInspector(Inspector):
     def _joined(self, prompts: Sequence[Inside]) -> Inside:
         """Merge the records of one text in several prompts.
 
-        Labels and hidden states are concatenated, one prompt after the other. All other values are averaged.
+        Labels and hidden states are concatenated, one prompt after the other. Everything else is averaged.
         """
         vector = np.stack([prompt.vector for prompt in prompts]).mean(axis=0)
         states = [prompt.hidden for prompt in prompts if prompt.hidden is not None]

@@ -1,4 +1,4 @@
-"""The run folder. Only one process writes to it, and each shard is a file that exists once it is complete."""
+"""The run folder. Only one process writes to it at a time, and a shard has a file once it is complete."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from pydantic_core import PydanticSerializationError
 
 from stickytoken.errors import RunError
 
-# Temporary files of writers that were killed.
+# Pattern of temporary files, which processes that were killed leave behind.
 _LEFTOVERS = ".*.tmp"
 
 
 def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
-    """Write a temporary file, flush it to disk and rename it, so that no reader sees a part of the file.
+    """Write a temporary file, flush it to disk and rename it, so that no reader sees an incomplete file.
 
-    A device or a pipe is written to directly. For a symbolic link, its target is replaced.
+    A device or a pipe is written to directly. If the path is a symbolic link, the target of the link is
+    replaced.
 
     Args:
         path: the file.
@@ -45,7 +46,7 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
         mode = path.stat().st_mode
-    except OSError:  # no such file, or writing it will raise a better error
+    except OSError:  # there is no such file, or writing will raise a clearer error
         mode = stat.S_IFREG
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         if not isinstance(content, bytes):
@@ -91,7 +92,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its parents, if they do not exist.
+    """Make a folder and its parents if they do not exist.
 
     Raises:
         RunError: the folder cannot be made.
@@ -124,7 +125,7 @@ def _sync_file(path: Path) -> None:
 
 
 def require_writable(folder: Path) -> None:
-    """Raise a RunError if files cannot be written into a folder, which need not exist yet."""
+    """Raise a RunError if files cannot be written to a folder. The folder need not exist yet."""
     with _writing(folder):
         ancestors = (folder, *folder.absolute().parents)
         existing = next((ancestor for ancestor in ancestors if ancestor.exists()), folder)
@@ -138,7 +139,7 @@ def require_writable(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the entries of a folder to disk, where the operating system needs it."""
+    """Flush the entries of a folder to disk, if the operating system requires this."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -149,12 +150,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def folder_name(kind: str, identity: str) -> str:
-    """Return the name of the folder of a measurement: its kind and the beginning of its identity."""
+    """Return the folder name of a measurement: its kind and the first characters of its identity."""
     return f"{kind}-{identity[:12]}"
 
 
 def default_folder(model: str, kind: str, identity: str) -> Path:
-    """Return the folder in ``runs`` for a measurement of a model, if the user names none."""
+    """Return the folder in ``runs`` for a measurement of a model for which the user names no folder."""
     stem = re.sub(r"[^A-Za-z0-9._]+", "-", Path(model).name).strip("-.") or "model"
     return Path("runs") / f"{stem}-{folder_name(kind, identity)}"
 
@@ -169,15 +170,16 @@ TOKENS_FILE = "tokens.parquet"
 TIME_FILE = "time.json"
 _SHARDS = "shards"
 _LOCK = ".lock"
-# Seconds between two records of the time. A killed run loses at most this time and the current shard.
+# Seconds between two updates of TIME_FILE. A killed run loses at most this much recorded time.
 _TIME_INTERVAL = 10
+# Bytes that introduce the SHA-256 of a shard in its file.
 _SEAL = b"stickytoken sha256"
 # The errors that Polars raises for a damaged file. A panic is not a PolarsError.
 _DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 class ShardCost(NamedTuple):
-    """Cost of shards: seconds of computation, and number of texts encoded."""
+    """Cost of shards: seconds of computation, and number of encoded texts."""
 
     seconds: float
     sequences: int
@@ -192,19 +194,19 @@ class TimeRecord(BaseModel):
 
 
 class ResultFolder:
-    """Reads and writes the files of a result folder. Methods raise a RunError for files that they cannot use.
+    """Reads and writes the files of a result folder. Every method raises a RunError for an unusable file.
 
     Args:
         path: the folder.
-        began: when this session of the measurement began, on the clock of `time.perf_counter`. If it is
-            passed, the folder records the wall time of all sessions.
+        began: start of this session of the measurement, in seconds on the clock of `time.perf_counter`. If
+            it is passed, the folder records the wall time of all sessions.
     """
 
     def __init__(self, path: Path, began: float | None = None) -> None:
         self.path = path
         self._began = began
         self._earlier_seconds = 0.0
-        self._time_recorded: float | None = None  # time of the last record; None outside a session
+        self._time_recorded: float | None = None  # when TIME_FILE was last written; None outside a session
 
     @property
     def seconds(self) -> float:
@@ -213,7 +215,7 @@ class ResultFolder:
         return self._earlier_seconds + session
 
     def begin_session(self) -> None:
-        """Add the time of earlier sessions to ``seconds``, and record the time from now on."""
+        """Add the time of earlier sessions to ``seconds``, and begin to record the time of this session."""
         if self._began is None:
             return
         record = self.read_record(TIME_FILE, TimeRecord)
@@ -222,7 +224,7 @@ class ResultFolder:
         self._time_recorded = self._began
 
     def end_session(self) -> None:
-        """Record the time once more, if a session is under way."""
+        """If a session is under way, record its time once more, and stop recording."""
         if self._time_recorded is not None:
             self._record_time()
             self._time_recorded = None
@@ -271,10 +273,10 @@ class ResultFolder:
             return (self.path / RUN_FILE).is_file()
 
     def holds_other_files(self, record_file: str = RUN_FILE) -> bool:
-        """Return whether there is something at the path that no measurement of this package wrote.
+        """Return whether the path holds anything that no measurement of this package wrote.
 
         Args:
-            record_file: file name of the record that a measurement in this folder has.
+            record_file: file name of a measurement's record, by which such a folder is recognized.
         """
         with self._accessed():
             if not self.path.is_dir():
@@ -344,9 +346,9 @@ class ResultFolder:
 
         Args:
             name: name of the file.
-            columns: columns that it must have. If this is a mapping to types, they must have these types, and
-                their numbers must be finite.
-            filled: columns without empty values.
+            columns: columns that the table must have. If this maps columns to types, the columns must also
+                have these types, and their numbers must be finite.
+            filled: columns that may not have empty values.
 
         Raises:
             RunError: the file is missing or damaged, or the table does not meet these conditions.
@@ -400,7 +402,7 @@ class ResultFolder:
     def read_shard(
         self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
     ) -> pl.DataFrame | None:
-        """Read a shard; None if it is missing or damaged, or has other rows than expected.
+        """Read a shard; None if it is missing or damaged, or if its rows are not those expected.
 
         Args:
             stage: name of the stage.
@@ -413,9 +415,9 @@ class ResultFolder:
         return frame if is_complete else None
 
     def total_cost(self, stages: Mapping[str, int]) -> ShardCost:
-        """Add the costs of all shards, given the number of shards of each stage.
+        """Return the total cost of all shards, given the number of shards of each stage.
 
-        The seconds are summed over workers: they are not wall time.
+        The seconds are summed over workers, so they are not wall time.
         """
         paths = [self._shard(stage, index) for stage, size in stages.items() for index in range(size)]
         costs = [pl.read_parquet_metadata(io.BytesIO(path.read_bytes())) for path in paths]
@@ -456,7 +458,7 @@ def _parquet(frame: pl.DataFrame, metadata: dict[str, str] | None = None) -> byt
 
 
 def _read_shard(path: Path) -> pl.DataFrame | None:
-    """Read the file of a shard; None if it is missing, or does not match its SHA-256."""
+    """Read the file of a shard; None if the file is missing or does not match its SHA-256."""
     try:
         content = path.read_bytes()
         start = content.rfind(_SEAL)
@@ -489,7 +491,11 @@ def require_version(version: object, newest: int, path: Path) -> None:
 
 
 def validated(kind: type[Record], raw: Any, path: Path) -> Record:
-    """Turn the JSON values of a file into a record, or raise a RunError that names the first wrong value."""
+    """Return the JSON values of a file as a record.
+
+    Raises:
+        RunError: a value is wrong; the message names the first wrong value.
+    """
     try:
         return kind.model_validate(raw)
     except ValidationError as error:

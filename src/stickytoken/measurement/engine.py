@@ -1,4 +1,4 @@
-"""Engines, which compute the shards of any work with an encoder; `run_work` stores the results."""
+"""Engines compute the shards of any work with an encoder, and `run_work` stores the results."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from stickytoken.measurement import ResultFolder, ShardCost
 Measured: TypeAlias = float | str | list[float] | list[int] | NDArray[np.floating[Any]]
 """A value in a row of a stage: a number, a text, or several numbers."""
 
-# Column of a shard with a text of the token for which a server gave no vector; null if there is none. A shard
-# without such texts lacks the column.
+# Column of a shard: for each token, a text for which a server gave no vector; null if there is no such text.
+# A shard in which no token has such a text lacks the column.
 UNANSWERED = "unanswered"
 
-# The number of shards is a multiple of this number, so that one, two or four workers get equal shares.
+# The number of shards is a multiple of this number, so that one, two or four workers get the same number.
 _TURNS = 4
 
 
 class Stage(Protocol):
     """One pass over tokens: which texts to encode for a token, and what to compute from their vectors.
 
-    It does not encode anything itself. A stage may also have ``carrier_texts``, the text without copies of
-    each probe of a token. The engine then counts the copies that the tokenizer recognizes in each probe, and
-    adds them to the row as ``seen``.
+    A stage does not encode anything itself. It may also have ``carrier_texts``: for each probe of a token,
+    the text without copies. The engine then counts the copies that the tokenizer recognizes in each probe,
+    and adds the counts to the token's row as ``seen``.
     """
 
     @property
@@ -103,7 +103,7 @@ def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a stage, counted in tokens or in other units of the work.
+    """The progress of a stage, counted in tokens or in another unit of work.
 
     Attributes:
         stage: name of the stage.
@@ -126,11 +126,11 @@ ProgressCallback: TypeAlias = Callable[[Progress], None]
 
 
 def ignore_progress(_: Progress) -> None:
-    """Do nothing, as a progress callback."""
+    """A progress callback that does nothing."""
 
 
 class AnyShard(Protocol):
-    """A part of a work, with its number among all parts."""
+    """A part of some work. ``index`` is its number among all parts."""
 
     @property
     def index(self) -> int: ...
@@ -142,16 +142,16 @@ P = TypeVar("P")
 
 
 class Work(Protocol[S_contra, P]):
-    """Work that an engine executes shard by shard. It can be pickled and depends only on the encoder."""
+    """Work that an engine executes shard by shard. It can be pickled, and needs nothing but an encoder."""
 
     @property
     def name(self) -> str: ...
 
     def prepare(self, shard: S_contra, encoder: Encoder) -> P:
-        """Prepare the inputs of a shard, while the model computes the shard before it."""
+        """Return the inputs of a shard. This runs while the model computes the previous shard."""
 
     def compute(self, prepared: P, encoder: Encoder) -> tuple[Sequence[Mapping[str, Any]], int]:
-        """Return the rows of a shard, and the number of texts that were encoded."""
+        """Return the rows of a shard, and the number of encoded texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class Engine(Protocol):
 
 
 class LocalEngine:
-    """Computes shards in this process; another thread prepares the next shard meanwhile."""
+    """Computes shards in this process, while another thread prepares the next shard."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -207,7 +207,7 @@ class _Prepared:
         counts: number of probes of each token, shape (T,).
         probes: the P probes of all tokens, as token ids, or as texts if the encoder reads only texts.
         copies_seen: number of copies that the tokenizer recognizes in each probe, by token; empty if the
-            stage does not need them.
+            stage does not need these numbers.
     """
 
     tokens: Sequence[Token]
@@ -222,7 +222,7 @@ class TokenWork:
 
     Attributes:
         stage: which texts to encode, and what to compute from their vectors.
-        truncate: whether texts that are too long for the model are cut, as the model itself does.
+        truncate: whether texts that are too long for the model are cut, as the model itself would cut them.
     """
 
     stage: Stage
@@ -274,7 +274,7 @@ def _copies_seen(
 ) -> list[list[int]]:
     """Return the number of copies that the tokenizer recognizes, by token and carrier.
 
-    Occurrences in the carrier itself do not count.
+    Occurrences of the token in the carrier without copies do not count.
     """
     carriers = encoder.content_ids(carrier_texts)
     probe_ids = iter(encoder.content_ids([probe for probe in probes if isinstance(probe, str)]))
@@ -291,9 +291,9 @@ def _copies_seen(
 def _fill_unanswered(vectors: NDArray[np.float32], prepared: _Prepared, name: str) -> dict[int, str]:
     """Fill in vectors that a server did not give.
 
-    A missing vector is replaced by the mean over other tokens of the vectors of the probe with the same
-    number. Methods therefore need not handle missing vectors. The numbers of such tokens are removed at the
-    end; see `FolderRunner.unanswered`.
+    The missing vector of a token's n-th probe is replaced by the mean vector of the n-th probes of other
+    tokens. Methods therefore need not handle missing vectors. The numbers of a token with a missing vector
+    are removed at the end; see `FolderRunner.unanswered`.
 
     Args:
         vectors: one row per probe, shape (P, d), with NaN where a vector is missing. It is changed in place.
@@ -301,10 +301,10 @@ def _fill_unanswered(vectors: NDArray[np.float32], prepared: _Prepared, name: st
         name: name of the encoder, for the error.
 
     Returns:
-        For each token with a missing vector, by its position in the shard, a text without a vector.
+        For each token with a missing vector, one text without a vector, by the token's position in the shard.
 
     Raises:
-        EncodingError: the vector is missing for all tokens of the shard.
+        EncodingError: the vector of the same probe is missing for all tokens of the shard.
     """
     missing = np.isnan(vectors[:, 0])
     unanswered: dict[int, str] = {}
@@ -328,7 +328,7 @@ def _fill_unanswered(vectors: NDArray[np.float32], prepared: _Prepared, name: st
 def compute_shard(
     stage: Stage, shard: Shard, encoder: Encoder, truncate: bool = False
 ) -> tuple[list[dict[str, Any]], int]:
-    """Compute a shard of a stage in this process; return a row per token, and the number of texts encoded."""
+    """Compute a shard of a stage in this process; return a row per token, and the number of encoded texts."""
     work = TokenWork(stage, truncate)
     return work.compute(work.prepare(shard, encoder), encoder)
 
@@ -351,7 +351,7 @@ def tokenized_probes(encoder: Encoder, probes: Sequence[Probe], truncate: bool =
 def encode_probes(
     encoder: Encoder, probes: Sequence[Probe], precision: Precision | None = None
 ) -> NDArray[np.float32]:
-    """Return the vectors of probes, shape (P, d). A text that a server did not encode has a row of NaN."""
+    """Return the vectors of probes, shape (P, d). The row of a text that a server did not encode is NaN."""
     texts = [probe for probe in probes if isinstance(probe, str)]
     if texts and precision is None:
         vectors = encoder.encode(texts, allow_zero=True)
@@ -364,17 +364,17 @@ def encode_probes(
     return require_ids(encoder, "insertion 'ids' or a lower precision").at(precision).encode_ids(ids)
 
 
-# Number of texts encoded between two reports: a few seconds of work on a core, even for long documents.
+# Number of texts to encode between two reports: a few seconds of work on a CPU core, even for long documents.
 _TEXTS_PER_REPORT = 128
-# The same on a GPU, which needs large batches, and for encoders of texts, which may send one request per
-# call.
+# The same number on a GPU, which needs large batches, and for an encoder that reads only texts, which may
+# send one request per call.
 _MOST_TEXTS_PER_REPORT = 4096
 
 
 def encode_texts(
     encoder: Encoder, texts: Sequence[str], title: str, progress: ProgressCallback
 ) -> NDArray[np.float32]:
-    """Encode texts as the encoder does, with progress, and return their vectors in the order of the texts.
+    """Encode texts with progress, and return their vectors in the order of the texts.
 
     Args:
         encoder: the model.
@@ -385,7 +385,7 @@ def encode_texts(
     is_on_cpu = reads_ids(encoder) and not encoder.device.startswith("cuda")
     size = _TEXTS_PER_REPORT if is_on_cpu else _MOST_TEXTS_PER_REPORT
     progress(Progress(title, 0, len(texts)))
-    # Batches of texts of about equal length need the least padding.
+    # A batch of texts of about equal length needs the least padding.
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     vectors = np.empty((len(texts), encoder.dimension), np.float32)
     for start in range(0, len(texts), size):
@@ -398,11 +398,11 @@ def encode_texts(
 
 @dataclass(frozen=True)
 class Rows(Generic[S]):
-    """Which rows the shards of some work have.
+    """Which rows a shard of some work must have.
 
     Attributes:
         keys: returns the keys of a shard's rows, in order.
-        column: the column that holds the keys.
+        column: the column of the keys.
         size: returns the size of a shard in units of progress.
     """
 
@@ -421,13 +421,13 @@ def run_work(
     progress: ProgressCallback,
     title: str | None = None,
 ) -> list[pl.DataFrame]:
-    """Compute the shards that a folder lacks, write each to it, and return the tables of all shards.
+    """Compute the shards that a folder lacks, write them to the folder, and return the tables of all shards.
 
     Args:
         name: name of the stage, under which its shards are stored.
-        make_work: returns the work, and what it cost to prepare it. It is called only if a shard is missing.
+        make_work: returns the work, and the cost of preparing it. It is called only if a shard is missing.
         shards: all shards of the work.
-        rows: which rows a shard has.
+        rows: which rows a shard must have.
         engine: computes the shards.
         folder: where the shards are stored.
         progress: called after every shard.

@@ -26,17 +26,19 @@ from stickytoken.version import __version__
 # Size in bytes of the object store of a Ray instance that is started here. A small store is enough for shards
 # and rows, and a container may have little shared memory.
 _OBJECT_STORE_BYTES = 128 * 2**20
-# Characters of a message of Ray that an error quotes.
+# Largest number of characters of a Ray message that an error quotes.
 _QUOTED_CHARACTERS = 200
-# CPU cores of each worker. One core per worker would compute fastest, but every worker holds the whole model.
+# Number of CPU cores of each worker. One core per worker would compute fastest, but every worker holds a copy
+# of the model.
 _CORES_PER_WORKER = 4
 # Seconds to wait for an answer at the address of a cluster. Ray itself would wait for minutes.
 _CONNECT_SECONDS = 5
 # Seconds to wait for the first worker that has loaded the model.
 _START_SECONDS = 300
-# Shards that a worker has at a time: the current one and the next, so that it never waits for this process.
+# Number of shards that a worker has at a time: the current shard and the next, so that the worker never waits
+# for this process.
 _SHARDS_PER_WORKER = 2
-# Give up on a shard after it has crashed this many workers.
+# The run gives up once the same shard has crashed this many workers.
 _ATTEMPTS = 3
 
 _LOG = logging.getLogger(__name__)
@@ -98,7 +100,7 @@ def connected(address: str | None) -> Iterator[Any]:
 
 
 def _require_listener(address: str) -> None:
-    """Raise an error if an address is not host:port, or if nothing listens there."""
+    """Raise an error if an address is not host:port, or if nothing listens at the address."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
         raise InputError(
@@ -109,7 +111,7 @@ def _require_listener(address: str) -> None:
     except (OSError, OverflowError) as error:
         raise RunError(
             f"nothing answers at the Ray address {address!r} ({error}): "
-            "check it, and that the cluster is running"
+            "check the address, and that the cluster is running"
         ) from error
 
 
@@ -136,7 +138,8 @@ def _quiet() -> Iterator[None]:
     variables = {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_gcs_server_port_wait_time_s": "1",
-        # By default, Ray gives its workers the lowest priority on the machine, but the user waits for them.
+        # By default, Ray gives its workers the lowest priority on the machine, although the user waits for
+        # them.
         "RAY_worker_niceness": "0",
     }
     unset_variables = {name: value for name, value in variables.items() if name not in os.environ}
@@ -153,7 +156,7 @@ def _quiet() -> Iterator[None]:
 
 
 def divide(nodes: Sequence[Node], device: str, workers: int | None) -> Share:
-    """Divide the cluster into workers.
+    """Return how to divide the cluster into workers.
 
     Args:
         nodes: the machines of the cluster.
@@ -176,8 +179,8 @@ def _divide_gpus(nodes: Sequence[Node], workers: int | None) -> Share:
     gpus = sum(node.gpus for node in nodes if node.cpus)
     if not gpus or (workers or 1) > gpus:
         raise InputError(
-            f"the cluster has {gpus} GPUs, the number of workers is {workers or 1}, and each needs one: "
-            "use fewer workers, or the device cpu"
+            f"the cluster has {gpus} GPUs, the number of workers is {workers or 1}, and each worker needs a "
+            "GPU: use fewer workers, or the device cpu"
         )
     return Share(workers or gpus, cores=1, gpus=1)
 
@@ -191,8 +194,8 @@ def _divide_cpus(nodes: Sequence[Node], workers: int | None) -> Share:
         cores -= 1
     if not count or not cores:
         raise InputError(
-            f"the cluster has {cpus} CPU cores, the number of workers is {workers or 1}, and each needs one: "
-            "use fewer workers"
+            f"the cluster has {cpus} CPU cores, the number of workers is {workers or 1}, and each worker "
+            "needs a core: use fewer workers"
         )
     return Share(count, cores, gpus=0)
 
@@ -202,10 +205,10 @@ class WorkerReport:
     """The report of a worker that has loaded the model.
 
     Attributes:
-        host: name of its machine.
-        pid: its process id there.
-        version: version of this package there.
-        identity: identity of the model that it loaded.
+        host: name of the worker's machine.
+        pid: process id of the worker.
+        version: version of this package on the machine.
+        identity: identity of the model that the worker loaded.
     """
 
     host: str
@@ -215,7 +218,7 @@ class WorkerReport:
 
 
 class ShardWorker:
-    """The part of the engine in a process of the cluster. It loads the model and computes shards."""
+    """The part of the engine in a process of the cluster, which loads the model and computes shards."""
 
     def __init__(self, spec: EncoderSpec, device: str, cores: int) -> None:
         self._spec = spec
@@ -242,11 +245,12 @@ class ShardWorker:
         return WorkerReport(host, os.getpid(), __version__, identity)
 
     def compute(self, key: int, reference: Sequence[Any], shard: Any) -> ComputedShard[Any]:
-        """Return a computed shard of a work.
+        """Compute a shard of some work, and return the result.
 
         Args:
-            key: number of the work. The worker fetches the work only when this number changes.
-            reference: Ray's reference to the work, in a list, so that Ray does not fetch it for every call.
+            key: number of the work. The worker fetches the work only if this number has changed.
+            reference: a list with Ray's reference to the work. Ray would fetch a reference that is not in a
+                list for every call.
             shard: the shard.
         """
         if self._work is None or self._work[0] != key:
@@ -267,7 +271,7 @@ class _Worker:
         actor: Ray's handle of the `ShardWorker`.
         loading: Ray's reference to the report of `ShardWorker.load`.
         is_ready: whether the worker has loaded the right model.
-        shards: the shards that it is computing, by Ray's reference to their result.
+        shards: the shards that the worker is computing, by Ray's reference to the result of each.
     """
 
     actor: Any
@@ -298,7 +302,8 @@ def ray_engine(
         )
     if spec.endpoint is not None:
         raise InputError(
-            f"{encoder.name} is behind an endpoint, so workers would not speed it up: use the engine local"
+            f"{encoder.name} runs behind an endpoint, so Ray workers would not make it faster: use the "
+            "engine local"
         )
     if workers is not None and workers < 1:
         raise InputError(f"the number of workers is {workers}: use at least one")
@@ -326,7 +331,8 @@ class RayEngine:
         self._spec = spec
         self.identity = identity
         self.reports: list[WorkerReport] = []
-        self._failed_starts = 0  # number of workers that died before they were ready, since the last success
+        # Number of workers that have died before they were ready, since a worker last became ready.
+        self._failed_starts = 0
         self._keys = itertools.count()
         self._workers = [self._start_worker() for _ in range(share.workers)]
 
@@ -335,7 +341,7 @@ class RayEngine:
 
         Raises:
             RunError: no worker becomes ready, a worker has another model or version, or workers keep dying.
-            StickyTokenError: the work raised it.
+            StickyTokenError: the work raised this error.
         """
         key = next(self._keys)
         reference = [self._ray.put(work)]
@@ -364,14 +370,14 @@ class RayEngine:
                 else:
                     self._admit(worker, answer)
         finally:
-            # Results that the caller did not wait for must not appear in the next stage.
+            # Results that the caller did not wait for must not turn up in the next stage.
             for worker in self._workers:
                 for pending in worker.shards:
                     self._ray.cancel(pending)
                 worker.shards.clear()
 
     def wait_until_ready(self) -> None:
-        """Wait until all workers have loaded the model, so that a benchmark measures only the computation."""
+        """Wait until all workers have loaded the model. A benchmark then measures only the computation."""
         while not all(worker.is_ready for worker in self._workers):
             worker, finished = self._wait()
             self._admit(worker, self._ray.get(finished))
@@ -383,7 +389,7 @@ class RayEngine:
         self._workers = []
 
     def _start_worker(self) -> _Worker:
-        """Start a worker, and let it load the model; do not wait for it."""
+        """Start a worker, which begins to load the model, and return it without waiting."""
         remote_class = self._ray.remote(ShardWorker).options(
             num_cpus=self._share.cores, num_gpus=self._share.gpus, max_restarts=0
         )
@@ -439,11 +445,11 @@ class RayEngine:
             worker: the dead worker.
             stage: name of the work, for messages.
             attempts: number of workers that each shard has crashed, by index of the shard. This method
-                increases the count of the shard that the worker was computing.
+                increases the number for the shard that the worker was computing.
             error: Ray's error about the death of the worker.
 
         Returns:
-            The shards of the worker, which must be computed again.
+            The shards that the dead worker had, which must be computed again.
 
         Raises:
             RunError: the same shard, or the start of a worker, has failed too often.
@@ -479,9 +485,10 @@ class RayCluster:
     """The Ray cluster to compute on, and the number of workers.
 
     Attributes:
-        address: ``host:port`` of a cluster's head node, or ``auto`` on one of its nodes. None is the Ray
-            instance that this process is connected to; without one, that of the environment variable
-            RAY_ADDRESS; without that, one that is started on this machine and stopped after the run.
+        address: ``host:port`` of a cluster's head node, or ``auto`` on a node of the cluster. None uses the
+            Ray instance to which this process is connected. If there is none, None uses the address in the
+            environment variable RAY_ADDRESS. If that is not set, None starts Ray on this machine, and stops
+            it after the run.
         workers: number of workers; None is one per GPU, or on a CPU one per four cores.
     """
 
@@ -496,7 +503,8 @@ def chosen_engine(choice: EngineChoice, encoder: Encoder) -> AbstractContextMana
     """Return a context manager that opens the engine of the user's choice.
 
     Args:
-        choice: ``local``, ``ray``, a cluster, or an engine. An engine that is passed stays open afterwards.
+        choice: ``local``, ``ray``, a cluster, or an engine. The context manager does not close an engine that
+            was passed.
         encoder: the model.
 
     Raises:
@@ -510,6 +518,6 @@ def chosen_engine(choice: EngineChoice, encoder: Encoder) -> AbstractContextMana
         raise InputError(f"engine {shown(choice)} is unknown: use local, ray, a RayCluster or an engine")
     if choice.identity != encoder.identity:
         raise InputError(
-            f"the engine was made for another model, not {encoder.name}: make one for this model"
+            f"the engine was made for another model, not for {encoder.name}: make an engine for this model"
         )
     return nullcontext(choice)

@@ -1,4 +1,4 @@
-"""Begin, continue or open a measurement: a run, an impact measurement, a scan or a repair."""
+"""Begin, continue or open a measurement, which is a run, an impact measurement, a scan or a repair."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def settings_values(settings: DataclassInstance) -> dict[str, Any]:
-    """Return settings as the values that JSON stores."""
+    """Return settings as values that JSON can store."""
     values: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
     return values
 
@@ -56,7 +56,7 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str 
 
 
 class Record(BaseModel):
-    """A record that is stored as JSON. It cannot be changed, and unknown fields are refused."""
+    """A record that is stored as JSON. Records are immutable, and unknown fields are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -65,9 +65,9 @@ class MeasurementRecord(Record):
     """The fields that the record of every measurement has.
 
     Attributes:
-        schema_version: version of the format of its folder.
+        schema_version: version of the format of the measurement's folder.
         identity: hash of ``identity_parts``.
-        identity_parts: everything that can change its numbers; see `identity_of`.
+        identity_parts: everything that can change the numbers of the measurement; see `identity_of`.
     """
 
     schema_version: int
@@ -92,10 +92,10 @@ class MeasurementKind(Generic[R]):
 
     Attributes:
         name: name of the kind in messages, such as ``run``.
-        file: name of the file with its record.
-        read: reads the record of a folder that has one. It returns None for a record that cannot be continued
-            and may be replaced.
-        finished: whether nothing is left to compute.
+        file: name of the file with the measurement's record.
+        read: reads the record of a folder that has a record. It returns None for the record of a measurement
+            that cannot be continued and may be replaced.
+        finished: returns whether nothing is left to compute.
     """
 
     name: str
@@ -110,7 +110,7 @@ class Resumed(Generic[R]):
 
     Attributes:
         folder: the folder.
-        record: the record in the folder; without one, the record that was passed to `resumed`.
+        record: the record in the folder; if there is none, the record that was passed to `resumed`.
         finished: whether nothing is left to compute.
         kind: the kind of measurement.
     """
@@ -141,7 +141,7 @@ class Resumed(Generic[R]):
 
 @contextmanager
 def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterator[Resumed[R]]:
-    """Lock a folder, and yield the measurement in it or, if it is empty, a new one with this record.
+    """Lock a folder, and yield the measurement in the folder; in an empty folder, a new one with ``record``.
 
     Raises:
         RunError: the folder holds another measurement, other files, or is locked.
@@ -179,8 +179,8 @@ def table_schemas(
     Args:
         tables: for each table, the names of its columns, separated by spaces.
         text: names of the columns that hold text.
-        integers: names of those that hold whole numbers.
-        switches: names of those that hold true or false. All others hold floats.
+        integers: names of the columns that hold whole numbers.
+        switches: names of the columns that hold true or false. All other columns hold floats.
     """
     types: dict[str, Any] = {}
     types |= dict.fromkeys(text.split(), pl.String)
@@ -195,17 +195,17 @@ def table_schemas(
 def measurements_in(
     run: Path, pattern: str, open_: Callable[[Path], M], called: str, started: Callable[[M], str]
 ) -> tuple[tuple[M, ...], tuple[str, ...]]:
-    """Return all measurements of one kind in the folder of a run, opened.
+    """Open all measurements of one kind in a run folder.
 
     Args:
-        run: folder of the run.
-        pattern: glob pattern of their records, relative to the run.
+        run: the run folder.
+        pattern: glob pattern of the records of the measurements, relative to the run folder.
         open_: opens the folder of a measurement.
         called: name of a measurement in messages.
-        started: returns when a measurement was started, in a form that can be sorted.
+        started: returns when a measurement was started, as text that can be sorted.
 
     Returns:
-        The measurements, newest first, and a message for each measurement that cannot be read.
+        The opened measurements, newest first, and a message for each measurement that cannot be read.
     """
     records: list[M] = []
     messages: list[str] = []
@@ -251,5 +251,5 @@ def hardware(device: str) -> dict[str, str]:
 
 
 def now() -> str:
-    """Return the time in UTC in ISO 8601, to the second."""
+    """Return the current time in UTC in the format of ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")

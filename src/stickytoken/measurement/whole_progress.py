@@ -11,9 +11,9 @@ class WholeProgress:
     """Adds up the steps of all stages, so that a user sees one progress bar for the whole measurement.
 
     Args:
-        label: name of the measurement, shown instead of the names of the stages.
+        label: name of the measurement, which is shown instead of the names of the stages.
         texts: approximate number of texts that each stage encodes, by name of the stage.
-        progress: called with every step of the whole.
+        progress: called with the progress of the whole measurement after every step of a stage.
     """
 
     def __init__(self, label: str, texts: Mapping[str, int], progress: ProgressCallback) -> None:
@@ -23,7 +23,7 @@ class WholeProgress:
         self._progress = progress
 
     def __call__(self, step: Progress) -> None:
-        """Add a step of a stage, and report the progress of the whole."""
+        """Add a step of a stage, and report the progress of the whole measurement."""
         if step.stage not in self._texts:
             self._progress(step)
             return
