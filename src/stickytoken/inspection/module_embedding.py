@@ -502,8 +502,8 @@ class PromptInspector(Inspector):
     ) -> list[Inside]:
         """Do the work of `look` for one prompt.
 
-        ``auxiliary`` holds the values to which the last tokens of the auxiliary prompts attended; None
-        without contrast.
+        ``auxiliary`` is the attention output at the last tokens of the auxiliary prompts; None without
+        contrast.
         """
         prompted = self._prompted
         rows = [PromptRow(prompt, content) for content in contents]

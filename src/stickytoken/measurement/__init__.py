@@ -170,7 +170,8 @@ TOKENS_FILE = "tokens.parquet"
 TIME_FILE = "time.json"
 _SHARDS = "shards"
 _LOCK = ".lock"
-# Seconds between two updates of TIME_FILE. A killed run loses at most this much recorded time.
+# Seconds between two updates of TIME_FILE. A killed run loses at most this time and that of the current
+# shard.
 _TIME_INTERVAL = 10
 # Bytes that introduce the SHA-256 of a shard in its file.
 _SEAL = b"stickytoken sha256"

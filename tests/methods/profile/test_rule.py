@@ -4,15 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-
-from stickytoken.methods.profile.verdict import (
-    DISPLAYED,
-    Judged,
-    Measures,
-    apply_rule,
-    reasons,
-    select_to_confirm,
-)
+from stickytoken.methods.profile.verdict import DISPLAYED, Measures, apply_rule, select_to_confirm
 from stickytoken.methods.statistics import Estimates
 from stickytoken.settings.profile import ProfileSettings
 
@@ -90,8 +82,7 @@ def test_more_of_a_measure_never_clears_a_token(lift, erased, deviation, more_li
 
 
 def reason_of(**given_numbers):
-    tokens = measures(**given_numbers)
-    (reason,) = reasons(tokens, apply_rule(tokens, SETTINGS), SETTINGS)
+    (reason,) = apply_rule(measures(**given_numbers), SETTINGS).reasons
     return reason
 
 
@@ -113,9 +104,9 @@ def test_a_benign_token_has_no_reason():
 
 def test_severity_and_verdict_of_several_tokens_stay_in_order():
     tokens = measures(lift=[0.0, 0.9, 0.6], kinds_lifted=[0, 11, 2])
-    assert apply_rule(tokens, SETTINGS) == Judged(
-        ["benign", "sticky", "topical"], [None, "severe", "serious"]
-    )
+    result = apply_rule(tokens, SETTINGS)
+    assert result.verdicts == ["benign", "sticky", "topical"]
+    assert result.severities == [None, "severe", "serious"]
 
 
 def selected(tokens, budgeted_tokens=1000):

@@ -23,7 +23,7 @@ from stickytoken.methods.profile._wording import ProfileWording
 from stickytoken.methods.profile.estimates import Measured, TokenNumbers
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.methods.profile.rounds import Round, round_stage
-from stickytoken.methods.profile.verdict import UNUSUAL_SHARE, Judged, apply_rule, reasons
+from stickytoken.methods.profile.verdict import UNUSUAL_SHARE, Judged, apply_rule
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.token_vectors import vector_deviations
@@ -129,7 +129,7 @@ def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl
         "confirmed": measures.confirmed,
         "verdict": judged.verdicts,
         "severity": judged.severities,
-        "reason": reasons(measures, judged, job.settings),
+        "reason": judged.reasons,
         "lift": measures.lift.value * plan.similarity_spread + numbers.ordinary_lift,
         "contraction": measures.erased.value * left_by_ordinary + numbers.ordinary_contraction,
         "rising_share": numbers.rising_shares,

@@ -19,20 +19,8 @@ from stickytoken.methods.profile import estimates, plan as planning, texts
 from stickytoken.methods.profile.estimates import EFFECTS_FILE, Ids
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import Round, round_measurements, round_stage
-from stickytoken.methods.profile.verdict import (
-    Measures,
-    Selection,
-    apply_rule,
-    reasons,
-    required_shares,
-)
-from stickytoken.methods.statistics import (
-    Estimates,
-    Relative,
-    TokenEffects,
-    beyond_ordinary,
-    predicted_lifts,
-)
+from stickytoken.methods.profile.verdict import Measures, Selection, apply_rule, required_shares
+from stickytoken.methods.statistics import Estimates, Relative, TokenEffects, beyond_ordinary, predicted_lifts
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 
@@ -246,7 +234,7 @@ def _table(
             "confirmed": measures.confirmed,
             "verdict": judged.verdicts,
             "severity": judged.severities,
-            "reason": reasons(measures, judged, settings),
+            "reason": judged.reasons,
             "lift": of_corpus.value + lift.ordinary,
             "texts": np.full(len(ids), _CARRIERS),
         },

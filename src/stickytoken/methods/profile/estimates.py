@@ -18,13 +18,7 @@ from stickytoken.methods.base import Job
 from stickytoken.methods.probes import Vector
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.verdict import LIFTED_SHARE, Measures
-from stickytoken.methods.statistics import (
-    Estimates,
-    Pull,
-    TokenEffects,
-    beyond_ordinary,
-    present_mean,
-)
+from stickytoken.methods.statistics import Estimates, Pull, TokenEffects, beyond_ordinary, present_mean
 from stickytoken.settings.profile import ProfileSettings
 
 # If the variance of lifts over tokens is at most this share of their mean square, the lifts differ only by

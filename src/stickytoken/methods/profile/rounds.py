@@ -23,14 +23,7 @@ from stickytoken.methods import probes
 from stickytoken.methods.base import FolderRunner, Job, MemoryRunner
 from stickytoken.methods.probes import AnchorPanel, Carrier, CarrierPanel, Path
 from stickytoken.methods.profile import texts, verdict
-from stickytoken.methods.profile.estimates import (
-    Ids,
-    Measured,
-    Measurements,
-    estimate,
-    joined,
-    measurements,
-)
+from stickytoken.methods.profile.estimates import Ids, Measured, Measurements, estimate, joined, measurements
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.statistics import Pull, carrier_contractions, fit_pull
 from stickytoken.settings.profile import ProfileSettings

@@ -56,10 +56,15 @@ class Measures(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """Verdict and severity of each token, in the order of the measures. A benign token has no severity."""
+    """Verdict, severity and reason of each token, in the order of the measures.
+
+    The reason says in words which thresholds the token reaches. Severity and reason of a benign token are
+    None.
+    """
 
     verdicts: list[Verdict]
     severities: list[Severity | None]
+    reasons: list[str | None]
 
 
 def apply_rule(tokens: Measures, settings: ProfileSettings) -> Judged:
@@ -73,8 +78,7 @@ def apply_rule(tokens: Measures, settings: ProfileSettings) -> Judged:
         settings: the thresholds of the rule.
 
     Returns:
-        The verdict of each token (sticky, topical or benign), and the severity of each token that is not
-        benign.
+        The verdict of each token, and the severity and the reason of each token that is not benign.
     """
     required_share = required_shares(tokens.vector_deviation, settings)
     reaches_lift = tokens.confirmed & (tokens.lift.low >= required_share * settings.smallest_lift)
@@ -97,7 +101,18 @@ def apply_rule(tokens: Measures, settings: ProfileSettings) -> Judged:
         None if verdict is Verdict.BENIGN else Severity(name)
         for verdict, name in zip(verdicts, severity_names, strict=True)
     ]
-    return Judged(verdicts, severities)
+    reasons: list[str | None] = []
+    for row, severity in enumerate(severities):
+        if severity is None:
+            reasons.append(None)
+            continue
+        reason = wording.reason(
+            erased=float(tokens.erased.value[row]) if reaches_erased[row] else None,
+            lift_sd=float(tokens.lift.value[row]) if reaches_lift[row] else None,
+            unusual_vector=severity is Severity.MILD,  # mild: only the halved thresholds are reached
+        )
+        reasons.append(reason)
+    return Judged(verdicts, severities, reasons)
 
 
 def required_shares(vector_deviation: Vector, settings: ProfileSettings) -> Vector:
@@ -107,31 +122,6 @@ def required_shares(vector_deviation: Vector, settings: ProfileSettings) -> Vect
     """
     is_unusual = vector_deviation >= settings.unusual  # false for NaN
     return np.where(is_unusual, UNUSUAL_SHARE, 1.0)
-
-
-def reasons(tokens: Measures, judged: Judged, settings: ProfileSettings) -> list[str | None]:
-    """Say in words which thresholds each flagged token reaches; None for a benign token.
-
-    Args:
-        tokens: the measures of the tokens.
-        judged: verdicts and severities of the tokens.
-        settings: the thresholds of the rule.
-    """
-    required_share = required_shares(tokens.vector_deviation, settings)
-    reaches_lift = tokens.lift.low >= required_share * settings.smallest_lift
-    reaches_erased = tokens.erased.low >= required_share * settings.smallest_erased
-    sentences: list[str | None] = []
-    for row, severity in enumerate(judged.severities):
-        if severity is None:
-            sentences.append(None)
-            continue
-        sentence = wording.reason(
-            erased=float(tokens.erased.value[row]) if reaches_erased[row] else None,
-            lift_sd=float(tokens.lift.value[row]) if reaches_lift[row] else None,
-            unusual_vector=severity is Severity.MILD,  # mild: only the halved thresholds are reached
-        )
-        sentences.append(sentence)
-    return sentences
 
 
 class Selection(NamedTuple):
