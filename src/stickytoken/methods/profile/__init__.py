@@ -180,7 +180,7 @@ def _copies_seen(measured: Measured) -> Vector | None:
 
 
 def _unspelled_rows(job: Job[ProfileSettings]) -> pl.DataFrame:
-    """Return rows without a verdict for the tokens that texts cannot spell."""
+    """Return rows without a verdict for the tokens whose copies the tokenizer reads as other entries."""
     ids = [token.id for token in job.tokens if token.id in job.vocabulary.unspelled]
     shares = [job.vocabulary.unspelled[token_id] for token_id in ids]
     reasons = [f"not judged: the tokenizer reads {share:.0%} of its copies as this entry" for share in shares]

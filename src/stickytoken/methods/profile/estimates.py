@@ -184,9 +184,9 @@ def estimate(measured: Measured) -> TokenNumbers:
     """Estimate lift and erased share of every token beyond the ordinary token, with intervals.
 
     A token that was measured closely gets its mean over the confirming carriers with a Student interval. A
-    token that was only screened gets its mean over the screening carriers. The width of the interval of a
-    screened token follows from the error of screening values, which is known for the pilots, because they
-    were measured in all carriers.
+    token that was only screened gets its mean over the screening carriers, with an interval as wide as the
+    error of screening values requires. The pilots show this error, because they were measured in all
+    carriers.
 
     Returns:
         The numbers of all screened tokens, in ascending order of token id.
@@ -302,7 +302,7 @@ def _screen_estimates(
 def _kind_lifts(
     measured: Measurements, pilots: Ids, kind_indices: Sequence[int], kind_spreads: Vector
 ) -> Vector:
-    """Return the lift of each token on each kind of text beyond the median lift of the pilots there.
+    """Return the lift of each token on each kind of text, minus the pilots' median lift on that kind.
 
     Args:
         measured: the measurements of a round.

@@ -127,7 +127,7 @@ def _sampled_entries(job: Job[ProfileSettings]) -> int:
 
 
 def _pilots(job: Job[ProfileSettings]) -> list[int]:
-    """Draw the pilots at random from the tokens that texts can spell; return their ids, ascending.
+    """Draw the pilots at random from the tokens whose copies the tokenizer recognizes; return sorted ids.
 
     The pilots do not depend on the tokens of the run: a run over a few tokens has the same pilots as a run
     over all.

@@ -100,7 +100,8 @@ def measure_rounds(
     """Measure the job's tokens in three rounds, and return the measurements of all rounds.
 
     Args:
-        job: model, vocabulary, tokens and settings. Tokens that texts cannot spell are not measured.
+        job: model, vocabulary, tokens and settings. Tokens whose copies the tokenizer reads as other entries
+            are not measured.
         plan: carriers, anchors and pilots.
         run: executes a stage over tokens.
         vector_deviations: how unusual each token vector is, by token id; None where vectors cannot be
