@@ -541,7 +541,7 @@ class Method(MethodWording):
         """Return the thresholds for a token, by column.
 
         ``row`` is the token's row of tokens.parquet. The thresholds are lower for a token with an unusual
-        vector; None returns those for all other tokens.
+        vector; None returns the full thresholds.
         """
         return {}
 

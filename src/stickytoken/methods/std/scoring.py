@@ -212,7 +212,7 @@ class ScoringStage:
 
 
 class RunStage(Protocol):
-    """Runs stages."""
+    """Runs the stages of `score_tokens`, and tells the user how much is left."""
 
     def __call__(self, stage: Stage, tokens: Sequence[Token], texts: int) -> pl.DataFrame:
         """Run a stage, which encodes ``texts`` texts, and return one row per token."""
