@@ -57,19 +57,19 @@ def rule_along(travelled: Vector, points: int) -> Rule:
     Where the vector travels far, the panels are narrow, so that there are more points.
 
     Args:
-        travelled: Distance that the vector has travelled at each of some evenly spaced places from 0 to 1.
+        travelled: Distance that the vector has travelled up to each of several evenly spaced points from 0 to 1.
         points: Number of points in all panels together.
     """
     panel_count = max(1, points // 4)
-    even_places = np.linspace(0, 1, len(travelled))
+    even_fractions = np.linspace(0, 1, len(travelled))
     distance = float(travelled[-1])
     # A distance this small would lose all significant digits in the arithmetic below.
     stands_still = distance < np.finfo(float).tiny
     if stands_still:
-        progress = even_places
+        progress = even_fractions
     else:
-        progress = (1 - _TRAVELLED) * even_places + _TRAVELLED * travelled / distance
-    edges = np.interp(np.linspace(0, 1, panel_count + 1), progress, even_places)
+        progress = (1 - _TRAVELLED) * even_fractions + _TRAVELLED * travelled / distance
+    edges = np.interp(np.linspace(0, 1, panel_count + 1), progress, even_fractions)
     has_one_more = np.arange(panel_count) < points % panel_count
     sizes = np.full(panel_count, points // panel_count) + has_one_more
     nodes = []
@@ -109,19 +109,19 @@ class _Path:
         """Number of copies of the text in one batch."""
         return max(1, _TOKENS // len(self.reference))
 
-    def at(self, places: Vector) -> torch.Tensor:
-        """Return the embeddings at places from 0 to 1, shape (places, T, D)."""
+    def at(self, fractions: Vector) -> torch.Tensor:
+        """Return the embeddings at these fractions of the line, shape (fractions, T, D)."""
         text = self.text.rows
-        along = torch.as_tensor(places, dtype=text.dtype, device=text.device)
+        along = torch.as_tensor(fractions, dtype=text.dtype, device=text.device)
         return self.reference + along[:, None, None] * (text - self.reference)
 
     def travelled(self, points: int) -> Vector:
-        """Return the distance that the unit vector has travelled at ``points + 1`` evenly spaced places."""
-        places = np.linspace(0, 1, points + 1)
+        """Return the distance that the unit vector has travelled up to ``points + 1`` evenly spaced points."""
+        fractions = np.linspace(0, 1, points + 1)
         vectors = torch.cat(
             [
-                self.text.vectors(self.at(places[start : start + self.batch])).double()
-                for start in range(0, len(places), self.batch)
+                self.text.vectors(self.at(fractions[start : start + self.batch])).double()
+                for start in range(0, len(fractions), self.batch)
             ]
         )
         lengths = vectors.norm(dim=1, keepdim=True) if self.length is None else self.length
@@ -139,14 +139,14 @@ class _Path:
             width: Number of components of a vector.
             watch: Called after every batch.
         """
-        places, weights = rule
+        fractions, weights = rule
         device = self.reference.device
-        pairs = np.indices((len(places), len(directions))).reshape(2, -1)  # each point with each direction
+        pairs = np.indices((len(fractions), len(directions))).reshape(2, -1)  # each point with each direction
         total = torch.zeros((len(directions), width), dtype=torch.float64, device=device)
         pair_count = pairs.shape[1]
         for start in range(0, pair_count, self.batch):
             point, direction = pairs[:, start : start + self.batch]
-            slope = self._slope(self.at(places[point]), directions[torch.as_tensor(direction)])
+            slope = self._slope(self.at(fractions[point]), directions[torch.as_tensor(direction)])
             weighted = slope * torch.as_tensor(weights[point], device=device)[:, None]
             total.index_add_(0, torch.as_tensor(direction, device=device), weighted)
             if watch is not None:
