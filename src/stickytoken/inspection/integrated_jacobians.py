@@ -57,7 +57,7 @@ def rule_along(travelled: Vector, points: int) -> Rule:
     Where the vector travels far, the panels are narrow, so that there are more points.
 
     Args:
-        travelled: Distance that the vector has travelled up to each of several evenly spaced points from 0 to 1.
+        travelled: Distance that the vector has travelled up to evenly spaced points from 0 to 1.
         points: Number of points in all panels together.
     """
     panel_count = max(1, points // 4)
@@ -116,7 +116,7 @@ class _Path:
         return self.reference + along[:, None, None] * (text - self.reference)
 
     def travelled(self, points: int) -> Vector:
-        """Return the distance that the unit vector has travelled up to ``points + 1`` evenly spaced points."""
+        """Return how far the unit vector has travelled at ``points + 1`` evenly spaced points."""
         fractions = np.linspace(0, 1, points + 1)
         vectors = torch.cat(
             [
