@@ -37,7 +37,7 @@ def test_keyed_gaps_stay_inside_the_sentence_of_their_step(seed, key, token, wor
 
 
 def test_keyed_gaps_reach_every_place_about_equally_often():
-    source = KeyedPaths(seed=0, key=1, words=(3, 3), counts=2)
+    source = KeyedPaths(seed=0, key=1, words=(3, 3), copies=2)
     paths = [source.of(Token(token_id, "x")) for token_id in range(4000)]
     for carrier in (0, 1):
         for step, gaps in ((0, 4), (1, 5)):
