@@ -328,9 +328,9 @@ def text_kinds() -> Sentences:
 
 
 def open_ended(text: str) -> str:
-    """Return a text without final punctuation, because copies act differently after punctuation.
+    """Return a text without final punctuation, because copies of a token act differently after punctuation.
 
-    Corpora with and without final punctuation therefore give the same results.
+    Corpora with and without final punctuation then give the same results.
     """
     words = text.rstrip()
     while words and unicodedata.category(words[-1]).startswith("P"):
@@ -609,7 +609,7 @@ def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
             if tuple(ids) in earlier_ids:
                 repeated_indices.add(index)
             earlier_ids.add(tuple(ids))
-    share = unknown_characters / max(1, sum(map(_characters, texts)))
+    share = unknown_characters / max(1, sum(map(_visible_length, texts)))
     if isinstance(corpus, PairCorpus):
         return replace(corpus, unknown=share)
     distinct_indices = [index for index in range(len(texts)) if index not in repeated_indices]
@@ -642,18 +642,18 @@ def unread_characters(
     """
     if spans is None:
         unknown_share = ids.count(unknown_id) / len(ids) if ids else 1.0
-        return _characters(text) * unknown_share
+        return _visible_length(text) * unknown_share
     unread = 0
     # Spans may overlap: the token that marks the beginning of a word has the span of its first character.
     read_until = 0
     unknown_until = 0
     for token_id, (begin, end) in zip(ids, spans, strict=True):
-        unread += _letters(text[read_until:begin])
+        unread += _readable_length(text[read_until:begin])
         read_until = max(read_until, end)
         if token_id == unknown_id:
-            unread += _characters(text[max(begin, unknown_until) : end])
+            unread += _visible_length(text[max(begin, unknown_until) : end])
             unknown_until = max(unknown_until, end)
-    return unread + _letters(text[read_until:])
+    return unread + _readable_length(text[read_until:])
 
 
 # Unicode categories whose characters normalizers drop on purpose: marks on letters, control and format
@@ -661,12 +661,12 @@ def unread_characters(
 _DROPPED_ON_PURPOSE = ("Mn", "Me", "Cc", "Cf")
 
 
-def _letters(text: str) -> int:
+def _readable_length(text: str) -> int:
     """Return the number of characters that a tokenizer should not drop."""
     visible = (character for character in text if not character.isspace())
     return sum(unicodedata.category(character) not in _DROPPED_ON_PURPOSE for character in visible)
 
 
-def _characters(text: str) -> int:
+def _visible_length(text: str) -> int:
     """Return the number of characters that are not white space."""
     return sum(map(len, text.split()))

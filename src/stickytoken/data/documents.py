@@ -100,7 +100,7 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class NamedColumns:
-    """The columns that the user named. A column that is None is found by its usual names.
+    """The columns that the user named. None means that the column is chosen by its usual names.
 
     Attributes:
         column: The column with the text.
@@ -147,7 +147,7 @@ def open_documents(source: DocumentSource, columns: NamedColumns) -> Collection:
         if not path.is_file():
             raise InputError(f"no file or folder {str(path)!r}")
         size = path.stat().st_size
-        # Opening the file here reports at once that it cannot be opened, and not only when it is read.
+        # A file that cannot be opened is reported here, before anything is read.
         path.open("rb").close()
     require_format(path, columns)
     return Collection(
@@ -237,7 +237,7 @@ def _from_values(values: Iterable[Any], columns: NamedColumns) -> Collection:
 
 
 def _paths_of_documents(folder: Path) -> list[Path]:
-    """Return the files of a folder, sorted and without hidden files; in the BEIR layout, only the corpus."""
+    """Return the sorted files of a folder, without hidden files; in the BEIR layout, only the corpus file."""
     corpus = folder / "corpus.jsonl"
     if corpus.is_file() and (folder / "queries.jsonl").is_file():
         return [corpus]
@@ -252,7 +252,7 @@ def _paths_of_documents(folder: Path) -> list[Path]:
 
 
 def _folder(folder: Path, columns: NamedColumns) -> Collection:
-    """Return a folder as a collection: each row of a table is a document, and each file that is no table."""
+    """Return a folder as a collection. Each row of a table is one document, and so is any other file."""
     size_of = {}
     for path in _paths_of_documents(folder):
         try:
@@ -346,7 +346,7 @@ class Reader:
         name: Name of the collection, or of the file that is being read, for messages.
         path: The file that is being read; None if the records do not come from a file.
         text_columns: The columns whose texts, joined by a space, are the document. They are chosen before
-            the first object of a file becomes a document.
+            the first document of a file is returned.
         id_column: The column with the id; None if there is none.
         source_column: The column with the source; None if there is none.
         numbers: Iterator over the positions of the next records in the collection.
@@ -396,7 +396,7 @@ class Reader:
             if not is_compressed:
                 yield from self.records(self.rows(stream, suffix, self.meter))
                 return
-            # Progress is counted in compressed bytes, because the size of the file is too.
+            # Progress is counted in compressed bytes, because the size of the file is known in these.
             for row in self.rows(stream, suffix, Meter()):
                 self.meter.done = begin + file.tell()
                 yield self.record_of(row)
@@ -421,7 +421,7 @@ class Reader:
         if isinstance(value, Skipped):
             return value
         if isinstance(value, str):
-            return Document(number, row.place, unicode_text(value), None, self.path, row.line)
+            return Document(number, row.place, unicode_text(value), path=self.path, line=row.line)
         if not isinstance(value, Mapping) or not self.text_columns:
             reason = f"JSON of type {type(value).__name__}, not an object"
             return Skipped(f"{self.name}, {row.place}", reason)
@@ -555,7 +555,7 @@ class Reader:
             for batch in needed.collect_batches(chunk_size=4096):
                 for values in batch.iter_rows(named=True):
                     number += 1
-                    yield Row(f"row {number}", None, values)
+                    yield Row(f"row {number}", line=None, value=values)
                 self.meter.done += round(size * batch.height / max(1, row_count))
         except tables.DAMAGE as error:
             reason = tables.one_line(error)
@@ -569,13 +569,14 @@ class Reader:
             if isinstance(value, str):
                 if self.columns.any_named:
                     raise InputError(f"{self.name} have no columns: leave the names of columns out")
-                yield Row(str(number), None, value)
+                yield Row(str(number), line=None, value=value)
             elif isinstance(value, Mapping):
                 if not self.text_columns:
                     self.choose_columns_of([value])
-                yield Row(place, None, value)
+                yield Row(place, line=None, value=value)
             else:
-                yield Row(place, None, Skipped(place, f"the text is {_type_in_words(value)}"))
+                problem = f"the text is {_type_in_words(value)}"
+                yield Row(place, line=None, value=Skipped(place, problem))
 
     def choose_columns_of(self, objects: Sequence[Mapping[Any, Any]]) -> None:
         """Choose the columns from the keys and values of the first objects."""

@@ -134,7 +134,7 @@ class _PairTask(Task):
 
 
 def _indices_in(distinct: Sequence[str], values: Sequence[str]) -> NDArray[np.intp]:
-    """Return the index of each value among the distinct ones."""
+    """Return the index of each value among the distinct values."""
     index_of = {value: index for index, value in enumerate(distinct)}
     return np.array([index_of[value] for value in values], dtype=np.intp)
 

@@ -38,7 +38,7 @@ Edits: TypeAlias = Sequence[tuple[int, int, str]]
 """Changes to a text, in order: the start and the end of each span, and the span's replacement."""
 
 Revise: TypeAlias = Callable[[Document, Sequence[str]], Sequence[Edits]]
-"""Function of a document and its texts that returns the edits of each text.
+"""Function that takes a document and its texts, and returns the edits of each text.
 
 ``Document.text`` is these texts, joined by spaces.
 """
@@ -51,7 +51,7 @@ class Source:
     Attributes:
         name: Name of the source in messages.
         path: The file; None for standard input.
-        suffix: The ending that names the format; empty for lines of text.
+        suffix: The extension that names the format; empty for lines of text.
         compressed: Whether the file is compressed with gzip.
         columns: The columns that the user named.
     """
@@ -76,7 +76,7 @@ def open_source(source: str | Path, columns: NamedColumns) -> Source:
     """
     if str(source) == STDIN:
         suffix = tables.JSON_LINES[0] if columns.any_named else ""
-        return Source("standard input", None, suffix, False, columns)
+        return Source("standard input", path=None, suffix=suffix, compressed=False, columns=columns)
     path = file_path("the documents", source)
     with reading(path):
         if path.is_dir():
@@ -454,7 +454,7 @@ def _field_from(raw: str, start: int, separator: str) -> _Field:
 def _rewrite_parquet(
     path: Path, output: BinaryIO, reader: Reader, revise: Revise, skip: Callable[[Skipped], None]
 ) -> None:
-    """Write row groups one by one; Arrow keeps the schema, its metadata and the columns without edits."""
+    """Write the row groups one by one. Arrow keeps the schema, its metadata and the columns without edits."""
     from pyarrow import ArrowException, parquet
 
     rows = reader.parquet_rows(path)

@@ -228,13 +228,13 @@ def numbers(frame: pl.DataFrame, column: str, path: Path) -> tuple[float, ...]:
     return tuple(values)
 
 
-def numbers_or_none(values: pl.Series, path: Path, also: pl.DataType) -> list[Any]:
+def numbers_or_none(values: pl.Series, path: Path, other_type: pl.DataType) -> list[Any]:
     """Return the values of a column as numbers; None for a value that is not a number.
 
     Raises:
-        InputError: The column has neither numbers, nor text, nor the type ``also``.
+        InputError: The column has neither numbers, nor text, nor the type ``other_type``.
     """
-    if values.dtype != pl.String and not values.dtype.is_numeric() and values.dtype != also:
+    if values.dtype != pl.String and not values.dtype.is_numeric() and values.dtype != other_type:
         raise InputError(f"column {values.name!r} of {path} contains {values.dtype}, not numbers")
     return _as_numbers(values).to_list()
 

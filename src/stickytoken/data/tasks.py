@@ -249,7 +249,7 @@ def _normalized(text: str) -> str:
 
 
 def read_texts(path: Path, *, titles: bool) -> dict[str, str]:
-    """Return the texts of a BEIR file by id; if ``titles`` is true, each starts with its title."""
+    """Return the texts of a BEIR file by id; if ``titles`` is true, each text starts with its title."""
     frame = tables.read_table(path)
     tables.require_columns(frame, ("_id", "text"), path)
     texts = [text or "" for text in tables.text_column(frame, "text", path)]
@@ -259,7 +259,7 @@ def read_texts(path: Path, *, titles: bool) -> dict[str, str]:
 
 
 def read_queries(path: Path) -> dict[str, str]:
-    """Read queries by id; none may be blank."""
+    """Return the queries of a BEIR file by id. No query may be blank."""
     queries = read_texts(path, titles=False)
     for query, text in queries.items():
         if not text:
@@ -462,7 +462,7 @@ def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
 
 
 def find_mteb_task(source: Any) -> MtebTask:
-    """Return an MTEB task by its name, or wrap one that was passed."""
+    """Return the MTEB task with this name, or wrap a task object of MTEB."""
     require_package("mteb", f"{str(source)!r} is not a file or folder; as an MTEB task it", "mteb")
     import mteb
     from mteb.abstasks import AbsTask
