@@ -1,4 +1,8 @@
-"""Detect sticky tokens: `detect` makes a run, `probe` measures named tokens, `judge` measures other texts."""
+"""Detect sticky tokens.
+
+`detect` makes a run, `probe` measures named tokens without a run, and `judge` measures what the tokens of a
+run do to other texts.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +51,9 @@ __all__ = ["Run", "detect", "judge", "open_run", "probe"]
 
 TokenSource: TypeAlias = int | str | Path | Iterable[int | str]
 
-# Raise this when the same inputs give different numbers than before.
+# Increase this number when the same inputs give different results than before.
 IDENTITY_VERSION = 8
-# Default for the largest number of texts of the corpus that `judge` uses as anchors.
+# Default of the argument `anchors` of `judge`: the largest number of corpus texts that are used as anchors.
 ANCHORS = 2000
 
 
@@ -60,7 +64,7 @@ def identity_parts(
     corpus: str,
     tokens: Sequence[Token] | None,
 ) -> dict[str, Any]:
-    """Return everything that can change a number of a run, by name.
+    """Return, by name, everything that can change a number in a run.
 
     ``tokens`` are the tokens to measure; None stands for all available tokens.
     """
@@ -100,7 +104,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
             the bundled corpus.
         pairs: Sentence pairs, or a file of them, instead of sentences. Only some methods accept pairs.
         tokens: Ids or texts of the tokens to measure, or a file of them. None takes all available tokens.
-        sample: Number of tokens to draw at random; only these are measured. None measures all.
+        sample: Number of tokens to draw at random; only these are measured. None measures all tokens.
         settings: Settings of the method. None takes the defaults, with ``words`` insertion if the model only
             accepts text.
         seed: Seed to use instead of the one in the settings. None keeps the seed of the settings.
@@ -137,7 +141,8 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     files = runs_of.look_at_model(str(encoder)) if isinstance(encoder, (str, Path)) else None
     encoder = load_encoder(encoder)
     _warn_unless_cosine(encoder)
-    model_identity = encoder.identity  # before its tokenizer is used: the user may have changed the model
+    # The identity is read first, because reading it applies changes that the user made to the model.
+    model_identity = encoder.identity
     corpus = readers.readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.insertion)
     tokenizer = encoder.tokenizer
@@ -238,7 +243,7 @@ def _record(
 
 
 def _loading_record(spec: EncoderSpec | None) -> run_folder.LoadingRecord | None:
-    """Return the options that load the encoder again; None if it was made from a model object."""
+    """Return the options that load the encoder again; None if the encoder was made from a model object."""
     if spec is None:
         return None
     endpoint = None
@@ -340,19 +345,23 @@ def judge(
 ) -> base.Judgement:
     """Measure what the tokens of a finished run do to the texts of a corpus.
 
-    Texts of the corpus are encoded with copies of a few random tokens, and of the tokens that may matter on
-    this corpus. The lift of every other token is computed from the pull and contraction that the run
-    measured. To measure every token on the corpus, which takes minutes, call ``detect(..., sentences=...)``.
+    Corpus texts are encoded with copies of a few random tokens and of the tokens that may matter on this
+    corpus. The lift of every other token is predicted from the pull and contraction that the run measured.
+    To measure every token on the corpus, which takes minutes, call ``detect(..., sentences=...)``.
 
     Args:
         run: A finished run, or its folder.
         sentences: The corpus: a list of texts, or anything else that `load_sentences` takes.
         column: The column with the texts, for files and Hub datasets.
-        encoder: The model of the run. None loads the model that the run names, with the same options.
-        anchors: Largest number of texts of the corpus to use as anchors; they are chosen at random.
-        queries: Texts to compare with, instead of those of the corpus.
-        measure_all: Measure every token that may matter. By default, the 256 that matter most are measured.
+        encoder: The model of the run. None loads the model that the run names, with the options of the run.
+        anchors: Largest number of corpus texts to use as anchors. The texts are chosen at random.
+        queries: Texts to use as anchors instead of corpus texts.
+        measure_all: Whether to measure every token that may matter. By default, the 256 tokens that may
+            matter most are measured.
         progress: Called at every step.
+
+    Returns:
+        The verdicts on this corpus. A token that was not measured on the corpus has no verdict.
 
     Raises:
         InputError: The corpus cannot be used, or the method of the run cannot judge.
@@ -383,12 +392,12 @@ def judge(
 
 
 def _cut(corpus: readers.Sentences, model: Encoder) -> readers.Sentences:
-    """Truncate the texts that exceed the model's input limit, as an index does."""
+    """Truncate the texts that exceed the model's input limit, as a search index does."""
     try:
         words = require_words(model, "judge")
-    except ModelError:  # the model's tokens are unknown, so texts can be left out but not truncated
+    except ModelError:  # the model's tokens are unknown, so texts cannot be truncated
         return corpus
-    fitted = fit_texts(words, corpus.texts, 0, Insertion.TEXT, corpus.source)
+    fitted = fit_texts(words, corpus.texts, room=0, insertion=Insertion.TEXT, name=corpus.source)
     return replace(corpus, texts=tuple(text.text for text in fitted))
 
 
@@ -403,7 +412,7 @@ def choose_tokens(
     Args:
         vocabulary: The vocabulary.
         ids: Ids of the tokens to choose from. None takes all available tokens.
-        sample: Number of tokens to draw at random from them. None takes all of them.
+        sample: Number of tokens to draw at random from these. None takes all of these tokens.
         seed: Seed of the sample.
 
     Raises:
@@ -432,7 +441,7 @@ def drawn_ids(ids: Sequence[int], sample: int, seed: int) -> list[int]:
 
 
 def available_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:
-    """Return the tokens with these ids in order, without repetitions.
+    """Return the tokens with these ids, in the order of the ids and without repetitions.
 
     Raises:
         InputError: One of the tokens cannot occur in text.
@@ -497,7 +506,7 @@ def find_token(vocabulary: Vocabulary, text: str) -> int:
         if candidates:
             listed = ", ".join(str(token_id) for token_id in candidates[:5])
             raise InputError(f"{text!r} matches several token ids ({listed}): pass one of the ids")
-    raise InputError(f"the vocabulary has no token {text!r}: `stickytoken tokens` shows what it has")
+    raise InputError(f"the vocabulary has no token {text!r}: `stickytoken tokens` lists its tokens")
 
 
 def find_named(vocabulary: Vocabulary, name: str) -> int:
@@ -592,7 +601,7 @@ def _require_agreement(vocabulary: Vocabulary, ids: Sequence[int], names: Sequen
 
 @dataclass(frozen=True)
 class Reopened:
-    """A finished run with its model loaded, ready to measure the curves of further tokens."""
+    """A finished run and its model, ready to measure the curves of further tokens."""
 
     run: Run
     job: base.Job[base.MethodSettings]  # its corpus is empty, because the plan holds all texts
@@ -612,7 +621,10 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
     job = base.Job(encoder, settings, no_corpus, vocabulary, [], restricted=True, sampled=False)
     stage = run.method.evidence_stage(job, run.plan)
     if stage is None:
-        raise InputError(f"the method {run.record.method} puts no tokens into texts, so it has none to show")
+        raise InputError(
+            f"the method {run.record.method} puts no tokens into texts, so it has no curves to show: pass a "
+            "run of another method"
+        )
     return Reopened(run, job, stage)
 
 

@@ -27,18 +27,20 @@ from stickytoken.methods import base
 from stickytoken.methods.probes import EvidenceStage, similarity_counts
 from stickytoken.methods.small_search import COPIES, SearchStage
 
-# Largest number of tokens to measure, not counting the ordinary ones.
+# Largest number of tokens to measure, not counting ordinary tokens.
 _MAX_TOKENS = 12
 # If fewer tokens than this are sticky, the strongest of the other tokens are measured too.
 _MIN_TOKENS = 4
 # Number of ordinary tokens that are measured as a control.
 _ORDINARY_TOKENS = 8
-# Part of the seed for the choice of ordinary tokens, so that it is independent of other random choices.
+# Part of the seed for the choice of ordinary tokens. It makes the choice independent of other random choices.
 _ORDINARY_STREAM = 12
 
 
 @dataclass(frozen=True)
 class _Measured:
+    """What the two stages of the evidence measured."""
+
     rows: dict[int, dict[str, Any]]  # one row of evidence.parquet per token id
     search: SearchRecord | None  # None if search results were not measured
     sequences: int  # number of encoded texts
@@ -53,7 +55,7 @@ def measured_evidence(
     search: SearchStage | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> RunEvidence:
-    """Measure curves, pairs and search results of the worst tokens, and of ordinary ones as a control.
+    """Measure curves, pairs and search results for the worst tokens, and for ordinary tokens as a control.
 
     Args:
         job: The job of the run.
@@ -62,7 +64,7 @@ def measured_evidence(
         named: Ids of the tokens to measure. None takes the sticky tokens and, if there are few of them, also
             the strongest of the other tokens.
         with_ordinary: Whether to also measure a few random tokens that are neither sticky nor topical.
-        search: The stage that measures search results. None measures none.
+        search: The stage that measures search results. None leaves the search results out.
         progress: Called at every step.
 
     Returns:
@@ -108,7 +110,7 @@ def _measure(
     rows = {row["token_id"]: row for row in _answered(measure(stage, tokens)).to_dicts()}
     sequences = len(tokens) * stage.probes_per_token
     if search is None:
-        return _Measured(rows, None, sequences)
+        return _Measured(rows, search=None, sequences=sequences)
     for search_row in _answered(measure(search, tokens)).to_dicts():
         if search_row["token_id"] in rows:
             rows[search_row["token_id"]] |= search_row
@@ -130,7 +132,7 @@ def _answered(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ids_to_measure(run: Run) -> list[int]:
-    """Return the ids of the worst sticky tokens and, if there are few, of the strongest other tokens."""
+    """Return the ids of the worst sticky tokens and, if these are few, of the strongest other tokens."""
     sticky = run.sticky["token_id"].to_list()
     others = run.strongest(_MAX_TOKENS)["token_id"].to_list()
     count = min(_MAX_TOKENS, max(len(sticky), _MIN_TOKENS))
@@ -172,8 +174,8 @@ def _leave_out_unknown(row: dict[str, Any], unknown: set[int], pair_copies: int)
 def unknown_copies(encoder: Encoder, stage: EvidenceStage, token: Token) -> set[int]:
     """Return the numbers of copies that make the tokenizer read a part of a text as unknown.
 
-    Copies that follow a text without a space become one long word with it, and a BERT tokenizer reads a word
-    of more than 100 characters as unknown.
+    Copies that follow a text without a space form one long word with the last word of the text. A BERT
+    tokenizer reads a word of more than 100 characters as unknown.
     """
     carriers = [carrier for carrier in stage.carriers if isinstance(carrier, str)]
     tokenizer = encoder.tokenizer

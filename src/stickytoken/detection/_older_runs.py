@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 OLDER_SCHEMA = 3
+"""The only earlier schema version that can still be read."""
 
 
 def upgraded_run(raw: Mapping[str, Any]) -> dict[str, Any]:

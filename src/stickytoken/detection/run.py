@@ -60,12 +60,12 @@ class Run:
             if column.digits is not None and not (dtype.is_numeric() or dtype == pl.Null):
                 raise RunError(
                     f"{path / TOKENS_FILE} has {dtype} in the column {column.key!r}, which holds numbers: "
-                    "delete it and run the same command again"
+                    "delete the file and run the same command again"
                 )
         if self.sticky[self.method.ranked_by.key].null_count():
             raise RunError(
                 f"{path / TOKENS_FILE} has sticky tokens without a number in the column "
-                f"{self.method.ranked_by.key!r}: delete it and run the same command again"
+                f"{self.method.ranked_by.key!r}: delete the file and run the same command again"
             )
 
     def _read_tokens(self) -> pl.DataFrame:
@@ -121,11 +121,12 @@ class Run:
         return sticky.sort(self.method.ranked_by.key, "token_id", descending=[True, False], nulls_last=True)
 
     def strongest(self, count: int) -> pl.DataFrame:
-        """About ``count`` of the strongest tokens that are neither sticky nor topical.
+        """Return about ``count`` of the strongest tokens that are neither sticky nor topical.
 
-        Half of them have the largest values in the column by which the method ranks, and the other half the
-        largest lifts. If the method does not measure lift in standard deviations, all come from the first
-        column. Confirmed tokens come before those that were only screened.
+        The first half are the tokens with the largest values in the column by which the method ranks tokens.
+        The second half are those with the largest lifts in standard deviations. If the method does not
+        measure these lifts, all tokens are chosen by the first column. In each half, confirmed tokens come
+        before tokens that were only screened.
         """
         unflagged = self.tokens.filter(~run_folder.is_flagged())
         if "confirmed" not in unflagged.columns:
@@ -143,7 +144,7 @@ class Run:
         return order.join(unflagged, on="token_id", maintain_order="left").select(self.tokens.columns)
 
     def listed(self, rows: pl.DataFrame) -> list[Column]:
-        """The columns to show in a short table of these rows; text columns without any text are left out."""
+        """Return the columns to show in a short table of these rows, without text columns that are empty."""
         columns = []
         for column in self.method.listed:
             is_number = column.digits is not None
@@ -190,7 +191,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Wall time of the run over all sessions, with that of its evidence."""
+        """Wall time of the run and of its evidence over all sessions, in seconds."""
         evidence_seconds = 0.0
         if run_folder.has_evidence(self._folder):
             record = self._folder.read_record(run_folder.EVIDENCE_RECORD_FILE, run_folder.EvidenceRecord)
@@ -208,22 +209,22 @@ class Run:
         return run_folder.read_evidence(self._folder)
 
     def moved(self, token_id: int) -> Moved | None:
-        """How copies of a token change the rank of an average unrelated document.
+        """Return how copies of a token change the rank of an average unrelated document.
 
-        None if the run has no evidence for this token, as for most tokens.
+        Return None if the run has no evidence for this token. Most tokens have no evidence.
         """
         evidence = self.evidence
         return None if evidence is None else evidence.moved(token_id)
 
     def harm(self, token_id: int) -> SearchHarm | None:
-        """How copies of a token change the results of a small search; None if that was not measured."""
+        """Return how copies of a token change the results of a small search; None if not measured."""
         evidence = self.evidence
         return None if evidence is None else evidence.harm(token_id)
 
     def harm_sentences(self, limit: int) -> list[str]:
-        """Sentences that say what copies of the worst ``limit`` sticky tokens do in a search.
+        """Return sentences on what copies of the worst ``limit`` sticky tokens do in a search.
 
-        They have no full stops. Tokens whose effect was not measured have no sentence.
+        The sentences have no full stops. A token whose effect was not measured has no sentence.
         """
         sentences = []
         for row in self.sticky.head(limit).iter_rows(named=True):
@@ -233,7 +234,7 @@ class Run:
         return sentences
 
     def plan_of(self, kind: type[RecordKind]) -> RecordKind:
-        """The plan, as a record of this type.
+        """Return the plan as a record of this type.
 
         Raises:
             RunError: The run is of another method, or has no plan.
@@ -241,7 +242,7 @@ class Run:
         return self._require_kind(self.plan, kind)
 
     def result_of(self, kind: type[RecordKind]) -> RecordKind:
-        """The result, as a record of this type.
+        """Return the result as a record of this type.
 
         Raises:
             RunError: The run is of another method.
@@ -254,7 +255,7 @@ class Run:
         return record
 
     def token(self, token: int | str) -> pl.DataFrame:
-        """The rows of one token, named by its id, vocabulary string or decoded text.
+        """Return the rows of a token that is named by its id, vocabulary string or decoded text.
 
         Raises:
             InputError: The run has no such token, or the value is neither an id nor a text.
@@ -270,13 +271,13 @@ class Run:
         return rows
 
     def judge(self, sentences: SentenceSource, **options: Any) -> base.Judgement:
-        """Measure what the tokens do to the texts of a corpus; see `stickytoken.judge`."""
+        """Measure what the tokens of the run do to the texts of a corpus; see `stickytoken.judge`."""
         from stickytoken.detection import judge
 
         return judge(self, sentences, **options)
 
     def summary(self) -> dict[str, Any]:
-        """The result and the sticky tokens, as JSON values."""
+        """Return the result and the sticky tokens as values for JSON."""
         return {
             "run": str(self.path),
             "method": self.record.method,
@@ -330,7 +331,7 @@ _MIN_AGE = 3_000_000_000
 
 
 class ModelFilesRecord(Record):
-    """model.json: the hash of the files from which a run's model was loaded, without other options."""
+    """model.json: the hash of the files from which the model of a run was loaded, with default options."""
 
     schema_version: int
     files: str  # hash of all files
@@ -341,7 +342,7 @@ class ModelFilesRecord(Record):
 class FileState(NamedTuple):
     """Properties of a file; at least one of them changes whenever the file changes."""
 
-    size: int
+    size: int  # bytes
     modified: int  # nanoseconds
     changed: int  # nanoseconds
     inode: int
@@ -373,7 +374,7 @@ class ModelFiles:
 
 
 def look_at_model(name: str, revision: str | None = None) -> ModelFiles | None:
-    """Return the files of a model; None if it is not a local folder, or needs files in other folders."""
+    """Return the files of a model; None if the model is no local folder, or needs files in other folders."""
     if names_endpoint(name):
         return None
     source = resolve_model(name, revision)
@@ -442,7 +443,7 @@ def _file_states(folder: Path) -> dict[str, FileState] | None:
 
 
 def _is_self_contained(folder: Path) -> bool:
-    """Return whether a model needs no files outside its folder, as far as its configuration tells."""
+    """Return whether a model needs no files outside its folder, judged by its configuration files."""
     for name in _FILES_WITH_REFERENCES:
         if next(folder.rglob(name), None) is not None:
             return False
@@ -470,9 +471,9 @@ def _is_module_inside(module: Mapping[str, Any]) -> bool:
 
 
 def model_difference(record: MeasurementRecord, identity: EncoderIdentity) -> list[str] | None:
-    """Return the names of the properties in which the model of a record differs from this one.
+    """Return the names of the properties in which the model of a record differs from another model.
 
-    The list is empty if it is the same model. Return None if the record does not identify its model.
+    The list is empty if the two models are the same. Return None if the record does not identify its model.
     """
     recorded = record.identity_parts.get("encoder")
     return differences(asdict(identity), recorded) if isinstance(recorded, dict) else None
@@ -510,7 +511,7 @@ def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encode
     Raises:
         InputError: There is neither a model nor a run.
         ModelError: The model of the run cannot be loaded.
-        RunError: The model is not that of the run.
+        RunError: The model is not the model of the run.
     """
     if model is None and run is None:
         raise InputError(f"{purpose} needs a model or a run: pass a model's name, folder or object, or run=")
@@ -542,7 +543,7 @@ def _load_recorded(name: str, recorded: LoadingRecord) -> Encoder:
 
 
 def load_recorded_endpoint(name: str, recorded: LoadingRecord, options: EndpointOptions) -> Encoder:
-    """Connect to the endpoint of a run; ``options`` take precedence over those that the run recorded."""
+    """Connect to the endpoint of a run; ``options`` take precedence over the options in the run's record."""
     endpoint = recorded.endpoint or EndpointRecord()
     dimensions = options.dimensions or endpoint.dimensions
     key_variable = options.key_variable or endpoint.key_variable
@@ -566,7 +567,7 @@ def restored_settings(run: Run) -> base.MethodSettings:
 
 
 def worst_tokens(run: Run, count: int) -> list[int]:
-    """Return the ids of the worst ``count`` sticky tokens of a run; raise an error if it has none."""
+    """Return the ids of the worst ``count`` sticky tokens of a run; raise an error if the run has none."""
     sticky_ids: list[int] = run.sticky["token_id"].to_list()
     if not sticky_ids:
         raise InputError(f"the run in {run.path} found no sticky tokens: name the tokens to look at")

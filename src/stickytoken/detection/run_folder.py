@@ -31,7 +31,7 @@ from stickytoken.methods.small_search import SearchShares
 from stickytoken.methods.wording import SearchHarm
 from stickytoken.settings.prompting import Prompting
 
-# A change of an optional file (evidence, report) does not require a new version.
+# Version of the files in a run folder. A change of an optional file (evidence, report) needs no new version.
 SCHEMA_VERSION = 4
 
 
@@ -41,7 +41,7 @@ class EndpointRecord(resume.Record):
     tokenizer: str | None = None  # folder, name or file of the model's tokenizer
     candidates: str | None = None  # file of strings to examine instead of a tokenizer
     max_length: int | None = None  # the model's maximum input length in tokens, if the user gave one
-    dimensions: int | None = None
+    dimensions: int | None = None  # number of vector components to request; null for the model's own number
     key_variable: str | None = None  # environment variable that holds the key
 
 
@@ -50,16 +50,16 @@ class LoadingRecord(resume.Record):
 
     dtype: str = "float32"
     revision: str | None = None
-    prompting: Prompting = Prompting()  # with its defaults if the prompt is part of the saved model
+    prompting: Prompting = Prompting()  # default values if the prompt is part of the saved model
     layer_choice: str | None = None  # where the layer comes from; null without a prompt
     endpoint: EndpointRecord | None = None  # null for a model on this machine
-    truncate_dim: int | None = None  # number of components to use; null for all
+    truncate_dim: int | None = None  # number of vector components to use; null for all
     route: str | None = None  # route that the user named; null for the model's default
 
     @model_validator(mode="before")
     @classmethod
     def _gather_prompting(cls, values: Any) -> Any:
-        """Read a record, in which the settings of the prompt stand beside the other options."""
+        """Gather the settings of the prompt, which a stored record holds beside the other options."""
         if not isinstance(values, Mapping) or "prompting" in values:
             return values
         prompting = {name: values[name] for name in Prompting().saved() if name in values}
@@ -68,7 +68,7 @@ class LoadingRecord(resume.Record):
 
     @model_serializer(mode="wrap")
     def _spread_prompting(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write the settings of the prompt where `_gather_prompting` reads them."""
+        """Store the settings of the prompt beside the other options, as `_gather_prompting` expects them."""
         written: dict[str, Any] = {}
         for name, value in serialize(self).items():
             written |= self.prompting.saved() if name == "prompting" else {name: value}
@@ -125,9 +125,9 @@ class CorpusRecord(resume.Record):
 
     source: str
     sentences: int | None  # number of distinct sentences; null for pairs
-    blank: int = 0
-    duplicates: int = 0
-    too_long: int = 0  # number of sentences left out for their length
+    blank: int = 0  # number of blank sentences that were left out
+    duplicates: int = 0  # number of repeated sentences that were left out
+    too_long: int = 0  # number of sentences that were left out because they are too long
     unknown: float | None = None  # share of characters that the tokenizer does not know
 
 
@@ -161,10 +161,10 @@ class RunRecord(resume.MeasurementRecord):
         return method_named(info.data["method"]).result_record.model_validate(result)
 
 
-# Text columns of the tables of tokens. Only those of the second group may be null.
+# Text columns of token tables. Only columns of the second group may be null.
 _TEXT_COLUMNS = ("token", "decoded")
 _NULLABLE_TEXT_COLUMNS = ("category", "verdict", "severity", "kind", "strongest_kind", "reason", "precision")
-# Largest number of characters of a text in a table of tokens. A longer text means that the file is damaged.
+# Largest number of characters of a text in a token table. A longer text means that the file is damaged.
 _LONGEST_TEXT = 10_000
 
 
@@ -251,7 +251,7 @@ class RunFolder(store.ResultFolder):
         if name in (store.TOKENS_FILE, store.VOCABULARY_FILE):
             defect = _defect_of_table(table)
             if defect is not None:
-                raise RunError(f"{self.path / name} {defect}: delete it and run the same command again")
+                raise RunError(f"{self.path / name} {defect}: delete the file and run the same command again")
         return table
 
     def settings_of(self, record: RunRecord) -> base.StoredSettings:
@@ -297,12 +297,12 @@ RUN = resume.MeasurementKind(
 
 
 class SearchRecord(resume.Record):
-    """The small search without copies. The results with copies are in evidence.parquet."""
+    """The results of the small search without copies. The results with copies are in evidence.parquet."""
 
-    documents: int
-    copies: int  # number of copies that are put into a document
+    documents: int  # number of documents, and also of queries: each document answers one query
+    copies: int  # number of copies that are put into a document, for the results in evidence.parquet
     answering: float  # share of queries whose answering document is in the top 10
-    unrelated: float  # share of pairs of a query and an unrelated document with that document in the top 10
+    unrelated: float  # share of pairs of query and unrelated document in which the document is in the top 10
 
 
 class EvidenceRecord(resume.Record):
@@ -316,8 +316,8 @@ class EvidenceRecord(resume.Record):
     pair_copies: int  # number of copies in the pairs
     sequences: int  # number of encoded texts
     seconds: float
-    # Number of pairs of carriers and anchors without copies in each interval of similarity, as
-    # `similarity_counts` counts them; empty in earlier versions
+    # Histogram of the similarities of carriers and anchors without copies, as counted by `similarity_counts`;
+    # empty in earlier versions
     similarities_before: tuple[int, ...] = ()
     search: SearchRecord | None = None  # null if too few texts are long enough, and in earlier versions
 
@@ -338,10 +338,11 @@ def flagged_ids(tokens: pl.DataFrame) -> list[int]:
 
 EVIDENCE_FILE = "evidence.parquet"
 EVIDENCE_RECORD_FILE = "evidence.json"
-# One row per token with a curve. `below` and `above` are mean similarities by number of copies, over the
-# pairs below and above the mean similarity. A list is empty if there are no such pairs; an item is null if
-# the tokenizer reads that number of copies as unknown. `ahead` is the rank that `CarrierPanel.ahead`
-# computes, null in runs of earlier versions. The columns that describe pairs are null if no pair lies below.
+# One row per token with a curve. `below` and `above` list a mean similarity for each number of copies, over
+# the pairs whose similarity without copies is below or above the model's mean similarity. A list is empty if
+# there are no such pairs. An item is null if the tokenizer reads that number of copies as unknown. `ahead`
+# lists the shares that `CarrierPanel.ahead` computes; it is null in runs of earlier versions. The columns of
+# the typical and the largest pair are null if no pair is below the mean similarity.
 EVIDENCE_SCHEMA: dict[str, Any] = {
     "token_id": pl.Int64,
     "ordinary": pl.Boolean,
