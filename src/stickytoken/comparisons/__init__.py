@@ -1,4 +1,4 @@
-"""Runs of several models side by side: what they found, and what can be compared."""
+"""Compare runs of several models: what each run found, and which numbers can be compared."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class WorstToken(NamedTuple):
 
     token_id: int
     token: str
-    verdict: str | None  # of the run
-    severity: str | None  # None if it is not flagged
+    verdict: str | None  # the run's verdict on the token
+    severity: str | None  # None if the token is not flagged
     value: float
     low: float | None  # lower end of the value's interval; None where the run has no interval
     high: float | None
 
 
 class ShareOfSticky(NamedTuple):
-    """The share of sticky tokens with the ends of its exact interval."""
+    """The share of sticky tokens, and the ends of its exact confidence interval."""
 
     value: float
     low: float
@@ -63,10 +63,10 @@ class Quantiles(NamedTuple):
 
 
 class ComparedRun:
-    """A run with its name in a comparison, and the numbers that stand for it.
+    """A run in a comparison: its name, and the numbers that are compared.
 
     Args:
-        name: name of the run, different from those of the other compared runs.
+        name: name of the run, different from the names of the other compared runs.
         run: a finished run.
     """
 
@@ -74,7 +74,7 @@ class ComparedRun:
         self.name = name
         self.run = run
         self.scale: Scale | None = run.method.scale(run)
-        # The share of sticky tokens has an interval even where lifts have none.
+        # The share of sticky tokens has an interval even if the method has none for lifts: by default, 90%.
         self.confidence = 0.9 if self.scale is None else self.scale.confidence
         encoder = run.record.identity_parts.get("encoder")
         self.encoder: dict[str, Any] = encoder if isinstance(encoder, dict) else {}
@@ -86,37 +86,38 @@ class ComparedRun:
 
     @cached_property
     def examined(self) -> Examined:
+        """Which tokens of the vocabulary the run examined."""
         if len(self.run.tokens) == self.run.available:
             return Examined.WHOLE
         available = pl.col("category").is_in([category.value for category in Category if category.available])
         ids = self.run.vocabulary.filter(available)["token_id"].sort().to_list()
         examined_ids = self.run.tokens["token_id"].sort().to_list()
         seed = int(self.run.settings.number("seed"))
-        # `detect --sample` draws these tokens with this seed.
+        # Tokens of `detect --sample` are exactly the ids that `drawn_ids` draws with the seed of the run.
         is_sample = len(examined_ids) <= len(ids) and drawn_ids(ids, len(examined_ids), seed) == examined_ids
         return Examined.SAMPLE if is_sample else Examined.CHOSEN
 
     @cached_property
     def erases_most(self) -> WorstToken | None:
-        """The token whose copies erase most; None where the method does not measure it."""
+        """The token with the largest erased share; None if the run measured no erased shares."""
         return self._largest(ERASED)
 
     @cached_property
     def lifts_most(self) -> WorstToken | None:
-        """The token with the largest lift in standard deviations; None where the method has no such scale."""
+        """The token with the largest lift in standard deviations; None if the run measured no such lifts."""
         return self._largest(LIFT)
 
     def _largest(self, measure: Column) -> WorstToken | None:
         """Return the token with the largest value of a measure, among confirmed tokens if there are any.
 
-        None if the run does not have the measure.
+        Return None if the run has no value of the measure.
         """
         tokens = self.run.tokens
         if measure.key not in tokens.columns:
             return None
         measured = tokens.drop_nulls(measure.key)
         if "confirmed" in measured.columns and measured["confirmed"].any():
-            # An older rule also flagged tokens without confirming them.
+            # Flagged tokens are kept too, because an older rule flagged tokens without confirming them.
             measured = measured.filter(pl.col("confirmed") | is_flagged())
         if measured.is_empty():
             return None
@@ -133,7 +134,7 @@ class ComparedRun:
 
     @cached_property
     def share(self) -> ShareOfSticky | None:
-        """The share of sticky tokens; None if the examined tokens were chosen.
+        """The share of sticky tokens among the examined tokens; None if the user chose these tokens.
 
         The interval is that of Clopper and Pearson (1934, Biometrika 26:404).
         """
@@ -147,7 +148,11 @@ class ComparedRun:
 
     @cached_property
     def repair(self) -> str:
-        """``is itself repaired``, or the state of the newest repair in the run folder, or ``no``."""
+        """Whether the model is repaired or has a repaired copy.
+
+        The value is ``is itself repaired`` for a repaired model. For any other model, it is the state of the
+        newest repair in the run folder, or ``no`` if there is none.
+        """
         try:
             record = finished_repair(Path(self.run.model_name))
         except (RunError, OSError, ValueError):  # the record is damaged, or the name is not a path
@@ -158,7 +163,7 @@ class ComparedRun:
         return records[0].state if records else "no"
 
     def quantiles(self, measure: Column) -> Quantiles | None:
-        """Return median and 99th percentile of a measure; None where the run does not have it."""
+        """Return median and 99th percentile of a measure over the run's tokens; None if the run lacks it."""
         if measure.key not in self.run.tokens.columns:
             return None
         values = self.run.tokens[measure.key].drop_nulls()
@@ -198,17 +203,18 @@ class Agreement:
 
     first: str  # name of a run
     second: str  # name of the other run
-    shared: int  # tokens that both examined, by vocabulary string
-    sticky_in_both: int
-    jaccard: float | None  # tokens sticky in both runs divided by tokens sticky in either; None if 0 by 0
-    # Rank correlations of erased shares and of lifts; None if the measure has values in both runs for too few
-    # tokens.
+    shared: int  # number of tokens that both runs examined, identified by vocabulary string
+    sticky_in_both: int  # number of tokens that both runs call sticky
+    # Number of tokens that are sticky in both runs, divided by the number that are sticky in at least one of
+    # them; None if no token is sticky in either run
+    jaccard: float | None
+    # Rank correlations of erased shares and of lifts; None if too few tokens have a value in both runs.
     spearman_erased: float | None
     spearman_lift: float | None
 
 
 class TokenInRun(NamedTuple):
-    """The measures and the verdict of a token in a run; None stands for a missing one."""
+    """The measures and the verdict of a token in a run; None stands for a missing value."""
 
     erased: float | None
     lift_sd: float | None
@@ -217,19 +223,19 @@ class TokenInRun(NamedTuple):
 
 @dataclass(frozen=True)
 class ComparedToken:
-    """A token with its numbers in every run."""
+    """A token with its measures and verdicts in all compared runs."""
 
     token: str  # vocabulary string
     in_runs: Sequence[TokenInRun]  # one per run, in the order of the runs
 
 
 def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
-    """Return all tokens that at least one run calls sticky; those that most runs flag come first."""
+    """Return every token that at least one run calls sticky, first the tokens that the most runs flag."""
     tokens_of_runs = [_in_run(compared) for compared in runs]
     names: set[str] = set()
     for compared in runs:
         names.update(compared.run.sticky["token"])
-    not_examined = TokenInRun(None, None, None)
+    not_examined = TokenInRun(erased=None, lift_sd=None, verdict=None)
     tokens = []
     for name in sorted(names):
         in_runs = [tokens_of_run.get(name, not_examined) for tokens_of_run in tokens_of_runs]
@@ -238,14 +244,17 @@ def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
 
 
 def _in_run(compared: ComparedRun) -> dict[str, TokenInRun]:
-    """Return the tokens of a run by vocabulary string."""
+    """Return the measures and the verdict of each token of a run, by vocabulary string."""
     tokens = with_measures(compared.run.tokens)
     rows = tokens.select("token", *TokenInRun._fields).iter_rows()
     return {token: TokenInRun(*numbers) for token, *numbers in rows}
 
 
 def with_measures(tokens: pl.DataFrame) -> pl.DataFrame:
-    """Return the table with a column for each measure of the rule and its interval; missing ones are null."""
+    """Return a table of tokens with columns for every measure of the rule and the ends of its interval.
+
+    Columns that the table lacked are null.
+    """
     missing = []
     for measure in MEASURES:
         for end in ("", "_low", "_high"):
@@ -258,7 +267,7 @@ def with_measures(tokens: pl.DataFrame) -> pl.DataFrame:
 def _rank(token: ComparedToken) -> tuple[int, float, float]:
     """Return the sort key of a token: number of runs that flag it, largest erased share, largest lift.
 
-    All three are negative, so that the largest comes first.
+    The three numbers are negated, so that the largest come first.
     """
     flagged = sum(in_run.verdict == "sticky" for in_run in token.in_runs)
     erased = [in_run.erased for in_run in token.in_runs if in_run.erased is not None]
@@ -307,7 +316,7 @@ _SAME_TEXTS = 0.9
 
 
 class Measure(StrEnum):
-    """What is compared between runs."""
+    """A number that is compared between runs."""
 
     ERASED = "largest erased share"
     LIFT = "largest lift"
@@ -315,7 +324,7 @@ class Measure(StrEnum):
 
 
 class Answer(StrEnum):
-    """How far a measure can be compared."""
+    """Whether a measure can be compared between runs."""
 
     YES = "comparable"
     CARE = "with care"
@@ -323,7 +332,7 @@ class Answer(StrEnum):
 
 
 class Reason(NamedTuple):
-    """Why measures can be compared only with care, or not at all."""
+    """A reason why measures can be compared only with care, or not at all."""
 
     answer: Answer
     sentence: str  # without a full stop
@@ -344,12 +353,12 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     if methods:
         yield Reason(
             Answer.NO,
-            f"the methods differ ({methods}), and their verdicts follow different rules: compare only which "
+            f"the methods differ ({methods}), so the verdicts follow different rules: compare only which "
             "tokens they flag",
         )
     without_scale = [compared.name for compared in runs if compared.scale is None]
     if without_scale:
-        yield Reason(Answer.NO, f"the method of {listed(without_scale)} does not measure it", largest_values)
+        yield Reason(Answer.NO, f"the method of {listed(without_scale)} measures neither", largest_values)
     yield from _text_reasons(runs)
     yield from _setting_reasons(runs)
     for compared in runs:
@@ -369,7 +378,7 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
             yield Reason(
                 Answer.NO,
                 f"{compared.name}: only chosen tokens, {compared.counts}, were examined; they say nothing "
-                "about the others",
+                "about the other tokens",
             )
     versions = _differing(runs, lambda compared: str(compared.run.record.identity_parts.get("version")))
     if versions:
@@ -394,7 +403,8 @@ def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
     sources = _differing(runs, lambda compared: compared.run.record.corpus.source)
     if sources:
         yield Reason(
-            Answer.NO, f"the runs used different texts ({sources}), and both measures depend on the texts"
+            Answer.NO,
+            f"the runs used different texts ({sources}), and erased shares and lifts depend on the texts",
         )
         return
     methods = {compared.run.record.method for compared in runs}
@@ -404,7 +414,8 @@ def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
         source = runs[0].run.record.corpus.source
         yield Reason(
             Answer.NO,
-            f"the sentences from {source} differ between the runs, and both measures depend on them",
+            f"the sentences from {source} differ between the runs, and erased shares and lifts depend on the "
+            "sentences",
         )
         return
     anchors = [set(compared.run.method.texts(compared.run.plan).anchors) for compared in runs]
@@ -414,13 +425,16 @@ def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
         groups = "; ".join(listed(names) for names in _names_by_anchors(runs, anchors))
         yield Reason(
             Answer.CARE,
-            f"the runs measured on different choices of the same texts ({groups}); {shared:.0%} of these are "
-            "the same",
+            f"the runs measured on different choices of the same texts ({groups}); {shared:.0%} of these "
+            "choices are the same",
         )
 
 
 def _names_by_anchors(runs: Sequence[ComparedRun], anchors: Sequence[set[str]]) -> list[list[str]]:
-    """Group the names of runs that share most anchors with the first run of their group."""
+    """Group the runs by their anchors, and return the names in each group.
+
+    A run belongs to the first group whose first run shares at least `_SAME_TEXTS` of the anchors.
+    """
     first_anchors: list[set[str]] = []
     groups: list[list[str]] = []
     for compared, anchors_of_run in zip(runs, anchors, strict=True):
@@ -537,23 +551,25 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-# Shares of sticky tokens are given per this number of available tokens.
+# Shares of sticky tokens are given as the number of sticky tokens in this many examined tokens.
 PER = 10_000
 
 # What the columns of the table mean.
 READING = {
     "erases most": "The token whose copies erase the largest share of what an ordinary token leaves of a "
-    "text. The interval describes how this one token varies over texts. It does not account for the token "
-    "being the largest of many.",
+    "text. The interval describes how the share of this one token varies over texts. It does not account for "
+    "the token being the largest of many.",
     "lifts most": "The token whose copies move unrelated texts closest together, beyond an ordinary token, "
-    "in standard deviations of the model's own similarities. Its interval is of the same kind.",
-    "sticky tokens per 10,000": "Of the available tokens. The interval is exact (Clopper and Pearson 1934). "
-    "It treats the examined tokens as a random sample: of the vocabulary, or, if all were examined, of the "
-    "vocabularies that could have been built. It does not account for wrong verdicts.",
+    "in standard deviations of the model's own similarities. The interval has the same meaning as that of "
+    "the erased share.",
+    "sticky tokens per 10,000": "The number of sticky tokens per 10,000 examined tokens. The interval is "
+    "exact (Clopper and Pearson 1934). It treats the examined tokens as a random sample: of the vocabulary, "
+    "or, if all tokens were examined, of the vocabularies that could have been built. It does not account "
+    "for wrong verdicts.",
     "repaired copy": "Whether the run folder records a repaired copy of the model, and whether the copy was "
     "verified.",
 }
-# Columns of the table of a comparison that may be null, in the order of `WorstToken`.
+# Columns of the comparison table that may be null, in the order of the fields of `WorstToken`.
 _ERASES_MOST: dict[str, type[pl.DataType]] = {
     "erases_most_token_id": pl.Int64,
     "erases_most_token": pl.String,
@@ -578,7 +594,7 @@ _SHARE: dict[str, type[pl.DataType]] = dict.fromkeys(
 
 
 def _cells(columns: Mapping[str, Any], values: Sequence[Any] | None) -> dict[str, Any]:
-    """Pair column names with values; without values, every column is null."""
+    """Return values by column name; without values, None for every column."""
     if values is None:
         return dict.fromkeys(columns)
     return dict(zip(columns, values, strict=True))
@@ -586,13 +602,13 @@ def _cells(columns: Mapping[str, Any], values: Sequence[Any] | None) -> dict[str
 
 @dataclass(frozen=True)
 class Comparison:
-    """Finished runs side by side, in the order that they were passed in.
+    """Finished runs side by side, in the order in which they were passed.
 
     Attributes:
         runs: the runs with their names.
-        comparability: what can be compared between them.
-        agreements: one per pair of runs.
-        tokens: every token that a run calls sticky; those that most runs flag, and most strongly, first.
+        comparability: what can be compared between the runs.
+        agreements: the agreement of each pair of runs.
+        tokens: every token that at least one run calls sticky, first the tokens that the most runs flag.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -605,12 +621,12 @@ class Comparison:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the runs, distinct."""
+        """The distinct names of the runs."""
         return tuple(compared.name for compared in self.runs)
 
     @property
     def table(self) -> pl.DataFrame:
-        """One row per run with all numbers; missing ones are null."""
+        """A table with one row per run and a column for each number; a missing number is null."""
         rows = []
         for compared in self.runs:
             run = compared.run
@@ -644,7 +660,7 @@ class Comparison:
             version = compared.run.record.identity_parts.get("version")
             if isinstance(version, int) and version < IDENTITY_VERSION and not compared.run.is_of_older_rule:
                 notes.append(
-                    f"{compared.name}: made by an earlier version of the method: detect again for present "
+                    f"{compared.name}: made by an earlier version of the method: detect again for current "
                     "verdicts"
                 )
         for compared in self.runs:
@@ -653,16 +669,16 @@ class Comparison:
 
     @property
     def basis(self) -> str:
-        """A sentence that says what the intervals are."""
+        """A phrase that says what the intervals are."""
         levels = sorted({compared.confidence for compared in self.runs})
         percentages = " and ".join(f"{100 * level:.4g}%" for level in levels)
         return (
-            f"intervals: {percentages}; of the erased share and the lift, over texts, for that one token; of "
-            "the share of sticky tokens, exact (Clopper and Pearson 1934)"
+            f"intervals ({percentages}): those of the erased share and the lift cover the variation of one "
+            "token over texts; those of the share of sticky tokens are exact (Clopper and Pearson 1934)"
         )
 
     def summary(self) -> dict[str, Any]:
-        """Return the comparison as JSON values."""
+        """Return the comparison as values for JSON."""
         answers, reasons = self.comparability
         return {
             "runs": self.table.to_dicts(),
@@ -693,14 +709,14 @@ def shown_reason(reason: Reason) -> str:
 
 
 def shown_token(worst: WorstToken | None) -> str:
-    """Return a token as text with its severity, or else its verdict; ``-`` without a token."""
+    """Return a token as text, with its severity or else its verdict; ``-`` if there is no token."""
     if worst is None:
         return "-"
     return f"{wording.quoted(worst.token)} ({worst.severity or worst.verdict or 'not judged'})"
 
 
 def shown_value(measure: Column, worst: WorstToken | None) -> str:
-    """Return a token's value of a measure as text, with its interval; ``-`` without a token."""
+    """Return a token's value of a measure as text, with its interval; ``-`` if there is no token."""
     if worst is None:
         return "-"
     value = measure.text(worst.value)
@@ -718,7 +734,7 @@ def shown_interval(measure: Column, low: float, high: float) -> str:
 
 
 def shown_share(compared: ComparedRun) -> str:
-    """Return the share of sticky tokens per 10,000 as text, with its interval; ``-`` without a share."""
+    """Return the share of sticky tokens per 10,000 as text, with its interval; ``-`` if it is unknown."""
     share = compared.share
     if share is None:
         return "-"
@@ -740,7 +756,7 @@ HEADINGS = tuple(_SHOWN)
 
 
 def shown_rows(comparison: Comparison) -> list[Sequence[str]]:
-    """Return the cells of the table of a comparison as text, one row per run."""
+    """Return the cells of the comparison table as text, one row per run."""
 
     def shown_row(compared: ComparedRun) -> tuple[str, ...]:
         return tuple(show(compared) for show in _SHOWN.values())
@@ -749,10 +765,13 @@ def shown_rows(comparison: Comparison) -> list[Sequence[str]]:
 
 
 def compare(runs: Iterable[Run | str | Path]) -> Comparison:
-    """Put finished runs side by side, in the order given. No model is needed.
+    """Compare finished runs. No model is needed.
 
     Args:
-        runs: at least two runs or run folders, each once.
+        runs: at least two runs or run folders, each passed once.
+
+    Returns:
+        The runs side by side, in the order in which they were passed.
 
     Raises:
         InputError: fewer than two runs were passed, or a run was passed twice.
@@ -761,8 +780,8 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
     opened = [open_run(run) for run in list_of("runs or run folders", "runs", runs)]
     if len(opened) < 2:
         raise InputError(
-            f"a comparison needs two runs, and {len(opened)} was passed: pass another, or describe one with "
-            "`stickytoken report`"
+            f"a comparison needs at least two runs, but {len(opened)} was passed: pass another run, or "
+            "describe a single run with `stickytoken report`"
         )
     paths = [run.path.resolve() for run in opened]
     for run, path in zip(opened, paths, strict=True):
@@ -784,7 +803,7 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """Return the shortest names that are different for all runs."""
+    """Return a name for each run, as short as possible, but different from the names of the other runs."""
     titles = [run.record.model.title for run in runs]
     long_titles = [run.model_title for run in runs]
     with_methods = [f"{title} ({run.record.method})" for title, run in zip(titles, runs, strict=True)]

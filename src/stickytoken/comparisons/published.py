@@ -23,36 +23,37 @@ from stickytoken.validation import closest_names, shown
 
 SOURCE = "Chen et al., Sticking to the Mean, ACL 2025, https://aclanthology.org/2025.acl-long.1391"
 COMPARABLE = (
-    "The published verdicts are those of the paper's rule on STS sentences, here `detect --method std`: a "
-    "score on five sentence pairs shortlists about 2% of the vocabulary; outliers by validation rate are "
-    "sticky. The default method measures the lift of every token on texts of several kinds, with an "
-    "interval, and calls sticky what is large enough to matter. The two answer different questions; their "
-    "counts cannot be compared."
+    "The published verdicts come from the paper's rule on STS sentences, which is `detect --method std` "
+    "here. It shortlists about 2% of the vocabulary by a score on five sentence pairs, and calls the "
+    "outliers by validation rate sticky. The default method measures the effect of every token on texts of "
+    "several kinds, with an interval, and calls a token sticky if the effect is large enough to matter. The "
+    "two methods answer different questions, so their counts cannot be compared."
 )
 
 
 # Largest p-value at which published tokens count as different from random ones.
 _SIGNIFICANT = 0.05
-# Smallest share of published tokens in the vocabulary of a run of the same model.
+# Share of the published tokens that must be in the vocabulary of a run. With a smaller share, the run is
+# taken to be of another model.
 _SAME_VOCABULARY = 0.5
 
 
 @dataclass(frozen=True)
 class BesideRun:
-    """The published tokens of a model beside a run.
+    """The published tokens of a model, compared with a run.
 
     Attributes:
         tokens: one row per published token, with its published score and validation rate. For a run of the
-            default method, it also has the verdict, the lift in SD with its interval, and the share of tokens
-            that lift less. For a run of the paper's method, it has instead the run's score or its bound, the
-            run's rate, and whether the token was a candidate; each token that only the run calls sticky also
-            has a row. These columns are null for a token that the run did not examine.
+            default method, a row also has the verdict, the lift in SD with its interval, and the share of
+            tokens that lift less. For a run of the paper's method, a row has instead the run's score or the
+            bound on it, the run's rate, and whether the token was a candidate; tokens that only the run calls
+            sticky have rows too. These columns are null for a token that the run did not examine.
         unknown: number of published tokens that have a different id, or none, in the run's vocabulary.
         unexamined: number of further published tokens that the run did not examine.
         sticky: number of published tokens that the run examined and calls sticky too.
         chance: p-value of a Kolmogorov-Smirnov test of the published tokens' percentiles against random
             tokens; None if the run examined only a part of the vocabulary, or its method measures no lift.
-        others: number of tokens that the run calls sticky and the paper does not.
+        others: number of tokens that the run calls sticky, but the paper does not.
     """
 
     tokens: pl.DataFrame
@@ -76,12 +77,13 @@ class BesideRun:
                 f"p = {self.chance:.2g}; median percentile {median:.0%})"
             )
         if self.others:
-            sentences.append(f"it calls {self.others} tokens sticky that are not published as sticky")
+            sentences.append(f"the run calls {self.others} tokens sticky that are not published as sticky")
         if self.unexamined:
             sentences.append(f"{self.unexamined} published tokens were not examined by the run")
         if self.unknown:
             sentences.append(
-                f"{self.unknown} published tokens are not at their id in the vocabulary of the run: left out"
+                f"{self.unknown} published tokens are left out, because the vocabulary of the run does not "
+                "have them at the published ids"
             )
         return sentences
 
@@ -92,7 +94,7 @@ _EXAMPLES = 5
 
 @cache
 def published_models() -> pl.DataFrame:
-    """Return the published table of models, with the tokens of the highest validation rates as examples."""
+    """Return the published table of models, with examples: the tokens with the highest validation rates."""
     tokens = _table("published_tokens.csv").sort("validation_rate", "token_id", descending=[True, False])
     examples = tokens.group_by("model", maintain_order=True).agg(
         pl.col("token").head(_EXAMPLES).str.join(" ").alias("examples")
@@ -101,7 +103,7 @@ def published_models() -> pl.DataFrame:
 
 
 def with_runs(runs: Sequence[Run]) -> pl.DataFrame:
-    """Return the table of models with a row for each run of the paper's method.
+    """Return the published table of models with an added row for each run of the paper's method.
 
     Raises:
         InputError: a run is of another method, or examined only a part of the vocabulary.
@@ -137,7 +139,7 @@ def with_runs(runs: Sequence[Run]) -> pl.DataFrame:
 
 
 def published_model(name: str) -> dict[str, object]:
-    """Return the row of a model in the table of models.
+    """Return the row of a model in the published table of models.
 
     Args:
         name: name of the model in the paper or on the hub; upper and lower case are equivalent.
@@ -183,11 +185,12 @@ def published_tokens(name: str) -> pl.DataFrame:
 
 
 def mention_of_paper(run: Run) -> str | None:
-    """Say how many tokens the paper lists for the model of a run made with another method.
+    """Say how many tokens the paper lists for the model of a run, if the run is not of the paper's method.
 
     Returns:
-        One sentence; None if the paper does not list the model. A listed model is recognised by its name and
-        by its vocabulary, in which every published token must have its published id.
+        One sentence; None for a run of the paper's method, or if the paper does not list the model. A listed
+        model is recognised by its name and by its vocabulary, in which every published token must have its
+        published id.
     """
     if _is_of_paper(run):
         return None
@@ -207,11 +210,14 @@ def mention_of_paper(run: Run) -> str | None:
 
 
 def beside_run(run: Run, name: str) -> BesideRun:
-    """Put the published tokens of a model beside a run of that model.
+    """Compare the published tokens of a model with a run of that model.
 
     Args:
         run: a run of either method.
         name: name of the published model.
+
+    Returns:
+        The published tokens with the numbers of the run, and the counts that summarize them.
 
     Raises:
         InputError: the run is of another model.
@@ -252,12 +258,12 @@ def beside_run(run: Run, name: str) -> BesideRun:
 
 
 def _is_of_paper(run: Run) -> bool:
-    """Say whether a run has the numbers of the paper's method."""
+    """Return whether a run was made with the paper's method, judged by the columns of its tokens."""
     return {"sticky_score", "validation_rate"} <= set(run.tokens.columns)
 
 
 def _beside_paper(run: Run, published: pl.DataFrame, unknown: int) -> BesideRun:
-    """Compare scores, rates, candidates and verdicts with a run of the paper's own method."""
+    """Compare the published tokens with the scores, rates and verdicts of a run of the paper's own method."""
     in_run = run.tokens.select(
         "token_id",
         "token",
