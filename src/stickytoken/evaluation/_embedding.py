@@ -1,4 +1,4 @@
-"""Embed the texts of a file, and write their vectors to a file."""
+"""Embed the texts of a file, and write the vectors to a new file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stickytoken.encoders.protocol import Encoder, require_usable, shown
 from stickytoken.errors import InputError
 from stickytoken.measurement import write_atomically
 
-# Number of texts between two reports of progress.
+# Number of texts that are encoded between two progress reports.
 _TEXTS_AT_A_TIME = 2048
 
 
@@ -32,7 +32,7 @@ def texts_of_file(path: Path, column: str | None = None) -> list[str]:
 def require_new_file(path: Path) -> None:
     """Raise an error unless vectors can be written to a new file at this path."""
     if path.suffix.lower() != ".parquet":
-        raise InputError(f"{path}: vectors are written as .parquet")
+        raise InputError(f"{path}: vectors are written to a .parquet file, so end the name in .parquet")
     if path.exists():
         raise InputError(f"{path} already exists: name another file, or delete it")
     if not path.parent.is_dir():
@@ -49,7 +49,7 @@ class EmbeddedFile:
 
     Attributes:
         dimension: Number of components of a vector.
-        without_vector: Texts for which the server returned no vector. Their vectors in the file are null.
+        without_vector: Texts for which the server returned no vector. Their ``vector`` in the file is null.
     """
 
     dimension: int
@@ -65,10 +65,19 @@ def embed_file(
     """Encode texts, and write a Parquet file with one row per text.
 
     The columns are ``text``, and ``vector`` as an array of float32. If a server returns no vector for a text,
-    its ``vector`` is null.
+    the text's ``vector`` is null.
+
+    Args:
+        encoder: The encoder.
+        texts: The texts.
+        path: The file to write, which must not exist.
+        progress: Called with the number of texts that are encoded and the total number.
+
+    Returns:
+        The length of the vectors, and the texts without a vector.
 
     Raises:
-        EncodingError: A text has a vector that cannot be used, such as one of zeros.
+        EncodingError: A text has a vector that cannot be used, such as a zero vector.
         InputError: The file exists or cannot be written.
     """
     require_new_file(path)
@@ -97,9 +106,9 @@ def embed_file(
 
 
 def _require_answers(encoder: Encoder, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
-    """Raise an error for a vector of zeros.
+    """Raise an error for a zero vector.
 
-    A vector of NaN is allowed: it stands for a text for which the server returned no vector.
+    A vector of NaN is allowed, because it stands for a text for which the server returned no vector.
     """
     answered = np.flatnonzero(~np.isnan(vectors).any(axis=1)).tolist()
     require_usable(vectors[answered], encoder.name, lambda row: shown(texts[answered[row]]), allow_zero=False)

@@ -1,4 +1,4 @@
-"""How a language model with a prompt is read, as the rows of results report it."""
+"""The layers at which a language model with a prompt is changed and read, as result rows report them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ class ReportedReading:
 
     Attributes:
         start: First layer that token prepending overwrites; None without token prepending.
-        exit: First later layer that token prepending does not overwrite; None without token prepending.
+        exit: First layer after ``start`` that token prepending does not overwrite; None without token
+            prepending.
         layer: Layer from which the vector is read, counted from 1; None for a model without a prompt.
         contrast_layer: Layer whose attention contrast changes, counted from 0; None without contrast.
-        contrast_strength: Factor of contrast; None without contrast, or for a rule without a factor.
-        contrast_rule: Name of the rule of contrast; None without contrast.
+        contrast_strength: Factor of contrast; None without contrast, or if the rule has no factor.
+        contrast_rule: Name of the contrast rule; None without contrast.
     """
 
     start: int | None = None
@@ -30,7 +31,7 @@ class ReportedReading:
 
 
 def steering(prepending: TokenPrepending | None, contrast: Contrast | None) -> dict[str, Any]:
-    """Return the fields of a `ReportedReading`, without ``layer``, by name."""
+    """Return, by name, the fields of a `ReportedReading` that describe token prepending and contrast."""
     values: dict[str, Any] = {}
     if prepending is not None:
         values |= {"start": prepending.start, "exit": prepending.exit}

@@ -24,7 +24,7 @@ from stickytoken.insertion import Insertion
 from stickytoken.unit_vectors import Similarity
 from stickytoken.vocabulary import CandidateTokenizer
 
-# Number of bootstrap samples. With this many, the ends of a 95% interval vary little between seeds.
+# Number of bootstrap samples. With 1,000 samples, the ends of a 95% interval vary little between seeds.
 _RESAMPLES = 1000
 _CONFIDENCE = 0.95
 # Number of texts of each role that are encoded before the clock starts.
@@ -39,13 +39,13 @@ Texts: TypeAlias = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score(ReportedReading):
-    """The scores of one way of encoding, and how it reads the model.
+    """The scores of one way of encoding, and the layers that it uses.
 
     Attributes:
         encoding: ``as it is``, ``plain prompt``, ``token prepending``, ``contrast`` or ``token prepending,
             contrast``.
         scores: Scores times 100 by metric; None where a metric is undefined.
-        seconds: Time to encode the texts and compute the scores.
+        seconds: Seconds to encode the texts and compute the scores.
     """
 
     encoding: str
@@ -54,13 +54,13 @@ class Score(ReportedReading):
 
     @property
     def main_score(self) -> float | None:
-        """The score times 100 by the first metric; None if it is undefined."""
+        """The score by the task's first metric, times 100; None if it is undefined."""
         return next(iter(self.scores.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The main score of a way of encoding minus that of the first way, with a paired bootstrap interval.
+    """The main score of one way of encoding minus that of the first way, with a paired bootstrap interval.
 
     Attributes:
         encoding: The way of encoding, as in `Score`.
@@ -82,11 +82,11 @@ class Comparison:
     """Scores of all ways of encoding on one task.
 
     Attributes:
-        scores: One item per way of encoding. The main score is that of the first metric.
+        scores: One item per way of encoding.
         cut: Number of texts truncated to fit the model, the same for every way of encoding.
-        differences: One item for each way of encoding except the first; empty for a task of MTEB.
-        resamples: Main scores times 100, shape (1 + samples, ways of encoding): first on all units, then on
-            each bootstrap sample. None for a task of MTEB.
+        differences: One item for each way of encoding except the first; empty for an MTEB task.
+        resamples: Main scores times 100, shape (1 + samples, ways of encoding). The first row is computed
+            from all units, each other row from one bootstrap sample. None for an MTEB task.
         similarity: How vectors are compared, as the model declares.
     """
 
@@ -128,9 +128,9 @@ class _Encoding:
 def _encodings_of(encoder: Encoder) -> list[_Encoding]:
     """Return the ways of encoding to compare.
 
-    For a language model with a prompt, these are the plain prompt at the last layer and at the encoder's own
-    layer, token prepending alone, contrast alone, and both, as far as the encoder uses them. Any other
-    encoder has only one way of encoding.
+    A language model with a prompt has the plain prompt at the last layer and at the encoder's own layer. If
+    the encoder uses token prepending or contrast, each of these alone is a way of encoding too, and so are
+    both together. Any other encoder has only one way of encoding.
     """
     if not isinstance(encoder, CausalPromptEncoder):
         return [_Encoding(_AS_IT_IS, encoder)]
@@ -153,12 +153,15 @@ def _encodings_of(encoder: Encoder) -> list[_Encoding]:
 
 
 def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
-    """Score all ways of encoding that an encoder offers on a task, and compare them with the first.
+    """Score all ways of encoding that an encoder offers on a task, and compare each with the first way.
 
     Args:
         encoder: The encoder.
         task: A task from `find_task`.
-        seed: Seed of the bootstrap and of other random steps, such as the start of a clustering.
+        seed: Seed for the bootstrap and for other random steps, such as the start of a clustering.
+
+    Returns:
+        The scores of all ways of encoding, and the differences between them.
 
     Raises:
         InputError: The data of an MTEB task cannot be loaded.
@@ -181,7 +184,7 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = 42) -> Comparison:
 
 
 def _mteb_score(encoding: _Encoding, task: MtebTask) -> Score:
-    """Return the main score of one way of encoding on a task of MTEB."""
+    """Return the main score of one way of encoding on an MTEB task."""
     started = time.perf_counter()
     if isinstance(encoding.encoder, CausalPromptEncoder):
         model = encoding.encoder.sentence_transformer()
@@ -194,8 +197,8 @@ def _mteb_score(encoding: _Encoding, task: MtebTask) -> Score:
 def _score(encoding: _Encoding, task: Task, texts: Texts, seed: int) -> tuple[Score, NDArray[np.float64]]:
     """Return the scores of one way of encoding, and the outcomes of all units, shape (units, columns).
 
-    The first texts are encoded once before the clock starts, so that the time does not include building
-    kernels and testing shortcuts.
+    The first texts are encoded once before the clock starts, so that the measured time does not include
+    one-time work, such as building kernels and testing shortcuts.
     """
     encoder = encoding.encoder
     encoder.encode([text for role_texts in texts.values() for text in role_texts[:_WARM_UP_TEXTS]])
@@ -207,15 +210,15 @@ def _score(encoding: _Encoding, task: Task, texts: Texts, seed: int) -> tuple[Sc
 
 
 def _resampled_main_scores(task: Task, outcomes: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """Return main scores times 100, first on all units and then on each bootstrap sample.
+    """Compute the main scores on all units and on each bootstrap sample.
 
     Args:
         task: The task.
         outcomes: Outcomes of all ways of encoding, shape (ways, units, columns).
-        seed: Seed of the bootstrap.
+        seed: Seed for the bootstrap.
 
     Returns:
-        Shape (1 + samples, ways).
+        The main scores times 100, shape (1 + samples, ways). The first row is computed from all units.
     """
     # The key includes the task, so that different tasks are resampled independently.
     key = [seed, int(task.fingerprint[:8], 16)]
@@ -225,27 +228,27 @@ def _resampled_main_scores(task: Task, outcomes: NDArray[np.float64], seed: int)
 
 
 def _fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], int]:
-    """Return the texts of a task by role, cut to the length that the model reads, and how many were cut."""
-    # All ways of encoding get the same texts. The encoder's own prompts are the longest, so its limit is
-    # used.
+    """Return the texts of a task by role, truncated to the model's limit, and how many were truncated."""
+    # All ways of encoding get the same texts. The limit of the encoder itself is used, because its own
+    # prompts are the longest.
     texts = {role: list(role_texts) for role, role_texts in task.texts.items()}
     try:
         words = require_words(encoder, "evaluate")
         is_estimate = isinstance(words.tokenizer, CandidateTokenizer)
-    except ModelError:  # an encoder without a tokenizer truncates or refuses long texts itself
+    except ModelError:  # an encoder without a tokenizer truncates or rejects long texts itself
         return texts, 0
     if is_estimate:
         return texts, 0
     cut = 0
     for role, role_texts in texts.items():
-        carriers = fit_texts(words, role_texts, 0, Insertion.TEXT, task.name)
+        carriers = fit_texts(words, role_texts, room=0, insertion=Insertion.TEXT, name=task.name)
         texts[role] = [carrier.text for carrier in carriers]
         cut += sum(carrier.cut for carrier in carriers)
     return texts, cut
 
 
 def _differences(scores: Sequence[Score], resamples: NDArray[np.float64]) -> list[Difference]:
-    """Compare every way of encoding with the first, given ``resamples`` as in `Comparison`."""
+    """Return the difference of each way of encoding from the first; ``resamples`` are as in `Comparison`."""
     if len(scores) == 1:
         return []
     contrasts = np.eye(len(scores))[1:]
@@ -263,8 +266,8 @@ class TaskMean:
 
     Attributes:
         encodings: Name and layer of each way of encoding.
-        scores: Mean of the main scores times 100 of each way; None if the score of any task is undefined.
-        differences: Differences of the means, as in `Comparison`; empty if any of the tasks is of MTEB.
+        scores: Mean of the main scores of each way, times 100; None if the score on any task is undefined.
+        differences: Differences between the means, as in `Comparison`; empty if any task is an MTEB task.
     """
 
     encodings: list[tuple[str, int | None]]
@@ -273,7 +276,7 @@ class TaskMean:
 
 
 def average(comparisons: Sequence[Comparison]) -> TaskMean:
-    """Average the main scores of several tasks, which were compared with the same encoder."""
+    """Average the main scores over several tasks. All comparisons must be of the same encoder."""
     first_scores = comparisons[0].scores
     scores_by_encoding = zip(*(comparison.scores for comparison in comparisons), strict=True)
     means = [_mean([score.main_score for score in scores]) for scores in scores_by_encoding]
@@ -294,7 +297,7 @@ def _mean(scores: Sequence[float | None]) -> float | None:
 def guess_note(comparison: Comparison | TaskMean) -> str | None:
     """Return a note if the plain prompt scores worse at the encoder's layer than after the last layer.
 
-    None if it does not, or if the difference may be due to chance.
+    Return None if the prompt does not score worse, or if the difference may be due to chance.
     """
     if not comparison.differences:
         return None

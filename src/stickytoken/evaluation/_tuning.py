@@ -1,4 +1,4 @@
-"""Choose the layers of token prepending or contrast by the score on pairs of sentences."""
+"""Choose the layers of token prepending or of contrast by their score on sentence pairs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from stickytoken.errors import InputError
 from stickytoken.evaluation._reading import ReportedReading, steering
 from stickytoken.settings.prompting import ContrastRule
 
-# Number of pairs that are encoded at a time, because the vectors of all layers are in memory.
+# Number of pairs that are encoded at a time. It is small, because the vectors of all layers are in memory.
 _PAIRS_AT_A_TIME = 256
-# Largest number of exits of token prepending to try.
+# Largest number of exit layers to try for token prepending.
 _MAX_EXITS = 12
-# Largest number of layers of contrast to try.
+# Largest number of layers to try for contrast.
 _MAX_CONTRAST_LAYERS = 8
-# Deepest exit to try, as a share of the number of layers.
+# Deepest exit layer to try, as a share of the number of layers.
 _EXIT_DEPTH = 2 / 3
-# Number of starts of token prepending to try with the best exit, from layer 0.
+# Number of start layers, counted from layer 0, to try for token prepending with the best exit layer.
 _STARTS = 4
-# Strengths of contrast to try at the best layer.
+# Strengths to try for contrast at the best layer.
 _STRENGTHS = (0.25, 0.5, 1.0, 2.0)
 
 
@@ -48,7 +48,7 @@ def read_similarity(path: Path) -> SimilarityTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried(ReportedReading):
-    """One setting and its score.
+    """One setting at one layer, and its score.
 
     Attributes:
         layer: Layer from which the vector is read, counted from 1.
@@ -60,7 +60,7 @@ class Tried(ReportedReading):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the setting has neither token prepending nor contrast."""
+        """Whether the setting uses neither token prepending nor contrast."""
         return self.start is None and self.contrast_layer is None
 
 
@@ -69,9 +69,10 @@ class Tuning:
     """All settings that were tried, in order, and the best ones.
 
     Attributes:
-        tried: Every setting at every layer. A setting with contrast is read only after the layer it changes.
+        tried: Every setting at every layer. With contrast, only the layers after the layer that contrast
+            changes are included.
         plain: The plain prompt at its best layer.
-        best: The best setting with token prepending or contrast, whichever was tuned.
+        best: The best setting at its best layer, with token prepending or contrast, whichever was tuned.
         plain_at_best: The plain prompt at the layer of the best setting.
     """
 
@@ -94,9 +95,10 @@ class _Search:
     """The settings of a search, in two rounds.
 
     Attributes:
-        first: Settings of the first round, including those that serve only as a comparison.
-        is_tuned: Says whether a setting may be chosen as the best one.
-        refine: Returns the settings of the second round, given the best of the first.
+        first: Settings of the first round, including settings that serve only as a comparison.
+        is_tuned: Function that says whether a setting may be chosen as the best.
+        refine: Function that takes the best setting of the first round, and returns the settings of the
+            second round.
         max_refinements: Largest number of settings of the second round.
     """
 
@@ -113,13 +115,19 @@ def tune(
     start: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Tuning:
-    """Score settings of token prepending at every layer, and choose the best.
+    """Score different layers of token prepending, and choose the best.
+
+    The first round tries several exit layers. The second round tries other start layers with the best exit
+    layer. Each setting is scored with the vector from every layer of the model.
 
     Args:
         encoder: The language model with its prompt.
         task: Pairs of sentences with similarity scores.
         start: First layer to overwrite in the first round. None takes layer 1.
-        progress: Called with the number of settings done and the total number.
+        progress: Called with the number of settings that are scored and the total number.
+
+    Returns:
+        All scores, and the best setting.
 
     Raises:
         InputError: The prompt is an echo prompt, or the model has no layer ``start``.
@@ -133,7 +141,7 @@ def tune(
         raise InputError(
             f"start is {first_start}, but {encoder.name} has {layers} layers: pass 0 to {layers - 1}"
         )
-    # Try all layers up to two thirds of the depth as exits, or evenly spaced ones if there are too many.
+    # Try all layers up to two thirds of the depth as exits, or evenly spaced layers if there are too many.
     last_exit = max(first_start + 1, round(_EXIT_DEPTH * layers))
     exit_count = min(_MAX_EXITS, last_exit - first_start)
     exits = sorted({round(layer) for layer in np.linspace(first_start + 1, last_exit, exit_count)})
@@ -162,15 +170,21 @@ def tune_contrast(
     rule: ContrastRule = ContrastRule.SCALED,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Tuning:
-    """Score settings of contrast at every layer after the one that contrast changes, and choose the best.
+    """Score different layers and strengths of contrast, and choose the best.
+
+    The first round tries several layers. The second round tries other strengths at the best layer. Each
+    setting is scored with the vector from every layer after the layer whose attention contrast changes.
 
     Args:
-        encoder: The language model with its prompt. Its token prepending, if any, stays on.
+        encoder: The language model with its prompt. If it uses token prepending, this stays on.
         task: Pairs of sentences with similarity scores.
-        layer: The layer whose attention contrast changes, counted from 0. None tries several.
-        strength: The factor of contrast. None tries several.
-        rule: The rule of contrast.
-        progress: Called with the number of settings done and the total number.
+        layer: The layer whose attention contrast changes, counted from 0. None tries several layers.
+        strength: The factor of contrast. None tries several factors, if the rule has one.
+        rule: The contrast rule.
+        progress: Called with the number of settings that are scored and the total number.
+
+    Returns:
+        All scores, and the best setting.
     """
     prepending = encoder.reading.prepending
     chooses_strength = rule.scales and strength is None
@@ -198,9 +212,10 @@ def tune_contrast(
 
 
 def _contrast_layers(encoder: CausalPromptEncoder) -> list[int]:
-    """Return the layers of contrast to try, at most `_MAX_CONTRAST_LAYERS`, evenly spaced.
+    """Return the layers to try for contrast: at most `_MAX_CONTRAST_LAYERS`, evenly spaced.
 
-    They are layers with a projection in the first half of the model, or else anywhere in it.
+    Only layers with a projection are tried: those in the first half of the model if there are any, or else
+    those in the whole model. A model without such layers gives layer 0.
     """
     possible_layers = layers_with_projection(encoder.prompted.decoder)
     early_layers = [layer for layer in possible_layers if layer <= encoder.layers // 2]
@@ -215,7 +230,7 @@ def _tuned(
     search: _Search,
     progress: Callable[[int, int], None],
 ) -> Tuning:
-    """Score all settings of a search at every layer, and choose the best."""
+    """Score all settings of a search at every layer, and return all scores with the best settings."""
     tried: list[Tried] = []
     waiting = list(search.first)
     total = len(search.first) + search.max_refinements
@@ -234,7 +249,7 @@ def _tuned(
 
 
 def _best(tried: Iterable[Tried], encoder: CausalPromptEncoder) -> Tried:
-    """Return the setting with the largest score, the first of equal ones."""
+    """Return the setting with the largest score; of several with this score, the first."""
     scored = [setting for setting in tried if setting.spearman is not None]
     if not scored:
         raise InputError(
@@ -252,9 +267,10 @@ def layers_scored(
 ) -> list[Tried]:
     """Score one setting at every layer from which it can be read, in one pass.
 
-    Without contrast these are all layers, and with contrast those after the layer that it changes.
+    Without contrast, these are all layers. With contrast, they are the layers after the one that contrast
+    changes.
     """
-    # The model is set to the last layer, because its own layer may come before that of contrast.
+    # The encoder is set to read the last layer, because its own layer may come before that of contrast.
     reading = replace(encoder.reading, prepending=prepending, contrast=contrast, layer=-1)
     steered = encoder.reread(reading)
     first_layer = 1 if contrast is None else contrast.layer + 1
