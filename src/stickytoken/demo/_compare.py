@@ -158,8 +158,8 @@ def _repair_answer(context: shared.AppContext, repair: Repair, question: _Repair
     """Encode the sentences with both models, and return the answer and its figure."""
     if context.repaired is None:
         raise InputError(
-            f"the repair in {repair.path.name} is of a different model than {context.model.name}: "
-            "start the app with the model of that repair"
+            f"the repair in {repair.path.name} is not a repair of {context.model.name}: "
+            "start the app with the model that was repaired"
         )
     token = question.token
     ordinary = context.model.benign(token.token_id, context.run, _ORDINARY)
@@ -190,16 +190,17 @@ _CURVE_WORDS = CurveWords(
     name="repair-try",
     title="Similarity of the two sentences",
     reading="The similarity of the two sentences as copies of the token are written into sentence B: in the "
-    "model before the repair, in the repaired one, and with copies of ordinary tokens of the same kind and "
-    "length. After a repair, copies should move the sentence about as ordinary tokens do.",
+    "model before the repair, in the repaired model, and with copies of ordinary tokens of the same kind and "
+    "length. After a repair, copies of the token should change the similarity about as much as copies of "
+    "ordinary tokens do.",
     measure="Similarity of the two sentences",
     axis="cosine similarity",
 )
 
 _SEED = 42
-# Second part of the seed for the places of copies; each tab has its own.
+# Second part of the seed for the places of copies. Each tab has a different second part.
 _KEY = 1
-# Numbers of copies on the curves, besides the one that the visitor asks for.
+# Numbers of copies on the curves, besides the number that the visitor asks for.
 _CURVE_COUNTS = (0, 1, 2, 4, 8, 16, 32)
 
 
@@ -208,21 +209,25 @@ class _RepairCurves:
     """Similarities of two sentences by number of copies."""
 
     counts: list[int]  # numbers of copies, 0 first
-    lines: dict[
-        str, list[float]
-    ]  # by name: before the repair, after it, and for ordinary tokens if there are any
-    read_as: list[str]  # vocabulary entries that the repaired model reads for the sentence with its copies
+    # Similarities by name of the line: before and after the repair, and ordinary tokens if there are any
+    lines: dict[str, list[float]]
+    read_as: list[str]  # vocabulary entries into which the repaired model splits sentence B with its copies
 
 
 def _similarities(
     original: IdReader, repaired: IdReader, question: _RepairQuestion, ordinary: Sequence[Token]
 ) -> _RepairCurves:
-    """Compute the similarity of the sentences with both models, for numbers of copies that fit both."""
+    """Compute the similarity of the sentences with both models, for each number of copies that both can read.
+
+    Raises:
+        InputError: Sentence B with the requested copies is too long for one of the models.
+    """
     candidates = sorted({question.copies, *_CURVE_COUNTS})
     path: tuple[int, ...] = ()
     if question.placement is Placement.RANDOM:
         word_counts = (len(question.carrier.split()),)
         paths = KeyedPaths(_SEED, _KEY, word_counts, candidates[-1], Insertion.IDS)
+        # Any token will do: the places must be the same for all tokens.
         (path,) = paths.of(Token(0, ""))
 
     def with_copies(text: str, counts: Sequence[int]) -> list[str]:

@@ -29,7 +29,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def tables(*titled: tuple[str, DataTable]) -> str:
-    """Render titled tables as HTML; tables without rows are left out."""
+    """Render tables with their titles as HTML; tables without rows are left out."""
     return render("tables.html.j2", tables=[(title, table) for title, table in titled if table.rows])
 
 
@@ -44,7 +44,7 @@ def lead(text: str) -> str:
 
 
 def figure_slots(count: int) -> list[Any]:
-    """Add hidden slots for figures to the page, and return their components; `slot_contents` fills them."""
+    """Add hidden slots for figures to the page, which `slot_contents` fills, and return their components."""
     slots: list[Any] = []
     for _ in range(count):
         with gr.Column(visible=False, elem_classes="figure") as column:
@@ -69,7 +69,7 @@ def slot_contents(figures: Iterable[ReportFigure | None]) -> list[Any]:
 
 
 def text_fields(*labels: str) -> list[gr.Textbox]:
-    """Make fields for sentences side by side; they are locked until the model is loaded."""
+    """Make fields for sentences side by side. The fields are locked, because the model is not yet loaded."""
     with gr.Row():
         return [
             gr.Textbox(label=label, lines=2, max_lines=6, min_width=280, interactive=False)
@@ -109,7 +109,8 @@ def show_errors(
 
     Args:
         handler: Handler of an event.
-        blank: Takes an error as HTML, and returns the outputs with the error in place of an answer.
+        blank: Function that takes an error as HTML, and returns the outputs with the error in place of an
+            answer.
 
     Returns:
         The guarded handler. A `StickyTokenError` is shown and logged on one line; any other error is a bug
@@ -145,7 +146,7 @@ class Once:
         self._values: list[Any] | None = None
 
     def get(self, compute: Callable[[], list[Any]]) -> list[Any]:
-        """Return a copy of the values; the first call computes them."""
+        """Return a copy of the values, which the first call computes."""
         with self._lock:
             if self._values is None:
                 self._values = compute()
@@ -153,13 +154,13 @@ class Once:
 
 
 def on_first_visit(was_visited: bool, outputs: int, answer: Callable[[], list[Any]]) -> list[Any]:
-    """Return the new state of a tab that a visitor opens, followed by its outputs.
+    """Return the new state of a tab that a visitor opens, followed by the tab's outputs.
 
     Args:
         was_visited: The tab's state: whether this visitor has opened the tab before. If so, no output
             changes.
         outputs: Number of outputs.
-        answer: Returns the outputs for the first visit.
+        answer: Function that returns the outputs for the first visit.
     """
     if was_visited:
         return [True, *([gr.skip()] * outputs)]
@@ -169,12 +170,13 @@ def on_first_visit(was_visited: bool, outputs: int, answer: Callable[[], list[An
 def _event_options(name: str, limit: int, trigger: str, progress: str) -> dict[str, Any]:
     """Return options of events that share a queue.
 
-    Handlers check their inputs themselves, because Gradio's components would refuse with a traceback.
+    Gradio's own check of the inputs is off, because it would answer wrong inputs with a traceback. The
+    handlers check their inputs themselves.
 
     Args:
         name: Name of the queue.
         limit: Maximum number of events of the queue that run at a time.
-        trigger: Gradio's rule for a second event while the first one runs.
+        trigger: Gradio's rule for an event that is triggered while an earlier one runs.
         progress: How the page shows that an event is running.
     """
     return {

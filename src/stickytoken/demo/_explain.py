@@ -1,4 +1,4 @@
-"""Explain why a token sticks, and why two texts are similar."""
+"""The tabs that explain why a token is sticky, and why two texts are similar."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BENIGN = 8
 # Upper limits of the form, chosen so that an answer takes at most a minute on two cores.
 _MOST_CARRIERS = 20
 _MOST_BENIGN = 16
-# Smaller than the default of `explain`, for the same reason.
+# These two are smaller than the defaults of `explain`, for the same reason.
 _ATTRIBUTION_CARRIERS = 2
 _DIRECTIONS = 256
 # Number of figures: the overview of all measures, and the six figures of `explanation_figures`.
@@ -43,7 +43,9 @@ _FIGURES = 7
 
 def explain_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
     """Fill the tab that explains a token."""
-    gr.HTML(ui.lead("Why is this token sticky? What the model does with its copies, beside benign tokens."))
+    gr.HTML(
+        ui.lead("Why is this token sticky? What the model does with its copies, compared with benign tokens.")
+    )
     with gr.Row():
         token = gr.Textbox(label="Token", info=NAMING, min_width=180, interactive=False)
         placement = ui.placement_field(interactive=True)
@@ -122,7 +124,7 @@ def explain_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
 
 
 def _shown_on(progress: gr.Progress) -> ProgressCallback:
-    """Return a callback that shows steps on the page."""
+    """Return a callback that shows each step of a computation on the page."""
 
     def show(step: Progress) -> None:
         progress((step.done, max(1, step.total)), desc=step.stage)
@@ -210,9 +212,9 @@ def _deviations(measures: pl.DataFrame, token: str) -> ReportFigure:
         _draw_deviations(rows),
         alt,
         "Each measure at the layer where it differs most. One measure just outside the interval means "
-        "little; several far outside, together with rising similarities, mean a lot.",
+        "little; several measures far outside, together with rising similarities, mean a lot.",
         DataTable.of({name: name.replace("_", " ") for name in _MEASURES}, all_rows),
-        # The names of the measures leave little room.
+        # On a narrow screen, the names of the measures leave little room for the axis.
         {"xaxis.title.text": "SD of the<br>benign tokens", "xaxis.nticks": 4, "xaxis.tickangle": 0},
     )
 
@@ -223,7 +225,7 @@ def _measure_name(row: Mapping[str, Any]) -> str:
 
 
 def _draw_deviations(rows: list[dict[str, Any]]) -> go.Figure:
-    """Draw a row for each measure, the largest deviation on top."""
+    """Draw one row per measure, with the largest deviation on top."""
     figure = fig.new_figure(height=110 + 24 * max(1, len(rows)))
     for is_outside in (True, False):
         marked = [row for row in rows if bool(row["outside"]) is is_outside]

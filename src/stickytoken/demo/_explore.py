@@ -1,4 +1,4 @@
-"""Explore: the table of a run, and the evidence of the chosen token."""
+"""The tab that shows the tokens of a run as a table, and the evidence of the chosen token."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from stickytoken.validation import visible
 
 # Maximum number of rows in the table; more would make the page slow.
 _TABLE_ROWS = 500
+# Columns of the table that have a filter.
 _FILTERED = ("verdict", "entry", "script")
 _NO_RUN = (
     "There is no run to explore: make one with `stickytoken detect MODEL`, then start the app with --run RUN."
@@ -149,7 +150,7 @@ def _about(content: RunContent) -> dict[str, str]:
 
 
 def _counted(content: RunContent, rows: int) -> str:
-    """Render a message on how many tokens match, and how many of them are listed.
+    """Render a message that says how many tokens match the search, and how many of them are listed.
 
     Args:
         content: The run.
@@ -177,7 +178,7 @@ def _choices(content: RunContent, column: str) -> list[str]:
 
 
 def _filtered(content: RunContent, text: str = "", filter_values: Sequence[object] = ()) -> pl.DataFrame:
-    """Return the tokens of a run that pass the search and the filters, flagged ones first.
+    """Return the tokens of a run that pass the search and the filters, flagged tokens first.
 
     Args:
         content: The run.
@@ -215,7 +216,7 @@ def _filter_values(column: str, values: object) -> list[str]:
 
 
 def _table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
-    """Return tokens as Gradio's table value: headers, values to sort by, and the text shown for each."""
+    """Return tokens as the value of a Gradio table: headers, values to sort by, and the text of each cell."""
     columns = facts.columns(content)
     values = []
     texts = []
@@ -236,7 +237,7 @@ def _value(value: Any, column: Column) -> Any:
     if value is None:
         return _NO_TEXT if column.digits is None else None
     if isinstance(value, float) and column.digits is not None:
-        # A percentage has two digits fewer than the share.
+        # A share that is shown as a percentage needs two digits more than the percentage.
         return round(value, column.digits + 2 if column.unit == "%" else column.digits)
     return value
 
@@ -247,7 +248,7 @@ def _text(value: Any, column: Column) -> str:
 
 
 def _offered(tokens: pl.DataFrame) -> list[tuple[str, int]]:
-    """Return the choices of the token field, as labels with ids, for the listed tokens."""
+    """Return the choices of the token field: a label and the id of each listed token."""
     if tokens.is_empty():
         return []
     rows = tokens.head(_TABLE_ROWS).select("token", "token_id").iter_rows()
@@ -275,7 +276,7 @@ def _evidence_outputs(startup: Startup, label: object, token_id: object) -> list
 
 
 def _evidence_of(startup: Startup, content: RunContent, token_id: int) -> RunEvidence:
-    """Return the evidence of a token and of ordinary tokens; what the run does not store is measured."""
+    """Return the evidence of a token and of ordinary tokens; measure the evidence if the run lacks it."""
     stored = content.evidence
     if stored is not None and token_id in stored.tokens["token_id"]:
         rows = stored.tokens.filter(pl.col("ordinary") | (pl.col("token_id") == token_id))

@@ -1,4 +1,4 @@
-"""Try: what copies of a token do to two sentences, compared with benign tokens."""
+"""The tab that shows what copies of a token do to two sentences, compared with benign tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Matrix = NDArray[np.float64]
 Ids = tuple[int, ...]
 
 _SEED = 42
-# Second part of the seed for the places of copies; each tab has its own.
+# Second part of the seed for the places of copies. Each tab has a different second part.
 _KEY = 0
 # Number of benign tokens to compare with.
 _BENIGN = 4
@@ -147,25 +147,26 @@ def _checked_question(
 
 @dataclass(frozen=True)
 class Trial:
-    """Similarities of sentences with copies of a token and of benign ones."""
+    """Similarities of sentences with copies of a token, and with copies of benign tokens."""
 
     token: Token
     placement: Placement
     copies: int  # number of copies that the visitor asked for, at least 1
-    benign: tuple[Token, ...]  # tokens to compare with; the first one is in the heat map
+    benign: tuple[Token, ...]  # tokens to compare with; the heat map shows the first of them
     counts: list[int]  # numbers of copies on the curves, ascending from 0
-    # Similarity of sentences A and B, shape (tokens, counts): the visitor's token first, then the benign ones
+    # Similarity of sentences A and B, shape (tokens, counts): first the visitor's token, then benign tokens
     curves: Matrix
-    # Letters of the sentences in the heat map: A and B are the visitor's. Sentences without room for the
-    # copies are left out.
+    # Letters that name the sentences in the heat map: A and B are the visitor's sentences. Sentences without
+    # room for the copies are left out.
     names: list[str]
     texts: list[str]  # the sentence of each letter
-    # Square matrices of similarities: sentences with copies in rows, without copies in columns. The rows have
-    # no copies, then copies of the token, then copies of the first benign token if there is one.
+    # Square matrices of similarities. The columns are sentences without copies. The rows are the same
+    # sentences: in the first matrix without copies, in the second with copies of the token, and in the third
+    # with copies of the first benign token. Without benign tokens, there is no third matrix.
     heat: list[Matrix]
 
     def similarities(self, copies: int) -> list[float]:
-        """Return the similarity of the two sentences with a number of copies, by token."""
+        """Return, for each token, the similarity of the two sentences with this number of copies."""
         return [float(value) for value in self.curves[:, self.counts.index(copies)]]
 
 
@@ -213,7 +214,9 @@ def try_token(
     placement: Placement,
     copies: int,
 ) -> Trial:
-    """Put copies of a token, and of benign ones at the same places, into the second text and the others.
+    """Measure the similarities of sentences with copies of a token.
+
+    Copies of benign tokens are put at the same places, for comparison.
 
     Args:
         encoder: The model.
@@ -221,7 +224,10 @@ def try_token(
         token: The visitor's token.
         benign: Benign tokens to compare with.
         placement: Where the copies go.
-        copies: Number of copies in every sentence of the heat map; the curves have other numbers, too.
+        copies: Number of copies in every sentence of the heat map. The curves show other numbers too.
+
+    Returns:
+        The similarities for the curves and for the heat map.
 
     Raises:
         InputError: Sentence A or B has no tokens, or is too long for the model.
@@ -304,7 +310,7 @@ def _require_fitting(
 
 
 def describe_trial(trial: Trial, token: str) -> str:
-    """Say how the similarity of the two sentences changes, compared with copies of benign tokens."""
+    """Return sentences on how the similarity of the two sentences changes, compared with benign tokens."""
     copies = trial.copies
     after, *benign_similarities = trial.similarities(copies)
     counted = f"1 copy of {token} changes" if copies == 1 else f"{copies} copies of {token} change"
@@ -327,7 +333,7 @@ def describe_trial(trial: Trial, token: str) -> str:
     )
 
 
-# Numbers of copies that are written below the curve, besides the one that the visitor asked for.
+# Numbers of copies that are written below the curve, besides the number that the visitor asked for.
 _TICKS = (0, 1, 2, 4, 8, 16, 32)
 
 
@@ -359,7 +365,7 @@ def similarity_curve(trial: Trial, token: str, benign: list[str], u: float | Non
 
 
 def _draw_curve(trial: Trial, token: str, u: float | None) -> go.Figure:
-    """Draw the curve of the token and the band of the benign ones."""
+    """Draw the curve of the token and the band of the benign tokens."""
     counts = trial.counts
     positions = fig.spread_out(counts)
     figure = fig.new_figure(height=380)
@@ -397,21 +403,23 @@ def _draw_curve(trial: Trial, token: str, u: float | None) -> go.Figure:
 
 
 def pair_heatmap(trial: Trial, token: str, benign: str = "") -> ReportFigure:
-    """Draw the similarities of all sentences without copies, with the token's, and with a benign token's.
+    """Draw a heat map of the similarities of all sentences.
+
+    It has a panel without copies, one with copies of the token, and one with copies of a benign token.
 
     Args:
         trial: The trial of a token.
         token: Name of the token.
         benign: Name of the benign token; empty if there is none.
     """
-    titles = ["mean similarity to the others, without copies"]
+    titles = ["mean similarity to the other sentences, without copies"]
     titles += [f"with {trial.copies} × {name}" for name in (token, benign)]
     off_diagonals = [_off_diagonal(matrix) for matrix in trial.heat]
     rows = []
     for row, (name, text) in enumerate(zip(trial.names, trial.texts, strict=True)):
         rows.append((name, text, *_row_means(off_diagonals, row)))
     plot = _draw_heatmap(trial, off_diagonals, token, benign)
-    # Every cell shows its number, and a narrow screen has no room for the scale.
+    # A narrow screen has no room for the colour scale, and every cell shows its number anyway.
     narrow = fig.stacked(plot, len(trial.heat), 350 * len(trial.heat)) | {"coloraxis.showscale": False}
     return ReportFigure(
         "pair-heatmap",
@@ -427,18 +435,18 @@ def pair_heatmap(trial: Trial, token: str, benign: str = "") -> ReportFigure:
 
 
 def _off_diagonal(matrix: Matrix) -> Matrix:
-    """Return the similarities of different sentences, with a row for each sentence."""
+    """Return a matrix without its diagonal: the similarities of different sentences, one row per sentence."""
     size = len(matrix)
     return matrix[~np.eye(size, dtype=bool)].reshape(size, -1)
 
 
 def _row_means(off_diagonals: Sequence[Matrix], row: int) -> list[float | None]:
-    """Return the mean similarity of a sentence to the others in each matrix; None without others."""
+    """Return the mean similarity of a sentence to the other sentences in each matrix; None without others."""
     return [float(matrix[row].mean()) if matrix.shape[1] else None for matrix in off_diagonals]
 
 
 def _heatmap_in_words(trial: Trial, off_diagonals: Sequence[Matrix]) -> str:
-    """Describe the matrices by the means of their different sentences and of their diagonals."""
+    """Describe each matrix by the mean similarity of different sentences, and by the mean of its diagonal."""
     text = ""
     if len(trial.names) > 1:
         names = ("without copies", "with copies of the token", "with copies of the benign token")
@@ -471,7 +479,7 @@ def _draw_heatmap(trial: Trial, off_diagonals: Sequence[Matrix], token: str, ben
     plot.update_yaxes(autorange="reversed", showgrid=False)
     plot.update_xaxes(showgrid=False)
     plot.update_yaxes(title_text="sentence with the copies", col=1)
-    # A sentence is most similar to itself: colours are for pairs of different sentences.
+    # The colours are scaled to pairs of different sentences, because a sentence is most similar to itself.
     low = min((float(matrix.min()) for matrix in off_diagonals if matrix.size), default=0.0)
     high = max((float(matrix.max()) for matrix in off_diagonals if matrix.size), default=1.0)
     color_axis = {

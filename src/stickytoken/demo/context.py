@@ -71,7 +71,7 @@ class RunLibrary:
         return list(self.paths)
 
     def content(self, label: object) -> RunContent:
-        """Return the content of the run with a label; it is read once.
+        """Return the content of the run with a label. The run is read on the first call only.
 
         Raises:
             RunError: There is no run with that label, or the run is damaged.
@@ -105,6 +105,7 @@ def find_runs(
             continue
         try:
             run = _listed(path)
+            # The app opens the first run when it starts, so this run must be readable in full.
             is_opened_first = not runs
             if is_opened_first:
                 read_content(path)
@@ -187,8 +188,8 @@ class SharedModel:
         """
         if not self.is_model_of(run.record):
             raise InputError(
-                f"the run was made with {run.record.model.name} or with other settings of it, but "
-                f"{self.name} is loaded: start the app with --run {run.path.name} to compute more for it"
+                f"the run was made with {run.record.model.name} or with other loading options, but "
+                f"{self.name} is loaded: start the app with --run {run.path.name} to measure more tokens"
             )
         with self._lock:
             return self._reopened(run)
@@ -211,7 +212,7 @@ class SharedModel:
         return name if named.id == token_id and visible(name) == name else f"#{token_id}"
 
     def shown_name(self, token_id: int) -> str:
-        """Return the string of a token with visible characters."""
+        """Return the string of a token, with invisible characters made visible."""
         return visible(self._string(token_id))
 
     def _string(self, token_id: int) -> str:
@@ -224,7 +225,7 @@ class SharedModel:
 TEXT_CHARACTERS = 1000
 COPIES = 32
 _TOKEN_CHARACTERS = 200
-# No vocabulary has ids of this size.
+# No vocabulary has an id as large as this one.
 _FIRST_ABSURD_ID = 10**9
 
 
@@ -282,7 +283,7 @@ def named_token(vocabulary: Vocabulary, name: object) -> Token:
 
 @dataclass(frozen=True)
 class AppContext:
-    """The model, the runs and the texts that all visitors share; it never changes."""
+    """The model, the runs and the texts that all visitors share. The context never changes."""
 
     model: SharedModel  # the loaded model
     library: RunLibrary  # all listed runs
@@ -320,13 +321,13 @@ def make_context(
     for label, record in library.records.items():
         if record.result is not None and model.is_model_of(record):
             return AppContext(model, library, library.content(label), corpus, repaired)
-    return AppContext(model, library, None, corpus, repaired)
+    return AppContext(model, library, content=None, corpus=corpus, repaired=repaired)
 
 
 def source_label(library: RunLibrary, named: int, repair: Repair | None) -> str | None:
     """Return the label of the run whose model the app loads; None if the user named no run.
 
-    That is the first named run of the model that was repaired, or else the first named run.
+    This is the first named run of the model that was repaired, or else the first named run.
 
     Args:
         library: Runs of the app; those that the user named come first.
@@ -343,7 +344,7 @@ def source_label(library: RunLibrary, named: int, repair: Repair | None) -> str 
 
 
 class Startup:
-    """The runs, which are available at once, and the context, which exists once the model is loaded."""
+    """The runs, which are available at once, and the context, which is available once the model is loaded."""
 
     def __init__(self, model: str, library: RunLibrary, repair: Repair | None = None) -> None:
         self.model_name = model
@@ -411,7 +412,10 @@ class Example:
 
 
 def worked_example(context: AppContext) -> Example:
-    """Return an example: the worst token of the run with the pair of texts that it raises most."""
+    """Return an example: the worst token of the run, and the pair of texts whose similarity it raises most.
+
+    Without stored pairs, the texts are any sentences of the run.
+    """
     content = context.content
     if content is None or content.run is None:
         return _example_without_run(context)
@@ -427,16 +431,16 @@ def worked_example(context: AppContext) -> Example:
                 row["largest_carrier"],
                 row["token_id"],
                 content.evidence.record.pair_copies,
-                f"{why} the unrelated pair of that run that its copies raise most.",
+                f"{why} the unrelated pair of that run whose similarity its copies raise most.",
             )
     sentences = context.sentences
     return Example(sentences[0], sentences[-1], worst_token(content), _COPIES, f"{why} from that run.")
 
 
 def _example_without_run(context: AppContext) -> Example:
-    """Return an example with a special token that can occur in text, or else with a word.
+    """Return an example with a special token that can occur in text, or else with any available token.
 
-    Special tokens are often the worst.
+    A special token is preferred, because special tokens are often the worst.
     """
     vocabulary = context.model.vocabulary
     sentences = spread(list(context.corpus.texts), 2)
@@ -458,7 +462,7 @@ def worst_token(content: RunContent) -> int:
 
 
 def listed_tokens(content: RunContent | None) -> list[tuple[int, str]]:
-    """Return ids and verdicts of the tokens that a visitor can choose from: flagged ones, then others."""
+    """Return ids and verdicts of the tokens to choose from: flagged tokens, then others with evidence."""
     if content is None or content.run is None:
         return []
     listed = dict(content.flagged.head(_LISTED).select("token_id", "verdict").iter_rows())
@@ -475,7 +479,7 @@ def other_sentences(context: AppContext) -> tuple[str, ...]:
 
 
 def spread(texts: list[str], count: int) -> list[str]:
-    """Return `count` texts at equal distances in the list, or all texts if there are no more."""
+    """Return `count` texts at equal distances in the list, or all texts if the list is not longer."""
     if len(texts) <= count:
         return texts
     return [texts[(2 * position + 1) * len(texts) // (2 * count)] for position in range(count)]

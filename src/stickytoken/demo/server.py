@@ -1,4 +1,4 @@
-"""Serve the web app on this machine, and refuse requests that do not come from its own page."""
+"""Serve the web app on this machine, and reject requests that do not come from the app's own page."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _COLORS = {
     "block_title_text_color": "#3b4350",
     "block_title_text_color_dark": "#d0d6de",
 }
-# Maximum number of requests that may wait for the model; any further request is refused.
+# Maximum number of requests that may wait for the model. Further requests are rejected.
 _LONGEST_QUEUE = 32
 
 
@@ -111,15 +111,16 @@ def _malformed(reason: str) -> gr.Error:
 # Names by which this machine reaches itself. A page on another site can make a browser resolve that site's
 # name to this machine and then read the app (DNS rebinding), but its requests still carry that site's name.
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+# Largest size of the body of a request, in bytes.
 _BODY_BYTES = 16_000_000
 _API = "/gradio_api"
 _JOIN = f"{_API}/queue/join"
-# The page posts nothing else; uploads, direct calls and Gradio's own editor stay closed.
+# The only paths to which the page posts. Uploads, direct calls and Gradio's own editor stay closed.
 _POSTED = (_JOIN, f"{_API}/cancel", f"{_API}/reset")
 
 
-# Gradio's page contains inline scripts and builds functions from templates, so both must be allowed; but
-# no script can reach another host.
+# Gradio's page contains inline scripts and builds functions from templates, so both must be allowed. No
+# script can reach another host.
 _POLICY = "; ".join(
     (
         "default-src 'self'",
@@ -139,7 +140,7 @@ _HEADERS = {"content-security-policy": _POLICY, "referrer-policy": "no-referrer"
 
 @dataclass(frozen=True)
 class _Refusal:
-    """Why a request is not answered."""
+    """The HTTP status and the reason with which a request is rejected."""
 
     status: int
     reason: str
@@ -153,7 +154,7 @@ class RequestGuard:
 
         Args:
             app: The app to guard.
-            public_hosts: Public names of the app in lower case; filled when the app is shared.
+            public_hosts: Public host names of the app in lower case. They are added when the app is shared.
         """
         self._app = app
         self._public_hosts = public_hosts
@@ -171,7 +172,8 @@ class RequestGuard:
             try:
                 await self._app(scope, receive, send_with_policy)
             except KeyError:
-                # Gradio looks events up by number when they are sent; handlers run later, in its queue.
+                # On this path, Gradio only looks up the event by its number, so the number is unknown.
+                # Handlers run later, in Gradio's queue.
                 if scope["type"] != "http" or scope["path"].rstrip("/") != _JOIN:
                     raise
                 refusal = _Refusal(404, "the page has no such event: reload it")
@@ -219,7 +221,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, refusal: _Refusal)
 
 
 class _TrustedHosts:
-    """A factory of Starlette's host check; `add` allows further names after the server has started."""
+    """A factory of Starlette's host check. `add` allows further host names after the server has started."""
 
     def __init__(self) -> None:
         self._middleware: list[TrustedHostMiddleware] = []
@@ -231,7 +233,7 @@ class _TrustedHosts:
         return middleware
 
     def add(self, host: str) -> None:
-        """Answer requests under another name, too."""
+        """Also answer requests that are sent to this host name."""
         for middleware in self._middleware:
             middleware.allowed_hosts.append(host)
 
@@ -259,7 +261,7 @@ class Served:
 
 
 def require_free(port: int) -> int:
-    """Check that a port is free, and return it; for 0, return any free port.
+    """Check that a port is free, and return its number; for 0, return the number of any free port.
 
     Raises:
         InputError: The number is not a port number, or the port is in use.
@@ -269,7 +271,7 @@ def require_free(port: int) -> int:
             f"port {port} is not a port number: use 1 to {_LARGEST_PORT}, or 0 for any free port"
         )
     with socket.socket() as listener:
-        # Servers set this option, too: a port whose last connections are still closing is treated as free.
+        # Servers set this option too. It lets a port whose last connections are still closing count as free.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOST, port))
@@ -297,7 +299,7 @@ def serve(blocks: gr.Blocks, port: int, share: bool) -> Served:
     trusted_hosts = _TrustedHosts()
     public_hosts: set[str] = set()
     guards = [Middleware(trusted_hosts), Middleware(RequestGuard, public_hosts=public_hosts)]
-    # System fonts, so that nothing is fetched.
+    # The theme uses system fonts, so that no font is fetched.
     theme = gr.themes.Default(primary_hue="blue", font=_FONTS, font_mono=_MONO).set(**_COLORS)
     launch_options: dict[str, Any] = {
         "server_name": HOST,

@@ -1,12 +1,12 @@
 "use strict";
-// Names every picture for screen readers, and fits it to narrow screens and to the colour scheme.
+// Gives every figure a name for screen readers, and adapts it to narrow screens and to the colour scheme.
 (() => {
   const themes = __THEMES__;
   const narrow = matchMedia("(max-width: 640px)");
   const scheme = () => (document.body.classList.contains("dark") ? "dark" : "light");
 
   const clone = (value) => JSON.parse(JSON.stringify(value));
-  // The original layout of every picture.
+  // The original layout of every figure.
   const plain = new WeakMap();
 
   // Sets layout["a.b[0].c"], as Plotly.relayout would.
@@ -23,7 +23,7 @@
     const wanted = `${scheme()} ${narrow.matches}`;
     const dressed = plot.layout.meta.dressed;
     if (dressed === wanted) return;
-    // Kept in the layout: a new answer brings a new layout, in the same place or another.
+    // The mark is kept in the layout, because every new answer brings a new layout, even in the same element.
     if (!dressed) plain.set(plot, clone(plot.layout));
     const layout = clone(plain.get(plot));
     layout.meta.dressed = wanted;
@@ -41,7 +41,7 @@
     for (const plot of document.querySelectorAll(".js-plotly-plot")) dress(plot);
   }
 
-  // A page of paper is narrower than most screens.
+  // Printed pages are narrower than most screens, so figures get a fixed width for printing.
   function print(on) {
     for (const plot of document.querySelectorAll(".js-plotly-plot")) {
       if (!plot.layout || !window.Plotly) continue;
