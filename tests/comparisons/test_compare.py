@@ -259,7 +259,7 @@ def test_hostile_names_and_tokens_stay_text(clean, changed):
 
 def test_what_cannot_be_compared_is_refused(run, changed, tmp_path):
     for paths, phrase in (
-        ([], "needs two runs, and 1 was passed: .*stickytoken report"),
+        ([], "needs at least two runs, but 1 was passed: .*stickytoken report"),
         ([run.path / ".." / run.path.name], "was passed twice"),
         ([tmp_path], "is not a run folder"),
         ([changed(result=None)], "is not finished: run the same command"),

@@ -314,7 +314,7 @@ def test_embed_writes_every_text_in_its_order(folder, tmp_path):
     ("source", "output", "reason"),
     [
         ("missing.txt", "out.parquet", "no file"),
-        ("texts.txt", "out.csv", "written as .parquet"),
+        ("texts.txt", "out.csv", "a .parquet file"),
         ("nulls.jsonl", "out.parquet", "row 2 has no text"),
         ("texts.txt", "full.parquet", "cannot be written: No space left"),
     ],
