@@ -517,5 +517,5 @@ def load_data(task: MtebTask) -> None:
     except (OSError, ValueError, RuntimeError, LookupError, ImportError, DatasetsError) as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise UnreachableTaskError(
-            f"the data of {task.name} is not cached and cannot be downloaded: {reason}"
+            f"the data of {task.name} can be loaded neither from the cache nor from the network: {reason}"
         ) from error
