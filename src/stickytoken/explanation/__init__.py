@@ -1,4 +1,4 @@
-"""Explain why a token is sticky: compare its copies inside the model with those of benign tokens."""
+"""Explain why a token is sticky: compare what its copies and copies of benign tokens do inside the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from stickytoken.vocabulary import Vocabulary, categorize, match_benign
 
 __all__ = ["ExplainSettings", "Explanation", "explain"]
 
-# Number of tokens of a run that are explained if none are named. Each takes most of a minute on two cores.
+# Number of tokens of a run that are explained if the user names none. Each token takes most of a minute on
+# two cores.
 _WORST_TOKENS = 3
 
 
@@ -48,8 +49,8 @@ def explain(
             the run.
         tokens: Ids or texts of the tokens to explain, or a file of them. None takes the three worst tokens of
             the run.
-        run: A finished run of this model, or its folder. The explanation uses its carriers, anchors and mean
-            similarity, and uses none of its sticky or topical tokens as benign tokens.
+        run: A finished run of this model, or its folder. The explanation uses the carriers, anchors and mean
+            similarity of the run. No token that the run calls sticky or topical serves as a benign token.
         texts: Carriers to use instead of those of the run or the corpus.
         sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. None takes
             the texts of the run, or the bundled corpus if there is no run.
@@ -88,7 +89,7 @@ def explain(
         corpus = readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = categorize(encoder.tokenizer)
     token_ids = _explained_ids(encoder, vocabulary, tokens)
-    # A run says which tokens are not benign. Without a run, only the tokens to explain are excluded.
+    # A run names all tokens that are not benign. Without a run, only the tokens to explain are excluded.
     not_benign = set(token_ids) if run is None else flagged_tokens(run)
     excluded = _unreadable_ids(encoder, vocabulary) | not_benign
     matches = {

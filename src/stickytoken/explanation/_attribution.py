@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Vector: TypeAlias = NDArray[np.float64]
 
-# The measures that attribution computes.
+# Names of the two measures that attribution computes.
 _FROM_COPIES, _FROM_CARRIER = AREAS["attribution"]
 # Name of the reference in the rows and columns of an attribution matrix.
 _REFERENCE = "(reference)"
@@ -63,7 +63,7 @@ class Attribution:
     """The attributions of a token and its benign tokens.
 
     Attributes:
-        by_token: Values by token id and measure, each of shape (carriers,).
+        by_token: Contributions by token id and measure, each of shape (carriers,).
         pairs: The attributed pairs of the token itself.
         error: Largest distance between a sum of contributions and the unit vector that it should equal.
     """
@@ -83,7 +83,7 @@ class _Step:
     stage: str  # stage of the shard: "attribution" or "pair"
     index: int  # index of the shard in its stage
     token_id: int
-    size: int  # amount of work, in parts or positions to integrate
+    size: int  # amount of work: number of parts or positions to integrate
     compute: Callable[[], dict[str, Any]]
 
 
@@ -115,7 +115,8 @@ class Attributor:
         Args:
             tokens: Id of the token, followed by the ids of its benign tokens. Only the first few benign
                 tokens are attributed; the settings say how many.
-            folder: Folder that stores every result, from which a later call reads it. None stores nothing.
+            folder: Folder in which every result is stored, so that a later call can read it. None stores
+                nothing.
             progress: Called after every step.
         """
         carrier_vectors = self._carrier_vectors()
@@ -149,7 +150,8 @@ class Attributor:
     def _pairs(self, token_id: int, carrier_vectors: Vector) -> list[_Pair]:
         """Pair each of the first carriers with one unrelated anchor.
 
-        It is the unrelated anchor with the median similarity to the carrier without copies.
+        The anchor is the one with the median similarity to the carrier without copies, of all unrelated
+        anchors.
         """
         pairs = []
         for carrier, vector in zip(self._carriers[: self._settings.pairs], carrier_vectors, strict=False):
@@ -196,7 +198,8 @@ class Attributor:
         """
         # The contribution of the reference is left out: it is the same for all tokens.
         present_labels = sorted(set(carrier.labels))
-        part_numbers = [present_labels.index(label) for label in carrier.labels]  # without gaps
+        # The integrator needs part numbers without gaps.
+        part_numbers = [present_labels.index(label) for label in carrier.labels]
         contributions = self._integrator.contributions(
             carrier.with_copies(token_id), part_numbers, self._settings.steps
         )

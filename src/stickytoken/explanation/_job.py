@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Vector: TypeAlias = NDArray[np.float64]
 
-# Increase this when the same inputs give other numbers than before.
+# Raise this when the same inputs give different numbers than before.
 _IDENTITY_VERSION = 3
 # Number of vocabulary entries that are pooled at a time. The hidden states of all entries at once could need
 # more memory than the model itself.
@@ -141,7 +141,7 @@ class Job:
             token_id: Id of the token.
             match: The benign tokens to compare it with.
             identity_parts: What `identity_parts` returned for this token.
-            folder: Stores every result as soon as it is computed. None stores nothing.
+            folder: Folder in which every result is stored as soon as it is computed. None stores nothing.
 
         Returns:
             The record and the tables of the token.
@@ -164,7 +164,8 @@ class Job:
                 attribution = self._attributor.attribution(tokens, folder, self.progress)
                 notes.append(
                     f"the attributions of {token!r} are off by at most {attribution.error:.2g} of a unit "
-                    f"vector ({self.settings.steps} points per integral, more where it changes sharply)"
+                    f"vector ({self.settings.steps} points per integral, more where the integrand changes "
+                    "sharply)"
                 )
             except ModelError as error:
                 notes.append(f"attribution was not possible: {error}")
@@ -249,7 +250,7 @@ class Job:
         measured: Mapping[str, Mapping[str, Any]],
         attribution: Attribution,
     ) -> dict[str, pl.DataFrame]:
-        """Return all tables of a token; ``measured`` is what `measuring.measure` returned, read from JSON."""
+        """Return all tables of a token; ``measured`` is the result of `measuring.measure`, read from JSON."""
         names = self.inspector.encoder.tokenizer.entries
         benign_ids = [benign.id for benign in match.tokens]
         measures = self._measures_of_texts(token_id, benign_ids, measured)
@@ -270,6 +271,7 @@ class Job:
     def _measures_of_texts(
         self, token_id: int, benign_ids: Sequence[int], measured: Mapping[str, Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
+        """Return the rows of all measures that were taken on the carriers with copies."""
         values_by_token = {int(key): values for key, values in measured["values"].items()}
         rows: list[dict[str, Any]] = []
         for name, values in values_by_token[token_id].items():
@@ -283,6 +285,7 @@ class Job:
     def _measures_of_attribution(
         self, token_id: int, benign_ids: Sequence[int], attribution: Attribution
     ) -> list[dict[str, Any]]:
+        """Return the rows of the measures that attribution computed; empty without attribution."""
         by_token = attribution.by_token
         attributed_ids = [benign_id for benign_id in benign_ids if benign_id in by_token]
         rows: list[dict[str, Any]] = []
@@ -315,6 +318,7 @@ class Job:
     def _heads(
         self, token_id: int, benign_ids: Sequence[int], measured: Mapping[str, Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
+        """Return the rows of the table of attention heads; empty if attention was not measured."""
         heads_by_token = measured["heads"]
         if str(token_id) not in heads_by_token:
             return []

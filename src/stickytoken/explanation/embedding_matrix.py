@@ -15,10 +15,11 @@ from stickytoken.unit_vectors import unit_vectors
 
 Vector: TypeAlias = NDArray[np.float64]
 
-# Words in the usual names of reserved vocabulary entries.
+# Words that names of reserved vocabulary entries usually contain.
 _RESERVED = re.compile(r"unused|reserved|extra_id|extra_token|madeupword|placeholder", re.IGNORECASE)
 _BRACKETED = re.compile(r"[<\[].+[>\]]")
-# Number of rows that are copied at a time, because the matrix is most of a small model.
+# Number of rows that are converted at a time. A converted copy of the whole matrix could need more memory
+# than a small model.
 ROWS_AT_A_TIME = 4096
 
 
@@ -31,7 +32,7 @@ class EmbeddingMatrix:
 
     @cached_property
     def unused(self) -> list[int]:
-        """Indices of the rows that belong to no vocabulary entry or to a reserved one."""
+        """Indices of the rows that belong to no vocabulary entry, or to a reserved entry."""
         return [row for row in range(len(self.rows)) if self._is_unused(row)]
 
     def _is_unused(self, row: int) -> bool:

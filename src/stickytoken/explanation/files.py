@@ -26,7 +26,7 @@ EXPLANATION_FILE = "explanation.json"
 EXPLANATIONS_FOLDER = "explain"
 
 _VALUES = " ".join(NUMBERS)
-# Columns of each table by name, which is also the stem of its file.
+# Columns of each table, by name of the table. The name is also the stem of the table's file.
 TABLE_SCHEMAS = resume.table_schemas(
     {
         "measures": f"token_id token area measure layer {_VALUES} outside share_below benign_tokens carriers",
@@ -51,11 +51,11 @@ class Finding(resume.Record):
     area: str
     measure: str
     begins: int | None  # first layer outside the benign interval; null if the measure has no layers
-    layer: int | None  # layer where the token is furthest from the benign tokens
+    layer: int | None  # layer at which the token is furthest from the benign tokens
     value: float
     benign_mean: float
     deviations: float | None
-    called: str  # what a sentence calls the measure
+    called: str  # name of the measure in a sentence
 
 
 class TokenExplanation(resume.Record):
@@ -107,7 +107,7 @@ def stored_explanation(
     identity_parts: dict[str, Any],
     compute: Callable[[store.ResultFolder], StoredExplanation],
 ) -> StoredExplanation:
-    """Return the explanation in a folder; if it is not finished, compute and write it.
+    """Return the explanation in a folder. If there is no finished explanation, compute and write it.
 
     Raises:
         RunError: The folder holds an explanation with another identity, or cannot be used.

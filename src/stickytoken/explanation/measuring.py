@@ -1,4 +1,4 @@
-"""Choose the texts of an explanation, and measure on them what copies of tokens do inside the model."""
+"""Choose the texts of an explanation, and measure what copies in them do inside the model."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def gather(
 
     Args:
         encoder: The model. Texts that do not fit into it are not used.
-        settings: The settings.
+        settings: The settings of the explanation.
         run: A run whose carriers and anchors are used if ``sentences`` is None.
         texts: Carriers that the user passed. They replace those of the run or the corpus.
         sentences: The corpus. None takes the texts of the run, or the bundled corpus if there is no run.
@@ -149,8 +149,8 @@ def _texts_of_run(run: Run) -> tuple[list[str], list[str], str]:
 def _texts_of_corpus(corpus: Sentences, settings: ExplainSettings) -> tuple[list[str], list[str], str]:
     """Divide a corpus into carriers and anchors, and return both in random order with the name of the corpus.
 
-    The carriers are the shortest sentences, without their final punctuation: twice as many as are needed, but
-    at most half of the corpus. The other sentences are the anchors.
+    The carriers are the shortest sentences, without their final punctuation. Their number is twice that of
+    the settings, but at most half of the corpus. All other sentences are the anchors.
     """
     order = np.random.default_rng([settings.seed]).permutation(len(corpus)).tolist()
     by_length = sorted(order, key=lambda index: len(corpus.texts[index]))
@@ -172,7 +172,7 @@ def _readable_anchors(encoder: IdEncoder, anchors: Sequence[str]) -> list[str]:
 def _carriers_of_user(
     encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[Any]
 ) -> list[PlacedCarrier]:
-    """Place the copies in the user's texts, and raise an error for a text that cannot be used."""
+    """Return the user's texts as carriers; raise an InputError for a text that cannot be used."""
     if not texts:
         raise InputError("texts is empty: pass at least one text, or leave texts out")
     for text in texts:
@@ -199,7 +199,7 @@ def _carriers_of_user(
 class Surroundings:
     """The vectors with which the carriers' vectors are compared."""
 
-    direction: Vector | None  # unit mean of pooled vectors of vocabulary entries, shape (P,); None if unknown
+    direction: Vector | None  # direction of the mean pooled vector of entries, shape (P,); None if unknown
     anchors: Vector  # unit vectors of the anchors, shape (anchors, d)
     mean_similarity: float  # pairs with a cosine below this are unrelated
 
@@ -269,7 +269,7 @@ def _received(attention: Vector, labels: NDArray[np.intp], *, by_copies: bool = 
 
 
 def _cosine(left: Vector, right: Vector) -> Any:
-    """Return the cosines along the last axis; 1 where a vector is zero, which is treated as unchanged."""
+    """Return the cosines along the last axis. With a zero vector, the cosine is 1, which means no change."""
     lengths = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
     products = (left * right).sum(axis=-1)
     return np.divide(products, lengths, out=np.ones_like(products), where=lengths > 0)
@@ -337,7 +337,7 @@ def measure(
 
 
 def _carriers_at_a_time(inspector: Inspector, carriers: Sequence[PlacedCarrier]) -> int:
-    """Return the number of carriers whose hidden states fit into memory if all are as long as the longest."""
+    """Return how many carriers can have their hidden states held, if all are as long as the longest."""
     longest = max(carriers, key=lambda carrier: len(carrier.before))
     hidden = inspector.look([longest.before], [longest.before_labels], PARTS)[0].hidden
     return len(carriers) if hidden is None else max(1, HELD_BYTES // hidden.nbytes)
@@ -391,7 +391,7 @@ def _distances_by_measure(groups: Sequence[Vector]) -> dict[str, Vector]:
 def _common_measures(
     observed: Mapping[int, Sequence[Mapping[str, Vector]]],
 ) -> dict[int, dict[str, Vector]]:
-    """Stack the measures of all carriers by token; leave out a measure that is missing for any carrier."""
+    """Stack the measures of all carriers by token. Only measures that no carrier lacks are returned."""
     common = set.intersection(*(set(row) for rows in observed.values() for row in rows))
     stacked = {}
     for token_id, rows in observed.items():

@@ -20,12 +20,15 @@ from stickytoken.settings.explain import ExplainSettings
 
 _LIFT = "lift_sentences"
 _LIFT_IN_WORDS = AREAS["similarity"][_LIFT]
-# With fewer benign tokens, the interval is so wide that a token inside it may still differ by several
-# standard deviations. The verdict then does not claim that the token resembles benign ones.
+# Smallest number of benign tokens for a verdict of no difference. With fewer, the interval is so wide that a
+# token inside it may still differ by several standard deviations. The verdict then does not claim that the
+# token resembles benign ones.
 ENOUGH_BENIGN = 8
-# Order of the areas in a verdict: first the effect, then its possible causes in the order of the model.
+# Order of the areas in a verdict: first the effect, then its possible causes, from the input of the model to
+# its output.
 _AREA_ORDER = ("similarity", "embedding", "attention", "hidden states", "pooling", "attribution")
-# Columns of tokens.parquet that a verdict quotes. `texts` is the number of texts that were measured.
+# Columns of tokens.parquet that a verdict quotes. `texts` is the number of texts in which the run measured
+# the token.
 OF_RUN = ("verdict", "severity", "erased", "lift_sd", "kinds_lifted", "strongest_kind", "texts")
 
 
@@ -78,7 +81,7 @@ def verdict(
     benign: int,
     run: Mapping[str, Any] | None = None,
 ) -> str:
-    """Say in one or two sentences whether a token differs from benign tokens, and in which measures.
+    """Return sentences that say whether a token differs from benign tokens, and in which measures.
 
     Args:
         token: The token.
@@ -93,7 +96,7 @@ def verdict(
     measure_count = len({row["measure"] for row in rows})
     strongest = _strongest_by_area(rows, differences)
     lift = _comparable_lift(rows)
-    if run is not None:  # the sentences on the run come first, because it measured more texts
+    if run is not None:  # the sentences on the run come first, because the run measured more texts
         strongest.pop("similarity", None)
         listed = f": {'; '.join(strongest.values())}" if strongest else ""
         return (
@@ -123,7 +126,7 @@ def verdict(
 
 
 def _strongest_by_area(rows: Sequence[dict[str, Any]], differences: Sequence[Finding]) -> dict[str, str]:
-    """Return a description of the first finding of each area, by area."""
+    """Return a description of the strongest finding of each area, by area."""
     layers = [row["layer"] for row in rows if row["layer"] is not None]
     last_layer = max(layers, default=None)
     strongest: dict[str, str] = {}
@@ -229,7 +232,7 @@ class Explanation:
         notes: What could not be measured and why, and other limits of the numbers.
         settings: Settings of the explanation.
         carriers: Number of texts to which copies were added.
-        source: Where these texts come from, for display.
+        source: Where the carriers come from, for display.
         pooling: Name of the model's pooling; None if unknown.
         contents: Record and tables of each token, by token id.
     """
@@ -268,7 +271,7 @@ class Explanation:
 
     @property
     def parts(self) -> dict[int, dict[str, Any]]:
-        """For each token id, everything that can change the numbers of that token."""
+        """By token id, everything that can change the numbers of the token: the parts of its identity."""
         return {token_id: content.record.identity_parts for token_id, content in self.contents.items()}
 
     def document(self) -> dict[str, Any]:
@@ -312,6 +315,6 @@ class Explanation:
 
 
 def _already_computed(explanation: StoredExplanation, folder: ResultFolder) -> StoredExplanation:
-    """Return the explanation, where `stored_explanation` expects a function that computes it."""
+    """Return an explanation that already exists. `stored_explanation` calls this instead of computing it."""
     del folder
     return explanation

@@ -26,9 +26,10 @@ _CLIPPED_SHARE = 1e-6
 # Number of bins of the histograms from which the KL divergence is computed.
 _BINS = 10
 
-# Columns of a comparison: the value with its interval, and the mean and interval of the benign tokens.
+# Columns of a comparison: the value with its interval, the mean and interval of the benign tokens, and the
+# distance from that mean in standard deviations.
 NUMBERS = ("value", "low", "high", "benign_mean", "benign_low", "benign_high", "deviations")
-# The measures of each part of the model, with what a sentence calls them.
+# The measures of each area, and the phrase for each measure in a sentence.
 AREAS: Mapping[str, Mapping[str, str]] = {
     "attention": {
         "attention_received": "share of all attention that the copies receive",
@@ -161,7 +162,7 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
     The benign interval is Student's prediction interval for one more observation, m -+ t s sqrt(1 + 1/k),
     computed from the means of the benign tokens. It holds simultaneously for all comparisons of a family
     (Bonferroni): the probability that an ordinary token leaves any of these intervals is about
-    1 - confidence. The interval of the token's own mean is Student's confidence interval over carriers.
+    1 - confidence. The interval around the token's own mean is Student's confidence interval over carriers.
 
     The distribution of a measure with two bounds is skewed, the more so near a bound. Such a measure is
     compared by its log-odds (for a cosine, this is twice Fisher's z), and its confidence interval comes from
@@ -174,6 +175,9 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
         confidence: Coverage of the intervals.
         family: Number of comparisons for which the benign intervals hold simultaneously.
         bounds: Smallest and largest possible value of the measure.
+
+    Returns:
+        The means, intervals and deviations, each of shape (places,).
     """
     scale = _Scale(*bounds)
     benign_count = len(benign)
@@ -211,7 +215,7 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
 def _interval_over_carriers(values: Vector, scale: _Scale, confidence: float) -> tuple[Vector, Vector]:
     """Return the ends of Student's confidence interval for the mean over carriers, each of shape (places,).
 
-    Both are NaN with a single carrier.
+    Both ends are NaN with a single carrier.
     """
     count = len(values)
     value = values.mean(axis=0)
@@ -229,9 +233,9 @@ def _interval_over_carriers(values: Vector, scale: _Scale, confidence: float) ->
 
 
 def distribution_distances(sample: Vector, reference: Vector) -> tuple[float, float]:
-    """Return how far a sample is from a reference: the Wasserstein distance and the KL divergence in nats.
+    """Return two distances of a sample from a reference: Wasserstein, and the KL divergence in nats.
 
-    The KL divergence is computed from histograms with ten common bins.
+    The KL divergence is computed from histograms with the same ten bins.
     """
     distance = float(scipy.stats.wasserstein_distance(sample, reference))
     low = min(sample.min(), reference.min())
@@ -275,7 +279,7 @@ def measure_rows(name: str, values: Vector, benign: Vector, confidence: float) -
 
 
 def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str, Any]]:
-    """Return the rows of all layers: for each layer, one row for the mean over its heads and one per head.
+    """Return, for each layer, one row for the mean over its heads, and then one row per head.
 
     Args:
         heads: Share of attention that the token's copies receive, shape (carriers, layers, heads).
@@ -323,7 +327,7 @@ def _distances(values: Vector, benign: Vector) -> dict[str, float]:
 
 
 def furthest(measures: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return one row per measure: the layer where the token is furthest from the benign tokens.
+    """Return one row per measure, that of the layer where the token is furthest from the benign tokens.
 
     The measures keep their order.
     """
