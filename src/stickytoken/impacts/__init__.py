@@ -1,4 +1,7 @@
-"""Measure what sticky tokens cost in similarity, retrieval, clustering, classification and intrusion."""
+"""Measure what sticky tokens cost in similarity, retrieval, clustering and classification.
+
+An intrusion also counts how often copies of a token bring documents into search results.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ __all__ = ["Impact", "ImpactSettings", "Side", "impact", "open_impact"]
 
 TaskSource: TypeAlias = "str | Path | Task | AbsTask"
 
-# Increase it when the same inputs give different numbers than before.
+# Raise this when the same inputs give different numbers than before.
 _IDENTITY_VERSION = 2
 
 
@@ -74,22 +77,22 @@ def impact(
 
     Args:
         encoder: anything that `load_encoder` takes, or an encoder; None loads the model of the run.
-        tasks: files or folders with a known layout, names of MTEB tasks, or MTEB tasks; one or several.
-        run: a finished run of this model, whose sticky tokens are measured.
-        tokens: ids or texts of the tokens to measure instead, or a file of them.
+        tasks: one task or several: files or folders with a known layout, names of MTEB tasks, or MTEB tasks.
+        run: a finished run of this model, or its folder. Its sticky tokens are measured.
+        tokens: ids or texts of tokens to measure instead of the run's sticky tokens, or a file of them.
         exclude: ids or texts of tokens that must not be used as benign tokens, in addition to those that the
             run flagged.
-        intrusion: documents to insert copies into, to test whether queries find them: a BEIR folder, a file
-            of documents, or ``bundled``.
+        intrusion: documents into which copies are inserted, to count the queries that then find them: a BEIR
+            folder, a file of documents, or ``bundled``.
         settings: settings of the measurement; None takes the defaults.
-        out: the output folder; None takes ``impact-<identity>`` in the run folder, where the run's report
-            finds it, or ``runs/<model>-impact-<identity>`` without a run.
-        engine: where to compute, as in `detect`. It changes no number beyond rounding, and a measurement can
-            be continued on another engine.
+        out: folder for the results; None takes ``impact-<identity>`` in the run folder, where the run's
+            report finds it, or ``runs/<model>-impact-<identity>`` without a run.
+        engine: where to compute, as in `detect`. The choice changes no number beyond rounding, and a
+            measurement can be continued on another engine.
         progress: called after every step.
 
     Returns:
-        The finished measurement; tasks whose data could not be loaded are in its ``failed``.
+        The finished measurement. Its attribute ``failed`` names the tasks whose data could not be loaded.
 
     Raises:
         InputError: tasks, tokens or settings cannot be used, or no task could be run.
@@ -180,7 +183,7 @@ def _record(
     listed: Sequence[TokenRecord],
     notes: list[str],
 ) -> results.ImpactRecord:
-    """Return the record of a measurement that has not begun; the identity is a hash of all inputs."""
+    """Return the record of a measurement that has not begun. Its identity is a hash of all inputs."""
     inputs: dict[str, Any] = {
         "tasks": {task.name: task.fingerprint for task in tasks},
         "intrusion": corpus.fingerprint if corpus else None,
@@ -216,7 +219,8 @@ def _conditions(listed: Sequence[TokenRecord], settings: ImpactSettings) -> list
     return make_conditions(sticky, benign, settings.seed, settings.seeds)
 
 
-# Assumed number of texts that an MTEB task encodes under a condition, because its data is not loaded yet.
+# Assumed number of texts that an MTEB task encodes under one condition. The actual number is unknown until
+# the data of the task is loaded.
 _MTEB_TEXTS = 5_000
 
 
@@ -275,7 +279,7 @@ def _tokens(
     exclude: Iterable[int | str],
     settings: ImpactSettings,
 ) -> list[TokenRecord]:
-    """Return the tokens to measure, followed by the benign tokens that are matched to them."""
+    """Return the tokens to measure, followed by the benign tokens that are matched to these tokens."""
     vocabulary = categorize(encoder.tokenizer)
     if tokens is not None:
         measured_ids = token_ids(vocabulary, tokens)
@@ -302,7 +306,7 @@ def _tokens(
         )
         listed.append(record)
     for number, token in enumerate(benign):
-        # The first match of every measured token comes first, then the second.
+        # The list begins with the first match of every measured token. The second matches follow.
         match = sticky[number % len(sticky)].id
         record = TokenRecord(
             token_id=token.id, token=names[token.id], text=token.text, kind="benign", matched_to=match
@@ -317,11 +321,11 @@ class _Measured:
 
     rows: dict[str, Rows]
     records: list[TaskRecord]
-    failed: dict[str, str]  # reason why a task could not be run, by its name
+    failed: dict[str, str]  # reason why a task could not be run, by name of the task
 
 
 def _run_tasks(tasks: Sequence[AnyTask], runner: Runner, listed: Mapping[int, TokenRecord]) -> _Measured:
-    """Run all tasks. A task whose data cannot be loaded does not stop the others."""
+    """Run all tasks, and return their rows and records. A task whose data cannot be loaded is left out."""
     measured = _Measured({Path(name).stem: [] for name in results.TABLES}, [], {})
     for task in tasks:
         if isinstance(task, MtebTask):
@@ -329,7 +333,7 @@ def _run_tasks(tasks: Sequence[AnyTask], runner: Runner, listed: Mapping[int, To
                 outcomes, record = run_mteb_task(runner, task)
             except task_data.UnreachableTaskError as error:
                 measured.failed[task.name] = str(error)
-                runner.progress(engines.Progress(task.name, 1, 1))  # nothing is left to do
+                runner.progress(engines.Progress(task.name, 1, 1))  # nothing of this task is left to do
                 continue
         else:
             outcomes, record = run_task(runner, task)
@@ -337,7 +341,7 @@ def _run_tasks(tasks: Sequence[AnyTask], runner: Runner, listed: Mapping[int, To
         rows = statistics.task_rows(task, outcomes, runner.conditions, runner.settings, listed)
         for table, own_rows in rows.items():
             measured.rows[table] += own_rows
-    # Only the main metrics are tested.
+    # Only the p-values of main metrics are corrected over tasks.
     effects = measured.rows["effects"]
     p_values = [row["p_value"] if row["main"] else None for row in effects]
     for row, q_value in zip(effects, statistics.corrected(p_values), strict=True):

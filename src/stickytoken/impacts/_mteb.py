@@ -1,4 +1,4 @@
-"""Runs MTEB tasks on edited texts, through MTEB's own evaluation."""
+"""Run MTEB tasks on edited texts, through MTEB's own evaluation."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from stickytoken.settings.impact import ImpactSettings
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-# Columns besides the score: numbers of texts encoded and truncated.
+# Columns besides the score: numbers of encoded and of truncated texts.
 _TEXTS = "texts"
 _CUT = "cut"
-# Number of texts in a batch if MTEB names none.
+# Number of texts in a batch if MTEB sets no batch size.
 _BATCH = 32
 
 
 class EditingEncoder:
     """MTEB's own wrapper of a SentenceTransformer, which here encodes edited texts."""
 
-    # Conditions must not share vectors or scores, so caches see the edited texts, and results name their
-    # condition.
+    # Conditions must not share vectors or scores. So caches see the edited texts, and the name of the model
+    # in the results contains the condition.
 
     def __init__(self, encoder: IdEncoder, condition: Condition, settings: ImpactSettings, room: int) -> None:
         from mteb.models import SentenceTransformerEncoderWrapper
@@ -56,9 +56,9 @@ class EditingEncoder:
         )
 
     def encode(self, inputs: DataLoader[Any], *, prompt_type: Any = None, **options: Any) -> Any:
-        """Return the vectors of a data loader's texts, which are edited if their side gets copies."""
+        """Return the vectors of a data loader's texts, edited if copies go into their side of the task."""
         side = self._settings.side
-        # Tasks without sides are always edited.
+        # Texts of a task without sides are always edited.
         if prompt_type is None or side is Side.BOTH or str(prompt_type.value) == side.value:
             from datasets import Dataset
             from torch.utils.data import DataLoader as Loader
@@ -113,7 +113,7 @@ def run_mteb_task(runner: Runner, task: MtebTask) -> tuple[NDArray[np.float64], 
     """Run an MTEB task under all conditions, and return its scores, shape (conditions, units, columns).
 
     Raises:
-        UnreachableTaskError: its data cannot be loaded.
+        UnreachableTaskError: the data of the task cannot be loaded.
         ModelError: the model is not on this machine.
     """
     settings = runner.settings

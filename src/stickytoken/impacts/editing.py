@@ -37,10 +37,10 @@ class Condition:
     """One way of editing all texts of a task.
 
     Attributes:
-        kind: kind of the tokens.
-        tokens: the tokens that are copied: none (clean), one, or the several tokens of a mixture.
+        kind: kind of the tokens that are copied.
+        tokens: the tokens that are copied: none for clean texts, one, or several for a mixture.
         repetition: number of the random repetition, from 0.
-        seed: seed for the positions of the copies.
+        seed: seed for the positions of the copies, and for random steps of the task.
     """
 
     kind: Kind
@@ -52,7 +52,11 @@ class Condition:
 def make_conditions(
     sticky: Sequence[Token], benign: Sequence[Token], seed: int, repetitions: int
 ) -> list[Condition]:
-    """Return the clean condition, one for each token, and two mixtures if there are several sticky tokens."""
+    """Return all conditions, with the repetitions of each one together.
+
+    They are the clean condition, one condition for each token and, if there are several sticky tokens, a
+    mixture of these tokens and a mixture of as many benign tokens.
+    """
     groups: list[tuple[Kind, tuple[Token, ...]]] = [(Kind.CLEAN, ())]
     groups += [(Kind.STICKY, (token,)) for token in sticky]
     groups += [(Kind.BENIGN, (token,)) for token in benign]
@@ -68,7 +72,7 @@ def make_conditions(
 
 
 def by_tokens(conditions: Sequence[Condition]) -> list[tuple[Condition, ...]]:
-    """Group the repetitions of the same tokens."""
+    """Return the conditions in groups. A group holds all repetitions of the same tokens."""
 
     def tokens_of(condition: Condition) -> tuple[Kind, tuple[Token, ...]]:
         return condition.kind, condition.tokens
@@ -77,16 +81,16 @@ def by_tokens(conditions: Sequence[Condition]) -> list[tuple[Condition, ...]]:
 
 
 def gaps(seed: int, text: str, words: int, copies: int) -> tuple[int, ...]:
-    """Draw the gap between words for each copy; every copy adds a word, and so a gap."""
+    """Draw a gap between words for each copy. A copy adds a word, and so one more gap for the next copy."""
     generator = _generator(seed, text, "gaps")
     return tuple(int(generator.integers(words + step + 1)) for step in range(copies))
 
 
-def turns(seed: int, text: str, kinds: int, copies: int) -> tuple[int, ...]:
-    """Draw the token of a mixture for each copy. All tokens occur equally often, as far as possible."""
+def turns(seed: int, text: str, tokens: int, copies: int) -> tuple[int, ...]:
+    """Draw the token of each copy in a mixture. All tokens get the same number of copies, or one more."""
     generator = _generator(seed, text, "turns")
-    order = generator.permutation(kinds)
-    steps = generator.permutation(copies) % kinds
+    order = generator.permutation(tokens)
+    steps = generator.permutation(copies) % tokens
     return tuple(int(order[step]) for step in steps)
 
 

@@ -1,4 +1,4 @@
-"""Open finished impact measurements."""
+"""The settings and records of impact measurements, and how to open finished measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stickytoken.measurement import ResultFolder, require_writable, resume
 from stickytoken.settings.impact import ImpactSettings
 from stickytoken.validation import file_path
 
-# 2: intrusion_curves has the change of the hits with its interval, and intrusion has no ratio.
+# Since version 2, intrusion_curves has the change of the hits with its interval, and intrusion has no ratio.
 IMPACT_SCHEMA_VERSION = 2
 
 
@@ -33,14 +33,14 @@ class TaskRecord(resume.Record):
     layout: str
     unit: str  # what the bootstrap resamples
     units: int
-    texts: int
+    texts: int  # number of all texts of the task
     edited: int  # number of texts that get copies
     cut: int  # number of texts truncated to make room, the same in every condition
     metrics: list[str]  # the main one first
 
 
 class ImpactResultRecord(resume.Record):
-    """The cost of a finished measurement, and its tasks."""
+    """The computing cost of a finished measurement, and its tasks."""
 
     sequences: int  # number of texts encoded
     seconds: float  # wall time of all sessions
@@ -69,14 +69,14 @@ class ImpactRecord(resume.MeasurementRecord):
 
 
 def measured_kind(record: ImpactRecord) -> str:
-    """Return the name for the measured tokens: sticky, or named if no run calls all of them sticky."""
+    """Return what to call the measured tokens: sticky if a run calls all of them sticky, otherwise named."""
     return "named" if any(token.kind == "named" for token in record.tokens) else "sticky"
 
 
 IMPACT_FILE = "impact.json"
 # Prefix of the names of impact folders.
 IMPACT = "impact"
-# Columns of each table, with types so that empty tables keep them.
+# Columns of each table. The types are stated, so that empty tables have them too.
 TABLES = resume.table_schemas(
     {
         "effects.parquet": "task layout metric main unit units clean sticky benign "
@@ -124,11 +124,13 @@ class Impact:
         path: folder of the measurement.
 
     Attributes:
-        effects: one row per task and metric: drops of sticky and benign tokens, their difference, the test.
-        conditions: one row per task, metric and condition: the score, and its drop from clean with an
-            interval.
+        effects: one row per task and metric: the drops in score that sticky and benign tokens cause, their
+            difference, and the test of the difference.
+        conditions: one row per task, metric and condition: the score, and its drop from the score on clean
+            texts with an interval.
         scores: one row per task, metric, condition and repetition.
-        intrusion: one row per number of copies: mean top-10 hits and ranks of sticky and of benign tokens.
+        intrusion: one row per number of copies: mean top-10 hits and mean ranks of documents with copies of
+            sticky tokens and of benign tokens.
         intrusion_curves: one row per token and number of copies: top-10 hits, their change with an interval,
             and the median rank.
         failed: tasks that could not be run, and why.
@@ -201,10 +203,10 @@ def open_impact(path: str | Path) -> Impact:
 
 
 def require_place(folder: Path) -> None:
-    """Refuse a folder that cannot take a measurement.
+    """Raise an error if a measurement cannot be written to a folder.
 
     Raises:
-        RunError: it cannot be written, contains something else, or another process writes it.
+        RunError: the folder cannot be written, contains something else, or is in use by another process.
     """
     require_writable(folder)
     files = ResultFolder(folder)
@@ -213,7 +215,7 @@ def require_place(folder: Path) -> None:
 
 
 def impacts_in(run: Path) -> tuple[tuple[Impact, ...], tuple[str, ...]]:
-    """Open the measurements in a run folder, the newest first, and say which cannot be read."""
+    """Return the measurements in a run folder, newest first, and a message for each unreadable one."""
     pattern = f"{IMPACT}-*/{IMPACT_FILE}"
     return resume.measurements_in(
         run, pattern, open_impact, "An impact measurement", lambda impact: impact.record.started

@@ -1,4 +1,4 @@
-"""Runs tasks under all conditions on an engine, and keeps the vectors of texts without copies."""
+"""Run tasks under all conditions on an engine, and keep the vectors of texts without copies."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ T = TypeVar("T")
 
 # Number of inputs without copies that an engine encodes at a time.
 _SHARD_PROBES = 8192
-# Column of the shards with the pair, query, text or document of a row.
+# Column of the shards with the index of a row's unit: its pair, query, text or document.
 UNIT = "unit"
-# Prefix of the names of files with vectors of an unfinished measurement.
+# Prefix of the names of files that hold the vectors of an unfinished measurement.
 VECTORS = "vectors-"
 
 
@@ -43,7 +43,7 @@ class CleanVectors:
     """Vectors of all distinct inputs without copies, which all conditions share.
 
     Attributes:
-        probes: the inputs.
+        probes: the distinct inputs.
         vectors: their vectors, shape (n, d).
     """
 
@@ -52,7 +52,7 @@ class CleanVectors:
 
     @cached_property
     def places(self) -> dict[Probe, int]:
-        """The row of each input."""
+        """The row in `vectors` of each input."""
         return {probe: row for row, probe in enumerate(self.probes)}
 
     def of(
@@ -63,7 +63,7 @@ class CleanVectors:
         Args:
             probes: inputs with copies or without.
             encoder: the model.
-            edited: vectors of inputs with copies; missing ones are encoded and added.
+            edited: known vectors of inputs with copies. Missing vectors are computed and added.
         """
         clean = self.places
         missing = [probe for probe in dict.fromkeys(probes) if probe not in clean and probe not in edited]
@@ -94,7 +94,8 @@ class _Encoding:
         return [{"vectors": engines.encode_probes(encoder, prepared)}], len(prepared)
 
 
-# A shard has all repetitions of a token, because a session that began between them would form other batches.
+# All repetitions of a token are in one shard. If a new session could begin between two repetitions, it would
+# form other batches, which changes rounding.
 Group: TypeAlias = tuple[Condition, ...]
 
 
@@ -102,7 +103,7 @@ class GroupWork:
     """Work whose shards are groups of conditions."""
 
     def prepare(self, shard: Shard[Condition], encoder: Encoder) -> Group:
-        del encoder  # inputs are made when they are encoded, which limits memory
+        del encoder  # inputs are made just before they are encoded, which limits memory
         return shard.items
 
 
@@ -117,7 +118,7 @@ class Runner:
         engine: computes the shards.
         folder: folder of the measurement.
         progress: called at every step.
-        shards: number of shards of each work, by its name.
+        shards: number of shards of all work so far, by name of the work.
     """
 
     encoder: protocol.WordEncoder
@@ -160,12 +161,12 @@ class Runner:
         """Run work under some conditions, and return its outcomes, shape (conditions, units, columns).
 
         Args:
-            name: name of the shards.
+            name: name under which the shards are stored.
             make_work: returns the work and the cost of preparing it. It is called only if a shard is missing.
             units: number of rows per condition.
             columns: columns to return.
             conditions: the conditions, with the repetitions of a token together.
-            title: name of the stage for the progress.
+            title: name of the stage in the progress display.
         """
         groups = [Shard(index, group) for index, group in enumerate(by_tokens(conditions))]
 
@@ -176,7 +177,7 @@ class Runner:
         frames = engines.run_work(
             name, make_work, groups, rows, self.engine, self.folder, self.progress, title
         )
-        self.shards[name] = len(groups)  # set only if the work could be run
+        self.shards[name] = len(groups)  # not reached if the work fails
         values = pl.concat(frames).select(columns).to_numpy().astype(np.float64)
         return values.reshape(-1, units, len(columns))
 
@@ -190,7 +191,7 @@ class _StoredVectors:
 def _read_vectors(file: Path) -> _StoredVectors | None:
     """Read a file with vectors; None if it is missing or damaged."""
     try:
-        # NumPy leaves a damaged file open if it opened it itself.
+        # If NumPy itself opens a damaged file, it does not close the file.
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
             return _StoredVectors(content["vectors"], float(content["seconds"]))
     except (OSError, EOFError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile):
@@ -271,5 +272,5 @@ def task_record(task: AnyTask, texts: int, edited: int, cut: int) -> TaskRecord:
 
 
 def shard_stage(name: str) -> str:
-    """Return the name of the shards of a task."""
+    """Return the name under which the shards of a task are stored."""
     return "task-" + re.sub(r"[^A-Za-z0-9._]+", "-", name)

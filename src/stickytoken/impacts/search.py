@@ -26,9 +26,9 @@ from stickytoken.measurement import ShardCost
 from stickytoken.settings.impact import ImpactSettings
 from stickytoken.unit_vectors import Similarity
 
-# Without named queries, one of this many texts is a query.
+# Largest number of queries that are drawn from a corpus without queries of its own.
 _QUERIES = 200
-# Number of documents that get copies, one at a time.
+# Largest number of documents that get copies, one document at a time.
 TARGETS = 50
 
 
@@ -56,7 +56,7 @@ class ExactSearch:
         return np.sort(self.similarities, axis=1)
 
     def ranks(self, vectors: NDArray[np.floating], places: Sequence[int]) -> NDArray[np.int64]:
-        """Return the ranks of vectors among the documents. Each vector replaces a document, and wins ties.
+        """Return the ranks of vectors among the documents. In a tie, the vector ranks before the documents.
 
         Args:
             vectors: n vectors as the model gives them, shape (n, d).
@@ -96,7 +96,7 @@ def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
     """Read a BEIR folder, or draw queries from the texts of a file or from the bundled sentences.
 
     Raises:
-        InputError: there are too few documents or queries, or the folder is not a BEIR folder.
+        InputError: the source has too few documents or queries, or the folder is not a BEIR folder.
     """
     if str(source) == "bundled":
         name, queries, documents = _bundled_corpus(seed)
@@ -113,7 +113,10 @@ def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
 
 
 def _bundled_corpus(seed: int) -> tuple[str, list[str], list[str]]:
-    """Return a name, one sentence of some paraphrase pairs as queries, and the other ones as documents."""
+    """Return name, queries and documents of the bundled corpus.
+
+    The queries are the first sentences of random paraphrase pairs. All other sentences are the documents.
+    """
     pairs = bundled_frame().group_by("pair_id", maintain_order=True).agg("sentence")["sentence"]
     chosen = np.random.default_rng(seed).permutation(len(pairs))[:_QUERIES]
     queries = [pairs[int(pair_number)][0] for pair_number in sorted(chosen)]
@@ -137,7 +140,7 @@ def _corpus_of_folder(folder: Path) -> tuple[str, list[str], list[str]]:
 
 
 def _corpus_of_file(path: Path, seed: int) -> tuple[str, list[str], list[str]]:
-    """Return the name of a file, queries that are drawn from its texts, and the other texts as documents."""
+    """Return the name of a file, random texts of the file as queries, and all other texts as documents."""
     sentences = load_sentences(path)
     order = np.random.default_rng(seed).permutation(len(sentences))
     count = min(_QUERIES, len(sentences) // 3)
@@ -146,7 +149,7 @@ def _corpus_of_file(path: Path, seed: int) -> tuple[str, list[str], list[str]]:
     return path.resolve().stem, queries, documents
 
 
-# Hits, then median ranks, for each number of copies.
+# Columns of the shards: hits for each number of copies, then median ranks for each number of copies.
 _COLUMNS = tuple(f"{kind}_{copies}" for kind in ("hits", "rank") for copies in COPIES)
 
 
@@ -156,7 +159,7 @@ class _IntrusionWork(GroupWork):
 
     name: str
     places: Sequence[int]  # indices of the target documents
-    targets: Sequence[FittedText]
+    targets: Sequence[FittedText]  # the documents that get copies
     settings: ImpactSettings
     queries: Sequence[Probe]
     documents: Sequence[Probe]
@@ -189,15 +192,15 @@ class _IntrusionWork(GroupWork):
 
 
 def intrusion_title(corpus: SearchCorpus) -> str:
-    """Return the name of the stage in the progress."""
+    """Return the name of the intrusion in the progress display."""
     return f"intrusion into {corpus.name}"
 
 
 def run_intrusion(runner: Runner, corpus: SearchCorpus, listed: Mapping[int, TokenRecord]) -> dict[str, Rows]:
-    """Measure for each token how many queries find random documents with copies of the token.
+    """Measure for each token how many queries find random documents after copies of the token are added.
 
     Returns:
-        The rows of the tables about the intrusion.
+        The rows of the tables ``intrusion`` and ``intrusion_curves``, by name of the table.
     """
     encoder = runner.encoder
     settings = runner.settings

@@ -22,17 +22,18 @@ from stickytoken.impacts.editing import Condition, Kind, by_tokens
 from stickytoken.impacts.results import TokenRecord
 from stickytoken.settings.impact import ImpactSettings
 
-# Label of a token that the user named and no run calls sticky.
+# Label of a token that the user named, and that no run calls sticky.
 NAMED = "named"
-# Numbers of copies in a document of an intrusion.
+# Numbers of copies that are inserted into a document to test its intrusion.
 COPIES = (0, 1, 2, 4, 8, 16, 32)
-# Number of results that a user looks at.
+# Number of search results that a user is assumed to look at.
 TOP = 10
-# If there are at most this many ways to choose one member of every set, the test uses all; otherwise it draws
-# some at random.
+# If there are at most this many ways to choose one member of every set, the test counts all of them.
+# Otherwise it draws `_DRAWS` of them at random.
 _MOST_COUNTED = 10_000
 _DRAWS = 9_999
-# Statistics that differ by less than this are equal, because the order of summation changes them.
+# Statistics that differ by less than this count as equal, because the order of summation changes the last
+# digits.
 _ROUNDING = 1e-12
 
 Rows: TypeAlias = list[dict[str, Any]]
@@ -48,7 +49,7 @@ def compare(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[float | Non
     Args:
         costs: cost of each token, averaged over repetitions, which are not independent; one row per matched
             set, the sticky token first, shape (sets, members). Rows with NaN are left out.
-        key: seed of the random choices, used if there are too many to count.
+        key: seed of the random choices, used if there are too many choices to count.
 
     Returns:
         The one-sided p-value and the effect size, the mean difference in standard deviations; None where
@@ -76,7 +77,7 @@ def compare(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[float | Non
 
 
 def corrected(p_values: Sequence[float | None]) -> list[float | None]:
-    """Return p-values corrected over tasks (Benjamini and Hochberg 1995); missing ones stay missing."""
+    """Return p-values corrected over tasks (Benjamini and Hochberg 1995). None stays None."""
     from scipy.stats import false_discovery_control
 
     defined = [p_value for p_value in p_values if p_value is not None]
@@ -94,7 +95,7 @@ class _Groups:
 
     @cached_property
     def groups(self) -> list[tuple[Condition, ...]]:
-        """The repetitions of the same tokens."""
+        """The conditions in groups. A group holds all repetitions of the same tokens."""
         return by_tokens(self.conditions)
 
     @cached_property
@@ -180,7 +181,7 @@ def _condition_rows(
 def _effect_of(
     resampled_scores: NDArray[np.float64], groups: _Groups, confidence: float, key: Sequence[int]
 ) -> dict[str, Any]:
-    """Return the mean costs of sticky and of benign tokens, and their difference."""
+    """Return the scores, drops, their difference and its test, as columns of the table effects."""
     clean_weights = groups.of_kind(Kind.CLEAN)
     sticky_weights = groups.of_kind(Kind.STICKY)
     benign_weights = groups.of_kind(Kind.BENIGN)
@@ -204,7 +205,8 @@ def _effect_of(
         effect[f"{name}_relative"] = effect[name] / effect["clean"] if defined else None
     effect["tokens"] = len(sticky_weights)
     effect["benign_tokens"] = len(benign_weights)
-    # One row per matched set. The first match of every sticky token comes first, then the second.
+    # One row per matched set. The benign tokens begin with the first match of every sticky token; then the
+    # second matches follow.
     costs_of_sticky = combine(clean_weights - sticky_weights, resampled_scores[0]).reshape(1, -1)
     costs_of_benign = combine(clean_weights - benign_weights, resampled_scores[0]).reshape(
         -1, len(sticky_weights)
@@ -234,8 +236,8 @@ def intrusion_rows(
         cut: number of documents that were truncated.
 
     Returns:
-        The rows of ``intrusion``, means over tokens of a kind, and those of ``intrusion_curves``, one per
-        token and number of copies.
+        The rows of ``intrusion``, with means over the tokens of a kind, and the rows of ``intrusion_curves``,
+        one per token and number of copies.
     """
     hits, ranks = np.split(outcomes, 2, axis=2)
     key = [settings.seed, zlib.crc32(corpus.encode())]
@@ -275,17 +277,19 @@ def intrusion_rows(
 
 
 def _copies_needed(hits: NDArray[np.float64]) -> int | None:
-    """Return how many copies bring half of the documents into another top 10; None if 32 do not.
+    """Return how many copies bring half of the documents into more top 10s than no copies do.
+
+    Return None if 32 copies do not.
 
     Args:
-        hits: hits of each document for each number of copies, shape (documents, numbers).
+        hits: number of queries with the document in their top 10, shape (documents, numbers of copies).
     """
     is_half = (hits > hits[:, :1]).mean(axis=0) >= 0.5
     return COPIES[int(is_half.argmax())] if is_half.any() else None
 
 
 def _mean_interval(values: NDArray[np.float64], samples: NDArray[np.intp], confidence: float) -> Interval:
-    """Return the mean over units with a bootstrap percentile interval."""
+    """Return the mean of the values over units, with a bootstrap percentile interval."""
     tail = (1 - confidence) / 2
     low, high = np.quantile(values[samples].mean(axis=1), [tail, 1 - tail]).tolist()
     return Interval(float(values.mean()), low, high)

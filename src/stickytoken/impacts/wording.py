@@ -26,7 +26,7 @@ _HEADINGS = {
 }
 # The largest p-value, corrected over tasks, at which sticky tokens are said to cost more.
 _SIGNIFICANCE = 0.05
-# Numbers of copies that a table in the terminal shows.
+# Numbers of copies for which a table in the terminal has rows.
 TABLE_COPIES = (0, 4, 8, 32)
 # Number of copies for which a sentence states the effect on search results.
 _TOLD_COPIES = 8
@@ -41,8 +41,8 @@ def headed(
 
     Args:
         columns: the columns to show.
-        rows: the rows.
-        measured: name for the measured tokens: sticky, or named if no run calls them sticky.
+        rows: the rows of a result table.
+        measured: what headings call the measured tokens: sticky, or named if no run calls them sticky.
     """
     headings = []
     for column in columns:
@@ -67,7 +67,7 @@ def cost_sentence(effect: Row, kind: str) -> str:
 
 
 def conclusion(effect: Row, kind: str) -> str:
-    """Return a phrase on whether sticky tokens cost more than benign ones."""
+    """Return a phrase that says whether sticky tokens cost more than benign tokens, with the p-value."""
     tokens = effect["tokens"]
     benign = effect["benign_tokens"] // max(1, tokens)
     missing = benign_needed(tokens) - benign
@@ -112,7 +112,7 @@ def settings_line(settings: ImpactSettings) -> str:
 
 
 def token_sentences(impact: Impact) -> list[str]:
-    """Return a sentence per token and task: what changed, by how much, and how the benign matches changed."""
+    """Return one sentence per token and task: how copies of the token and of its matches change the score."""
     settings = impact.record.measured_with()
     sentences: list[str] = []
     for token in impact.record.tokens:

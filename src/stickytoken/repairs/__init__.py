@@ -372,7 +372,7 @@ class RepairJob:
         strategy = self.settings.strategy
         rows = self._rows(strategy, ids)
         for token_id in set(ids) - rows.keys():
-            self._rows(strategy, [token_id])  # asked for this token alone, it raises an error with the reason
+            self._rows(strategy, [token_id])  # for this token alone, it raises an error that says why
         return {token_id: Choice(Candidate(strategy, row)) for token_id, row in rows.items()}
 
     def _rows(self, strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:

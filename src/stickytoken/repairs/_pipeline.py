@@ -320,7 +320,7 @@ def renamed_model(model: dict[str, Any], new_names: Mapping[int, str]) -> dict[s
     """Return the ``model`` part of a tokenizer.json with some entries renamed.
 
     Args:
-        model: the part with the vocabulary.
+        model: the original part.
         new_names: new strings of the entries, by token id.
     """
     vocabulary = model["vocab"]
@@ -395,12 +395,12 @@ def _with_entries(
     """Return the ``model`` part of a tokenizer.json with more entries in its vocabulary.
 
     Args:
-        model: the part with the vocabulary.
+        model: the original part.
         new_entries: strings of the new entries by token id, in ascending order of ids.
         ids: ids of the tokens that are edited, for the message.
 
     Raises:
-        RepairError: the new ids do not directly follow those of the vocabulary.
+        RepairError: the new ids do not directly follow the ids of the vocabulary.
     """
     vocabulary = model["vocab"]
     if isinstance(vocabulary, dict):

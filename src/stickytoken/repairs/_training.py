@@ -59,7 +59,7 @@ def kept_rows(
     seed: int,
     progress: ProgressCallback,
 ) -> NDArray[np.float32]:
-    """Train new rows that keep the effect of one copy and make many copies ordinary, all rows at once.
+    """Train new rows, all at once, that keep the effect of one copy and make that of many copies ordinary.
 
     Args:
         network: a frozen copy of the model.

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
 
-# A neighbour counts as changed if its lift or its erased share rises by more than its limit here. Both limits
-# are a fifth of the default thresholds of the rule. The neighbour's own row is unchanged, so its numbers can
-# only change through texts that contain a repaired token.
+# A neighbour counts as changed if its lift or its erased share rises by more than these limits. They are a
+# fifth of the default thresholds of the rule. The neighbour's own row is unchanged, so its numbers can only
+# change through texts that contain a repaired token.
 _SAME_LIFT = 0.1  # SD
 _SAME_ERASED = 0.08  # share of a text
 
@@ -69,7 +69,7 @@ class Neighbour(NamedTuple):
 
     token: Token
     near: str  # vocabulary string of the repaired token
-    in_run: str | None  # verdict of the neighbour in the run; None without a verdict
+    in_run: str | None  # verdict of the run on the neighbour; None if it has no verdict
 
 
 def nearest_neighbours(

@@ -263,7 +263,7 @@ def _require_only_rows(
     Args:
         tables: the original tables of token embeddings.
         written: path of the written file.
-        rows: by name of the table, the new rows by token id.
+        rows: the new rows of each table, by name of the table and then by token id.
 
     Raises:
         RepairError: something besides the new rows has changed.

@@ -275,7 +275,7 @@ def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[_
     """Pair texts with their ids, and yield them in batches.
 
     Raises:
-        RepairError: there are not as many ids as texts.
+        RepairError: the numbers of ids and of texts differ.
     """
     every_id = repeat(None) if ids is None else ids
     named_texts = map(_NamedText._make, zip(texts, every_id, strict=ids is not None))
@@ -370,7 +370,7 @@ class Repair:
             passed, and in ``tokens`` the ids of the repaired tokens in it.
 
         Raises:
-            RepairError: there are not as many names as documents.
+            RepairError: the numbers of names and of documents differ.
         """
         original_folder = Path(resolve_model(str(original), revision).location)
         route = self.record.settings.get("route")

@@ -186,7 +186,7 @@ def splittable(folder: Path, ids: Sequence[int], route: str | None = None) -> di
 
 
 class _EditedTokenizer(NamedTuple):
-    """The document of a tokenizer after an edit, and what must be written with it."""
+    """An edited tokenizer.json, and what decides which other files must change with it."""
 
     document: dict[str, Any]
     new_names: dict[int, str]  # new strings of the renamed entries, by token id
@@ -231,7 +231,7 @@ def _edited_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
     """Return the tokenizer.json after the edit, and whether it was rebuilt from the loaded tokenizer.
 
     If only the vocabulary changes, the stored document is edited. Otherwise the pipeline is rebuilt from
-    the loaded tokenizer, because transformers may have changed what the file says.
+    the loaded tokenizer, because transformers may load something else than the file says.
     """
     as_loaded = pipeline.document
     if pipeline.tokenizer is not None:
