@@ -118,18 +118,21 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(_HOMES[name]), name)
     except MissingExtraError as error:
-        return _refusing(name, error)
+        return _placeholder(name, error)
 
 
-def _refusing(name: str, error: MissingExtraError) -> Any:
-    """Return a function in place of one that needs an extra: `help` and ``import *`` work, calls raise."""
+def _placeholder(name: str, error: MissingExtraError) -> Any:
+    """Return a function that stands in for one whose extra is not installed.
 
-    def refused(*_: Any, **__: Any) -> None:
+    `help` and ``import *`` work with the placeholder, but a call raises the error.
+    """
+
+    def placeholder(*_: Any, **__: Any) -> None:
         raise error.with_traceback(None)
 
-    refused.__name__ = refused.__qualname__ = name
-    refused.__doc__ = f"{error}."
-    return refused
+    placeholder.__name__ = placeholder.__qualname__ = name
+    placeholder.__doc__ = f"{error}."
+    return placeholder
 
 
 def __dir__() -> list[str]:

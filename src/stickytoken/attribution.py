@@ -1,4 +1,7 @@
-"""Explain why two texts are similar: divide their similarity among pairs of tokens, and delete each token."""
+"""Explain why two texts are similar: divide their similarity among pairs of tokens.
+
+The similarity is also computed without each token.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ class ReadText:
 
 @dataclass(frozen=True, slots=True)
 class TokenPair:
-    """A part of the first text and a part of the second text."""
+    """A pair of parts, one from each text, and its contribution to the similarity."""
 
     first: int  # index of the part in the first text
     second: int  # index of the part in the second text
@@ -75,9 +78,10 @@ class TokenPair:
 class Why:
     """The similarity of two texts as a sum over pairs of their parts.
 
-    Up to the completeness error, `matrix`, `first_reference`, `second_reference` and `reference` sum to the
-    similarity. The reference depends on the method. With Jacobians, the reference of a text is the text with
-    its content replaced by padding. Deletion has no reference: the three reference terms are 0.
+    `matrix`, `first_reference`, `second_reference` and `reference` sum to the similarity, except for the
+    completeness error. The reference of a text stands for a text without content. With Jacobians, it is the
+    text with its content replaced by padding. With deletion, it is the zero vector, so the three reference
+    terms are 0.
 
     Attributes:
         model: Name of the model.
@@ -95,7 +99,8 @@ class Why:
         without_sticky: Cosine after the parts that the run calls sticky are deleted from both texts. None if
             there is no run, if no part is sticky, or if a text has only sticky parts.
         run: Folder of the run. None if no run was passed.
-        declared_similarity: How the model itself compares vectors. All numbers here are cosines.
+        declared_similarity: The similarity function that the model declares. All numbers here are cosines,
+            whatever the model declares.
     """
 
     model: str
@@ -188,7 +193,8 @@ class Why:
         }
 
 
-# A text of more parts is divided into this many spans, because the time grows with the number of parts.
+# Largest number of parts of a text. A text of more tokens or words is divided into this many spans, because
+# the time grows with the number of parts.
 _MAX_PARTS = 48
 # Number of vocabulary entries from which u is estimated if there is no run.
 _ENTRIES_FOR_U = 256
@@ -217,10 +223,10 @@ def why(
         second: The second text.
         method: How the similarity is divided among pairs: ``deletion`` (Shapley values) or ``jacobians``
             (integrated Jacobians).
-        run: A finished run of this model, or its folder. Parts with its sticky tokens are marked. None marks
-            no part.
+        run: A finished run of this model, or its folder. Parts that contain a sticky token of the run are
+            marked. None marks no part.
         words: Divide the texts into words instead of tokens.
-        progress: Called after every batch, with one stage for each text.
+        progress: Called after every batch. Each text is a stage of its own.
 
     Returns:
         The similarity, the contribution of each pair, and the effect of deleting each part.
@@ -282,7 +288,7 @@ def _mean_similarity_of(model: IdEncoder) -> float:
 
 
 def _watch(stage: str, progress: ProgressCallback) -> Watch:
-    """Return a function that reports its two counts to ``progress`` under this stage."""
+    """Return a function that reports a number of finished steps and their total as progress of a stage."""
 
     def watch(done: int, total: int) -> None:
         progress(Progress(stage, done, total, done))
@@ -296,7 +302,7 @@ Attribute: TypeAlias = Callable[[ReadText, Watch], Contributions]
 def _attribution_by(
     method: AttributionMethod, model: IdEncoder, texts: tuple[ReadText, ReadText], similarity: float
 ) -> Attribute:
-    """Return the function that divides the vector of a text among its parts by this method."""
+    """Return the function with which this method divides the vector of a text among its parts."""
     if method is AttributionMethod.DELETION:
         return partial(_shapley_contributions, model)
     return _by_jacobians(model, texts, similarity)
@@ -305,8 +311,8 @@ def _attribution_by(
 def _with_deletions(model: IdEncoder, text: ReadText, other_unit: Vector, similarity: float) -> ReadText:
     """Return the text, with the deletion effect of every part filled in.
 
-    The effect is the similarity with the other text without this part, minus the similarity with it. The only
-    part of a text cannot be deleted: its effect stays None.
+    The deletion effect of a part is the similarity of the two texts after the part is deleted, minus their
+    similarity before. The only part of a text cannot be deleted, so its effect stays None.
     """
     parts = text.parts
     if len(parts) == 1:
@@ -320,7 +326,7 @@ def _with_deletions(model: IdEncoder, text: ReadText, other_unit: Vector, simila
 def _similarity_without_sticky(model: IdEncoder, first: ReadText, second: ReadText) -> float | None:
     """Return the cosine of the texts without their sticky parts.
 
-    None if no part is sticky, or if all parts of one text are.
+    None if no part is sticky, or if all parts of one text are sticky.
     """
     remainders = [_ids(part for part in text.parts if not part.sticky) for text in (first, second)]
     has_sticky = any(part.sticky for text in (first, second) for part in text.parts)
@@ -395,7 +401,7 @@ def _joined_to_spans(pieces: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]
 def _name_of(piece: tuple[int, ...], decoded: str, entries: Mapping[int, str]) -> str:
     """Return the text to show for a part: its decoded text, or else its vocabulary strings.
 
-    Some tokens have no decoded text, such as one byte of a character of several bytes.
+    Some tokens have no decoded text, such as a single byte of a multi-byte character.
     """
     name = decoded.strip()
     if name and "\N{REPLACEMENT CHARACTER}" not in name:
@@ -405,7 +411,8 @@ def _name_of(piece: tuple[int, ...], decoded: str, entries: Mapping[int, str]) -
 
 # Largest number of parts for which all sets of parts are encoded, so that the Shapley values are exact.
 MAX_EXACT_PARTS = 8
-# A text of more parts is encoded about this many times, with the parts added one by one in random orders.
+# A text of more parts is encoded with about this many subsets of its parts. The subsets come from random
+# orders in which the parts are added one by one.
 ENCODED_TEXTS = 512
 # Smallest number of random orders. Each order is used with its reverse, which lowers the error of the mean.
 _MIN_ORDERS = 16
@@ -484,11 +491,12 @@ def _units_of_subsets(
     return by_subset
 
 
-# Numbers of integration points to try. The first that keeps all errors within the limits below is used.
+# Numbers of integration points to try in turn. The first with all errors within the limits below is used; if
+# there is none, the last.
 _STEPS = (8, 12, 16, 24, 32, 48, 64, 96)
-# Largest norm of the error of a text's unit vector.
+# Largest error of a text's unit vector, as a Euclidean norm.
 _MAX_NORM_ERROR = 0.01
-# Largest error of the similarity: this share of it, or this absolute error if that is larger.
+# Largest error of the similarity: this share of the similarity, or this absolute error, whichever is larger.
 _MAX_SIMILARITY_ERROR_SHARE = 0.01
 _MAX_SIMILARITY_ERROR = 0.0001
 # From this number of points on, only the error of the similarity is checked.
@@ -496,10 +504,10 @@ _ENOUGH_STEPS = 16
 
 
 def _by_jacobians(model: IdEncoder, texts: Sequence[ReadText], similarity: float) -> Attribute:
-    """Return the function that divides a text's vector by integrated Jacobians.
+    """Return the function that divides a text's vector among its parts, using integrated Jacobians.
 
-    The number of integration points is chosen first. Each text is treated as a single part for that, because
-    the errors do not depend on how the text is divided.
+    The number of integration points is chosen first. To choose it, each text is treated as a single part,
+    because the errors do not depend on how the text is divided.
     """
     from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
@@ -521,7 +529,7 @@ def _by_jacobians(model: IdEncoder, texts: Sequence[ReadText], similarity: float
 
 
 def _groups_of_copies(text: ReadText) -> list[range]:
-    """Divide the part indices into ranges: one per series of equal sticky parts, one per other part."""
+    """Divide the part indices into ranges: one per series of equal sticky parts, and one per other part."""
     starts = []
     previous: TextPart | None = None
     for index, part in enumerate(text.parts):
@@ -557,9 +565,9 @@ def _merged_copies(
     return replace(text, parts=tuple(parts))
 
 
-# A part recurs if it is in this share of the strongest pairs ...
+# A part recurs if it is in at least this share of the strongest pairs, and if these pairs have at least
+# `_MIN_PARTNERS` different parts of the other text.
 _RECURRING_SHARE = 0.6
-# ... with at least this many different parts of the other text.
 _MIN_PARTNERS = 4
 # Largest number of sticky tokens that the summary names.
 _NAMED_TOKENS = 3
@@ -577,7 +585,7 @@ def summary(result: Why, top: int = 10) -> list[str]:
             f"The model compares vectors by {result.declared_similarity}; all similarities here are cosines."
         )
     if result.first.text == result.second.text:
-        lines.append("The two texts are equal: what follows says which tokens carry the vector.")
+        lines.append("The two texts are equal: the contributions show which tokens determine the vector.")
     lines += _notes_on_length("first", result.first) + _notes_on_length("second", result.second)
     lines.append(_main_sentence(result, pairs))
     return lines
@@ -632,7 +640,7 @@ def _recurring_part_sentence(result: Why, pairs: Sequence[TokenPair]) -> str | N
         if count >= _RECURRING_SHARE * len(pairs) and len(partners) >= _MIN_PARTNERS:
             return (
                 f"{count} of the {len(pairs)} strongest pairs join {name!r} to {len(partners)} different "
-                "parts of the other text. If the texts are not about it, it may be sticky. See: stickytoken "
+                "parts of the other text. If neither text is about it, it may be sticky. See: stickytoken "
                 f"probe {quote(result.model)} {quote(name)}"
             )
     return None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class Interval(NamedTuple):
-    """A value and the ends of its interval; None where it is not defined."""
+    """A value and the ends of its confidence interval; None for what is undefined."""
 
     value: float | None
     low: float | None
@@ -24,7 +24,7 @@ def bootstrap_samples(units: int, count: int, key: Sequence[int]) -> NDArray[np.
     Args:
         units: Number of units.
         count: Number of samples.
-        key: Seed of the draw.
+        key: Seed of the random draw.
 
     Returns:
         Indices of units, shape (count, units).
@@ -38,8 +38,9 @@ def resampled(
     """Compute scores on all units, then on each sample.
 
     Args:
-        scores: Returns the scores of all conditions on the units with the given indices, or on all units for
-            None. All conditions are scored on the same units, so that their differences can be resampled.
+        scores: Function that returns the scores of all conditions on the units with these indices, or on all
+            units if it gets None. All conditions are scored on the same units, so that their differences can
+            be resampled.
         samples: Indices of units, one row per sample.
 
     Returns:
@@ -60,8 +61,8 @@ def contrast_intervals(
         confidence: coverage of the intervals.
 
     Returns:
-        One interval per contrast. Samples on which a contrast is undefined are left out; if most are, the
-        contrast has no interval.
+        One interval per contrast. Samples on which a contrast is undefined are left out. A contrast that is
+        undefined on more than half of the samples has no interval.
     """
     points = combine(contrasts, scores[0])
     drawn = np.array([combine(contrasts, row) for row in scores[1:]]).reshape(-1, len(contrasts))
@@ -79,11 +80,11 @@ def contrast_intervals(
 
 
 def combine(contrasts: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the weighted sums of scores; NaN where a score with a weight other than 0 is NaN."""
+    """Return the weighted sum of scores for each contrast; NaN if a score with a nonzero weight is NaN."""
     spoiled = ((contrasts != 0) & np.isnan(scores)).any(axis=1)
     return np.where(spoiled, np.nan, contrasts @ np.nan_to_num(scores))
 
 
 def present(value: float) -> float | None:
-    """Return a finite number as it is, and None for any other."""
+    """Return the value if it is finite, else None."""
     return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Examine a vocabulary from the tokenizer and the stored weights alone, without encoding any text."""
+"""Examine a vocabulary with the tokenizer and the stored weights alone; the model is never run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ __all__ = ["EntryWeights", "entry_weights", "fertility", "script_shares"]
 
 # Smallest number of ordinary entries from which the spread of their distances is estimated.
 _LEAST_ORDINARY = 200
-# An entry is near the untrained rows if its distance is at most this quantile of their own distances.
+# An entry is near the mean untrained row if its distance is at most this quantile of the untrained rows'
+# distances.
 _UNTRAINED_QUANTILE = 0.95
 # Number of rows that are read from the file at a time.
 _ROWS = 8192
@@ -52,21 +53,21 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class EntryWeights:
-    """Indicators of every row of a model's embedding matrix, computed from its weight file alone.
+    """Measurements of the embedding of every vocabulary entry, computed from the weight files alone.
 
     Attributes:
-        tensor: Name of the embedding matrix in the file.
-        output: Name of a separate output matrix, whose rows give the cosine distance. None if the file has no
-            such matrix.
+        tensor: Name of the embedding matrix in its file.
+        output: Name of the separate output matrix, from whose rows the cosine distance is computed. None if
+            the files have no such matrix.
         dtype: Precision of the stored rows, such as ``F32``.
         dimensions: Length of a row.
         untrained: Indices of the rows that cannot have been trained: those of reserved entries, and those
             beyond the vocabulary. If there are none, distances and verdicts are null.
         tokens: One row per vocabulary entry, with the columns token_id, token, decoded and category; norm
-            (Euclidean length); distance (Euclidean, to the mean of the untrained rows); cosine_distance (to
-            the same mean, after the first principal component is removed, in the output matrix if there is
-            one); vector_deviation (how unusual the row is, see `stickytoken.token_vectors`; null for entries
-            that text cannot produce); and under_trained.
+            (Euclidean length of the row); distance (Euclidean, to the mean of the untrained rows);
+            cosine_distance (to the mean of the untrained rows, after the first principal component is
+            removed; computed in the output matrix if there is one); vector_deviation (how unusual the row is,
+            see `stickytoken.token_vectors`; null for entries that text cannot produce); and under_trained.
     """
 
     tensor: str
@@ -85,7 +86,7 @@ class EntryWeights:
     def reachable(self) -> pl.DataFrame:
         """The rows of ``tokens`` for under-trained entries that can occur in text.
 
-        Those nearest to the mean untrained row come first.
+        The entries nearest to the mean untrained row come first.
         """
         available = [category.value for category in Category if category.available]
         return self.tokens.filter("under_trained", pl.col("category").is_in(available)).sort(
@@ -96,20 +97,21 @@ class EntryWeights:
 def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | None = None) -> EntryWeights:
     """Compute the indicators of under-trained entries from a model's weights, without encoding any text.
 
-    The indicators are those of Land and Bartolo, "Fishing for Magikarp" (EMNLP 2024), sections 3.2 and 3.3:
-    rows that training has hardly moved lie near the mean of the rows that it cannot have moved. An entry is
-    under-trained if it lies as near to that mean as the untrained rows themselves, and nearer than ordinary
-    entries by at least six median absolute deviations of the logarithm of the distance. Ordinary entries are
-    those that text can produce.
+    The indicators are those of Land and Bartolo, "Fishing for Magikarp" (EMNLP 2024), sections 3.2 and 3.3.
+    Training cannot have changed the rows of unused entries. Rows that training has hardly changed lie near
+    the mean of these untrained rows. An entry is under-trained if its distance to that mean is at most the 95%
+    quantile of the untrained rows' distances, and if the logarithm of its distance lies at least six median
+    absolute deviations below the median of ordinary entries. Ordinary entries are those that text can
+    produce.
 
     Args:
-        model: Folder or name of a model whose weights are ``*.safetensors`` files, whole or in shards.
+        model: Folder or name of a model whose weights are one ``*.safetensors`` file or several shards.
         vocabulary: The vocabulary of the model, from `stickytoken.analyze_vocabulary`.
         revision: Branch, tag or commit on the hub.
 
     Raises:
-        ModelError: There are no such files, a file is missing or damaged, or no file has a floating-point
-            matrix with a row for every entry.
+        ModelError: The model has no ``*.safetensors`` files, a file is missing or damaged, or no file has a
+            floating-point matrix with a row for every entry.
         InputError: A revision is given for a folder.
     """
     rows, output = _matrices(str(model), revision, vocabulary.ids[-1] + 1)
@@ -120,7 +122,10 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
     norms = np.sqrt(squares)
     if not np.isfinite(norms).all():
         row = int(np.flatnonzero(~np.isfinite(norms))[0])
-        raise ModelError(f"row {row} of {rows.name} in {str(model)!r} is not finite: the weights are damaged")
+        raise ModelError(
+            f"row {row} of {rows.name} in {str(model)!r} is not finite: the weights are damaged; download or "
+            "save them again"
+        )
     is_available = np.array([category.available for category in vocabulary.categories])
     columns: dict[str, Any] = {"norm": norms[ids]}
     if len(untrained):
@@ -146,7 +151,7 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
 
 
 def _untrained_rows(vocabulary: Vocabulary, row_count: int) -> NDArray[np.int64]:
-    """Return the indices of the rows that belong to an unused vocabulary entry or to none at all."""
+    """Return the indices of the rows that belong to an unused vocabulary entry or to no entry at all."""
     mark = vocabularies.word_mark(vocabulary.tokens)
     is_trained = np.zeros(row_count, bool)
     is_trained[np.array(vocabulary.ids)] = True
@@ -176,8 +181,8 @@ def _under_trained(
 ) -> NDArray[np.bool_] | None:
     """Return which entries are under-trained.
 
-    An entry is under-trained if it lies as near to the mean untrained row as the untrained rows themselves,
-    and far nearer than ordinary entries.
+    An under-trained entry is about as near to the mean untrained row as the untrained rows themselves, and
+    far nearer than ordinary entries.
 
     Args:
         distances: Distance of each of N entries to the mean untrained row, shape (N,).
@@ -200,9 +205,10 @@ def _under_trained(
 
 
 def _deviations(rows: _Matrix, available: NDArray[np.int64]) -> NDArray[np.float64] | None:
-    """Return how unusual the row of each available entry is, shape (available,); read block by block.
+    """Return how unusual the row of each available entry is, one number per entry.
 
-    None if `vector_deviations_of` cannot compute it.
+    The rows are read block by block. None if there are too few rows or they hardly differ; see
+    `vector_deviations_of`.
     """
 
     def blocks() -> Iterator[NDArray[np.float64]]:
@@ -253,7 +259,7 @@ def _distances(
 
 
 class _Matrix:
-    """A stored matrix that is read block by block, so that little memory is needed, and without torch."""
+    """A stored matrix that is read block by block, which takes little memory and needs no torch."""
 
     def __init__(self, rows: TokenRows) -> None:
         self.name = rows.matrix.name
@@ -296,7 +302,7 @@ class _Matrix:
         return squares, products - np.outer(total, total) / len(self)
 
     def mean(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the mean of some rows, whose indices ascend."""
+        """Return the mean of the rows at these indices, which must be in ascending order."""
         total = np.zeros(self.shape[1])
         starts = range(0, len(self), _ROWS)
         rows_by_block = np.split(rows, np.searchsorted(rows, starts[1:]))
@@ -307,7 +313,7 @@ class _Matrix:
 
 
 def _matrices(model: str, revision: str | None, entries: int) -> tuple[_Matrix, _Matrix | None]:
-    """Return the input embedding matrix of a model, and its output matrix; None if none is stored.
+    """Return the input embedding matrix of a model, and its output matrix, which is None if none is stored.
 
     Raises:
         ModelError: No floating-point matrix has a row for every entry.
@@ -341,7 +347,10 @@ def _matrices(model: str, revision: str | None, entries: int) -> tuple[_Matrix, 
 
 
 def _first_named(matrices: Sequence[_Matrix], names: Sequence[str]) -> _Matrix | None:
-    """Return the first matrix whose name contains one of ``names``, tried in order; None if there is none."""
+    """Return a matrix whose name contains one of ``names``; None if there is none.
+
+    Earlier names take precedence, then earlier matrices.
+    """
     for name in names:
         for matrix in matrices:
             if name in matrix.name:
@@ -350,10 +359,12 @@ def _first_named(matrices: Sequence[_Matrix], names: Sequence[str]) -> _Matrix |
 
 
 def _weight_files(model: str, revision: str | None) -> list[Path]:
-    """Return the safetensors files in a model's folder or, if it has none, in its first subfolder with some.
+    """Return the safetensors files of a model.
+
+    They are in the model's folder, or else in the first subfolder that has any.
 
     Raises:
-        ModelError: There are no such files, or a shard is missing.
+        ModelError: The model has no safetensors files, or a shard is missing.
     """
     source = resolve_model(model, revision)
     folder = Path(source.location)
@@ -379,7 +390,9 @@ def _listed_shards(index: Path) -> set[str]:
     try:
         return set(json.loads(index.read_text("utf-8"))["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{index} is not an index of shards: {error!r}") from error
+        raise ModelError(
+            f"{index} is not an index of shards ({error!r}): download or save the model again"
+        ) from error
 
 
 def _downloaded(name: str, revision: str | None) -> Path:
@@ -396,7 +409,9 @@ def _downloaded(name: str, revision: str | None) -> Path:
 
 
 def script_shares(vocabulary: Vocabulary) -> pl.DataFrame:
-    """Return the number of entries that text can produce, by the script of most of their letters.
+    """Count the entries that text can produce, by script.
+
+    The script of an entry is the most frequent script among its letters.
 
     Returns:
         One row per script, with the most frequent script first. The columns are script (``none`` for entries
@@ -412,15 +427,16 @@ def script_shares(vocabulary: Vocabulary) -> pl.DataFrame:
 def fertility(tokenizer: RoundTripTokenizer) -> pl.DataFrame:
     """Return how many tokens a tokenizer needs for the same twenty plain sentences in ten languages.
 
-    Many tokens per word (fertility; Rust et al., "How Good is Your Tokenizer?", ACL 2021) mean that the
-    vocabulary has few and short entries for a language. The ratio to English compares sentences of the same
-    meaning (the premium of Petrov et al., "Language Model Tokenizers Introduce Unfairness Between Languages",
-    NeurIPS 2023), so that it includes languages without spaces.
+    Fertility is the number of tokens per word (Rust et al., "How Good is Your Tokenizer?", ACL 2021). It is
+    high for a language for which the vocabulary has only few and short entries. The ratio to English is the
+    premium of Petrov et al., "Language Model Tokenizers Introduce Unfairness Between Languages" (NeurIPS
+    2023). It compares sentences of the same meaning, so it also applies to languages without spaces.
 
     Returns:
         One row per language, with the columns language; unit (``word``, or ``character`` for languages
-        without spaces); units; tokens; tokens_per_unit; times_english; and unknown, the number of unknown
-        tokens and of characters that the tokenizer drops.
+        without spaces); units and tokens (their numbers); tokens_per_unit; times_english (the number of
+        tokens, divided by that for English); and unknown (the number of unknown tokens and of characters that
+        the tokenizer drops).
     """
     content = files("stickytoken.data").joinpath("bundled/languages.csv").read_bytes()
     sentences = pl.read_csv(content, schema={"language": pl.String, "sentence": pl.String})

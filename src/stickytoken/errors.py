@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-# How the note begins that is added to an error which stops a measurement after some shards were finished.
+# Beginning of the note on an error that stops a measurement after some shards were finished.
 KEPT_NOTE = "finished shards are kept"
 
 

@@ -33,7 +33,7 @@ class Rule:
         id: short name in lower case, such as ``sticky-token``.
         title: one sentence without a full stop, such as ``No token of the model is sticky``.
         help: the meaning of a finding and what to do about it, in whole sentences.
-        level: the usual level of its findings.
+        level: the usual severity of a finding under this rule.
     """
 
     id: str
@@ -113,13 +113,16 @@ def _escaped(text: str) -> str:
 def junit(
     findings: Iterable[Finding], rules: Sequence[Rule], suite: str, incomplete: Sequence[str] = ()
 ) -> str:
-    """Return JUnit XML. Only findings of level error fail, and a rule without findings is a passed test.
+    """Return JUnit XML.
+
+    A finding is a failed test if its level is error, and a passed test otherwise. A rule without findings is
+    a passed test.
 
     Args:
         findings: the findings.
         rules: the rules that were checked.
         suite: name of the test suite.
-        incomplete: reasons why not everything could be checked. Then no rule counts as passed.
+        incomplete: reasons why not everything could be checked. If there are any, no rule counts as passed.
     """
     by_rule: dict[str, list[Finding]] = {rule.id: [] for rule in rules}
     for finding in findings:
@@ -172,7 +175,7 @@ def _case(rule: str, name: str) -> ET.Element:
 
 @cache
 def _root(folder: Path) -> Path:
-    """Return the root of the git repository around a folder; the folder itself if there is none."""
+    """Return the root of the git repository that contains a folder; the folder itself if there is none."""
     for candidate in (folder, *folder.parents):
         if (candidate / ".git").exists():
             return candidate.resolve()
@@ -180,7 +183,7 @@ def _root(folder: Path) -> Path:
 
 
 def repository_path(path: Path) -> str | None:
-    """Return a path relative to the root of the repository; None if it is outside."""
+    """Return a path relative to the repository root; None if the path is outside or is the root itself."""
     try:
         inside = path.resolve().relative_to(_root(Path.cwd()))
     except (ValueError, OSError):
@@ -200,7 +203,7 @@ def place_of(path: Path) -> tuple[str | None, str | None]:
 
 
 STDIN_NAME = "stdin"
-# File at which findings without a file are reported, because GitHub refuses results without a file.
+# File at which findings without a file are reported, because GitHub rejects results without a file.
 _PROJECT_FILE = "pyproject.toml"
 _IN_REPOSITORY = "SRCROOT"
 _OUTSIDE = "FILESYSTEM"
@@ -232,7 +235,7 @@ def sarif(
         gravest_first = list(Level)
         listed_findings.sort(key=lambda finding: gravest_first.index(finding.level))
         del listed_findings[_MOST_RESULTS:]
-        message = f"{left_out:,} findings are left out: GitHub takes {_MOST_RESULTS:,}"
+        message = f"{left_out:,} findings are left out: GitHub accepts {_MOST_RESULTS:,}"
         notifications.append(_notification("warning", message))
     invocation: dict[str, Any] = {"executionSuccessful": not incomplete}
     if notifications:
@@ -288,7 +291,7 @@ def _notification(level: str, message: str) -> dict[str, Any]:
 
 
 def _location(finding: Finding) -> dict[str, Any]:
-    """Return the file and line of a finding, and its name if it has no file."""
+    """Return a finding's file and line in SARIF, and also its name if it has no file in the repository."""
     line = finding.line or 1
     if finding.path is not None:
         return _physical(finding.path, _IN_REPOSITORY, line)
@@ -301,7 +304,10 @@ def _location(finding: Finding) -> dict[str, Any]:
 
 
 def _physical(path: str, base: str, line: int) -> dict[str, Any]:
-    """Return a location in a file by a relative URI, without a leading slash, dots or a colon."""
+    """Return a SARIF location: a line of a file.
+
+    The URI of the file is relative to ``base``. It has no leading slash, no ``..`` and no unescaped colon.
+    """
     try:
         uri = quote(path, errors="surrogateescape")  # keeps bytes that are not UTF-8
     except UnicodeEncodeError:
@@ -311,7 +317,7 @@ def _physical(path: str, base: str, line: int) -> dict[str, Any]:
 
 
 def message_text(text: str) -> str:
-    """Escape text so that readers of SARIF see no placeholders (section 3.11.5) and no links (3.11.6)."""
+    """Escape text so that no part of it acts as a placeholder (SARIF, section 3.11.5) or a link (3.11.6)."""
     escaped = visible(text)
     if "](" in escaped:  # other brackets are literal, and easier to read without a backslash
         for character in "\\[]":

@@ -37,7 +37,13 @@ _DEFAULT_FOLDER = Path("runs")
 
 
 class Outcome(StrEnum):
-    """The outcome of a check."""
+    """The outcome of a check.
+
+    Attributes:
+        PASSED: Everything was checked, and no finding closes the gate.
+        CLOSED: A finding closes the gate.
+        INCONCLUSIVE: No finding closes the gate, but something could not be checked.
+    """
 
     PASSED = "passed"
     CLOSED = "closed"
@@ -54,13 +60,13 @@ class FailOn(StrEnum):
 
 
 class CheckedDocuments(NamedTuple):
-    """Numbers of documents: searched, with findings, and failing the check."""
+    """The documents of a check: how many were searched, have findings, and close the gate."""
 
     collection: str  # name of the collection of documents
-    searched: int
-    counted: int  # documents that close the gate
+    searched: int  # number of documents searched
+    counted: int  # number of documents that close the gate
     causes: Mapping[str, int]  # number of documents that close the gate, by kind of finding
-    found: int  # documents with findings of any kind
+    found: int  # number of documents with findings of any kind
     kinds: Mapping[str, int]  # number of documents with findings, by kind of finding
 
 
@@ -79,14 +85,14 @@ class Check:
         baseline: folder of the run that this run was compared with; None without a baseline.
         rules: the rules that were checked.
         findings: the findings, the worst first. A finding of level error closes the gate.
-        incomplete: what could not be checked, one sentence each. Unless this is empty, the check cannot
-            pass.
+        incomplete: one sentence about each thing that could not be checked. The check passes only if this is
+            empty.
         notes: remarks for the reader.
         documents: result of the search of documents; None if no documents were passed.
         examined: number of tokens that the run examined.
         available: number of tokens that the run could have examined.
-        is_of_older_rule: whether an earlier version's rule gave the verdicts of the run. If so, no finding
-            closes the gate.
+        is_of_older_rule: whether the verdicts of the run follow the rule of an earlier version. If so, no
+            finding closes the gate.
     """
 
     model: str
@@ -211,11 +217,12 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
             inconclusive.
         column: name of the column with the text of the documents.
         fail_on_documents: kinds of findings in documents that close the gate: ``flagged``, ``special``,
-            ``repetition`` and ``suspected``. Copies of a flagged token always close it.
+            ``repetition`` and ``suspected``. Copies of a flagged token always close the gate.
         words: further words that documents must not repeat, such as the words of an audit.
         folder: for a model: the folder that holds its runs, or a run folder.
-        revision: branch, tag or commit of a model on the hub. place: file in the repository and line at which
-            token findings are reported. None reports them at the run's table of tokens.
+        revision: branch, tag or commit of a model on the hub.
+        place: file in the repository, and line in it, at which findings about tokens are reported. None
+            reports them at the run's table of tokens.
         progress: called after every step of a detection.
 
     Returns:
@@ -307,7 +314,10 @@ def _without_closing(finding: Finding) -> Finding:
 
 
 def run_of(source: AnyModel | Run, folder: Path, progress: ProgressCallback = ignore_progress) -> Run:
-    """Return the run to check: the one passed in, or the newest whole run of a model, or a new one.
+    """Return the run to check.
+
+    That is the run passed in, or the newest run over the whole vocabulary of the model passed in. If there is
+    no such run, the sticky tokens of the model are detected.
 
     Args:
         source: a run or its folder, or a model: anything that `load_encoder` takes.
@@ -335,7 +345,7 @@ def _run_of_model(
     Args:
         model: anything that `load_encoder` takes.
         runs: the folder that holds the model's runs, or a run folder.
-        revision: for the name of a model on the hub: branch, tag or commit.
+        revision: branch, tag or commit of a model on the hub.
         progress: called after every step of a detection.
 
     Returns:
@@ -355,7 +365,7 @@ def _run_of_model(
     if run is not None:
         return run, notes
     progress(Progress("load", 0, 1))
-    # Without a revision, no option is passed, because load_encoder refuses one for a loaded model.
+    # The revision is passed only if there is one, because load_encoder rejects it for a loaded model.
     options: dict[str, Any] = {} if revision is None else {"revision": revision}
     encoder = load_encoder(model, **options)
     progress(Progress("load", 1, 1))
@@ -371,10 +381,10 @@ def _run_with_fingerprint(candidates: Sequence[_Candidate], fingerprint: str | N
 
     Args:
         candidates: the runs to choose from.
-        fingerprint: hash of the model's files; None if they have none.
+        fingerprint: hash of the model's files; None if they could not be hashed.
 
     Returns:
-        The run; None if the fingerprint is missing or belongs to no run.
+        The run; None if there is no fingerprint, or if no run has it.
     """
     if fingerprint is None:
         return None
@@ -400,8 +410,8 @@ def _new_run(encoder: Encoder, runs: Path, progress: ProgressCallback) -> Run:
     """
     if RunFolder(runs).holds_run():
         raise RunError(
-            f"the run in {runs} is of a different model than {encoder.name!r}, or not a whole run of the "
-            "default method: pass the folder of your runs, or check the run itself"
+            f"the run in {runs} is of a different model than {encoder.name!r}, or not of the default method "
+            "over the whole vocabulary: pass the folder that holds your runs, or check this run itself"
         )
     out = None
     if runs != _DEFAULT_FOLDER:
@@ -451,8 +461,8 @@ def _candidates(runs: Path) -> tuple[list[_Candidate], list[str]]:
         runs: a folder of runs, or a run folder.
 
     Returns:
-        The runs, those judged by today's rule first and then by date, the newest first; and one note for
-        each run that cannot be read.
+        The runs, and one note for each run that cannot be read. Runs judged by today's rule come before the
+        other runs, and newer runs before older ones.
     """
     method = registry.choose_method(None, None, pairs_given=False)
     with reading(f"the folder of runs {runs}", RunError):
@@ -485,7 +495,7 @@ _SEEN_COPIES = 0.5
 
 
 def _gaps(run: Run, which: str) -> list[str]:
-    """List the reasons why a run does not show that its model has no other sticky tokens.
+    """List the reasons why a model may have more sticky tokens than its run shows.
 
     Args:
         run: the run to check, or the baseline.
@@ -616,9 +626,9 @@ def _require_comparable(run: Run, baseline: Run) -> None:
             f"the baseline {baseline.path} was measured on {baseline.record.corpus.source}, but the run in "
             f"{run.path} on other texts, {run.record.corpus.source}: detect both on the same sentences"
         )
-    # The seed and the effort settings only change the noise.
+    # The seed and the effort settings change only the random error.
     names = {*run.record.settings, *baseline.record.settings} - {"seed", *run.method.effort}
-    # A run from before a setting existed counts as having its default.
+    # A run that is older than a setting counts as having the default of that setting.
     different = sorted(name for name in names if run.settings.text(name) != baseline.settings.text(name))
     if different:
         raise InputError(
@@ -635,7 +645,7 @@ _STICKY_TOKEN = Rule(
     "`stickytoken explain`, repair the model, or use a baseline to accept the known tokens of a model.",
     Level.ERROR,
 )
-# The grades that count, by the mildest of them; None: every sticky token counts.
+# The grades that count, by the mildest of them; None if every sticky token counts.
 _COUNTED_GRADES = {
     FailOn.STICKY: None,
     FailOn.MILD: {"mild", "serious", "severe"},
@@ -750,7 +760,7 @@ def _change(
     effects: dict[str, _Effect],
     baseline_effects: dict[str, _Effect],
 ) -> str:
-    """Compare a sticky token with the baseline.
+    """Return how a sticky token has changed since the baseline.
 
     Args:
         baseline_row: the token's row in the baseline; None if the baseline lacks the token.
@@ -771,7 +781,7 @@ def _change(
 
 
 def _properties(token: _JudgedToken) -> dict[str, Any]:
-    """Return the numbers of a sticky token for JSON and SARIF; None stands for a missing number."""
+    """Return the values of a sticky token for JSON and SARIF; a value that is missing is None."""
     row = token.row
     properties = {name: row.get(name) for name in ("token_id", "token", "severity")}
     for name in _MEASURES:

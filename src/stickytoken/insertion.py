@@ -1,8 +1,8 @@
 """Insert copies of tokens into a sentence, as text or among token ids.
 
 These functions need no model, tokenizer or random state. For random placement, the caller draws the *path*:
-one gap for each copy. Step k inserts one more copy into the sentence of step k - 1 (Chen et al. 2025). Its
-gap is the number of words before the copy.
+one gap for each copy. Step k inserts one more copy into the sentence of step k - 1 (Chen et al. 2025). The
+gap of a copy is the number of words before it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TypeAlias, TypeVar
 from stickytoken.errors import InputError
 
 Probe: TypeAlias = str | tuple[int, ...]
-"""What an encoder reads: a text, or content ids without the special tokens."""
+"""Input of an encoder: a text, or its token ids without the special tokens."""
 
 Copy = TypeVar("Copy", str, int)
 
@@ -33,9 +33,10 @@ class Insertion(StrEnum):
     """How copies are inserted into a text.
 
     Attributes:
-        TEXT: Into the text, which is then tokenized. Neighbouring copies may merge.
-        IDS: Into the token ids. The model sees every copy.
-        WORDS: Into the text, with the spaces that let the tokenizer read the most copies of the token.
+        TEXT: Copies are inserted into the text, which is then tokenized. Neighbouring copies may merge.
+        IDS: Copies are inserted into the token ids. The model sees every copy.
+        WORDS: Copies are inserted into the text, with the spaces with which the tokenizer reads the most of
+            them as the token.
     """
 
     TEXT = "text"
@@ -49,7 +50,7 @@ class Side(StrEnum):
     Attributes:
         QUERY: The queries, or the first sentence of each pair.
         DOCUMENT: The documents, or the second sentence of each pair.
-        BOTH: All of them.
+        BOTH: The texts of both roles.
     """
 
     QUERY = "query"
@@ -189,7 +190,7 @@ def place_as_ids(
 
 
 def _text_of_copy(token: Token) -> str:
-    """Return the text of one copy, without its leading space unless copies are glued."""
+    """Return the text of one copy; its leading space is kept only if copies are glued."""
     return token.text if token.joining is Joining.GLUED else token.text.strip()
 
 
@@ -239,7 +240,7 @@ def _steps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[tuple[Copy, 
 
 
 def _checked_gap(gap: int, words: int) -> int:
-    """Return the gap if it lies within a sentence of this many words.
+    """Return the gap if it lies within a sentence of ``words`` words.
 
     Raises:
         InputError: The gap lies outside the sentence.

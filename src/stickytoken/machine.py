@@ -39,7 +39,7 @@ def recalled(name: str) -> dict[str, Any] | None:
 
 
 def keep(name: str, values: Mapping[str, Any]) -> None:
-    """Cache JSON values under a name, for `recalled`. If the cache cannot be written, only log that."""
+    """Cache JSON values under a name, for `recalled`. If they cannot be written, the error is only logged."""
     folder = cache_folder()
     temporary = folder / f".{name}.{secrets.token_hex(8)}.tmp"
     try:

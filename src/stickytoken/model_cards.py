@@ -1,4 +1,4 @@
-"""Write the result of a run into a model card or as evaluation results, in files or on the hub."""
+"""Publish what a run found, in a model card or as evaluation results, in files or on the hub."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ END = "<!-- stickytoken:end -->"
 
 
 def card_block(run: Run) -> str:
-    """Return the block, from marker to marker, without a line break at its end.
+    """Return a run's block for a model card, from marker to marker, without a final line break.
 
-    The same run gives the same block. Local folders and addresses of endpoints are left out.
+    The same run always gives the same block. Local folders and addresses of endpoints are left out.
     """
     paragraphs = [BEGIN, "## Sticky tokens", f"**{markdown(comparisons.short_headline(run))}**"]
     paragraphs += _list_of_tokens(run)
@@ -72,9 +72,9 @@ def _list_of_tokens(run: Run) -> list[str]:
     heading = f"The worst sticky tokens{count}"
     if "erased" in run.sticky.columns:
         heading += (
-            ". Erased is the share that copies of the token erase of what copies of an ordinary token leave "
-            "of a text; lift is how much closer they move unrelated texts than those do, in standard "
-            "deviations (SD) of the model's similarities"
+            ". *Erased* is the share of the meaning that copies of the token erase, of what copies of an "
+            "ordinary token leave; *lift* is how much closer together they move unrelated texts than copies "
+            "of an ordinary token do, in standard deviations (SD) of the model's similarities"
         )
     paragraphs = [f"{heading}:", "\n".join(items)]
     if general_sentences:
@@ -139,7 +139,7 @@ _ANY_MARKER = re.compile(rb"<!--[ \t]*stickytoken:", re.IGNORECASE)
 
 
 def with_block(card: bytes, block: str, name: str) -> bytes:
-    """Return a model card with a block, which replaces an earlier block or goes at the end.
+    """Return a model card with a block: in place of the earlier block, or else at the end.
 
     Args:
         card: the content of the card.
@@ -165,9 +165,10 @@ def with_block(card: bytes, block: str, name: str) -> bytes:
         is_pair = len(begins) == len(ends) == 1 and markers == 2
         if not is_pair or begins[0].start() > ends[0].start():
             raise InputError(
-                f"the markers of stickytoken in {name} are damaged: it has {len(begins)} whole lines {BEGIN} "
-                f"and {len(ends)} whole lines {END}, and needs one of each, in this order, and no other; "
-                "mend them, or delete the markers and the old block, and the new block is added at the end"
+                f"the stickytoken markers in {name} are damaged: it has {markers} markers, of which "
+                f"{len(begins)} are whole lines {BEGIN} and {len(ends)} are whole lines {END}, but needs "
+                "exactly one of each, in this order; mend them, or delete them together with the old block, "
+                "and the new block is added at the end"
             )
         return card[: begins[0].start()] + content + card[ends[0].start() + len(END) :]
     if not card:
@@ -198,7 +199,7 @@ def write_block(block: str, card: str | Path) -> bool:
     """
     path = file_path("the model card", card)
     with reading(card, RunError):
-        path = path.resolve()  # a link stays a link
+        path = path.resolve()  # writes the target of a symbolic link, not the link
         if not path.exists():
             raise InputError(f"there is no model card {card}: create the file first, it may be empty")
         before = path.read_bytes()
@@ -219,14 +220,14 @@ SHARE_TASK = "sticky_tokens_per_10000"
 
 
 def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
-    """Return the largest erased share, the largest lift and the share of sticky tokens as hub results.
+    """Return the largest erased share, the largest lift and the share of sticky tokens, in the hub's format.
 
     Args:
         run: the run.
         dataset: id of the benchmark data set on the hub.
 
     Raises:
-        InputError: the id is not valid on the hub, or the run has no number for its whole model.
+        InputError: the id is not valid on the hub, or the run has none of these numbers.
     """
     from huggingface_hub import EvalResultEntry
 
@@ -247,7 +248,10 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
         note = f"{comparisons.shown_share(compared)}, exact {level}"
         results.append((SHARE_TASK, comparisons.PER * compared.share[0], note))
     if not results:
-        raise InputError(f"the run in {run.path} has no number for its whole model: nothing to publish")
+        raise InputError(
+            f"the run in {run.path} has no number to publish: detect with the method profile, or examine the "
+            "whole vocabulary"
+        )
     return [
         EvalResultEntry(dataset, task, round(value, 4), date=run.record.started, notes=f"{note}; {basis}")
         for task, value, note in results
@@ -255,7 +259,7 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
 
 
 def require_id(what: str, name: str) -> None:
-    """Raise an InputError unless the name is an id of the hub; ``what`` describes it in the message."""
+    """Raise an InputError unless the name is a valid id on the hub; ``what`` says what the name is for."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
@@ -286,7 +290,8 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
         Whether the file changed.
 
     Raises:
-        InputError: the id is no data set, or the file holds other entries.
+        InputError: the id is not valid on the hub, the run has no number to publish, or the file holds other
+            entries.
         RunError: the file cannot be read or written.
     """
     import yaml
@@ -317,7 +322,7 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
 
 _CARD = "README.md"
 _EVAL_FILE = ".eval_results/stickytoken.yaml"
-# Number of characters of a hub error that a message shows.
+# Largest number of characters of a hub error that a message quotes.
 _SHOWN_ERROR = 200
 
 
@@ -326,21 +331,21 @@ def push_card(
 ) -> str | None:
     """Put the block into the card of a repository on the hub, in one commit.
 
-    The hub refuses the change if the repository received another commit after the card was read.
+    The hub rejects the commit if the repository received another one after the card was read.
 
     Args:
         run: the run.
         repository: a model repository, owner/name.
-        dataset: id of a benchmark data set; with it, the evaluation results are sent too.
+        dataset: id of a benchmark data set. If it is passed, the evaluation results are sent too.
         endpoint: address of the hub; None uses the default hub.
 
     Returns:
         Address of the new commit; None if nothing had to change.
 
     Raises:
-        InputError: the repository or data set is no id, the network is switched off, or the markers in the
-            card are damaged.
-        ModelError: the hub cannot be reached, or refuses.
+        InputError: the id of the repository or data set is not valid, the network is switched off, or the
+            markers in the card are damaged.
+        ModelError: the hub cannot be reached, or rejects the commit.
     """
     from huggingface_hub import CommitOperationAdd, HfApi, constants
 

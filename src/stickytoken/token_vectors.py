@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 # Smallest number of rows for each dimension. With fewer, the covariance is too uncertain in the directions in
 # which rows hardly vary.
 ROWS_PER_DIMENSION = 10
-# Number of rows that are computed with at a time, so that a large matrix is never copied as a whole.
+# Number of rows that are processed at a time, so that a large matrix is never copied as a whole.
 _BLOCK_ROWS = 8192
 # A row is unusual if it lies at least this many median absolute deviations above the median. That holds for
-# 125 of the 23,699 natural rows of all-MiniLM-L6-v2. Rows that were optimised by an attacker lie at 6.5 to
-# 16.
+# 125 of the 23,699 natural rows of all-MiniLM-L6-v2. Rows that were optimised by an attacker lie 6.5 to 16
+# median absolute deviations above the median.
 UNUSUAL_DEVIATION = 6.0
 
 Blocks: TypeAlias = Callable[[], Iterator[NDArray[np.floating[Any]]]]
 
 
 def vector_deviations(rows: NDArray[np.floating[Any]]) -> NDArray[np.float64] | None:
-    """Measure how unusual each row of a matrix is among the others; see `vector_deviations_of`."""
+    """Measure how unusual each row of a matrix is among all rows; see `vector_deviations_of`."""
 
     def blocks() -> Iterator[NDArray[np.floating[Any]]]:
         for start in range(0, len(rows), _BLOCK_ROWS):
@@ -36,11 +36,11 @@ def vector_deviations_of(blocks: Blocks, count: int, dimensions: int) -> NDArray
 
     The statistic is d = (squared Mahalanobis distance from the mean row) / (squared Euclidean distance from
     the mean row). It does not depend on how far the row is from the mean, only on the direction: d is large
-    in directions in which the other rows hardly vary. Training leaves few such rows, while rows that were
-    optimised by an attacker are among them.
+    in directions in which the other rows hardly vary. Training leaves few rows with a large d, but rows that
+    an attacker optimised have one.
 
     Args:
-        blocks: returns an iterator over the rows, block by block. It is called several times.
+        blocks: function that returns an iterator over blocks of rows. It is called several times.
         count: number of rows n.
         dimensions: length of a row.
 
@@ -81,7 +81,7 @@ def robust_deviations(
 
     Args:
         values: shape (n,).
-        reference: the values whose median and median absolute deviation are used; None is ``values``.
+        reference: the values whose median and median absolute deviation are used. None uses ``values``.
 
     Returns:
         Deviations, shape (n,); None if the median absolute deviation is 0.

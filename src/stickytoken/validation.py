@@ -17,14 +17,14 @@ Value = TypeVar("Value")
 
 # Longest value that an error quotes, in characters.
 _QUOTED = 80
-# Most names that an error suggests.
+# Largest number of names that an error suggests.
 _SUGGESTED = 3
 # Lowest similarity of a suggested name to the mistyped one, from 0 to 1, as difflib measures it.
 _CLOSE = 0.5
 
 
 def real_number(name: str, value: Any) -> float:
-    """Return a setting as a float; strings are refused."""
+    """Return a setting as a float; strings are rejected."""
     with suppress(TypeError, ValueError, OverflowError):
         if not isinstance(value, (str, bytes)):
             return float(value)
@@ -32,7 +32,7 @@ def real_number(name: str, value: Any) -> float:
 
 
 def whole_number(name: str, value: Any, minimum: int | None = None) -> int:
-    """Return a setting as an int; strings, booleans, fractions and values below the minimum are refused."""
+    """Return a setting as an int; strings, booleans, fractions and values below the minimum are rejected."""
     quoted = shown(value) if isinstance(value, str) else " ".join(str(value).split())[:_QUOTED]
     with suppress(TypeError, ValueError, OverflowError):
         number = int(value)
@@ -67,7 +67,7 @@ def file_path(name: str, value: object) -> Path:
 def or_default(name: str, value: object, default: Value) -> Value:
     """Return the settings object that a user passed, or the default if the user passed None.
 
-    An object of another type than the default is refused.
+    An object whose type is not that of the default is rejected.
     """
     if value is None:
         return default
@@ -85,13 +85,13 @@ def require_callable(name: str, value: object) -> None:
 
 
 def list_of(items: str, name: str, values: object, *, ordered: bool = True) -> list[Any]:
-    """Return the user's values as a list. Strings, tables, mappings and arrays of several axes are refused.
+    """Return the user's values as a list. Strings, tables, mappings and arrays of several axes are rejected.
 
     Args:
         items: What the list should contain, such as ``texts``; used in errors.
         name: Name of the argument; used in errors.
         values: A list, an iterator, a one-dimensional array, or a single column of a table.
-        ordered: Whether order matters, so that sets are refused.
+        ordered: Whether the order matters. If it does, sets are rejected, because they have none.
     """
     if isinstance(values, (str, bytes, bytearray, os.PathLike)):
         raise InputError(f"{name} is {shown(values)}: pass a list of {items}")
@@ -161,7 +161,7 @@ _BLANK = re.compile(
 
 
 def visible(text: str) -> str:
-    """Return a text with an escape, such as ``\\x1b``, for each character that a terminal obeys or hides."""
+    """Return a text in which every control or invisible character is an escape, such as ``\\x1b``."""
     escaped = "".join(character if character.isprintable() else _code_point(character) for character in text)
     return escaped if escaped.isascii() else _BLANK.sub(lambda match: _code_point(match[0]), escaped)
 

@@ -29,7 +29,7 @@ class Category(StrEnum):
 
     Attributes:
         OK: The text of the entry encodes to the entry.
-        OK_SPECIAL: The same, and the entry is a special token.
+        OK_SPECIAL: The text of the entry encodes to the entry, which is a special token.
         MEANINGLESS: The entry decodes to nothing or to white space.
         UNREACHABLE_SPECIAL: The entry looks like <...> or [...], and either its text encodes to something
             else or the model has no row for it.
@@ -82,7 +82,7 @@ class EmbeddedTokenizer(RoundTripTokenizer, Protocol):
 
 @runtime_checkable
 class CandidateTokenizer(Protocol):
-    """A stand-in for an unpublished tokenizer. It has a list of candidates, and estimates token counts."""
+    """A stand-in for an unpublished tokenizer: it lists candidate strings and estimates token counts."""
 
     @property
     def candidate_ids(self) -> tuple[int, ...]:
@@ -99,8 +99,8 @@ class Vocabulary:
         decoded: The text of each entry, with its leading space if it has one.
         categories: Category of each entry.
         joinings: How copies of each entry are written as text; empty if all are glued.
-        unspelled: Entries of which the tokenizer reads less than half of the copies in a text, by token id.
-            The value is the share of copies that it reads as the entry.
+        unspelled: The share of copies in a text that the tokenizer reads as the entry, by token id. Only
+            entries with a share below one half are listed.
     """
 
     ids: tuple[int, ...]
@@ -141,7 +141,7 @@ class Vocabulary:
         return index
 
     def counts(self) -> dict[str, int]:
-        """Return the number of entries of each category, by its name."""
+        """Return the number of entries in each category, by the name of the category."""
         counter = Counter(self.categories)
         return {category.value: counter[category] for category in Category}
 
@@ -168,7 +168,7 @@ class _RoundTrip(NamedTuple):
 
 
 class _Anchor(NamedTuple):
-    """A text before an entry, and the ids of that text. Both are empty for no anchor."""
+    """A text before an entry, and the ids of that text. Without an anchor, both are empty."""
 
     text: str
     ids: tuple[int, ...]
@@ -178,10 +178,11 @@ _NO_ANCHOR = _Anchor("", ())
 
 
 def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
-    """Return the vocabulary, with the category of every entry from decoding it and encoding its text again.
+    """Return the vocabulary of a tokenizer, with the category of every entry.
 
-    If the tokenizer adds a space at the beginning of a text, an entry is first put after an anchor. An entry
-    without a row in the model is unreachable even if its text encodes to it.
+    To find the category, the entry is decoded and its text is encoded again. If the tokenizer adds a space at
+    the beginning of a text, the entry is first put after an anchor. An entry without a row in the model is
+    unreachable even if its text encodes to it.
     """
     entries = tokenizer.entries
     trips: dict[int, _RoundTrip] = {}
@@ -223,7 +224,8 @@ def _round_trips(
     """Decode and encode entries after an anchor.
 
     Returns:
-        The round trip of each entry, by token id. Entries that change the anchor are left out.
+        The round trip of each entry, by token id. Entries that change the text or the ids of the anchor are
+        left out.
     """
     texts = tokenizer.decode_many([[*anchor.ids, token_id] for token_id in token_ids])
     text_of = {}
@@ -256,9 +258,10 @@ def _category(token_id: int, trip: _RoundTrip, is_special: bool) -> Category:
 
 # Benign tokens are drawn in blocks of this size, so that a smaller draw is the beginning of a larger one.
 _BLOCK = 16
-# A block is drawn from the most similar tokens, this many times its size.
+# Number of most similar tokens to draw from, as a multiple of the number of tokens drawn.
 _POOL = 4
-# Difference in position, as a share of the vocabulary, that weighs as much as one character in length.
+# Difference in position, as a share of the vocabulary, that weighs as much as one character of difference in
+# length.
 _SHARE_PER_CHARACTER = 0.05
 
 
@@ -281,7 +284,7 @@ def match_benign(
     """Draw benign tokens that resemble a token in category, beginning, length and position.
 
     Most tokenizers order their vocabulary by frequency, so entries with near positions are about equally
-    frequent. A smaller ``count`` gives the first tokens of a larger one.
+    frequent. The tokens for a smaller ``count`` are the first of those for a larger ``count``.
 
     Args:
         vocabulary: The vocabulary.
@@ -372,7 +375,8 @@ def _draw_benign(
 def _nearest(vocabulary: Vocabulary, index: int, excluded: Collection[int], count: int) -> list[int]:
     """Return the indices of the ``4 * count`` tokens most similar to a token, the most similar first.
 
-    Tokens of another category, or with another beginning, are used only if there are too few with the same.
+    Tokens of the same category, and with the same beginning (``##``, a space or neither), are preferred. The
+    other tokens are used only if there are too few of these.
     """
     usable = []
     for candidate, category in enumerate(vocabulary.categories):
@@ -437,7 +441,7 @@ class Kind(StrEnum):
 
 
 class WordMark(StrEnum):
-    """The prefix of entries that continue a word (``##``), or of entries that begin one (the others)."""
+    """The prefix of entries that continue a word (``##``) or that begin a word (``Ġ`` and ``▁``)."""
 
     CONTINUED = "##"
     BYTE_LEVEL = "Ġ"
@@ -495,22 +499,23 @@ def _script_of_character(character: str) -> str | None:
     return str(match.lastgroup) if match else None
 
 
-# Number of copies in the texts with which the ways to write an entry are compared.
+# The ways to write an entry are compared in texts with this number of copies.
 _COPIES = 8
 
 
 def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: Insertion) -> Vocabulary:
-    """Return the vocabulary with the way to write copies of each entry that the tokenizer reads best.
+    """Return the vocabulary with the best way to write copies of each entry.
 
-    Each copy is a word of its own, unless the tokenizer reads more copies as the entry when they are attached
-    to each other. Entries with less than half of their copies read are listed in ``unspelled``. The
-    vocabulary is returned unchanged unless ``insertion`` is `Insertion.WORDS`.
+    The best way is the one in which the tokenizer reads the most copies as the entry. Each copy is a word of
+    its own, unless the tokenizer reads more copies as the entry when they are attached to each other. Entries
+    of which it reads fewer than half of the copies are listed in ``unspelled``. The vocabulary is returned
+    unchanged unless ``insertion`` is `Insertion.WORDS`.
     """
     if insertion is not Insertion.WORDS:
         return vocabulary
     available = [index for index, category in enumerate(vocabulary.categories) if category.available]
     read_as_words = _copies_read(vocabulary, tokenizer, available, Joining.WORDS)
-    # Only these entries are not read completely yet.
+    # The tokenizer does not read all copies of these entries as the entry.
     incomplete = [index for index in available if read_as_words[index] < _COPIES]
     read_attached = _copies_read(vocabulary, tokenizer, incomplete, Joining.ATTACHED)
     joinings = [Joining.WORDS] * len(vocabulary)

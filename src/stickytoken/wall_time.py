@@ -1,4 +1,4 @@
-"""When the work began whose duration is reported to users."""
+"""The start time of the work whose duration is reported to users."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _command_began: ContextVar[float | None] = ContextVar("command_began", default=N
 
 @contextmanager
 def of_command() -> Iterator[None]:
-    """Count the time of a command from here: it loads its model before it calls the library."""
+    """Return a context manager that starts the clock of a command.
+
+    A command loads its model before it calls the library. With this clock, the loading time counts too.
+    """
     token = _command_began.set(time.perf_counter())
     try:
         yield
@@ -21,10 +24,10 @@ def of_command() -> Iterator[None]:
 
 
 def beginning() -> float:
-    """Return when the calling work began, on the clock of `time.perf_counter`.
+    """Return the start time of the work that the caller begins, in seconds of `time.perf_counter`.
 
-    The first work of a command began with the command. All other work begins now, so that no time is counted
-    twice.
+    For the first work in a command, that is the start of the command. For all other work, it is now, so that
+    no time is counted twice.
     """
     began = _command_began.get()
     if began is None:
