@@ -15,6 +15,15 @@ class ColumnCleaner:
     """A function for ``dataset.map(ColumnCleaner("runs/minilm"), batched=True)``.
 
     Missing values stay missing. Equal cleaners have equal fingerprints, so that data sets reuse their cache.
+
+    Args:
+        cleaner: A cleaner; a run or its folder; or a file that `Cleaner.save` wrote.
+        columns: Name of the column to clean, or a list of names.
+        note: Name of a new column with notes on what was found. None adds no column.
+
+    Raises:
+        InputError: The cleaner or a name cannot be used.
+        RunError: The folder is not a run, is damaged or is not finished.
     """
 
     def __init__(
@@ -30,13 +39,21 @@ class ColumnCleaner:
         self.note = note
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the cleaned columns of a batch, or of a single row."""
+        """Clean a batch, or a single row.
+
+        Returns:
+            The cleaned columns, and the column of notes if there is one. Other columns are left out.
+
+        Raises:
+            InputError: There is no such column, or a value is not a text.
+            RefusedTextError: A text has a finding whose action is ``refuse``.
+        """
         for column in self.columns:
             if column not in batch:
                 column_names = ", ".join(map(str, batch)) or "none"
                 raise InputError(f"there is no column {column!r}: the columns are {column_names}")
-        # Missing values and texts, instead of lists of them, belong to a single row. Other columns of the row
-        # may be lists of texts. The row has one note.
+        # If a column has a text or a missing value instead of a list, the batch is a single row. Other
+        # columns of that row may hold lists of texts. The row gets a single note.
         single_columns = [
             column for column in self.columns if batch[column] is None or isinstance(batch[column], str)
         ]

@@ -30,8 +30,8 @@ def guard(
     """Return a model that cleans every text before it encodes it.
 
     The new model can replace the old one: it is an instance of the same class and has the same weights,
-    modules, prompts and methods. The old model does not change. Texts are cleaned, also those in pairs,
-    messages and inputs of several modalities. Prompts, images, audio and video are not.
+    modules, prompts and methods. The old model does not change. Texts inside pairs, messages and multimodal
+    inputs are cleaned too. Prompts, images, audio and video are left as they are.
 
     Args:
         model: A SentenceTransformer.
@@ -54,9 +54,9 @@ def guard(
 
 
 class GuardedModel(SentenceTransformer):
-    """A SentenceTransformer that cleans texts before it tokenizes them; `guard` makes it.
+    """A SentenceTransformer that cleans texts before it tokenizes them.
 
-    It shares its modules with the original model.
+    `guard` makes it from a model, with which it shares its modules.
     """
 
     cleaner: Cleaner
@@ -64,6 +64,7 @@ class GuardedModel(SentenceTransformer):
 
     @property
     def unguarded(self) -> SentenceTransformer:
+        """A model with the same modules that does not clean its inputs."""
         return _shared(self, _plain_class(type(self)))
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
@@ -79,7 +80,7 @@ class GuardedModel(SentenceTransformer):
         return super().preprocess(cleaned, prompt=prompt, **kwargs)
 
     def save(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Save the model without the guard, which is not saved."""
+        """Save the model without its guard."""
         self.unguarded.save(path, *args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -87,6 +88,7 @@ class GuardedModel(SentenceTransformer):
         return _empty, (_plain_class(type(self)),), vars(self).copy()
 
     def _cleaned(self, value: Any) -> Any:
+        """Return an input with its texts cleaned; other values, such as images, are returned unchanged."""
         if isinstance(value, dict):
             return {key: self._cleaned(item) if key in _TEXT_KEYS else item for key, item in value.items()}
         if isinstance(value, (list, tuple)):
@@ -104,6 +106,7 @@ class GuardedModel(SentenceTransformer):
 
 
 def _shared(model: SentenceTransformer, kind: type[Model]) -> Model:
+    """Return a model of another class that shares all modules with the model."""
     guarded = kind.__new__(kind)
     guarded.__dict__.update(
         (name, copy(value) if isinstance(value, dict) else value) for name, value in vars(model).items()
@@ -112,17 +115,20 @@ def _shared(model: SentenceTransformer, kind: type[Model]) -> Model:
 
 
 def _plain_class(kind: type[SentenceTransformer]) -> type[SentenceTransformer]:
+    """Return the class of a model without its guard."""
     plain = (ancestor for ancestor in kind.__mro__ if not issubclass(ancestor, GuardedModel))
     return next(ancestor for ancestor in plain if issubclass(ancestor, SentenceTransformer))
 
 
 @cache
 def _guarded_class(plain: type[SentenceTransformer]) -> type[GuardedModel]:
+    """Return the guarded subclass of a class of models."""
     if plain is SentenceTransformer:
         return GuardedModel
     return type(f"Guarded{plain.__name__}", (GuardedModel, plain), {"__doc__": GuardedModel.__doc__})
 
 
 def _empty(plain: type[SentenceTransformer]) -> GuardedModel:
+    """Return a guarded model without attributes. Pickle then restores the saved attributes."""
     kind = _guarded_class(plain)
     return kind.__new__(kind)

@@ -16,9 +16,13 @@ from haystack import Document, component, default_to_dict  # noqa: E402 (not bef
 
 @component
 class StickyTokenCleaner:
-    """Cleans the text of Haystack documents; ids, metadata, blobs and scores do not change.
+    """Cleans the text of Haystack documents; ids, blobs and scores do not change.
 
     A document whose text changes loses its embeddings, because they belong to the old text.
+
+    Args:
+        cleaner: A cleaner, or anything that `open_cleaner` accepts.
+        note: Metadata key for a note on what was found in a document; None writes no note.
     """
 
     def __init__(self, cleaner: CleanerSource, note: str | None = NOTE) -> None:
@@ -26,17 +30,18 @@ class StickyTokenCleaner:
         self.note = note
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the state for a saved pipeline, with the whole cleaner, so that loading needs no run."""
+        """Return the state for a saved pipeline. It contains the whole cleaner, so loading needs no run."""
         return default_to_dict(self, cleaner=self.cleaner.to_json(), note=self.note)
 
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, list[Document]]:
-        """Return one document per input, the same object if nothing was found."""
+        """Return one document per input document: the same object if nothing was found in it."""
         if not isinstance(documents, list):
             raise InputError(f"documents is {shown(documents)}: pass a list of documents")
         return {"documents": [self._cleaned(document) for document in documents]}
 
     def _cleaned(self, document: Document) -> Document:
+        """Return a document with its text cleaned, or the same object if nothing was found."""
         if not isinstance(document, Document):
             raise InputError(f"documents contains {shown(document)}: pass documents of Haystack")
         if document.content is None:

@@ -14,14 +14,19 @@ from langchain_core.documents import BaseDocumentTransformer, Document  # noqa: 
 
 
 class StickyTokenCleaner(BaseDocumentTransformer):
-    """Cleans the text of LangChain documents; ids and metadata do not change."""
+    """Cleans the text of LangChain documents; their ids do not change.
+
+    Args:
+        cleaner: A cleaner, or anything that `open_cleaner` accepts.
+        note: Metadata key for a note on what was found in a document; None writes no note.
+    """
 
     def __init__(self, cleaner: CleanerSource, *, note: str | None = NOTE) -> None:
         self.cleaner = open_cleaner(cleaner)
         self.note = note
 
     def transform_documents(self, documents: Sequence[Document], **kwargs: Any) -> Sequence[Document]:
-        """Return one document per input, the same object if nothing was found."""
+        """Return one document per input document: the same object if nothing was found in it."""
         cleaned = []
         for number, document in enumerate(documents, 1):
             name = f"document {number:,}" + (f" ({document.id!r})" if document.id else "")

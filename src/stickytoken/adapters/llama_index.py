@@ -23,9 +23,9 @@ _AnyCleaner = Annotated[
 
 
 class StickyTokenCleaner(schema.TransformComponent):
-    """Cleans the text of LlamaIndex nodes; ids, metadata and relationships do not change.
+    """Cleans the text of LlamaIndex nodes; ids and relationships do not change.
 
-    A node whose text changes loses its embedding, because it belongs to the old text.
+    A node whose text changes loses its embedding, because the embedding belongs to the old text.
 
     Attributes:
         cleaner: A cleaner, or anything that `open_cleaner` accepts.
@@ -34,7 +34,7 @@ class StickyTokenCleaner(schema.TransformComponent):
     """
 
     cleaner: _AnyCleaner = Field(description="Cleans the texts.")
-    note: str | None = Field(default=NOTE, description="Metadata key for how much was found.")
+    note: str | None = Field(default=NOTE, description="Metadata key for a note on what was found.")
 
     @classmethod
     def class_name(cls) -> str:
@@ -42,10 +42,11 @@ class StickyTokenCleaner(schema.TransformComponent):
         return "StickyTokenCleaner"
 
     def __call__(self, nodes: Sequence[schema.BaseNode], **kwargs: Any) -> Sequence[schema.BaseNode]:
-        """Return one node per input, the same object if nothing was found."""
+        """Return one node per input node: the same object if nothing was found in it."""
         return [self._cleaned(node) for node in nodes]
 
     def _cleaned(self, node: schema.BaseNode) -> schema.BaseNode:
+        """Return a copy of a node with its text cleaned, or the same object if nothing was found."""
         before = node.get_content(schema.MetadataMode.NONE)
         text, note = cleaned_text(self.cleaner, before, f"node {node.node_id!r}")
         if not note:

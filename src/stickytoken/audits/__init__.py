@@ -1,4 +1,4 @@
-"""From a model and documents to search results: whether copies of a word help documents into them."""
+"""Audit a search index: do copies of a word bring documents into results where they don't belong?"""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ __all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]
 
 # Increase it when the same inputs give different numbers than before.
 _IDENTITY_VERSION = 2
-# Number of short texts, as a judgement encodes them, that take as long to encode as one document.
-_TEXTS_PER_DOCUMENT = 8
+# Approximate number of short texts that a judgement encodes, and how many of them take as long as a document.
 _JUDGED_TEXTS = 8_000
+_TEXTS_PER_DOCUMENT = 8
 
 
 def audit(
@@ -59,7 +59,7 @@ def audit(
     engine: EngineChoice = "local",
     progress: engines.ProgressCallback = engines.ignore_progress,
 ) -> Audit:
-    """Say whether copies of any word get documents into results where they don't belong.
+    """Measure whether copies of any word get documents into results where they don't belong.
 
     The same call continues an interrupted audit, and opens a finished one.
 
@@ -73,9 +73,10 @@ def audit(
         encoder: the model of the run; None loads the model that the run names.
         runs: the folder that holds the model's runs, if `source` is a model.
         settings: settings of the audit; None takes the defaults.
-        out: the folder; None takes ``audit-<identity>`` in the run folder, where the run's report finds it.
+        out: folder of the audit. None takes ``audit-<identity>`` in the run folder, where the run's report
+            finds it.
         engine: where to compute, as in `detect`.
-        progress: called at every step.
+        progress: called after every step.
 
     Returns:
         The finished audit.
@@ -121,7 +122,7 @@ def _record(
     documents: DocumentSource,
     settings: AuditSettings,
 ) -> AuditRecord:
-    """Return the record of an audit that has not begun; its identity is a hash of all inputs."""
+    """Return the record of an audit that has not begun yet. Its identity is a hash of all inputs."""
     identity_parts = resume.identity_of(
         _IDENTITY_VERSION,
         encoder.identity,
@@ -213,7 +214,8 @@ class _Round:
     Attributes:
         documents: indices in the index of the documents that received copies.
         without: ranks of these documents without copies, shape (queries, documents).
-        counted: whether each pair of a query and a document counts for all tokens; same shape.
+        counted: whether each pair of a query and a document counts for a token that the query does not
+            contain, shape (queries, documents).
         tokens: rows of tokens.parquet, in their order.
         shares: rows of shares.parquet.
     """
@@ -234,7 +236,10 @@ class _Round:
         search: ExactSearch,
         settings: AuditSettings,
     ) -> _Round:
-        """Compare the ranks with copies, which `measure_ranks` returned, with the ranks without copies."""
+        """Return the round of these tokens and documents.
+
+        The ranks with copies, which `measure_ranks` returned, are compared with the ranks without copies.
+        """
         pairs_by_word = _PairsByWord(index, documents, settings)
         without = search.ranks_of_documents(documents)
         shares = _share_rows(candidates, ranks, without, pairs_by_word, settings)
@@ -245,7 +250,7 @@ class _Round:
 def _latest(
     first: _Round, second: _Round | None, rows_of: Callable[[_Round], list[dict[str, Any]]]
 ) -> list[dict[str, Any]]:
-    """Return the rows of both rounds; a token measured in both has only its rows of the second."""
+    """Return the rows of both rounds; of a token measured in both, only the rows of the second."""
     if second is None:
         return rows_of(first)
     measured_again = {row["token_id"] for row in second.tokens}
@@ -255,8 +260,8 @@ def _latest(
 class _PairsByWord:
     """Which pairs of a query and a stuffed document count for a token.
 
-    A query that was taken from the document is answered by it, and one that contains the word asks for it:
-    neither shows that a document does not belong.
+    A pair does not count if the query was taken from the document or contains the word, because the document
+    may then belong in the results of the query.
     """
 
     def __init__(self, index: Index, stuffed: Sequence[int], settings: AuditSettings) -> None:
@@ -320,11 +325,12 @@ def _token_rows(
         token_shares = [row for row in shares if row["token_id"] == candidate.token_id]
         without = next(row["share"] for row in token_shares if not row["copies"])
         with_copies = [row for row in token_shares if row["copies"]]
-        # Choose the number of copies whose rise has the highest lower bound above zero; if there is none,
-        # choose the one with the largest rise.
+        # Choose the number of copies whose rise has the highest lower bound. If no lower bound is above zero,
+        # choose the number of copies with the largest rise.
         best = max(with_copies, key=lambda row: (max(0.0, row["rise_low"]), row["rise"]))
         is_certain = best["rise_low"] > 0
-        # If no query finds a document, with or without copies, the share does not rise.
+        # If no query finds a document, both shares are 0. The second condition then holds, although the share
+        # does not rise.
         is_large = best["rise"] > 0 and best["share"] >= _stuffing.HELPS_FROM * without
         row = {
             **asdict(candidate),
@@ -339,7 +345,7 @@ def _token_rows(
 
 
 def _in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Sort rows of tokens.parquet: tokens that help, tokens that may help, other flagged tokens, the rest."""
+    """Sort rows of tokens.parquet: tokens that help, those that may help, other flagged tokens, the rest."""
     return sorted(
         rows,
         key=lambda row: (

@@ -1,4 +1,4 @@
-"""Documents that already contain copies, and how they rank with and without them."""
+"""Documents that already contain copies, and how they rank with and without these copies."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ from stickytoken.measurement import ResultFolder, engine as engines
 from stickytoken.scanning.scan import Scan, is_only_suspected, scan_documents
 from stickytoken.settings.audit import AuditSettings
 
-RANKED = "with copies"
-"""Name of the stage that encodes documents with copies and without."""
+# Name of the stage that encodes documents with copies and without.
 _SHARD = "cleaned"
 # Largest number of documents with copies whose ranks are measured; those with the largest share of copies
 # come first. Two texts are encoded for each document.
 MOST_RANKED = 500
-# Number of a document's words that a table shows.
+# Largest number of copied words that a table names for a document.
 _SHOWN_WORDS = 3
 
 
@@ -38,9 +37,9 @@ class CopiesNow:
     """Documents that have copies now.
 
     Attributes:
-        scan: the findings.
+        scan: the scan of all documents for copies.
         ranked: number of documents whose ranks were measured.
-        rows: one row per document with findings.
+        rows: rows of documents.parquet, one per document with findings.
     """
 
     scan: Scan
@@ -54,7 +53,7 @@ class CopiesNow:
 
 
 def find_copies(run: Run, index: Index, progress: engines.ProgressCallback) -> Scan:
-    """Search all documents of the collection for copies."""
+    """Scan all documents of the collection for copies."""
     rows = [{"id": document.id, "text": document.text} for document in index.documents]
     table = pl.DataFrame(rows, schema={"id": pl.String, "text": pl.String})
     return scan_documents(run, table, column="text", id_column="id", progress=progress)
@@ -73,7 +72,11 @@ def rank_documents(
 ) -> CopiesNow:
     """Rank each document with copies among the other documents, once as it is and once without its copies.
 
-    A document has no ranks if nothing that the model reads is left of it without its copies.
+    At most 500 documents get ranks. A document gets none if the model reads nothing of it once the copies are
+    removed.
+
+    Returns:
+        The scan, and one row for each document with findings.
     """
     actions = dict(DEFAULT_ACTIONS) | {SpanKind.SUSPECTED: Action.REMOVE}
     cleaner = Cleaner.from_run(run, actions=actions)
@@ -86,6 +89,7 @@ def rank_documents(
         probes = [text.clean(settings.insertion) for text in texts]
         vectors = encode_in_shards(_SHARD, probes, engine, folder, progress)
         position_of = {number: position for position, number in enumerate(index.places)}
+        # A text takes the place of its own document in the index, or of none (-1) if it is not in the index.
         replaced = [position_of.get(pair.number, -1) for pair in pairs]
         ranks = search.ranks(vectors, replaced * 2)
         for column, pair in enumerate(pairs):
@@ -142,7 +146,7 @@ def _compared(as_it_is: NDArray[np.int64], without: NDArray[np.int64]) -> dict[s
 
 
 def _row(finding: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of a document's findings."""
+    """Return a row of documents.parquet with the findings of a document; its columns with ranks are None."""
     row: dict[str, Any] = dict.fromkeys(TABLES["documents.parquet"])
     words = [f"{word['text']} \N{MULTIPLICATION SIGN}{word['copies']}" for word in finding["words"]]
     row["number"] = finding["number"]
@@ -154,5 +158,5 @@ def _row(finding: dict[str, Any]) -> dict[str, Any]:
 
 
 def numbers_with_findings(scan: Scan) -> set[int]:
-    """Return the indices of the documents with findings, counted among the documents that have text."""
+    """Return the indices of the documents with findings, as in `Index.documents`."""
     return set(scan.documents["number"].to_list())

@@ -25,14 +25,14 @@ from stickytoken.insertion import Probe
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
 from stickytoken.settings.audit import AuditSettings
 
-# Number of words in a first sentence that serves as a query. A shorter sentence says too little, and a longer
-# one is truncated.
+# Smallest and largest number of words of a query that is taken from a document's first sentence. A shorter
+# sentence says too little, and a longer one is truncated.
 _LEAST_QUERY_WORDS = 4
 _MOST_QUERY_WORDS = 30
-# Largest number of queries drawn from documents. More would cost time, and a query does not count for the
-# document that it was taken from.
+# Largest number of queries that are taken from documents. More queries would cost more time. A query does not
+# count for the document that it was taken from.
 _DRAWN_QUERIES = 200
-# Number of texts that are encoded and committed together. They take about 10 seconds on one core.
+# Number of texts in a shard, which is encoded and stored as a whole. That takes about 10 seconds on one core.
 _SHARD_TEXTS = 128
 INDEX = "index"
 """Name of the stage that encodes documents and queries."""
@@ -47,9 +47,10 @@ class Index:
     Attributes:
         record: what the audit records about the index.
         documents: all documents of the collection that have text.
-        places: positions in `documents` of those that are in the index.
+        places: positions in `documents` of the documents that are in the index.
         queries: the queries.
-        owners: for each query, the indexed document that it was taken from; -1 if it was taken from none.
+        owners: for each query, the position in the index of the document that the query was taken from; -1 if
+            it was taken from none.
         fitted: the indexed documents, truncated where the model truncates them.
         fitted_queries: the queries, truncated in the same way.
     """
@@ -80,6 +81,9 @@ def read_index(
         encoder: the model.
         settings: settings of the audit.
 
+    Returns:
+        The documents and queries, not yet encoded.
+
     Raises:
         InputError: the documents or queries cannot be read, or there are too few of them.
     """
@@ -98,7 +102,7 @@ def read_index(
             strict=True,
         )
     )
-    # A text may have no token, such as one of characters that the tokenizer drops.
+    # A text has no tokens if the tokenizer drops all of its characters.
     places = tuple(place for place in numbers if fitted_by_place[place].content.words)
     if len(places) <= 2 * TOP:
         raise InputError(
@@ -149,7 +153,7 @@ AUDIT_INDEX_VERSION = 1
 
 
 def _read_queries(source: DocumentSource, settings: AuditSettings) -> list[str]:
-    """Read queries; if there are more than the settings allow, draw a random sample of them."""
+    """Return the queries of a source; if the settings allow only fewer, a random sample of them."""
     collection = open_documents(source, NamedColumns())
     texts = [
         record.text
@@ -178,7 +182,7 @@ def _first_sentences(texts: Sequence[str], settings: AuditSettings) -> tuple[lis
 
 @dataclass(frozen=True)
 class _Encoding:
-    """Encodes texts, and returns one row for each."""
+    """Encodes texts; the result has one row per text, with its vector."""
 
     name: str
 
@@ -195,7 +199,7 @@ class _Encoding:
 
 
 def _shards_of(probes: Sequence[Probe]) -> list[Shard[Probe]]:
-    """Divide inputs into shards."""
+    """Divide texts into shards."""
     starts = range(0, len(probes), _SHARD_TEXTS)
     return [Shard(index, tuple(probes[start : start + _SHARD_TEXTS])) for index, start in enumerate(starts)]
 
@@ -212,7 +216,11 @@ def encode_in_shards(
     folder: ResultFolder,
     progress: engines.ProgressCallback,
 ) -> Vectors:
-    """Encode inputs shard by shard; shards of an earlier session are read from the folder."""
+    """Encode texts shard by shard. Shards that an interrupted audit finished are read from the folder.
+
+    Returns:
+        The vectors, shape (texts, dimensions).
+    """
 
     def make_work() -> tuple[_Encoding, ShardCost]:
         return _Encoding(name), ShardCost(0, 0)
@@ -234,7 +242,7 @@ def encode_index(
     folder: ResultFolder,
     progress: engines.ProgressCallback,
 ) -> ExactSearch:
-    """Encode the documents and queries of an index, and return the exact search in it."""
+    """Encode the documents and queries of an index, and return the exact search over them."""
     probes = [fitted.clean(settings.insertion) for fitted in (*index.fitted, *index.fitted_queries)]
     vectors = encode_in_shards(INDEX, probes, engine, folder, progress)
     similarity = similarity_of(encoder)

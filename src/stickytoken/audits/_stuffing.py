@@ -1,4 +1,4 @@
-"""Puts copies of tokens into documents, one document at a time, and ranks them for all queries."""
+"""Put copies of tokens into documents, one document at a time, and rank the document for all queries."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ STUFFED = "stuffed"
 """Name of the stage that measures all tokens."""
 SECOND_ROUND = "second-round"
 """Name of the stage that measures undecided tokens again, with more documents."""
-# Number of documents in the second round per document in the first. It makes the intervals
-# about half as wide.
+# Number of documents in the second round, as a multiple of those in the first. Four times as many documents
+# make the intervals about half as wide.
 _SECOND_ROUND_FACTOR = 4
 HELPS_FROM = 1.5
 """A word helps documents if its share of queries is at least this multiple of the share without copies.
@@ -46,8 +46,9 @@ class _StuffingWork:
     name: str
     settings: ImpactSettings
     copies: tuple[int, ...]
-    fitted: Sequence[Sequence[FittedText]]  # by number of copies, with room for them
-    places: Sequence[int]  # of the documents in the index
+    # For each number of copies, the documents, truncated to leave room for the copies.
+    fitted: Sequence[Sequence[FittedText]]
+    places: Sequence[int]  # positions of the documents in the index
     search: ExactSearch
 
     def prepare(self, shard: Shard[Token], encoder: Encoder) -> Sequence[Probe]:
@@ -69,7 +70,7 @@ class _StuffingWork:
 
 @dataclass(frozen=True)
 class StuffedDocuments:
-    """Indices in the index of the documents that receive copies.
+    """Positions in the index of the documents that receive copies.
 
     Attributes:
         first: documents of the first round, which measures all tokens.
@@ -83,7 +84,13 @@ class StuffedDocuments:
 
 
 def choose_stuffed(index: Index, with_findings: set[int], settings: AuditSettings) -> StuffedDocuments:
-    """Draw random documents that do not contain copies of any word yet."""
+    """Draw random documents that do not contain copies of any word yet.
+
+    Args:
+        index: the index.
+        with_findings: indices, as in `Index.documents`, of the documents that contain copies.
+        settings: settings of the audit.
+    """
     clean = [position for position, document in enumerate(index.places) if document not in with_findings]
     generator = np.random.default_rng([settings.seed, len(index.places), 3])
     order = [clean[place] for place in generator.permutation(len(clean)).tolist()]
@@ -114,7 +121,7 @@ def measure_ranks(
         stage: name of the stage.
         candidates: the tokens.
         index: the index.
-        stuffed: indices in the index of the documents that receive copies.
+        stuffed: positions in the index of the documents that receive copies.
         search: exact search in the index.
         encoder: the model.
         settings: settings of the audit.
@@ -196,13 +203,14 @@ class Pairs:
         )
 
     def _shares(self, hits: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Return the share of hits among all pairs, followed by the share in each bootstrap sample."""
+        """Return the share of hits among the pairs that count, then that share in each bootstrap sample."""
         counted = self.counted.astype(np.float64)
         hits_of_samples = self._sums(counted * hits)
         pairs_of_samples = np.maximum(self._sums(counted), 1)
         return np.concatenate([[hits[self.counted].mean()], hits_of_samples / pairs_of_samples])
 
     def _sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the sum of values over all pairs in each bootstrap sample."""
         return np.asarray(((self.query_weights @ values) * self.document_weights).sum(axis=1))
 
     def _interval(self, values: NDArray[np.float64]) -> Interval:

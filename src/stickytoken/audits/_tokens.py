@@ -1,4 +1,4 @@
-"""Chooses the tokens that an audit measures: flagged, strongest on these documents, and ordinary ones."""
+"""Choose the tokens that an audit measures: flagged tokens, strongest tokens, and ordinary tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stickytoken.settings.audit import AuditSettings
 from stickytoken.unit_vectors import Similarity
 
 JUDGED_FILE = "judged.parquet"
-"""What the tokens do to the texts of the documents."""
+"""Name of the table that says what copies of each token do to the texts of the documents."""
 # Number of documents with which a judgement compares texts. Encoding more would cost as much as encoding the
 # index itself.
 JUDGED_ANCHORS = 300
@@ -58,7 +58,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The tokens to measure, and the number of tokens from which they were chosen."""
+    """The tokens to measure.
+
+    Attributes:
+        tokens: the tokens.
+        predicted: number of tokens with a predicted share, from which the tokens were chosen.
+        notes: remarks on the choice, such as why tokens could not be judged.
+    """
 
     tokens: list[Candidate]
     predicted: int
@@ -87,13 +93,16 @@ def choose_candidates(
         run: the run of the model.
         encoder: the model.
         search: exact search in the index.
-        stuffed: indices in the index of the documents that will receive copies.
+        stuffed: positions in the index of the documents that will receive copies.
         counted: whether each pair of a query and a stuffed document counts.
-        is_asked_by_all: returns whether every query contains a token's text, so that no query counts for it.
+        is_asked_by_all: returns whether every query contains the text of a token. Then no query counts.
         texts: texts of the documents, for the judgement.
         settings: settings of the audit.
         folder: folder of the audit, which keeps the judgement.
-        progress: called at every step of the judgement.
+        progress: called after every step of the judgement.
+
+    Returns:
+        The tokens to measure. A token is left out if every query contains it.
     """
     notes: list[str] = []
     judged = _judged(run, encoder, texts, folder, progress, notes)
@@ -144,6 +153,7 @@ def choose_candidates(
 
 
 def _rows_by_id(table: pl.DataFrame, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """Return the rows of a table for these token ids, by token id."""
     rows = table.filter(pl.col("token_id").is_in(ids)).iter_rows(named=True)
     return {row["token_id"]: row for row in rows}
 
@@ -155,7 +165,7 @@ def _unlisted(ids: Sequence[int], listed: Sequence[int], count: int) -> list[int
 
 
 def _ordinary(run: Run, barred: set[int], settings: AuditSettings) -> list[int]:
-    """Draw random tokens, none of which is barred."""
+    """Return the ids of random tokens, none of which is in ``barred``."""
     ids = [token_id for token_id in run.tokens["token_id"].to_list() if token_id not in barred]
     order = np.random.default_rng([settings.seed, len(ids), 2]).permutation(len(ids))
     return sorted(ids[position] for position in order[: settings.tokens].tolist())
@@ -169,10 +179,11 @@ def _judged(
     progress: ProgressCallback,
     notes: list[str],
 ) -> pl.DataFrame | None:
-    """Judge the tokens on the documents, or read the judgement of an earlier session.
+    """Judge the tokens on the documents, or read the judgement if an interrupted audit has made it.
 
     Returns:
-        None if the run or the documents allow no judgement; the notes say why.
+        One row per token. None if the run or the documents allow no judgement; the reason is then added to
+        ``notes``.
     """
     if (folder.path / JUDGED_FILE).is_file():
         try:
@@ -195,16 +206,23 @@ def _predicted_by_id(
     counted: NDArray[np.bool_],
     notes: list[str],
 ) -> dict[int, float]:
-    """Predict the share of queries for every token of the run; empty if the run allows no prediction."""
+    """Predict the share of queries for every token of the run.
+
+    Returns:
+        The predicted shares by token id. Empty if the run allows no prediction; the reason is then added to
+        ``notes``.
+    """
     effects = run.method.token_effects(run) if run.method.judges_corpora else None
     if effects is None:
         notes.append(
-            f"the run is of the method {run.record.method}, which measures nothing that a prediction for all "
+            f"the run is of the method {run.record.method}, which does not measure what a prediction for all "
             "tokens needs"
         )
         return {}
     if search.similarity is not Similarity.COSINE:
-        notes.append(f"vectors are compared by {search.similarity}, for which nothing can be predicted")
+        notes.append(
+            f"the model compares vectors by {search.similarity}, for which shares cannot be predicted"
+        )
         return {}
     shares = predicted_shares(effects, search, stuffed, counted)
     return dict(zip(effects.ids.tolist(), shares.tolist(), strict=True))
@@ -213,11 +231,14 @@ def _predicted_by_id(
 def predicted_shares(
     effects: TokenEffects, search: ExactSearch, stuffed: Sequence[int], counted: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Predict the share of queries that have a document with copies in their top 10, by token.
+    """Predict, for each token, the share of queries that have a document with copies in their top 10.
 
     With copies, the similarity of a document to a query is (1 - k) times its similarity without copies, plus
     the dot product of the query and the pull p: see `stickytoken.methods.statistics.Pull`. A document is in
     the top 10 if its similarity exceeds that of the tenth-best other document.
+
+    Returns:
+        The shares in the order of ``effects.ids``, shape (tokens,).
     """
     before = search.similarities[:, list(stuffed)]
     largest = -np.partition(-search.similarities, TOP, axis=1)[:, : TOP + 1]

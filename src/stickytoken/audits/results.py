@@ -72,13 +72,13 @@ class IndexRecord(resume.Record):
 class AuditResultRecord(resume.Record):
     """What an audit found."""
 
-    share_without: float  # share of queries with a random document without copies in their top 10
-    mean_rank_without: float
+    share_without: float  # share of queries with a random document in their top 10 while it has no copies
+    mean_rank_without: float  # mean rank of these documents without copies
     stuffed_ids: list[str]  # ids of the documents that received copies, one at a time
     # Ids of the tokens that the first round left undecided, and of the documents that received their copies.
     second_round_tokens: tuple[int, ...] = ()
     second_round_ids: tuple[str, ...] = ()
-    predicted: int  # tokens whose share was predicted from the run; 0 if the run has no effects
+    predicted: int  # tokens whose share was predicted from the run; 0 if the run allows no prediction
     helping: int  # tokens whose copies help documents into results
     with_copies: int  # documents of the collection that already contain copies
     suspected: int  # documents in which copies are only suspected
@@ -86,8 +86,8 @@ class AuditResultRecord(resume.Record):
     rising: int  # documents that reach the top 10 of more queries because of their copies
     searched: int  # documents that were searched for copies
     ranked: int  # documents with copies whose ranks were measured
-    sequences: int
-    seconds: float
+    sequences: int  # texts encoded
+    seconds: float  # wall time
 
 
 class AuditRecord(resume.MeasurementRecord):
@@ -100,7 +100,7 @@ class AuditRecord(resume.MeasurementRecord):
     device: str
     settings: dict[str, Any]
     index: IndexRecord
-    documents: str  # as the user named them, for commands
+    documents: str  # the documents as the user named them, for commands
     notes: list[str]
     versions: dict[str, str]
     hardware: dict[str, str]
@@ -123,7 +123,7 @@ class Audit:
     Attributes:
         path: folder of the audit.
         record: what was measured, and how.
-        result: what was found, in numbers.
+        result: the numbers that were found.
         tokens: one row per measured token, the one that helps documents most first.
         shares: one row per token and number of copies: the share of queries that have a document with that
             many copies in their top 10, the rise over the share without copies, and the mean rank.
@@ -210,6 +210,10 @@ AUDITS = resume.MeasurementKind(
 
 
 def audits_in(run: Path) -> tuple[tuple[Audit, ...], tuple[str, ...]]:
-    """Open the audits in a run folder, the newest first, and say which cannot be read."""
+    """Open the audits in a run folder.
+
+    Returns:
+        The audits, the newest first, and a sentence on each audit that cannot be read.
+    """
     pattern = f"{AUDIT}-*/{AUDIT_FILE}"
     return resume.measurements_in(run, pattern, open_audit, "An audit", lambda audit: audit.record.started)

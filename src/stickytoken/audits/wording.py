@@ -88,17 +88,18 @@ def _undecided_advice(audit: Audit) -> str:
             "The intervals are too wide to tell, and the index has too few documents to measure more of them."
         )
     return (
-        f"The intervals are too wide to tell, also with {documents:,} documents: measure more with "
+        f"The intervals are too wide to tell, even with {documents:,} documents: measure more with "
         f"`--set stuffed={documents}`."
     )
 
 
 def _ends(row: Mapping[str, Any]) -> str:
+    """Write the interval of a share."""
     return f"{share(row['share_low'])} to {share(row['share_high'])}"
 
 
 def largest_share(audit: Audit) -> dict[str, Any]:
-    """Return the row of the largest share with copies."""
+    """Return the row of shares.parquet with the largest share, among those with copies."""
     ordered = audit.shares.filter(pl.col("copies") > 0).sort(
         "share", "token_id", "copies", descending=[True, False, False]
     )
@@ -106,6 +107,7 @@ def largest_share(audit: Audit) -> dict[str, Any]:
 
 
 def _share_of(audit: Audit, token_id: int, copies: int) -> dict[str, Any]:
+    """Return the row of shares.parquet for a token and a number of copies."""
     return audit.shares.filter(token_id=token_id, copies=copies).row(0, named=True)
 
 
@@ -130,7 +132,7 @@ def _rising_sentence(audit: Audit) -> str:
     gained = pl.col("hits") - pl.col("hits_without")
     rising = audit.documents.filter("rises", ~pl.col("suspected_only"))
     if rising.is_empty():
-        return f"None of them is in more top {TOP} because of its copies."
+        return f"None of them is in the top {TOP} of more queries because of its copies."
     rising = rising.sort(gained, "number", descending=[True, False])
     named = [
         f"{row['id']} ({counted_queries(row['hits'])}, without the copies {row['hits_without']:,})"
@@ -140,7 +142,7 @@ def _rising_sentence(audit: Audit) -> str:
     if len(rising) > len(named):
         listed += f" and {len(rising) - len(named):,} more"
     verb = "is" if len(rising) == 1 else "are"
-    return f"{len(rising):,} of them {verb} in more top {TOP} because of the copies: {listed}."
+    return f"{len(rising):,} of them {verb} in the top {TOP} of more queries because of the copies: {listed}."
 
 
 def counted_queries(count: int) -> str:
@@ -165,7 +167,7 @@ def share_columns(audit: Audit) -> tuple[Column, ...]:
 
 
 def share_rows(audit: Audit) -> pl.DataFrame:
-    """Return one row per token, the one that helps documents most first."""
+    """Return the rows of the table of tokens, starting with the token that helps documents most."""
     rows = []
     for token in audit.tokens.iter_rows(named=True):
         token_shares = audit.shares.filter(token_id=token["token_id"])
@@ -193,8 +195,8 @@ def basis(audit: Audit) -> str:
     predicted = ""
     if audit.result.predicted:
         predicted = (
-            f" The strongest were chosen by prediction among all {audit.result.predicted:,} tokens of the "
-            "run and by what they do to these documents."
+            f" The strongest tokens were chosen among all {audit.result.predicted:,} tokens of the run: by "
+            "predicted share, and by what copies of them do to these documents."
         )
     return (
         f"Share of {index.queries:,} queries ({index.queries_from}) that have a random document in their top "
@@ -221,7 +223,7 @@ def next_steps(audit: Audit) -> list[NextStep]:
             )
         )
     if audit.result.with_copies:
-        purpose = "take the copies out of the documents that have them, then index these again"
+        purpose = "take the copies out of the documents that have them, then index these documents again"
         steps.append(
             NextStep(purpose, f"stickytoken clean {run} {documents} --audit {folder} --out YOUR_FILE")
         )
@@ -238,4 +240,5 @@ def next_steps(audit: Audit) -> list[NextStep]:
 
 
 def _token_options(helping: pl.DataFrame) -> str:
+    """Write the options of `repair` that name the tokens."""
     return "".join(f" --tokens {quote(f'#{token_id}')}" for token_id in helping["token_id"].to_list())
