@@ -332,7 +332,7 @@ def test_what_is_suspected_is_reported_and_goes_on_request(cleaner_file, write):
     _, output, errors = command(cleaner_file, path)
     assert output == path.read_bytes()
     assert "none of 1 document changed" in errors
-    assert "suspected copies of another word stay in 1 document: --remove-suspected removes them" in errors
+    assert "1 document still has suspected copies of another word: --remove-suspected removes them" in errors
     _, output, errors = command(cleaner_file, path, "--remove-suspected")
     assert b"zebra" not in output
     assert "1 of 1 document changed (suspected copies: 1)" in errors

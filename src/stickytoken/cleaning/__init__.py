@@ -79,7 +79,7 @@ class Cleaned:
             text. The first copy of a repetition is not among them.
         reported: The findings that were left in the text, with offsets in the cleaned text.
         edits: The edits that turn the original text into the cleaned one.
-        causes: The kinds of findings because of which the text was changed, as a scan counts them.
+        causes: The kinds of findings that led to changes of the text, as a scan counts them.
     """
 
     text: str
@@ -205,7 +205,7 @@ class Cleaner:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the cleaner as JSON values, which make the same cleaner with `from_json`."""
+        """Return the cleaner as JSON values, from which `from_json` makes an equal cleaner."""
         return {
             "format": _FORMAT,
             "rules": self.rules.to_json(),
@@ -234,7 +234,10 @@ class Cleaner:
         return self.clean(text).text
 
     def clean(self, text: str) -> Cleaned:
-        """Clean a text until nothing is left to clean.
+        """Clean a text repeatedly, until there is nothing left to clean.
+
+        Returns:
+            The cleaned text, and what was changed and found.
 
         Raises:
             InputError: The text is not a string.
@@ -255,8 +258,8 @@ class Cleaner:
             spans = self._find(draft.text)
             rounds += 1
             # A removal joins two parts of the text, which can create a new finding. Ordinary texts are clean
-            # after one or two rounds. For texts that were nested on purpose, growing margins keep the number
-            # of rounds small.
+            # after one or two rounds. If findings were nested on purpose, growing margins keep the number of
+            # rounds small.
             if rounds >= _ORDINARY_ROUNDS:
                 margin = max(1, margin) * _MARGIN_GROWTH
         return Cleaned(draft.text, _outermost(removals), tuple(spans), draft.edits(), causes)
@@ -280,7 +283,7 @@ class Cleaner:
             starts.append(starts[-1] + len(text) + 1)
 
         def origin(position: int) -> int:
-            """Return the offset in the original document of a character of the edited texts."""
+            """Return the offset in the original document of a character of the edited document."""
             for draft, start in zip(drafts, starts, strict=True):
                 if position <= len(draft.text):
                     return start + draft.origins[position]
@@ -326,7 +329,7 @@ class Cleaner:
                 )
 
     def _plan(self, text: str, spans: Iterable[Span], margin: int) -> list[_Change]:
-        """Return the changes of one round, in order. Words are changed only once no special tokens are left.
+        """Return the changes of one round, in order. Words are changed only if no special tokens are left.
 
         Args:
             text: The text at the start of the round.
@@ -378,13 +381,15 @@ class Cleaner:
         return self.replacement if action is Action.REPLACE else ""
 
 
-# A text that needs more rounds than this was nested on purpose. From then on, the margins of removals grow by
-# this factor in each round.
+# Largest number of rounds for ordinary text. If more are needed, findings were nested on purpose.
 _ORDINARY_ROUNDS = 4
+# Factor by which the margins of removals grow in each further round.
 _MARGIN_GROWTH = 16
 
 
 class _Change(NamedTuple):
+    """A planned edit, and the finding that it changes."""
+
     edit: Edit
     kind: SpanKind
     what: str
@@ -394,8 +399,8 @@ def _removal(draft: Draft, change: _Change) -> Removal:
     """Return a change of a draft as a removal from the original text."""
     start, end, _ = change.edit
     first = draft.origins[start]
-    behind = draft.origins[end - 1] + 1 if end > start else first
-    return Removal(first, behind, change.kind, change.what)
+    after_last = draft.origins[end - 1] + 1 if end > start else first
+    return Removal(first, after_last, change.kind, change.what)
 
 
 def _outermost(removals: Iterable[Removal]) -> tuple[Removal, ...]:
@@ -440,17 +445,30 @@ def document_counts(
 
 
 def counts_in_words(removed: Mapping[SpanKind, int], remaining: Mapping[SpanKind, int]) -> str:
-    """Return the numbers of findings that were removed and left, by kind, as text."""
+    """Return how many findings of each kind were removed and how many are left, as text."""
     phrases = [f"{count:,} {kind.value}" for kind, count in sorted(removed.items())]
     phrases += [f"{count:,} {kind.value} left" for kind, count in sorted(remaining.items())]
     return ", ".join(phrases)
 
 
-NOTE = "stickytoken"  # the metadata key of a document that holds its findings
+NOTE = "stickytoken"  # metadata key under which a document gets a note on what was found
 
 
 def cleaned_text(cleaner: Cleaner, text: str, name: str) -> tuple[str, str]:
-    """Return a cleaned text, and the numbers of its findings in words; ``name`` names the text in errors."""
+    """Clean a text, and describe what was found.
+
+    Args:
+        cleaner: The cleaner.
+        text: The text.
+        name: Name of the text in errors.
+
+    Returns:
+        The cleaned text, and the numbers of findings in words, which are empty if nothing was found.
+
+    Raises:
+        InputError: The text is not a string.
+        RefusedTextError: The text has a finding whose action is ``refuse``.
+    """
     if not isinstance(text, str):
         raise InputError(f"the text of {name} is {shown(text)}: it must be a string")
     try:

@@ -1,4 +1,4 @@
-"""Invisible characters, and words that are common in every text."""
+"""Invisible characters, and words that are common in ordinary text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INVISIBLE = "\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u202a-\u202e\u206
 # Characters that change how the preceding character looks: accents, variation selectors and tags.
 MARKS = "\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe00-\ufe0f\ufe20-\ufe2f\U000e0000-\U000e0fff"
 
-# Words and signs that are common in every text.
+# Words and signs that are common in ordinary text.
 _BY_LANGUAGE = (
     "“ ” ‘ ’ – — … • ·",
     # English

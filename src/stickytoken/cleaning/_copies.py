@@ -13,8 +13,8 @@ from typing import NamedTuple
 from stickytoken.cleaning._characters import COMMON
 from stickytoken.cleaning._units import UnitReader, Units
 
-# The constants below were chosen so that, in `benchmarks/cleaning.py shares`, nearly all planted copies are
-# found and hardly anything in natural texts (Cranfield, TREC and STS-B).
+# The constants below were chosen with `benchmarks/cleaning.py shares`: nearly all planted copies are found,
+# but hardly any words of natural texts (Cranfield, TREC and STS-B).
 
 # Fewest copies of a word that are a finding. Three in a row can be emphasis ("very very very good").
 FEWEST_COPIES = 4
@@ -58,6 +58,7 @@ class Document:
 
     @cached_property
     def units(self) -> Units:
+        """The units with their offsets in the text."""
         if self._plain is None:
             return self._reader.read(self.text)
         spans = [match.span() for match in self._reader.lower_word.finditer(self.text.lower())]
@@ -71,7 +72,7 @@ class Document:
         return [self.text[end:start] for end, start in zip(ends, starts, strict=True)]
 
     @cached_property
-    def evenness(self) -> float:
+    def chance_of_equality(self) -> float:
         """The probability that two units drawn at random are equal."""
         equal_pairs = sum(len(positions_of_word) ** 2 for positions_of_word in self.positions.values())
         return equal_pairs / max(1, len(self)) ** 2
@@ -84,19 +85,19 @@ class Document:
         keys = self.keys
         word = keys[positions[0]]
         before: Counter[str] = Counter()
-        behind: Counter[str] = Counter()
+        after: Counter[str] = Counter()
         for position in positions:
             if self._is_spaced[position] and keys[position - 1] != word:
                 before[keys[position - 1]] += 1
             if self._is_spaced[position + 1] and keys[position + 1] != word:
-                behind[keys[position + 1]] += 1
+                after[keys[position + 1]] += 1
         matching_pairs = 0.0
         expected_pairs = 0.0
-        for side in (before, behind):
+        for side in (before, after):
             neighbours = side.total()
             matching_pairs += sum(count * (count - 1) / 2 for count in side.values())
-            expected_pairs += neighbours * (neighbours - 1) / 2 * self.evenness
-        distinct_share = (len(before) + len(behind)) / max(1, before.total() + behind.total())
+            expected_pairs += neighbours * (neighbours - 1) / 2 * self.chance_of_equality
+        distinct_share = (len(before) + len(after)) / max(1, before.total() + after.total())
         return Company(matching_pairs, expected_pairs, distinct_share)
 
     def is_listed(self, positions: Sequence[int]) -> bool:
@@ -115,7 +116,10 @@ class Document:
 
     @cached_property
     def _is_spaced(self) -> list[bool]:
-        """Whether only whitespace precedes each unit. The last entry stands for the end of the text."""
+        """Whether only whitespace separates each unit from the unit before it.
+
+        The first entry is false, and so is the last, which stands for the end of the text.
+        """
         return [False, *map(str.isspace, self.joints[1:-1]), False]
 
     @cached_property
@@ -135,9 +139,9 @@ class Document:
 
 # Stretches in which a few words repeat.
 
-# Fewest units that up to three words in no fixed order must fill to be a repetition; fewer can be natural.
+# Smallest number of units in a repetition of a few words in no fixed order. A shorter one can be natural.
 MIXED_RUN = 16
-_MIXED_WORDS = 3
+_MIXED_WORDS = 3  # largest number of different words in such a repetition
 _LONGEST_PERIOD = 16  # longest phrase, in units
 _MIXED_GAP = 4  # largest average distance between copies of a word, in units, if the order is not fixed
 
@@ -145,7 +149,7 @@ _MIXED_GAP = 4  # largest average distance between copies of a word, in units, i
 class Stretch(NamedTuple):
     """A part of a text that consists of copies of a word or phrase, or of a few words in varying order."""
 
-    first: int
+    first: int  # index of the first unit
     last: int  # index after the last unit
     period: int  # number of units of one copy; 0 if the order varies
 
@@ -154,9 +158,9 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
     """Return the stretches of a text in order, without overlaps.
 
     Args:
-        keys: The units of the text.
-        positions: The indices of each word that occurs often enough.
-        copies: Fewest copies that form a stretch.
+        keys: The keys of the units of the text.
+        positions: The indices of the copies of each word that occurs often enough.
+        copies: Smallest number of copies that form a stretch.
     """
     regular: list[Stretch] = []
     mixed: list[Stretch] = []
@@ -177,8 +181,9 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
                     stretch = _filled(keys, first, last + 1, words)
                     mixed.append(stretch)
                     mixed_end = stretch.last
-    # Of overlapping stretches one stays: a long mixed one before a regular one, then the earlier one, then
-    # the longer one.
+    # Of overlapping stretches, one is kept: a long mixed stretch rather than a regular one, and a regular one
+    # rather than a short mixed one. Otherwise the earlier stretch is kept, and of two with the same
+    # beginning, the longer one.
     long_mixed = [stretch for stretch in mixed if stretch.last - stretch.first >= MIXED_RUN]
     taken = bytearray(len(keys))
     kept_stretches = []
@@ -226,20 +231,22 @@ def _lengthened(keys: Sequence[str], first: int, last: int, period: int) -> Stre
 
 # Copies of flagged words.
 
-# Most other words between two copies that are close together.
+# Largest number of other words between two copies that count as close together.
 _BETWEEN_COPIES = 2
 # The words between copies count as planted if each of them occurs at least twice, and at least once for every
-# fourth copy.
+# four copies.
 _FEWEST_REPEATED = 2
 _REPEATED_SHARE = 0.25
-# Copies that are spread over a text: at least one for this many units. The second number is always enough.
+# Copies that are spread over a text are too many if there is at least one for every `_UNITS_PER_COPY` units.
+# In a text of any length, `_ENOUGH_COPIES` copies are too many.
 _UNITS_PER_COPY = 250
 _ENOUGH_COPIES = 16
-# Spread copies are ordinary use if more pairs of them share a neighbour than half a pair plus three times the
-# number expected by chance.
+# Copies that are spread over a text are ordinary use if more pairs of them share a neighbour than 0.5 plus
+# three times the number expected by chance.
 _MOST_MATCHING_PAIRS = 0.5
 _TIMES_CHANCE = 3.0
-# A common word must occur at least this often, and make up this share of the units.
+# Copies of a common word are a finding only if there are at least this many, and if they make up at least
+# this share of the units.
 _COMMON_COPIES = 6
 _COMMON_SHARE = 0.2
 
@@ -247,8 +254,8 @@ _COMMON_SHARE = 0.2
 def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
     """Return the indices of copies of flagged words, and of the words repeated between them.
 
-    A word counts if four copies have at most two other words between neighbours, or if the text has more
-    copies than its length explains.
+    A word counts if four of its copies have at most two other words between neighbouring copies, or if the
+    text has more copies than its length explains.
     """
     copies: set[int] = set()
     for word in words.intersection(document.positions):
@@ -274,6 +281,7 @@ def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
 
 
 def _is_common(key: str) -> bool:
+    """Return whether a key is a common word or a single ASCII character."""
     return (len(key) == 1 and key.isascii()) or key in COMMON
 
 
@@ -288,13 +296,13 @@ def _close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Itera
 
 
 def _repeated_between(document: Document, positions: Sequence[int]) -> list[int]:
-    """Return the indices of the words between copies; empty unless each of these words is repeated, too."""
+    """Return the indices of the words between copies; empty unless each of these words is repeated too."""
     keys = document.keys
     first = positions[0]
     last = positions[-1] + 1
     words = set(keys[first:last])
-    # Words of the pattern on either side belong to it, such as the last word of "able to able by able to able
-    # by".
+    # A repeated pattern may begin before the first copy or end after the last one, as in "able to able by
+    # able to able by".
     while first > max(0, positions[0] - _BETWEEN_COPIES) and keys[first - 1] in words:
         first -= 1
     while last < min(len(keys), positions[-1] + 1 + _BETWEEN_COPIES) and keys[last] in words:
@@ -319,21 +327,23 @@ _MANY_COPIES = 8
 _UNITS_PER_MANY = 60
 # The copies are dense if there is at least one for every `_UNITS_PER_DENSE` units.
 _UNITS_PER_DENSE = 5
-# Smallest share of many or dense copies with exactly one space on both sides.
+# Many copies, or dense ones, seem planted only if at least this share has exactly one space on both sides.
 _BARE_SHARE = 0.9
-# Many copies are a subject of the text if more pairs share a neighbour than this times the number expected by
-# chance.
+# Many copies are a subject of the text if more pairs of them share a neighbour than this multiple of the
+# number expected by chance.
 _TIMES_CHANCE_UNFLAGGED = 1.6
-# Regular copies: at least this number, or this number close together. Their largest distance is at most this
-# factor times the smallest distance, plus one unit.
+# Copies are regular if there are at least `_REGULAR_COPIES`, or `_REGULAR_CLOSE_COPIES` close together, and
+# if the largest distance between neighbours is at most `_UNEVEN` times the smallest distance, plus one unit.
 _REGULAR_COPIES = 6
 _REGULAR_CLOSE_COPIES = 5
 _UNEVEN = 1.2
-# Smallest share of regular copies with exactly one space on both sides.
+# Regular copies seem planted only if at least this share has exactly one space on both sides.
 _REGULAR_BARE_SHARE = 0.8
-# Smallest share of distinct words among the neighbours of regular or dense copies.
+# Regular copies, or dense ones, seem planted only if at least this share of their neighbours are distinct
+# words.
 _VARIED_SHARE = 0.8
-# Smallest share of copies on consecutive lines that makes a list, whose entries may begin with the same word.
+# A text is a list if at least this share of the copies stand on consecutive lines. The entries of a list may
+# begin with the same word.
 _LISTED_SHARE = 0.75
 
 

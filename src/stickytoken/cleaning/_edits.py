@@ -29,8 +29,8 @@ class Draft:
 
     Attributes:
         text: The text with all edits so far.
-        origins: The offset in the original of each character, and of the end. A character that an edit
-            inserted has the offset of the first character that the edit replaced.
+        origins: For each character, and for the end of the text, its offset in the original text. A character
+            that an edit inserted has the offset of the first character that the edit replaced.
     """
 
     def __init__(self, text: str) -> None:
@@ -63,7 +63,7 @@ class Draft:
         if isinstance(self.origins, range):
             return ()
         edits = []
-        done = 0  # the part of the original before this offset is done
+        done = 0  # offset in the original up to which its characters are accounted for
         replacement: list[str] = []
         for character, origin, is_written in zip(self.text, self.origins, self._written, strict=False):
             if is_written:
@@ -85,7 +85,11 @@ _INVISIBLE = re.compile(f"[{INVISIBLE}]")
 
 
 def tidied(text: str, edit: Edit) -> Edit:
-    """Return an edit extended by the punctuation that joins the copies, invisible characters and a space."""
+    """Return an edit that also removes what would be left over around the copies.
+
+    The edit is extended to punctuation like that between the copies, to invisible characters, and to one of
+    the two spaces that would be left.
+    """
     start, end, replacement = edit
     joints = set("".join(_JOINING.findall(text[start:end])))
     if len(joints) > 1:
@@ -102,9 +106,9 @@ def tidied(text: str, edit: Edit) -> Edit:
         start -= 1
     if replacement:
         return Edit(start, end, replacement)
-    open_before = start == 0 or text[start - 1].isspace()
-    open_behind = end == len(text) or text[end].isspace()
-    if open_before and open_behind:
+    has_space_before = start == 0 or text[start - 1].isspace()
+    has_space_after = end == len(text) or text[end].isspace()
+    if has_space_before and has_space_after:
         if end < len(text):
             end += 1
         elif start > 0:
@@ -117,6 +121,9 @@ def edits_of_parts(edits: Sequence[Edit], lengths: Sequence[int]) -> list[list[E
 
     An edit that spans two texts is split, and the space between them stays. The replacement goes to the text
     in which the edit begins. The space after a text counts as part of that text.
+
+    Returns:
+        The edits of each text, with offsets in that text.
     """
     divided = []
     first = 0

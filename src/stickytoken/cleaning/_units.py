@@ -15,13 +15,13 @@ from stickytoken.cleaning.rules import alternation
 if TYPE_CHECKING:
     import regex
 
-# Lengths in characters, and the fewest copies, of a word that consists of copies glued to each other.
-# "banana", "hahaha", "couscous" and "bonbon" are ordinary words. "ableableableable" is not, nor is
-# "contractcontract" if "contract" is flagged.
+# A word consists of glued copies if it has at least `_FEWEST_COPIES` copies, each of which has
+# `_SHORTEST_COPY` to `_LONGEST_COPY` characters. "banana", "hahaha", "couscous" and "bonbon" are ordinary
+# words. "ableableableable" is not, nor is "contractcontract" if "contract" is flagged.
 _SHORTEST_COPY = 3
 _LONGEST_COPY = 32
 _FEWEST_COPIES = 4
-_SHORTEST_DOUBLED = 4  # two copies of a flagged word of this length are enough
+_SHORTEST_DOUBLED = 4  # two copies are enough for a flagged word of at least this length, in characters
 # Letters of DNA and RNA sequences, which repeat naturally.
 _BASES = frozenset("acgtu")
 
@@ -29,8 +29,8 @@ _BASES = frozenset("acgtu")
 _REMEMBERED = 50_000
 _LONGEST_REMEMBERED = 64
 
-# A character that decomposes into more characters than this stays whole. Some stand for whole phrases, and
-# nobody writes a word with them.
+# A character that decomposes into more characters than this is left as it is. Such a character stands for a
+# whole phrase, and nobody writes a word with it.
 _LONGEST_DECOMPOSED = 4
 
 _BREAKS = re.compile(f"[{MARKS}{INVISIBLE}]+")
@@ -101,7 +101,8 @@ class UnitReader:
     def plain_keys(self, text: str) -> list[str] | None:
         """Return the keys of an ASCII text without glued copies, several times as fast as `read`.
 
-        Returns: The keys; None if the text is not ASCII or has glued copies.
+        Returns:
+            The keys; None if the text is not ASCII or has glued copies.
         """
         if not text.isascii():
             return None
@@ -139,6 +140,7 @@ class UnitReader:
         return units
 
     def _parts(self, word: str) -> tuple[Part, ...]:
+        """Return the units of a word, from the cache if the word is short."""
         return self._remembered(word) if len(word) <= _LONGEST_REMEMBERED else self._divided(word)
 
     def _divided(self, word: str) -> tuple[Part, ...]:
@@ -157,7 +159,10 @@ class UnitReader:
         return tuple(parts)
 
     def _split_copies(self, key: str, positions: Sequence[int]) -> Iterator[Part]:
-        """Yield the units of a key, given the position in the word of each character of the key."""
+        """Yield the units of a key.
+
+        ``positions`` holds the position in the word of each character of the key, and of its end.
+        """
         done = 0
         if len(key) >= _FEWEST_COPIES:
             for repeat in self._copies_in(key):
@@ -185,7 +190,7 @@ class UnitReader:
 
 
 def _either(literals: Sequence[str], word: str) -> str:
-    """Return a pattern that matches one of some literal texts, the longest first, or else a word.
+    """Return a pattern that matches one of the literal texts, the longest if several match, or else a word.
 
     A literal that begins or ends with a letter or digit matches only where no further letter or digit adjoins
     it.
@@ -194,13 +199,14 @@ def _either(literals: Sequence[str], word: str) -> str:
     alternatives = []
     for text in sorted(guarded, key=len, reverse=True):
         before = r"(?<!\w)" if text[0].isalnum() else ""
-        behind = r"(?!\w)" if text[-1].isalnum() else ""
-        alternatives.append(before + re.escape(text) + behind)
+        after = r"(?!\w)" if text[-1].isalnum() else ""
+        alternatives.append(before + re.escape(text) + after)
     signs = alternation(set(literals) - set(guarded))
     return "|".join(alternative for alternative in (*alternatives, signs, word) if alternative)
 
 
 def _key_of(word: str) -> str:
+    """Return the key of a word: its text without marks, in lower case and half width."""
     return "".join(map(_plain, _BREAKS.sub("", word)))
 
 
@@ -247,7 +253,10 @@ def _pieces(word: str) -> list[tuple[str, list[int]]]:
 
 
 def _repeats_between(key: str, start: int, end: int) -> list[Repeat]:
-    """Return the repeats of a word in a part of a key."""
+    """Return the repeats in a part of a key, in order.
+
+    Repeats of digits or signs, of a single letter, and in DNA or RNA sequences are left out.
+    """
     repeats = []
     for repeat in _repeats_in(key[start:end]):
         first = start + repeat.start
@@ -264,7 +273,7 @@ def _repeats_in(text: str) -> Iterator[Repeat]:
     "xabcabcabcabc", the nine characters at positions 1 to 9 each equal the one three positions later, which
     makes four copies of three characters from position 1.
     """
-    # Copies repeat their characters; hardly any ordinary word repeats as many.
+    # Copies repeat their characters. Hardly any ordinary word repeats so many characters.
     if len(text) - len(set(text)) < (_FEWEST_COPIES - 1) * _SHORTEST_COPY:
         return
     taken = bytearray(len(text))

@@ -14,7 +14,7 @@ from stickytoken.data.rewriting import Source, rewrite
 from stickytoken.errors import RefusedTextError
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 
-# Most unreadable records that a summary names.
+# Largest number of unreadable records that a summary names.
 _NAMED_RECORDS = 100
 # Number of documents between two reports of progress.
 _PROGRESS_EVERY = 100
@@ -22,7 +22,7 @@ _PROGRESS_EVERY = 100
 
 @dataclass(slots=True)
 class CleaningTotals:
-    """The results of cleaning a file. All numbers are numbers of documents.
+    """The totals of cleaning a file.
 
     Attributes:
         documents: Number of documents read.
@@ -30,7 +30,7 @@ class CleaningTotals:
         emptied: Number of changed documents that have no text left.
         changed_by_cause: Number of documents changed for each kind of finding. A document may have several
             kinds.
-        left_by_cause: Number of documents in which findings of each kind stay.
+        left_by_cause: Number of documents in which findings of each kind are left.
         skipped: Number of unreadable records, which are written unchanged.
         skipped_first: The first unreadable records.
     """
@@ -69,7 +69,8 @@ class CleaningTotals:
             )
         for kind, count in sorted(self.left_by_cause.items()):
             hint = ": --remove-suspected removes them" if kind is SpanKind.SUSPECTED else ""
-            remarks.append(f"{kind.phrase} stay in {_documents(count)}{hint}")
+            verb = "has" if count == 1 else "have"
+            remarks.append(f"{_documents(count)} still {verb} {kind.phrase}{hint}")
         if self.emptied:
             remarks.append(f"no text is left in {_documents(self.emptied)}")
         return remarks
@@ -99,8 +100,11 @@ def clean_file(
         cleaner: What to remove.
         output: Where to write. If an error is raised, what was written is incomplete.
         on_cleaned: Called with each changed document and the result of cleaning it.
-        compress: Whether to compress the output with gzip. None: only if the source is compressed.
-        progress: Called from time to time with the number of documents done.
+        compress: Whether to compress the output with gzip. None compresses it if the source is compressed.
+        progress: Called after every 100 documents with the number of documents done.
+
+    Returns:
+        The totals: how many documents were read, changed and skipped.
 
     Raises:
         InputError: The file cannot be read, or has no such column.

@@ -37,7 +37,7 @@ class CleaningRules:
     Attributes:
         words: Texts of flagged vocabulary entries. Letter case, accents and width make no difference.
         specials: Texts that a tokenizer reads as special tokens. Letter case makes a difference.
-        longest_run: Most consecutive copies of a word or short phrase that are not a finding.
+        longest_run: Largest number of consecutive copies of a word or short phrase that is not a finding.
     """
 
     words: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class CleaningRules:
         object.__setattr__(self, "longest_run", whole_number("longest_run", self.longest_run, 2))
 
     def with_words(self, words: Iterable[str]) -> CleaningRules:
-        """Return these rules with further words."""
+        """Return these rules with further words; those that are special tokens already are left out."""
         more = [word for word in words if word not in self.specials]
         return replace(self, words=(*self.words, *more))
 
@@ -86,6 +86,7 @@ class CleaningRules:
 
 
 def _texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
+    """Return the texts without duplicates, or raise InputError if one is not a string or is blank."""
     texts = list_of("texts", name, values)
     for text in texts:
         if not isinstance(text, str) or not text.strip():
@@ -113,7 +114,7 @@ def alternation(texts: Iterable[str]) -> str:
     return branches[0] if branches else ""
 
 
-# Shortest text of a special token to look for, in characters. Shorter ones are ordinary punctuation.
+# Smallest length of a special token to look for, in characters. Shorter texts are ordinary punctuation.
 _SHORTEST_SPECIAL = 3
 
 

@@ -25,7 +25,7 @@ from stickytoken.validation import shown
 
 
 class SpanKind(StrEnum):
-    """Kind of a finding. Of overlapping spans, the one whose kind comes first here stays."""
+    """Kind of a finding. If spans overlap, only the one whose kind comes first here is a finding."""
 
     FLAGGED = "flagged"
     """Copies of a flagged word, and words that are repeated between the copies."""
@@ -43,7 +43,7 @@ class SpanKind(StrEnum):
 
     @property
     def cause(self) -> str:
-        """The name of the kind in counts of documents."""
+        """The name of the kind in sentences that count documents."""
         return _CAUSES[self]
 
 
@@ -61,7 +61,7 @@ _CAUSES = {
     SpanKind.SUSPECTED: "suspected copies",
 }
 
-# Names of kinds in files of cleaners and records of scans that earlier versions wrote.
+# Names of kinds that earlier versions wrote in cleaner files and scan records.
 EARLIER_NAMES: Mapping[str, SpanKind] = MappingProxyType(
     {"run": SpanKind.REPETITION, "interleaved": SpanKind.SUSPECTED}
 )
@@ -73,11 +73,11 @@ class Span:
 
     Attributes:
         start: Offset of its first character.
-        end: Offset behind its last character.
+        end: Offset after its last character.
         kind: Kind of the finding.
         what: The word or phrase in lower case, or the special token.
         count: Number of copies in the span.
-        first_end: Offset after the first copy. Cleaning keeps a repetition up to here.
+        first_end: Offset after the first copy. Cleaning keeps the first copy of a repetition.
     """
 
     start: int
@@ -106,7 +106,7 @@ def find_spans(text: str, rules: CleaningRules) -> list[Span]:
 
 # Length of a segment, in characters. A longer text is searched in segments, which bounds the memory.
 _SEGMENT = 1_000_000
-# A segment ends at a space if there is one among its last characters, this many.
+# A segment ends at the last space within this many characters before its full length, if there is one.
 _CUT_WITHIN = 1_000
 
 
@@ -179,7 +179,7 @@ class SpanFinder:
         suspected = _copies.planted_copies(document, words, repetitions)
 
         def span(positions: range, kind: SpanKind, what: str, count: int, first_copy: int) -> Span:
-            """Return the span of some units, of which the first ``first_copy`` are the first copy."""
+            """Return the span of the units at these positions; the first copy has ``first_copy`` units."""
             units = document.units
             return Span(
                 start=offset + units.starts[positions[0]],
@@ -215,7 +215,7 @@ class SpanFinder:
             yield span(group, SpanKind.SUSPECTED, keys[group[0]], len(group), 1)
 
     def _is_repetition(self, document: _copies.Document, stretch: _copies.Stretch) -> bool:
-        """Return whether a stretch of repeated words is not ordinary text, a table or code."""
+        """Return whether a stretch is a repetition, rather than ordinary text, a table or code."""
         keys = document.keys[stretch.first : stretch.last]
         words = set(keys)
         if not words.isdisjoint(self._reader.flagged):
@@ -237,7 +237,7 @@ finder_of = lru_cache(maxsize=32)(SpanFinder)
 
 
 def _precedes(span: Span, other: Span) -> bool:
-    """Return whether the kind of a span comes before that of another."""
+    """Return whether the kind of a span comes before the kind of another span."""
     kinds = list(SpanKind)
     return kinds.index(span.kind) < kinds.index(other.kind)
 
@@ -246,8 +246,8 @@ def _segments(text: str) -> list[tuple[int, int]]:
     """Return the bounds of about equal segments of a text, which end at spaces if possible."""
     count = -(-len(text) // _SEGMENT)
     bounds = [0]
-    for period in range(1, count):
-        offset = period * len(text) // count
+    for number in range(1, count):
+        offset = number * len(text) // count
         space = text.rfind(" ", offset - _CUT_WITHIN, offset)
         bounds.append(offset if space < 0 else space)
     return list(pairwise([*bounds, len(text)]))
@@ -255,13 +255,15 @@ def _segments(text: str) -> list[tuple[int, int]]:
 
 # Words that stand for values in tables and code.
 _PLACEHOLDERS = frozenset(("nan", "inf", "nil", "null", "none", "true", "false"))
-# Characters between the words of code and of drawn tables; then also those of names and paths.
+# Characters that stand between the words of code and of drawn tables.
 _CODE = frozenset("=()[]{}<>\"'*@#\\\u2502\u2506")
+# The same characters, and those that stand between the words of names and paths.
 _NAMES = _CODE | frozenset("_:/|")
-# A stretch is code if at least this share of the gaps between its words has a character of code, or of names.
+# A stretch is code if at least `_CODE_SHARE` of the gaps between its words have a character of `_CODE`, or if
+# at least `_NAMES_SHARE` of them have a character of `_NAMES`.
 _CODE_SHARE = 0.25
 _NAMES_SHARE = 0.5
-# Most copies of a phrase that hyphens join into a compound, as in "dict-of-dict-of-dict-of-dict".
+# Largest number of copies of a phrase in a compound with hyphens, as in "dict-of-dict-of-dict-of-dict".
 _COMPOUND = 4
 
 
@@ -283,7 +285,7 @@ def _is_structured(document: _copies.Document, stretch: _copies.Stretch) -> bool
 
 
 def _groups(document: _copies.Document, positions: list[int]) -> Iterator[range]:
-    """Yield groups of consecutive units within a sentence."""
+    """Yield groups of consecutive positions of units; no group goes beyond the end of a sentence."""
     if not positions:
         return
     joints = document.joints
@@ -300,7 +302,7 @@ def _groups(document: _copies.Document, positions: list[int]) -> Iterator[range]
 
 _DISGUISED = re.compile(f"[{INVISIBLE}\uff01-\uff5e]")
 _INVISIBLE_CHARACTERS = re.compile(f"[{INVISIBLE}]+")
-_NARROW = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}  # full-width characters of ASCII
+_NARROW = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}  # full-width forms of ASCII characters
 
 
 class SpecialFinder:
@@ -315,6 +317,7 @@ class SpecialFinder:
         self._reach = max(map(len, texts), default=1) - 1
 
     def find(self, text: str) -> Iterator[Span]:
+        """Yield the spans of special tokens in order; consecutive tokens form one span."""
         if self._pattern is None:
             return
         plain, positions = _plain(text)
@@ -338,26 +341,30 @@ class SpecialFinder:
                 yield positions[match.start()], match.group()
 
     def find_nested(self, text: str) -> list[tuple[int, int, str]]:
-        """Return the parts to remove so that no special token is left, each with its first token.
+        """Return the parts to remove so that no special token is left.
 
         A removal joins the text before and after it, and a new special token can arise only there:
         ``<|endof<|endoftext|>text|>``. Only this joint is searched again, so the time is linear in the length
         of the text, however deeply the tokens are nested.
+
+        Returns:
+            The parts in order: the start of each, the offset after its end, and its first token.
         """
         plain, positions = _plain(text)
         if self._pattern is None or not self._pattern.search(plain):
             return []
         kept_ranges: list[tuple[int, int]] = []  # parts of the plain text that stay
-        removed: dict[int, str] = {}  # first token of each part, by the end of the kept text before the part
+        # The first token of each removed part, by the offset of the end of the kept text before the part.
+        removed: dict[int, str] = {}
         position = 0
         while match := self._pattern.search(plain, position):
             if match.start() > position:
                 kept_ranges.append((position, match.start()))
             position = match.end()
             while joined := self._token_across(self._pattern, plain, kept_ranges, position):
-                before, behind = joined
+                before, after = joined
                 _shorten(kept_ranges, before)
-                position += behind
+                position += after
             removed[kept_ranges[-1][1] if kept_ranges else 0] = match["first"]
         if position < len(plain):
             kept_ranges.append((position, len(plain)))
@@ -379,8 +386,11 @@ class SpecialFinder:
             plain: The text.
             kept_ranges: The parts of the text before the joint that stay.
             position: The offset at which the text continues after the joint.
+
+        Returns:
+            The two numbers of characters; None if no special token spans the joint.
         """
-        # The end of the kept text, as long as the longest beginning of a token that spans the joint.
+        # Collect the end of the kept text, as much as can belong to a token that spans the joint.
         pieces: list[str] = []
         missing = self._reach
         for start, end in reversed(kept_ranges):
@@ -479,6 +489,7 @@ def kind_of(name: Any) -> SpanKind:
 
 
 def _member(kinds: type[Kind], what: str, value: Any) -> Kind:
+    """Return the member with this value, or raise InputError; ``what`` names the members in the message."""
     try:
         return kinds(value)
     except ValueError:

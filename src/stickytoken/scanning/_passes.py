@@ -38,7 +38,7 @@ _DOCUMENTS = 1024
 _CHARACTERS = 4_000_000
 # Number of unreadable records that the result names.
 _NAMED_RECORDS = 100
-# Largest number of sources that are counted. With more, the column is probably not a source.
+# Largest number of sources that are counted. A column with more values probably does not name sources.
 _MOST_SOURCES = 10_000
 
 
@@ -65,6 +65,7 @@ class Keeper:
         return dict(json.loads(shard["values"].item()))
 
     def save(self, name: str, index: int, digest: str, values: dict[str, Any], encoded: int = 0) -> None:
+        """Store the values of a batch, for which ``encoded`` texts were encoded."""
         if self._folder is None:
             self._kept[name, index, digest] = values
             return
@@ -82,10 +83,10 @@ class Keeper:
 class Batch(NamedTuple):
     """Documents that are searched together."""
 
-    number: int  # place of the batch in the collection, from 0
+    number: int  # position of the batch in the collection, from 0
     documents: tuple[Document, ...]
     skipped: tuple[Skipped, ...]  # records that could not be read
-    keys: tuple[bytes, ...]  # SHA-256 of each document's text; the sample is chosen by these
+    keys: tuple[bytes, ...]  # SHA-256 of each document's text, by which the sample is chosen
     digest: str  # hash of the texts and places of all records
 
 
@@ -127,15 +128,15 @@ class Tally:
     sampled: int  # number of clean documents in the sample
     digests: list[str] = field(default_factory=list)  # digests of the batches, in order
     documents: int = 0  # documents that were searched
-    found: int = 0  # documents with findings that are more than suspected
+    found: int = 0  # documents with a finding other than suspected copies
     suspected: int = 0  # documents with suspected copies and no other finding
     skipped: int = 0
     skipped_first: list[Skipped] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)  # number of documents by kind of finding
     # Number of documents by source; None if there are too many sources to count.
     sources: Counter[str | None] | None = field(default_factory=Counter)
-    # Texts of the distinct clean documents with the smallest hashes, by hash. So the sample is random and
-    # independent of the order of the documents.
+    # Texts of the distinct clean documents with the smallest hashes, by hash. Chosen in this way, the sample
+    # is random and does not depend on the order of the documents.
     sample: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -241,11 +242,11 @@ def _row(document: Document, finding: dict[str, Any]) -> dict[str, Any]:
     return place | finding | {"line": line}
 
 
-# Largest number of clean documents whose first words serve as queries, and of clean documents that documents
-# with findings are compared with.
+# Largest number of clean documents whose first words serve as queries.
 QUERIES = 100
+# Largest number of clean documents that documents with findings are compared with.
 REFERENCE = 200
-# Smallest number of each.
+# Smallest number of clean documents for each of these two purposes.
 _FEWEST = 10
 # Number of words of a document that form a query.
 _QUERY_WORDS = 30
@@ -253,7 +254,8 @@ _QUERY_WORDS = 30
 _MOVES_UP = 0.1
 # Smallest standard deviation of the similarities of clean documents. Below this, effects are rounding errors.
 _SMALLEST_SPREAD = 1e-6
-# Contractions are limited to this in a prediction, which divides by one minus the contraction.
+# Largest contraction that a prediction uses; larger ones are replaced by it. A prediction divides by one
+# minus the contraction.
 _LARGEST_CONTRACTION = 0.9
 
 Vectors = NDArray[np.float32]
@@ -271,7 +273,7 @@ COLUMNS = ("shift", "rise", "moves_up", "predicted")
 
 
 class PanelTexts(NamedTuple):
-    """Texts that documents with findings are compared with."""
+    """Queries, and clean documents that documents with findings are compared with."""
 
     queries: Sequence[str]
     reference: Sequence[str]  # clean documents
@@ -288,6 +290,9 @@ def panel_texts(
         queries: the user's queries; None uses the first words of some clean documents.
         queries_from: source of the user's queries, for the report.
         name: name of the collection, for messages.
+
+    Returns:
+        The queries and the clean documents. No document serves as both.
 
     Raises:
         InputError: there are too few clean documents.
@@ -307,11 +312,11 @@ def panel_texts(
 
 
 class Panel(NamedTuple):
-    """Vectors that documents with findings are compared with."""
+    """The vectors of the queries and the clean documents of `PanelTexts`."""
 
     queries: Vectors  # unit vectors, shape (q, d)
     reference: Vectors  # unit vectors, shape (n, d)
-    ranked: Vectors  # similarities of the clean documents to each query, ascending, shape (n, q)
+    ranked: Vectors  # similarities of the clean documents to each query, in ascending order, shape (n, q)
     spread: float  # standard deviation of these similarities
 
 
@@ -341,11 +346,12 @@ class EffectPass:
         return Panel(queries, reference, np.sort(similarities, axis=0), spread)
 
     def _tokenized(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Return the token ids of each text, truncated to the model's limit."""
         limit = content_limit(self.encoder)
         return [text.ids[:limit] for text in self.encoder.tokenize(texts)]
 
     def run(self, tally: Tally, progress: ProgressCallback) -> None:
-        """Determine and store the effects in all batches that have none stored."""
+        """Determine and store the effects in all batches for which none are stored yet."""
         done = 0
         computed = 0
         encoded = 0
@@ -366,6 +372,7 @@ class EffectPass:
         return self.keeper.load(self.kind.value, index, self._key(batch))
 
     def _key(self, batch: str) -> str:
+        """Return the digest of all that the effects in a batch depend on."""
         texts = digest([self.texts.queries, self.texts.reference])
         return digest([batch, texts, self.identity])
 
@@ -375,9 +382,9 @@ class EffectPass:
         Returns:
             One list per column with one entry per document, None where nothing can be measured; and the
             number of texts that were encoded. ``shift`` is the mean change of a document's cosine to the
-            queries. ``rise`` is the mean share of clean documents that it passes. ``moves_up`` is the share
-            of queries for which it passes at least a tenth of the clean documents. ``predicted`` is the
-            shift as predicted from the run.
+            queries that copies cause. ``rise`` is the mean share of clean documents that the document passes
+            because of its copies. ``moves_up`` is the share of queries for which the document passes at least
+            a tenth of the clean documents. ``predicted`` is the shift as predicted from the run.
         """
         panel = self.panel
         with_copies = self._tokenized([row["text"] for row in found_rows])
@@ -444,8 +451,7 @@ def predicted_shifts(
 
     Copies of a token move every text toward one point, which is the token's pull divided by its contraction.
     The run measured this point on short texts, but not how far copies move a long document. That distance is
-    estimated from the document's vector: how far it lies on the way from the mean of the clean documents to
-    the point.
+    estimated from where the document's vector lies between the mean of the clean documents and this point.
 
     Args:
         vectors: unit vectors of the documents with their copies, shape (n, d).
@@ -469,7 +475,7 @@ def predicted_shifts(
         contraction = np.minimum(effects.contraction[rows], _LARGEST_CONTRACTION)
         shares = np.array([copies[token_id] for token_id in ids.tolist()]) / (1 - contraction)
         weight = float(shares @ contraction)
-        if weight <= 0:  # also if no token has effects
+        if weight <= 0:  # no token has a measured effect, or the copies do not contract texts
             continue
         way = (shares @ effects.pull[rows].astype(np.float64)) / weight - center
         covered = float(np.clip((vectors[row] - center) @ way / (way @ way), 0.0, 1.0))

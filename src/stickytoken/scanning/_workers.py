@@ -1,8 +1,9 @@
 """Examine texts for copies, special tokens and repetitions, in this process or in worker processes.
 
-A worker is this module, started as a program. It reads one JSON line with texts at a time and writes one JSON
-line with the findings, until its standard input ends. Unlike with multiprocessing, a script that scans
-needs no ``if __name__ == "__main__"``, and a worker loads neither NumPy nor Polars.
+A worker is this module, started as a program. It first reads a JSON line with the rules. Then it answers each
+JSON line of texts with a JSON line of their findings, until its standard input ends. Unlike with
+multiprocessing, a script that scans needs no ``if __name__ == "__main__"``, and a worker loads neither NumPy
+nor Polars.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from stickytoken.errors import RunError
 TextFindings: TypeAlias = dict[str, Any] | None
 Batch = TypeVar("Batch")
 
-# Number of characters that are kept of a document with findings. Models read fewer.
+# Largest number of characters of a document with findings that are stored. Models read fewer.
 KEPT_TEXT = 40_000
-# Number of characters that are cleaned of copies. Of the cleaned text, `KEPT_TEXT` characters are kept.
+# Largest number of characters of a document from which copies are removed. The first `KEPT_TEXT` characters
+# of the result are stored.
 _CLEANED = 1_000_000
 # Largest number of words and special tokens that are listed per document.
 _NAMED_WORDS = 5
@@ -106,7 +108,7 @@ def examined(
     Args:
         batches: the batches, each with its texts.
         rules: what to look for.
-        workers: number of processes; with 1, everything happens in this process.
+        workers: number of processes; with 1, all texts are examined in this process.
     """
     stream = iter(batches)
     # The first batches are examined in this process, because starting workers would take longer.
@@ -153,8 +155,8 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
-            # Only the scanning process receives Ctrl-C, and then ends this worker. The two options do this on
-            # POSIX and on Windows.
+            # Only the scanning process receives Ctrl-C, and then ends this worker. The first option has this
+            # effect on POSIX, and the second one on Windows.
             start_new_session=True,
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
@@ -185,6 +187,7 @@ class _Worker:
         return findings
 
     def end(self) -> None:
+        """Kill the process and close its pipes."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

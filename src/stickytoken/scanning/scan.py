@@ -76,7 +76,7 @@ _FILLED = ("number", "kinds", "words", "spans", "copies", "longest_run", "share"
 
 
 class SourceRecord(resume.Record):
-    """Numbers of documents of one source."""
+    """How many documents a source has."""
 
     source: str | None
     documents: int
@@ -90,26 +90,28 @@ class EffectRecord(resume.Record):
     kind: str = Field(description="measured or predicted")
     queries: int
     queries_from: str
-    reference: int = Field(description="clean documents that ranks and spread rest on")
+    reference: int = Field(description="clean documents from which ranks and spread are computed")
     spread: float = Field(description="standard deviation of the similarities of queries and clean documents")
     agreement: float | None = Field(description="Spearman correlation of predicted and measured shifts")
-    compared: int = Field(description="documents that have both")
-    nothing_left: int = Field(description="documents that consist of copies only, and have no effect")
+    compared: int = Field(description="documents with a predicted and a measured shift")
+    nothing_left: int = Field(description="documents without an effect, because they consist only of copies")
 
 
 class ScanResultRecord(resume.Record):
     """The totals of a scan."""
 
     documents: int
-    found: int = Field(description="documents with findings, which clean changes")
+    found: int = Field(description="documents with a finding other than suspected copies")
     suspected: int = Field(0, description="documents with suspected copies and no other finding")
     matter: int | None = Field(
-        description="documents that copies lift by half a spread or more; null without effects"
+        description="documents whose effect is at least half a standard deviation; null without effects"
     )
     skipped: int
     skipped_first: list[Skipped]
     kinds: dict[str, int] = Field(description="documents by kind of finding")
-    sources: list[SourceRecord] = Field(description="those with the most findings; empty without sources")
+    sources: list[SourceRecord] = Field(
+        description="the sources with the most findings; empty without sources"
+    )
     effect: EffectRecord | None
     seconds: float
 
@@ -130,13 +132,17 @@ class ScanRecord(resume.MeasurementRecord):
 class Scan:
     """A finished scan.
 
-    ``documents`` has one row per document with findings, in the order of the collection: number (its place in
-    the collection, from 0), id, source, path, line, kinds (of findings: flagged, special, repetition or
-    suspected; ``clean`` changes documents with any other kind than suspected), words (with the number of
-    copies), spans, copies, longest_run, share (of its characters), excerpt. With effects: shift (mean change
-    of its cosine similarity to the queries that the copies cause), rise (share of clean documents that it
-    passes), moves_up (share of queries for which it passes a tenth of them), predicted (the shift as
-    predicted), effect (in standard deviations of the similarities), severity and matters.
+    ``documents`` has one row per document with findings, in the order of the collection. The columns are:
+
+    - number (position in the collection, from 0), id, source, path and line of the document;
+    - kinds of the findings: flagged, special, repetition or suspected (``clean`` changes documents with any
+      kind except suspected);
+    - words (with the number of copies of each), spans (number of findings), copies, longest_run (largest
+      number of copies in a finding), share (of the characters that are part of a finding), and excerpt;
+    - shift (mean change of the document's cosine similarity to the queries that the copies cause), rise (mean
+      share of clean documents that the document passes), moves_up (share of queries for which the document
+      passes a tenth of the clean documents), predicted (the shift as predicted), effect (the shift in
+      standard deviations of the similarities), severity and matters. All of these are null without effects.
     """
 
     record: ScanRecord
@@ -152,10 +158,10 @@ class Scan:
 
     @property
     def worst(self) -> pl.DataFrame:
-        """The documents with the largest effect first.
+        """The documents, sorted: those with the largest effect first.
 
-        Documents without an effect follow, by their share of copies; those with only suspected copies come
-        last.
+        Documents without an effect follow, those with the largest share of copies first. Documents with only
+        suspected copies come last.
         """
         order = [pl.col("effect"), ~is_only_suspected(), pl.col("share"), pl.col("number")]
         return self.documents.sort(order, descending=[True, True, True, False], nulls_last=True)
@@ -199,7 +205,7 @@ def open_scan(path: str | Path) -> Scan:
 
 
 def _upgraded(documents: pl.DataFrame, result: ScanResultRecord) -> tuple[pl.DataFrame, ScanResultRecord]:
-    """Rename the kinds of findings of the first version, and count suspected copies separately."""
+    """Convert a scan of the first version: rename its kinds, and count suspected copies separately."""
     documents = documents.with_columns(
         pl.col("kinds").list.eval(
             pl.element().replace({old: kind.value for old, kind in EARLIER_NAMES.items()})
@@ -215,13 +221,19 @@ def _read_record(folder: store.ResultFolder) -> ScanRecord | None:
     return folder.read_record(_SCAN_FILE, ScanRecord, SCAN_SCHEMA_VERSION)
 
 
-# The documents may have changed since a scan. So no stored scan counts as finished until they are read again.
+# The documents may have changed since a scan. So no stored scan counts as finished until its documents have
+# been read again.
 SCANS: resume.MeasurementKind[ScanRecord] = resume.MeasurementKind(
     "scan", _SCAN_FILE, _read_record, lambda record, folder: False
 )
 
 
 def scans_in(run: Path) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
+    """Open the scans in a run folder.
+
+    Returns:
+        The scans, the newest first, and a sentence on each scan that cannot be read.
+    """
     pattern = f"{SCAN}-*/{_SCAN_FILE}"
     return resume.measurements_in(run, pattern, open_scan, "A scan", lambda scan: scan.record.started)
 
@@ -236,7 +248,7 @@ _IDENTITY_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions(NamedColumns):
-    """What to read of the documents, and how to scan them."""
+    """Which columns of the documents to read, and how to scan the documents."""
 
     effect: Effect | None = None
     queries: SentenceSource | None = None  # for effects; None takes the first words of clean documents
@@ -270,16 +282,19 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
     Args:
         run: a finished run, or its folder.
         documents: texts or rows of a table, a file or folder, ``hub:REPOSITORY``, or ``-`` for stdin.
-        column: column with the text. None finds it, and the other columns, by name.
-        id_column: column with the id.
+        column: column with the text. None looks for a column with a usual name; the same holds for the next
+            two arguments.
+        id_column: column with the id of a document.
         source_column: column with the source of a document.
-        effect: ``measured`` encodes each document with findings with and without the copies; ``predicted``
-            encodes it as it is and computes the rest from the run. None determines no effects.
-        queries: texts that effects are measured on. None takes the first words of clean documents.
+        effect: how the effects of copies are determined. ``measured`` encodes each document with findings
+            twice, with and without the copies. ``predicted`` encodes the document once, as it is, and
+            computes the rest from the run. None determines no effects.
+        queries: texts to which the similarities of documents are computed, for effects. None takes the first
+            words of clean documents.
         workers: number of processes. None takes one per core.
-        encoder: the model of the run, for effects. None loads it.
-        out: folder for the scan, in which an interrupted one continues. None writes nothing.
-        progress: told of every step.
+        encoder: the model of the run, for effects. None loads the model that the run names.
+        out: folder for the scan. An interrupted scan in this folder is continued. None writes nothing.
+        progress: called after every step.
 
     Returns:
         One row per document with findings; see `Scan.documents`.
@@ -427,7 +442,10 @@ class _ScanJob:
 
         Args:
             keeper: stores the findings of each batch.
-            folder: of the scan; None if nothing is written.
+            folder: folder of the scan; None if nothing is written.
+
+        Returns:
+            The finished scan. Its record and its table are not written yet.
 
         Raises:
             InputError: there is no readable document.
@@ -455,6 +473,7 @@ class _ScanJob:
         return Scan(self.record.model_copy(update={"result": result}), result, documents, path, notes)
 
     def _effect_pass(self, request: _EffectRequest, tally: Tally, keeper: Keeper) -> EffectPass:
+        """Return the pass that determines the effects in the documents found by a search."""
         sample = list(tally.sample.values())
         texts = _passes.panel_texts(sample, request.queries, request.queries_from, self.collection.name)
         return EffectPass(
@@ -501,9 +520,9 @@ def _documents(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.D
     """Return the table of documents with findings from all batches, with effects if there are any.
 
     Args:
-        keeper: has the findings of each batch.
+        keeper: stores the findings of each batch.
         tally: the totals of the search.
-        effects: has the effects of each batch; None without effects.
+        effects: the pass that determined the effects of each batch; None without effects.
     """
     rows = []
     for index, batch in enumerate(tally.digests):
@@ -524,8 +543,8 @@ def _documents(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.D
     return table.with_columns(effect=effect, severity=severity, matters=effect >= _SERIOUS_SHIFT)
 
 
-# Smallest shift of a serious effect, in standard deviations of the similarities: the smallest lift of a
-# sticky token. The smallest shift of a mild effect is half of it.
+# Smallest shift of a serious effect, in standard deviations of the similarities. It equals the smallest lift
+# of a sticky token. The smallest shift of a mild effect is half as large.
 _SERIOUS_SHIFT = 0.5
 _MILD_SHIFT = 0.25
 
@@ -553,7 +572,7 @@ def _totals(
     Args:
         tally: the totals of the search.
         documents: the table of documents with findings.
-        effects: how effects were determined; None without effects.
+        effects: the pass that determined the effects; None without effects.
         seconds: wall time of the scan.
     """
     return ScanResultRecord(
@@ -620,7 +639,7 @@ def basis(scan: Scan) -> str | None:
         f"effect: mean change of the cosine similarity to {effect.queries} queries ({effect.queries_from}) "
         f"that copies cause, {effect.kind}; 1 is a standard deviation of the similarities "
         f"({effect.spread:.4f}). moves up: share of the queries for which the document passes a tenth of the "
-        "clean ones"
+        "documents without findings"
     )
 
 
