@@ -574,7 +574,7 @@ _NAMED_TOKENS = 3
 
 
 def summary(result: Why, top: int = 10) -> list[str]:
-    """Return a few sentences on what makes the two texts similar, drawn from the ``top`` strongest pairs."""
+    """Return a few sentences on what makes the two texts similar, based on the ``top`` strongest pairs."""
     pairs = result.grouped().strongest(top)
     lines = [
         f"The cosine of the two texts is {result.similarity:.3f}; that of two vocabulary entries of this "

@@ -65,10 +65,10 @@ def contrast_intervals(
         undefined on more than half of the samples has no interval.
     """
     points = combine(contrasts, scores[0])
-    drawn = np.array([combine(contrasts, row) for row in scores[1:]]).reshape(-1, len(contrasts))
+    resampled_points = np.array([combine(contrasts, row) for row in scores[1:]]).reshape(-1, len(contrasts))
     tail = (1 - confidence) / 2
     intervals = []
-    for point, column in zip(points.tolist(), drawn.T, strict=True):
+    for point, column in zip(points.tolist(), resampled_points.T, strict=True):
         defined = column[~np.isnan(column)]
         enough = len(defined) > 0 and len(defined) >= len(column) / 2
         if math.isnan(point) or not enough:
@@ -81,8 +81,8 @@ def contrast_intervals(
 
 def combine(contrasts: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the weighted sum of scores for each contrast; NaN if a score with a nonzero weight is NaN."""
-    spoiled = ((contrasts != 0) & np.isnan(scores)).any(axis=1)
-    return np.where(spoiled, np.nan, contrasts @ np.nan_to_num(scores))
+    is_undefined = ((contrasts != 0) & np.isnan(scores)).any(axis=1)
+    return np.where(is_undefined, np.nan, contrasts @ np.nan_to_num(scores))
 
 
 def present(value: float) -> float | None:

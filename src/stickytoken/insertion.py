@@ -35,8 +35,8 @@ class Insertion(StrEnum):
     Attributes:
         TEXT: Copies are inserted into the text, which is then tokenized. Neighbouring copies may merge.
         IDS: Copies are inserted into the token ids. The model sees every copy.
-        WORDS: Copies are inserted into the text, with the spaces with which the tokenizer reads the most of
-            them as the token.
+        WORDS: Copies are inserted into the text. The spaces around them are chosen so that the tokenizer
+            reads as many copies as possible as the token.
     """
 
     TEXT = "text"

@@ -60,7 +60,7 @@ def vector_deviations_of(blocks: Blocks, count: int, dimensions: int) -> NDArray
         centred = block.astype(np.float64) - mean
         products += centred.T @ centred
     variances, directions = np.linalg.eigh(products / count)
-    # A matrix of lower rank has directions without variance, which cannot be divided by.
+    # A matrix of lower rank has directions without variance. They are left out to avoid a division by zero.
     has_variance = variances > variances[-1] * np.finfo(np.float32).eps
     whitening = directions[:, has_variance] / np.sqrt(variances[has_variance])
     log_ratios = []

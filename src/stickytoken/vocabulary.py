@@ -290,7 +290,7 @@ def match_benign(
         vocabulary: The vocabulary.
         token_id: The token to match.
         excluded: Ids that must not be drawn, such as flagged tokens.
-        count: Number of tokens to draw. Fewer are returned if the vocabulary has fewer.
+        count: Number of tokens to draw. Fewer are returned if the vocabulary has fewer benign tokens.
         seed: Seed of the random draw.
 
     Raises:

@@ -41,7 +41,8 @@ __all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]
 
 # Increase it when the same inputs give different numbers than before.
 _IDENTITY_VERSION = 2
-# Approximate number of short texts that a judgement encodes, and how many of them take as long as a document.
+# Approximate number of short texts that a judgement encodes, and how many of these take as long as one
+# document.
 _JUDGED_TEXTS = 8_000
 _TEXTS_PER_DOCUMENT = 8
 
@@ -212,7 +213,7 @@ class _Round:
     """Tokens that were measured with the same documents.
 
     Attributes:
-        documents: indices in the index of the documents that received copies.
+        documents: positions in the index of the documents that received copies.
         without: ranks of these documents without copies, shape (queries, documents).
         counted: whether each pair of a query and a document counts for a token that the query does not
             contain, shape (queries, documents).

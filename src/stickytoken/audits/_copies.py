@@ -111,7 +111,7 @@ class _Pair:
 def readable_pairs(
     numbers: Sequence[int], index: Index, cleaner: Cleaner, encoder: WordEncoder, settings: AuditSettings
 ) -> list[_Pair]:
-    """Return the documents that have tokens both with and without their copies."""
+    """Return the documents that have at least one token both with their copies and without them."""
     texts = []
     for number in numbers:
         text = index.documents[number].text

@@ -166,7 +166,7 @@ class Share:
     """How many queries have a document with copies in their top 10.
 
     Attributes:
-        share: share of queries with a document with copies in their top 10.
+        share: share of queries that have a document with copies in their top 10.
         rise: this share minus the share without copies.
         mean_rank: mean rank of the documents with copies.
     """

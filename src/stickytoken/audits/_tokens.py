@@ -95,7 +95,8 @@ def choose_candidates(
         search: exact search in the index.
         stuffed: positions in the index of the documents that will receive copies.
         counted: whether each pair of a query and a stuffed document counts.
-        is_asked_by_all: returns whether every query contains the text of a token. Then no query counts.
+        is_asked_by_all: returns whether every query contains the text of a token. Then no query counts for
+            the token.
         texts: texts of the documents, for the judgement.
         settings: settings of the audit.
         folder: folder of the audit, which keeps the judgement.

@@ -334,7 +334,7 @@ class Cleaner:
         Args:
             text: The text at the start of the round.
             spans: The findings in the text.
-            margin: Number of characters to remove as well on both sides of a removal.
+            margin: Number of further characters to remove on both sides of a removal.
         """
         changes = self._changes_of_specials(text) or self._changes_of_words(text, spans)
         planned: list[_Change] = []

@@ -212,7 +212,7 @@ def _key_of(word: str) -> str:
 
 @cache
 def _plain(character: str) -> str:
-    """Return a character without accents, in lower case and half width; it may become several or none."""
+    """Return a character without accents, in lower case and half width: one character, several or none."""
     decomposed = unicodedata.normalize("NFKD", character)
     if len(decomposed) > _LONGEST_DECOMPOSED:
         return character

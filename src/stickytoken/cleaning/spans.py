@@ -111,7 +111,7 @@ _CUT_WITHIN = 1_000
 
 
 class SpanFinder:
-    """Searches texts for what the rules describe."""
+    """Searches texts for the words, special tokens and repetitions that the rules describe."""
 
     def __init__(self, rules: CleaningRules) -> None:
         self.specials = SpecialFinder(rules.specials)

@@ -381,8 +381,8 @@ class EffectPass:
 
         Returns:
             One list per column with one entry per document, None where nothing can be measured; and the
-            number of texts that were encoded. ``shift`` is the mean change of a document's cosine to the
-            queries that copies cause. ``rise`` is the mean share of clean documents that the document passes
+            number of texts that were encoded. ``shift`` is the mean change that copies cause in a document's
+            cosine to the queries. ``rise`` is the mean share of clean documents that the document passes
             because of its copies. ``moves_up`` is the share of queries for which the document passes at least
             a tenth of the clean documents. ``predicted`` is the shift as predicted from the run.
         """
@@ -425,7 +425,7 @@ class EffectPass:
 
 
 def _ranks(similarities: Vectors, panel: Panel) -> NDArray[np.int64]:
-    """Return how many clean documents are less similar to a query than each document.
+    """Rank documents among the clean documents: count the clean documents that are less similar to a query.
 
     Args:
         similarities: cosines of documents and queries, shape (number of documents, q).

@@ -139,7 +139,7 @@ class Scan:
       kind except suspected);
     - words (with the number of copies of each), spans (number of findings), copies, longest_run (largest
       number of copies in a finding), share (of the characters that are part of a finding), and excerpt;
-    - shift (mean change of the document's cosine similarity to the queries that the copies cause), rise (mean
+    - shift (mean change that copies cause in the document's cosine similarity to the queries), rise (mean
       share of clean documents that the document passes), moves_up (share of queries for which the document
       passes a tenth of the clean documents), predicted (the shift as predicted), effect (the shift in
       standard deviations of the similarities), severity and matters. All of these are null without effects.
@@ -550,7 +550,7 @@ _MILD_SHIFT = 0.25
 
 
 def _grade_of(shift: float | None) -> Severity | None:
-    """Return the grade of a shift in standard deviations; None if it is unknown or below a mild effect."""
+    """Return the grade of a shift in standard deviations; None if the shift is unknown or less than mild."""
     if shift is None or math.isnan(shift) or shift < _MILD_SHIFT:
         return None
     if shift < _SERIOUS_SHIFT:
@@ -636,8 +636,8 @@ def basis(scan: Scan) -> str | None:
     if effect is None:
         return None
     return (
-        f"effect: mean change of the cosine similarity to {effect.queries} queries ({effect.queries_from}) "
-        f"that copies cause, {effect.kind}; 1 is a standard deviation of the similarities "
+        f"effect: mean change that copies cause in the cosine similarity to {effect.queries} queries "
+        f"({effect.queries_from}), {effect.kind}; 1 is a standard deviation of the similarities "
         f"({effect.spread:.4f}). moves up: share of the queries for which the document passes a tenth of the "
         "documents without findings"
     )
