@@ -342,7 +342,11 @@ def _ids(parts: Iterable[TextPart]) -> tuple[int, ...]:
 
 
 def _divided_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, words: bool) -> ReadText:
-    """Truncate a text to the model's limit, and divide it into tokens, words or spans."""
+    """Truncate a text to the model's limit, and divide it into tokens, words or spans.
+
+    Returns:
+        The text with its parts. Their deletion effects are not known yet.
+    """
     tokenized = encoder.tokenize([text])[0]
     ids = tokenized.ids
     if not ids:

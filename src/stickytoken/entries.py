@@ -109,6 +109,9 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
         vocabulary: The vocabulary of the model, from `stickytoken.analyze_vocabulary`.
         revision: Branch, tag or commit on the hub.
 
+    Returns:
+        The indicators of every vocabulary entry, and whether the entry is under-trained.
+
     Raises:
         ModelError: The model has no ``*.safetensors`` files, a file is missing or damaged, or no file has a
             floating-point matrix with a row for every entry.

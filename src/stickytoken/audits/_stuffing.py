@@ -90,6 +90,9 @@ def choose_stuffed(index: Index, with_findings: set[int], settings: AuditSetting
         index: the index.
         with_findings: indices, as in `Index.documents`, of the documents that contain copies.
         settings: settings of the audit.
+
+    Returns:
+        The documents of the first round and of the second round.
     """
     clean = [position for position, document in enumerate(index.places) if document not in with_findings]
     generator = np.random.default_rng([settings.seed, len(index.places), 3])

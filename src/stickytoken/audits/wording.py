@@ -37,12 +37,12 @@ def share(value: float) -> str:
 
 
 def conclusions(audit: Audit) -> list[str]:
-    """Say what the audit found: first about tokens, then about the documents as they are."""
+    """Return sentences on what the audit found: first about tokens, then about the documents as they are."""
     return [*token_conclusions(audit), *document_conclusions(audit)]
 
 
 def token_conclusions(audit: Audit) -> list[str]:
-    """Say whether copies of any token get documents into results where they don't belong."""
+    """Return sentences that say whether copies of any token get documents into results of other queries."""
     helping = audit.helping
     undecided = audit.undecided
     if helping.is_empty() and undecided.is_empty():
@@ -65,7 +65,7 @@ def token_conclusions(audit: Audit) -> list[str]:
 
 
 def _named_sentence(audit: Audit, token: Mapping[str, Any], verb: str) -> str:
-    """Say how many queries find documents with copies of a token."""
+    """Return a sentence that says how many queries find documents with copies of a token."""
     best = _share_of(audit, token["token_id"], token["copies"])
     return (
         f"{quoted(token['token'])} {verb} documents into results where they don't belong: with "
@@ -75,13 +75,13 @@ def _named_sentence(audit: Audit, token: Mapping[str, Any], verb: str) -> str:
 
 
 def _without_copies(audit: Audit, token_id: int) -> str:
-    """Say how many queries find the documents used to measure a token when they have no copies of it."""
+    """Return a clause that says how many queries find the same documents without copies of the token."""
     baseline = _share_of(audit, token_id, 0)
     return f"without copies, {share(baseline['share'])} have a random document there"
 
 
 def _undecided_advice(audit: Audit) -> str:
-    """Say how to find out whether an undecided token helps."""
+    """Return a sentence that says how to find out whether an undecided token helps."""
     documents = len(audit.result.second_round_ids)
     if not documents:
         return (
@@ -112,7 +112,7 @@ def _share_of(audit: Audit, token_id: int, copies: int) -> dict[str, Any]:
 
 
 def document_conclusions(audit: Audit) -> list[str]:
-    """Say which documents have copies now, and which rank higher because of them."""
+    """Return sentences on which documents have copies now, and which rank higher because of the copies."""
     result = audit.result
     number, causes = document_counts(result.with_copies, result.searched, result.causes)
     verb = "has" if result.with_copies <= 1 else "have"
@@ -128,7 +128,7 @@ def document_conclusions(audit: Audit) -> list[str]:
 
 
 def _rising_sentence(audit: Audit) -> str:
-    """Say which documents reach the top 10 of more queries because of their copies."""
+    """Return a sentence on which documents reach the top 10 of more queries because of their copies."""
     gained = pl.col("hits") - pl.col("hits_without")
     rising = audit.documents.filter("rises", ~pl.col("suspected_only"))
     if rising.is_empty():
@@ -183,7 +183,7 @@ def share_rows(audit: Audit) -> pl.DataFrame:
 
 
 def basis(audit: Audit) -> str:
-    """Say how the shares were measured."""
+    """Return a paragraph that says how the shares were measured."""
     index = audit.record.index
     settings = audit.record.measured_with()
     cut = f", {index.cut:,} of them cut at the length that the model reads" if index.cut else ""
@@ -207,7 +207,7 @@ def basis(audit: Audit) -> str:
 
 
 def next_steps(audit: Audit) -> list[NextStep]:
-    """Say what to do, with commands."""
+    """Return what the user should do next, each step with a command."""
     run = quote(audit.record.run)
     folder = quote(str(audit.path))
     documents = quote(audit.record.documents)

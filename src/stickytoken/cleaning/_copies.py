@@ -196,7 +196,7 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
 
 
 def _filled(keys: Sequence[str], first: int, last: int, words: set[str]) -> Stretch:
-    """Extend a part of a text in both directions as long as it contains only these words."""
+    """Return the longest stretch of these words alone that contains a part of a text."""
     while first > 0 and keys[first - 1] in words:
         first -= 1
     while last < len(keys) and keys[last] in words:
@@ -205,7 +205,7 @@ def _filled(keys: Sequence[str], first: int, last: int, words: set[str]) -> Stre
 
 
 def _lengthened(keys: Sequence[str], first: int, last: int, period: int) -> Stretch:
-    """Extend a part of a text in both directions as long as it has this period.
+    """Return the longest stretch with this period that contains a part of a text.
 
     A unit belongs to the stretch if it equals the unit one period before it. Whole slices are compared: the
     steps double while the slices are equal, and then halve. In "x a b a b a b a b a b y" with the period 2,

@@ -392,7 +392,7 @@ class _EffectRequest(NamedTuple):
 
 
 def _effect_request(run: Run, options: ScanOptions, kind: Effect, encoder: AnyModel | None) -> _EffectRequest:
-    """Load the model and the queries with which effects are determined.
+    """Load the model and the queries, and return all that is needed to determine effects.
 
     Raises:
         InputError: the run lacks the measurements that a prediction needs.
@@ -590,7 +590,7 @@ def _totals(
 
 
 def _effect_record(documents: pl.DataFrame, effects: EffectPass) -> EffectRecord:
-    """Describe how the effects of copies were determined."""
+    """Return the record of how the effects of copies were determined."""
     complete = documents.select("shift", "predicted").drop_nulls()
     is_measured = effects.kind is Effect.MEASURED
     agreement = None
