@@ -42,7 +42,7 @@ def conclusions(audit: Audit) -> list[str]:
 
 
 def token_conclusions(audit: Audit) -> list[str]:
-    """Return sentences that say whether copies of any token get documents into results of other queries."""
+    """Return sentences on whether copies of any token get documents into results where they don't belong."""
     helping = audit.helping
     undecided = audit.undecided
     if helping.is_empty() and undecided.is_empty():
