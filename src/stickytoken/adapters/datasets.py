@@ -48,10 +48,7 @@ class ColumnCleaner:
             InputError: There is no such column, or a value is not a text.
             RefusedTextError: A text has a finding whose action is ``refuse``.
         """
-        for column in self.columns:
-            if column not in batch:
-                column_names = ", ".join(map(str, batch)) or "none"
-                raise InputError(f"there is no column {column!r}: the columns are {column_names}")
+        self._require_columns(batch)
         # If a column has a text or a missing value instead of a list, the batch is a single row. Other
         # columns of that row may hold lists of texts. The row gets a single note.
         single_columns = [
@@ -74,6 +71,13 @@ class ColumnCleaner:
             row_notes = ["; ".join(notes[row]) for row in range(rows)]
             cleaned[self.note] = row_notes[0] if is_row else row_notes
         return cleaned
+
+    def _require_columns(self, batch: Mapping[str, Any]) -> None:
+        """Raise InputError if the batch lacks a column that is to be cleaned."""
+        for column in self.columns:
+            if column not in batch:
+                column_names = ", ".join(map(str, batch)) or "none"
+                raise InputError(f"there is no column {column!r}: the columns are {column_names}")
 
     def _cleaned(self, value: Any, column: str, index: int) -> tuple[str | None, str]:
         """Return a cleaned value, and the note on it, which is empty if nothing was found."""
