@@ -325,8 +325,8 @@ class Cleaner:
         for start, kind, token_text in sorted(findings):
             if self.actions[kind] is Action.REFUSE:
                 raise RefusedTextError(
-                    f"the text contains {kind.phrase} ({token_text[:60]!r}) at character {start:,}, which the "
-                    f"action refuse rejects: edit the text, or choose another action for {kind.value}"
+                    f"the text contains {kind.phrase} ({token_text[:60]!r}) at character {start:,}, which "
+                    f"the action refuse rejects: edit the text, or choose another action for {kind.value}"
                 )
 
     def _plan(self, text: str, spans: Iterable[Span], margin: int) -> list[_Change]:
