@@ -326,5 +326,5 @@ def test_what_needs_ids_says_so_in_one_line(tmp_path):
         lambda: detect(encoder, settings=low, out=tmp_path / "low"),
         lambda: detect(encoder, settings=StdSettings(insertion=Insertion.IDS), out=tmp_path / "std"),
     ):
-        with pytest.raises(ModelError, match=r"needs token ids, and bag encodes texts only"):
+        with pytest.raises(ModelError, match=r"needs token ids, but bag encodes texts only"):
             run()

@@ -87,7 +87,7 @@ def test_a_saved_truncation_is_respected_when_the_model_is_loaded(backbone, tmp_
     assert encoder.identity.modules != load_encoder(untruncated).identity.modules
     assert np.allclose(encoder.encode(TEXTS), load_encoder(untruncated).encode(TEXTS)[:, :8], atol=1e-6)
     assert loaded_like(encoder, path).identity == encoder.identity
-    with pytest.raises(InputError, match=r"truncate_dim is 9, and the vectors of .* have 8 components"):
+    with pytest.raises(InputError, match=r"truncate_dim is 9, but the vectors of .* have 8 components"):
         load_encoder(path, device="cpu", truncate_dim=9)
 
 
@@ -114,7 +114,7 @@ def test_a_function_of_texts_is_truncated():
         (2.5, "truncate_dim is 2.5: it must be a whole number"),
         ("8", "truncate_dim is '8': it must be a whole number"),
         (True, "truncate_dim is True: it must be a whole number"),
-        (33, "truncate_dim is 33, and the vectors of .* have 32 components: pass 1 to 32"),
+        (33, "truncate_dim is 33, but the vectors of .* have 32 components: pass 1 to 32"),
     ],
 )
 def test_a_truncation_that_is_no_number_of_components_is_refused(value, message, model):
@@ -123,7 +123,7 @@ def test_a_truncation_that_is_no_number_of_components_is_refused(value, message,
 
 
 def test_more_components_than_a_function_gives_are_refused():
-    with pytest.raises(InputError, match=r"truncate_dim is 7, and the vectors of .* have 6 components"):
+    with pytest.raises(InputError, match=r"truncate_dim is 7, but the vectors of .* have 6 components"):
         load_encoder(lambda texts: np.ones((len(texts), 6)), truncate_dim=7)
 
 
@@ -222,7 +222,7 @@ def test_a_model_whose_layers_do_more_than_follow_each_other_is_refused(backbone
         return forward(encoder, hidden_states * len(encoder.layer), *arguments, **options)
 
     backbone_model.encoder.forward = by_depth.__get__(backbone_model.encoder)
-    with pytest.raises(ModelError, match="without its later layers does not compute what it computed"):
+    with pytest.raises(ModelError, match="compute other states if the later layers are missing"):
         load_encoder(model, layer=1)
 
 

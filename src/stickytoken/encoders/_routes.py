@@ -18,7 +18,7 @@ from stickytoken.errors import InputError, ModelError
 
 QUERY = "query"
 DOCUMENT = "document"
-# Names of the prompts that `encode_query` and `encode_document` use: the first one that the model has.
+# Names of the prompts for each task. `encode_query` and `encode_document` use the first that the model has.
 _PROMPTS = {QUERY: ("query",), DOCUMENT: ("document", "passage", "corpus")}
 
 
@@ -27,8 +27,8 @@ class RoutedModel(SentenceTransformer):
 
     Attributes:
         route: name of the route that texts take; in a model without a Router, the name of the task.
-        task: the ``task`` argument that the user would pass to `encode`; None means no task.
-        task_matters: whether a module on the route itself reads the task.
+        task: value of the argument ``task`` that every call passes to the modules; None passes no task.
+        task_matters: whether a task is passed and a module on the route uses it.
         other_routes: other routes and tasks that the user can choose.
     """
 
@@ -107,7 +107,7 @@ def _modules_on(
         taken: name of the route.
         key: name of the Router in its model.
         router: the Router. A Router inside it is replaced by the modules of its own route.
-        route: the route that the user names, which also decides inside an inner Router.
+        route: the route that the user names. It also selects the route of an inner Router.
         name: name of the model, for messages.
     """
     chain: Any = router.sub_modules[taken]
@@ -120,7 +120,7 @@ def _modules_on(
 
 
 def _with_task(model: SentenceTransformer, route: str, name: str) -> RoutedModel:
-    """Return a copy of a model without a Router that encodes every text as a query, or as a document.
+    """Return a copy of a model that encodes all texts as queries, or all as documents. It has no Router.
 
     Raises:
         InputError: the model does not distinguish tasks, or has no such task.
@@ -130,8 +130,8 @@ def _with_task(model: SentenceTransformer, route: str, name: str) -> RoutedModel
     reads_tasks = _reads_tasks(model)
     if not has_prompts and not reads_tasks:
         raise InputError(
-            f"{name} reads queries and documents alike, since it has neither routes nor prompts for them: "
-            f"leave out the route {route!r}"
+            f"{name} encodes queries and documents in the same way, because it has no routes or prompts for "
+            f"them: leave out the route {route!r}"
         )
     if route not in _PROMPTS and not reads_tasks:
         raise InputError(f"{name} has no route {route!r}: use {QUERY} or {DOCUMENT}")
@@ -151,12 +151,12 @@ def _routed_model(
         model: the user's model.
         modules: the modules of the route, by name.
         taken: name of the route.
-        task: the ``task`` argument that the user would pass to `encode`; None means no task.
+        task: value of the argument ``task`` for every call of the modules; None passes no task.
         choices: all routes and tasks that the user can choose.
     """
     default_prompt = model.default_prompt_name
     task_prompts = [prompt for prompt in _PROMPTS.get(task or "", ()) if prompt in model.prompts]
-    if task_prompts:  # `encode_query` prefers the task's prompt to the default prompt, even if it is empty
+    if task_prompts:  # `encode_query` prefers the task's prompt, even an empty one, to the default prompt
         default_prompt = task_prompts[0] if model.prompts[task_prompts[0]] else None
     prompts: dict[str, Any] = model.prompts
     named_modules: Any = modules  # the library accepts an OrderedDict, but its annotation says list

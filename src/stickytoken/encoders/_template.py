@@ -177,4 +177,7 @@ def _why_changed(model: SentenceTransformer, prompt: str) -> str:
             "its chat template changes the text, so copies cannot be inserted by token id: use a model that "
             "reads plain text"
         )
-    return "its input does not contain the tokens of the text as they are"
+    return (
+        "it changes the tokens of the text before it reads them, so copies cannot be inserted by token id: "
+        "use another model"
+    )

@@ -29,9 +29,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _CODE_POINTS = ("a", "Z", "é", "中", "😀")
 _ROUND_TRIP_MEMBERS = ("entries", "special_ids", "decode_many", "encode_many")
 
-# The sample on which a pipeline is compared with its tokenizer. About this many entries, spread over the
-# vocabulary, are decoded by both; these texts and the decoded entries are encoded by both. The comparison may
-# miss a Python override that affects fewer than one in 256 of the entries.
+# A tokenizer is compared with its pipeline on a sample. Both decode about _COMPARED_ENTRIES entries, spread
+# over the vocabulary; both encode _COMPARED_TEXTS and the decoded entries. The comparison may miss a Python
+# override that affects fewer than one in 256 entries.
 _COMPARED_ENTRIES = 256
 _COMPARED_TEXTS = (
     "The river is COLD in winter, isn't it?",
@@ -42,7 +42,7 @@ _COMPARED_TEXTS = (
     "word_with-signs@example.org/a?b=c",
 )
 # Errors of tokenizers that need more input than a text, such as the positions of words on a page.
-_REFUSALS = (AssertionError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError)
+_INPUT_ERRORS = (AssertionError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError)
 
 
 class HuggingFaceTokenizer:
@@ -74,7 +74,7 @@ class HuggingFaceTokenizer:
         backend = _backend_of(tokenizer)
         if backend is not None:
             self._backend = copy.deepcopy(backend) if shared else backend
-            # Copying loses this setting. Padding and truncation may have been changed by the user.
+            # The copy loses this setting. The user may have turned on padding and truncation.
             self._backend.encode_special_tokens = getattr(
                 tokenizer, "split_special_tokens", backend.encode_special_tokens
             )
@@ -113,7 +113,7 @@ class HuggingFaceTokenizer:
         try:
             with self.settings_kept():
                 encoded_by_tokenizer = self._encoded_by_tokenizer(texts)
-        except _REFUSALS:  # nothing to compare with
+        except _INPUT_ERRORS:  # nothing to compare with
             return
         if self.encode_many(texts) != encoded_by_tokenizer:
             self._backend = None
@@ -161,7 +161,7 @@ class HuggingFaceTokenizer:
 
     @contextmanager
     def settings_kept(self) -> Iterator[None]:
-        """Restore the padding and truncation of the user's tokenizer afterwards: calling it changes them."""
+        """Restore the user's padding and truncation after a block. Calls of the tokenizer change them."""
         backend = _backend_of(self._tokenizer)
         if backend is None:
             yield

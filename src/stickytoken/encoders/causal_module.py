@@ -1,4 +1,7 @@
-"""A prompted language model as a module of sentence-transformers; saved models name this import path."""
+"""A prompted language model as a module of sentence-transformers.
+
+Saved models contain the import path of this module, so it must not be moved.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ class CausalPrompt(InputModule):
     """
 
     config_file_name = "causal_prompt_config.json"
-    config_keys = [*Prompting().saved()]  # noqa: RUF012 - the base class has it so
+    config_keys = [*Prompting().saved()]  # noqa: RUF012 - as in the base class
 
     def __init__(
         self, model: Any, tokenizer: Any, *, prompt: str | prompts.Prompt = "prompteol", **settings: Any
@@ -66,7 +69,9 @@ class CausalPrompt(InputModule):
         return self._prompted.reading
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> Features:
-        """Fill all prompts, auxiliary ones included: one row per sentence and template, sentence by sentence.
+        """Return the features of all filled prompts, auxiliary ones included.
+
+        There is one row for each sentence and template. The rows of a sentence are adjacent.
 
         Raises:
             EncodingError: A prompt is longer than the context.
@@ -92,7 +97,7 @@ class CausalPrompt(InputModule):
         return features
 
     def forward(self, features: Features, **kwargs: Any) -> Features:
-        """Add ``sentence_embedding``, shape (sentences, d)."""
+        """Return the features with ``sentence_embedding`` added, shape (sentences, d)."""
         del kwargs
         prompted = self._prompted
         prompted.forget()  # the weights may have changed since the last call
@@ -114,11 +119,11 @@ class CausalPrompt(InputModule):
             return int(self.forward(self.preprocess(["a"]))["sentence_embedding"].shape[-1])
 
     def get_config_dict(self) -> dict[str, Any]:
-        """Return what `load` needs besides the model and the tokenizer, with presets resolved."""
+        """Return the settings that `load` needs, with the values of presets filled in."""
         return self.reading.options
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Write the model, the user's tokenizer, and the prompt and layers."""
+        """Save the model, the user's tokenizer, and the settings of the prompt and the layers."""
         del args, kwargs
         self.model.save_pretrained(output_path, safe_serialization=safe_serialization)
         self.save_tokenizer(output_path)
@@ -152,14 +157,14 @@ class CausalPrompt(InputModule):
 
 @dataclass(frozen=True, slots=True)
 class _Preset:
-    """Published settings of one kind of model, or these settings moved to the same relative depth."""
+    """Published settings of one kind of model, or those of Llama 2 7B scaled to the model's depth."""
 
     start: int  # first layer of token prepending
-    exit: int
+    exit: int  # first layer after those of token prepending
     layer: int  # layer to read
-    contrast_layer: int
+    contrast_layer: int  # layer that contrast changes
     contrast_strength: float
-    published: bool
+    published: bool  # whether start, exit and layer were published for this model and prompt
 
 
 # Published settings by family and number of layers: start and exit of token prepending, layer to read.
@@ -170,8 +175,8 @@ _PUBLISHED = {
     ("qwen2", 28): (1, 6, -2),  # Qwen2 7B
     ("gemma2", 42): (1, 6, -2),  # Gemma 2 9B
 }
-# Number of layers of Llama 2 7B, its exit of token prepending, the layer to read, and the layer of contrast.
-# Other models get the same relative depth.
+# Llama 2 7B: number of layers, exit of token prepending, layer to read, and layer that contrast changes. A
+# model without published settings uses layers at the same relative depth.
 _LLAMA_2_LAYERS = 32
 _LLAMA_2_EXIT = 7
 _LLAMA_2_READ = 27
@@ -181,13 +186,13 @@ _LLAMA_3_CONTRAST = 6
 _LLAMA_3_STRENGTH = 0.25
 # Smallest vocabulary size at which a Llama with 32 layers is treated as a Llama 3.
 _LLAMA_3_VOCABULARY = 128_000
-# Templates for which the settings were published; two of them are always read after the last layer but one.
+# Prompts for which the settings were published. Those in _READ_LATER are read after the last layer but one.
 _PUBLISHED_PROMPTS = ("prompteol", "cot", "ke", "ck", "metaeol")
 _READ_LATER = ("ke", "ck")
 
 
 def _preset_of(decoder: Decoder, prompt: prompts.Prompt) -> _Preset:
-    """Return the published settings for a model and prompt, or settings of the same relative depth."""
+    """Return the published settings for a model and prompt, or else those of Llama 2 7B, scaled."""
     config = decoder.model.config
     count = len(decoder.layers)
     family = config.model_type
@@ -202,7 +207,7 @@ def _preset_of(decoder: Decoder, prompt: prompts.Prompt) -> _Preset:
         if prompt.name in _READ_LATER:
             layer = -2
         published = prompt.name in _PUBLISHED_PROMPTS
-    else:  # not measured on this model
+    else:  # nobody has published settings for this model
         start = min(1, count - 1)
         end = max(2, _at_depth(_LLAMA_2_EXIT, count))
         layer = max(1, _at_depth(_LLAMA_2_READ, count))
@@ -211,7 +216,7 @@ def _preset_of(decoder: Decoder, prompt: prompts.Prompt) -> _Preset:
 
 
 def _at_depth(layer: int, count: int) -> int:
-    """Return the layer, in a model with ``count`` layers, at the same relative depth as in Llama 2 7B."""
+    """Return the layer of a model with ``count`` layers at the relative depth of a Llama 2 7B layer."""
     return round(layer * count / _LLAMA_2_LAYERS)
 
 
@@ -227,7 +232,7 @@ def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) ->
     if options.layer is not None:
         layer = options.layer
         choice = LayerChoice.GIVEN
-    elif preset.published:  # for the plain prompt, too, so that it can be compared with token prepending
+    elif preset.published:  # also without token prepending, so that both can be compared
         layer = preset.layer
         choice = LayerChoice.PUBLISHED
     elif options.token_prepending or options.contrast:
@@ -255,11 +260,15 @@ def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) ->
 
 
 def _contrast_layer_before(decoder: Decoder, layer: int, preset_layer: int) -> int:
-    """Return the layer that contrast changes.
+    """Return the layer that contrast changes: the possible layer that is nearest to the preset's.
 
-    Of the layers that contrast can change and that come before the layer to read, it is the one nearest to
-    the preset's layer. If there is none, it is the preset's layer, or at most the layer before the one to
-    read.
+    A layer is possible if it comes before the layer to read and contrast can change it. If no layer is
+    possible, the preset's layer is returned, or the one before the layer to read if that is earlier.
+
+    Args:
+        decoder: the language model.
+        layer: the layer to read, as the user counts layers.
+        preset_layer: the preset's layer of contrast.
     """
     number = decoder.layer_number(layer)
     possible_layers = [possible for possible in layers_with_projection(decoder) if possible < number]

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# The number of tokens in a batch is a multiple of this where possible. Matrix kernels are fastest if it is a
-# multiple of 64 and takes few different values.
+# Where possible, the number of tokens in a batch is a multiple of this constant. Matrix kernels are fastest
+# for multiples of 64, and if only a few different numbers occur.
 TOKEN_MULTIPLE = 64
 
 
@@ -28,7 +28,7 @@ def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDAr
     for length in sorted(set(sizes.tolist()), reverse=True):
         indices = np.flatnonzero(sizes == length)
         rows = max(1, token_budget // max(1, length))
-        # The smallest number of rows with a multiple of TOKEN_MULTIPLE tokens.
+        # The smallest number of rows that together have a multiple of TOKEN_MULTIPLE tokens.
         step = TOKEN_MULTIPLE // math.gcd(length, TOKEN_MULTIPLE)
         if rows >= step:
             rows -= rows % step

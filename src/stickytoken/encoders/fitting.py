@@ -19,7 +19,7 @@ class FittedText:
     Attributes:
         text: the text, truncated only if copies are inserted as text.
         content: content ids of the text, always truncated.
-        cut: whether the text was too long.
+        cut: whether the text was too long to be read in full together with the copies.
     """
 
     text: str
@@ -40,9 +40,12 @@ def fit_texts(
         encoder: the model.
         texts: the texts.
         room: number of tokens to leave free for copies.
-        insertion: if copies are inserted as ids, a text is truncated after a token, where the model truncates
-            it; otherwise, it is truncated after a word.
+        insertion: how copies are inserted. For ids, a text is truncated after a token, as the model
+            truncates it; otherwise, after a word.
         name: where the texts come from, for the error.
+
+    Returns:
+        One `FittedText` for each text, in the same order.
 
     Raises:
         InputError: the copies leave no room for a text.
@@ -72,7 +75,7 @@ def fit_texts(
 
 
 def _cut_ids(fitted: FittedText, longest: int) -> FittedText:
-    """Keep the first ids of a text."""
+    """Return a text cut to its first ids, including the prompt's ``longest`` ids at most."""
     left = longest - len(fitted.content.head)
     words = []
     for word in fitted.content.words:
@@ -84,7 +87,7 @@ def _cut_ids(fitted: FittedText, longest: int) -> FittedText:
 
 
 def _cut_words(encoder: WordEncoder, fitted: FittedText, longest: int) -> FittedText:
-    """Keep the first words of a text, as many as the model reads."""
+    """Return a text cut to as many of its first words as have at most ``longest`` ids with the prompt."""
 
     def length_up_to(end: int) -> int:
         return len(encoder.tokenize([fitted.text[:end]])[0].ids)

@@ -18,7 +18,7 @@ _POSITION_EMBEDDINGS = ("position_embeddings", "embed_positions", "wpe")
 
 
 def learned_positions(model: torch.nn.Module) -> list[int]:
-    """Return the number of tokens that each table of learned position embeddings in the model allows."""
+    """Return, for each table of learned position embeddings, the number of tokens that it allows."""
     import torch
 
     positions: list[int] = []
@@ -99,6 +99,6 @@ def context_length(
         return None
     if longest <= taken:
         raise InputError(
-            f"{name!r} reads {longest} tokens, and the prompt alone takes {taken}: use a shorter prompt"
+            f"{name!r} reads {longest} tokens, but the prompt alone takes {taken}: use a shorter prompt"
         )
     return int(longest)

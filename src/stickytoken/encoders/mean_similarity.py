@@ -36,10 +36,10 @@ class MeanSimilarity(NamedTuple):
 
 
 def isoscore(covariance: NDArray[np.float64]) -> float | None:
-    """Return how evenly vectors use their dimensions, by the IsoScore.
+    """Return the IsoScore, which says how evenly vectors use their dimensions.
 
-    Rudman et al., "IsoScore: Measuring the Uniformity of Embedding Space Utilization" (Findings of ACL 2022),
-    section 4.
+    Source: Rudman et al., "IsoScore: Measuring the Uniformity of Embedding Space Utilization" (Findings of
+    ACL 2022), section 4.
 
     Args:
         covariance: covariance matrix of the vectors, shape (d, d).
@@ -66,12 +66,12 @@ def mean_similarity(
     *,
     chunk: int = 4096,
 ) -> MeanSimilarity:
-    """Compute u: the mean cosine over all ordered pairs of vocabulary embeddings.
+    """Return u, the mean cosine over all ordered pairs of vocabulary embeddings, and the IsoScore.
 
     Every vocabulary string is encoded as a text, as for the published values (Chen et al. 2025). The mean
-    over all V x V pairs, including each entry with itself, is the squared norm of the mean unit vector. It
-    takes O(V d) time and O(d) memory. The covariance of the same vectors, for the IsoScore, takes O(V d^2)
-    time and O(d^2) memory.
+    over all V x V pairs, including each entry with itself, is the squared norm of the mean unit vector.
+    Computing it takes O(V d) time and O(d) memory. The covariance of the same vectors, for the IsoScore,
+    takes O(V d^2) time and O(d^2) memory.
 
     Args:
         encoder: the model.

@@ -60,14 +60,14 @@ class Encoder(Protocol):
 
     @property
     def device(self) -> str:
-        """Where the model computes, such as ``cpu`` or ``cuda:0``."""
+        """The device on which the model computes, such as ``cpu``, ``cuda:0`` or ``endpoint``."""
 
     @property
     def identity(self) -> EncoderIdentity:
         """Everything that can change the vectors, computed from the current model.
 
-        This hashes the weights, so store the result if you need it repeatedly. `max_length` and `dimension`
-        are cheap.
+        Each access hashes all weights, so store the result if you need it repeatedly. The properties
+        `max_length` and `dimension` are cheap.
         """
 
     @property
@@ -87,10 +87,10 @@ class Encoder(Protocol):
         """
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text with its prompt, without special tokens, as `encode` uses them."""
+        """Return the token ids that `encode` uses for the prompt and each text, without special tokens."""
 
     def fits(self, ids: Sequence[int]) -> bool:
-        """Whether the model reads these content ids without truncation and has an embedding for each."""
+        """Whether the model reads these content ids without truncation and has an embedding for every id."""
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         """Encode texts, each with the prompt before it.
@@ -129,7 +129,7 @@ class IdReader(WordEncoder, Protocol):
             allow_zero: as for `encode`.
 
         Returns:
-            float32 array of shape (n, d), equal to `encode` of the text with these ids.
+            float32 array of shape (n, d), equal to what `encode` returns for texts with these ids.
 
         Raises:
             EncodingError: As for `encode`.
@@ -141,7 +141,7 @@ class IdEncoder(IdReader, Protocol):
     """An encoder whose model runs in this process, so that it can also compute at another precision."""
 
     def at(self, precision: Precision | None) -> IdEncoder:
-        """Return an encoder of the same model with faster, less exact arithmetic; for None, return itself.
+        """Return an encoder of the same model with faster, less exact arithmetic; for None, this encoder.
 
         Raises:
             InputError: The device or the model does not support the precision.
@@ -168,7 +168,7 @@ Result = TypeVar("Result")
 
 
 def without_refused_texts(encoder: object, choose_and_encode: Callable[[], Result]) -> Result:
-    """Call a function again each time it fails because the server has refused a new text.
+    """Call a function, and call it again whenever it fails because the server has refused another text.
 
     Args:
         encoder: the encoder that the function uses.
@@ -195,7 +195,7 @@ class Capabilities:
     """What an encoder declares about itself. The defaults apply to an encoder that declares nothing.
 
     Attributes:
-        noise: standard deviation of the cosine of two fixed texts from one call to another; 0 if every call
+        noise: standard deviation, over repeated calls, of the cosine of two fixed texts; 0 if every call
             gives the same vectors.
         spec: how to load the encoder again; None if it cannot be loaded from a name or folder.
         parameters: number of weights; None if it is unknown.
@@ -249,7 +249,7 @@ class Route(Protocol):
 
     @property
     def description(self) -> str:
-        """The route in words; for the default route, this includes the routes that are not measured."""
+        """The route in words. For the default route, it also names the routes that are not measured."""
 
 
 @runtime_checkable
@@ -298,8 +298,8 @@ def require_words(encoder: Encoder, purpose: str) -> WordEncoder:
         word_encoder: WordEncoder = encoder  # type: ignore[assignment]
         return word_encoder
     raise ModelError(
-        f"{purpose} needs the tokens of texts, and {encoder.name} (a {type(encoder).__name__}) has no method "
-        "tokenize: give it one, or pass an object with `encode` and a `tokenizer`"
+        f"{purpose} needs the tokens of texts, but {encoder.name} (a {type(encoder).__name__}) has no method "
+        "tokenize: add this method, or pass an object with `encode` and a `tokenizer`"
     )
 
 
@@ -318,15 +318,15 @@ def require_ids(encoder: Encoder, purpose: str, instead: str | None = None) -> I
         return encoder
     if encoder.device == "endpoint":
         raise ModelError(
-            f"{purpose} needs the model itself, and {encoder.name} is behind an endpoint, which gives only "
-            f"vectors of texts: {instead or 'pass a model that is on this machine'}"
+            f"{purpose} needs the model itself, but {encoder.name} is behind an endpoint, which returns only "
+            f"the vectors of texts: {instead or 'pass a model that is on this machine'}"
         )
     missing = ", ".join(member for member in _ID_MEMBERS if not _has(encoder, member))
     advice = "pass a SentenceTransformer or the name of a model"
     if instead is not None:
         advice = f"{instead}, or {advice}"
     raise ModelError(
-        f"{purpose} needs token ids, and {encoder.name} encodes texts only (a {type(encoder).__name__} "
+        f"{purpose} needs token ids, but {encoder.name} encodes texts only (a {type(encoder).__name__} "
         f"without {missing}): {advice}"
     )
 
@@ -397,7 +397,8 @@ def require_usable(
     if not nonzero.all():
         row = int(np.flatnonzero(~nonzero)[0])
         raise EncodingError(
-            f"{name}: the vector of the text {label(row)} is zero: it has no similarity to anything"
+            f"{name}: the vector of the text {label(row)} is zero, so its cosine similarity is undefined: "
+            "leave the text out"
         )
 
 
@@ -406,12 +407,12 @@ _SHOWN_CHARACTERS = 80
 
 
 def shown(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
-    """Return a text in quotation marks, cut off after this many characters, for a message."""
+    """Return at most ``characters`` characters of a text, in quotation marks, for a message."""
     return repr(text if len(text) <= characters else text[: characters - 1] + "…")
 
 
 class LayerChoice(StrEnum):
-    """How the layer from which a prompted language model is read was chosen."""
+    """How the layer to read was chosen, for a prompted language model."""
 
     GIVEN = "chosen by the user"
     PUBLISHED = "published preset"
@@ -424,7 +425,7 @@ Inner_co = TypeVar("Inner_co", bound=WordEncoder, covariant=True)
 
 
 class EncoderWrapper(Generic[Inner_co]):
-    """Base class of encoders that change how another encoder encodes, and share everything else with it."""
+    """Base class of encoders that wrap another encoder and change only how texts are encoded."""
 
     def __init__(self, encoder: Inner_co) -> None:
         self._encoder = encoder

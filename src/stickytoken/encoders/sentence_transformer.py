@@ -1,4 +1,4 @@
-"""Encoders of torch models; the encoder of a SentenceTransformer, in batches of equal length."""
+"""Encoders of torch models: their base class, and the encoder of a SentenceTransformer."""
 
 from __future__ import annotations
 
@@ -40,15 +40,16 @@ Content = tuple[int, ...]
 Derived = TypeVar("Derived")
 _LOG = logging.getLogger(__name__)
 
-# Size of the sample on which faster ways to compute are compared with the plain one: number of vocabulary
-# entries, entries in each input, and copies of one entry that are added to each input a second time.
+# Faster ways to compute are compared with the plain one on sample inputs. These constants are the number of
+# vocabulary entries in the sample, the number of entries per input, and the number of copies of one entry in
+# those inputs that have copies.
 _SAMPLED_ENTRIES = 512
 _ENTRIES_IN_A_ROW = 8
 _COPIES = 8
 # Number of samples on which to test whether the last layer can be computed for the first token only.
 _FIRST_TOKEN_SAMPLES = 4
-# Children of a BERT layer and of layers built like it: attention with residual and norm, followed by modules
-# that treat each token by itself.
+# Names of the child modules of a BERT layer, and of layers with the same structure: attention with residual
+# and norm, followed by modules that process each token separately.
 _BERT_LAYER_CHILDREN = {"attention", "intermediate", "output"}
 
 
@@ -56,17 +57,18 @@ class ModelEncoder(ABC):
     """An encoder of a torch model that belongs to the user, who may change it at any time.
 
     The encoder caches what it reads from the model (tokenizer, special tokens, lengths) and what it computes
-    from the weights (dimension, lower precisions, tests of faster ways). Every `encode` checks cheap signs of
-    a change: addresses and versions of the weights, the size of the vocabulary, the prompt and the longest
-    input. `identity` compares everything, so each run begins with the current model.
+    from the weights (dimension, lower precisions, whether faster ways to compute are exact). Every call of
+    `encode` checks cheap signs of a change: addresses and versions of the weights, the size of the
+    vocabulary, the prompt and the longest input. `identity` compares everything, so each run begins with the
+    current model.
 
     Attributes:
         own_tokenizer: a copy of the user's tokenizer.
-        entries_tokenizer: the same tokenizer, or one that encodes vocabulary entries as part of a prompt.
+        entries_tokenizer: `own_tokenizer`, or a tokenizer that encodes entries as part of a prompt.
         max_length: longest input in tokens, including special tokens; None means no limit.
         user_tokenizer: the tokenizer of the user's model.
         normalizes: whether vectors are scaled to length 1.
-        spec: how the model was loaded; None for a model object.
+        spec: how to load the encoder again; None if it was made from a model object or another encoder.
     """
 
     own_tokenizer: HuggingFaceTokenizer
@@ -101,7 +103,7 @@ class ModelEncoder(ABC):
         self._weights_marks = self._marks_of_weights()
         self._configure()
         self._input_marks = self._marks_of_inputs()
-        # Chosen now, so that a warning comes when the model is loaded.
+        # Chosen now, so that any warning appears when the model is loaded.
         with compute.exclusive(network):
             self._arithmetic = self._chosen_arithmetic()
 
@@ -151,11 +153,11 @@ class ModelEncoder(ABC):
 
     @abstractmethod
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
-        """Compute the vectors of distinct contents in the fastest way."""
+        """Return the vectors of distinct contents, shape (n, d), computed in the fastest way."""
 
     @abstractmethod
     def _run(self, contents: Sequence[Content]) -> None:
-        """Compute the contents plainly: every layer on every token."""
+        """Run every layer on every token of the contents, to measure how long this takes."""
 
     # What all subclasses share.
 
@@ -214,7 +216,7 @@ class ModelEncoder(ABC):
         batches.require_precision(self._network, precision, self.name)
         if not self._samples:
             raise InputError(
-                f"{self.name} reads too few tokens to compare {precision} with its own: leave the "
+                f"{self.name} reads too few tokens to compare {precision} with its own precision: leave the "
                 "precision out"
             )
         lower = self._copy()
@@ -279,10 +281,11 @@ class ModelEncoder(ABC):
         return vectors[rows]
 
     def _check_inputs(self, contents: Sequence[Content], label: Callable[[int], str]) -> None:
-        """Check every content; the error names the first one that the model cannot read.
+        """Raise an `EncodingError` that names the first content that the model cannot read, if any.
 
-        Whether a content is readable depends on its length and on its smallest and largest id. If the
-        extreme contents are readable, so are all others, and a GPU does not wait for a loop over texts.
+        Whether a content is readable depends on its length and on its smallest and largest id. So if the
+        contents with extreme lengths and ids are readable, all others are too. This avoids a slow loop over
+        all contents while a GPU waits.
         """
         lengths = np.fromiter(map(len, contents), np.intp, len(contents))
         extreme_rows = {int(lengths.argmin()), int(lengths.argmax())}
@@ -307,7 +310,11 @@ class ModelEncoder(ABC):
     # How the model computes.
 
     def _chosen_arithmetic(self) -> batches.Arithmetic:
-        """Return the context in which to compute; layers are packed if requested, or by default if faster."""
+        """Return a function that makes the context in which the model computes.
+
+        Linear layers on a CPU have packed weights if the user requests them. If the user does not say,
+        packed weights are used if a measurement shows that they are faster.
+        """
         packing_asked = self._packing_asked()
         packed = batches.arithmetic(self._network, self._precision, packed=packing_asked is not False)
         if packing_asked is not None or self._precision is not None:
@@ -334,7 +341,7 @@ class ModelEncoder(ABC):
         return packed if packing_pays else plain
 
     def _packing_asked(self) -> bool | None:
-        """Whether the user requests packed layers, by argument or environment; None if neither says."""
+        """Whether the user's argument or environment requests packed layers; None if neither is set."""
         if self._packed_layers is not None:
             return self._packed_layers
         switch = os.environ.get(linear.SWITCH, "").strip().lower()
@@ -344,10 +351,11 @@ class ModelEncoder(ABC):
 
     @property
     def _samples(self) -> list[Content]:
-        """Content ids of sample inputs, with and without copies, on which ways to compute are compared."""
+        """Content ids of the sample inputs on which ways to compute are compared, without and with copies."""
         return self._derived_once("samples", self._chosen_samples)
 
     def _chosen_samples(self) -> list[Content]:
+        """Return inputs of entries spread over the vocabulary, then inputs with copies of one entry added."""
         entries = self.usable_entries()
         special = sorted(self.own_tokenizer.special_ids.intersection(entries))
         spread = entries[:: max(1, len(entries) // _SAMPLED_ENTRIES)]
@@ -372,7 +380,7 @@ class ModelEncoder(ABC):
     # Changes of the user's model.
 
     def _derived_once(self, name: str, compute_value: Callable[[], Derived]) -> Derived:
-        """Return a value computed from the weights; it is cached under a name until the weights change."""
+        """Return a value that depends on the weights; compute it unless it is cached under this name."""
         derived = self._derived  # another thread may replace it
         if name not in derived:
             derived[name] = compute_value()
@@ -405,7 +413,10 @@ class ModelEncoder(ABC):
 
 
 class SentenceTransformerEncoder(ModelEncoder):
-    """Encodes with a loaded SentenceTransformer; changes nothing in it but its longest input, if asked."""
+    """Encodes texts with the user's SentenceTransformer.
+
+    Of that model, it changes only the longest input, and only if `max_length` is passed.
+    """
 
     def __init__(  # noqa: PLR0913 - all of them keyword-only, one decision each
         self,
@@ -430,7 +441,8 @@ class SentenceTransformerEncoder(ModelEncoder):
             prompt: text put before every input; None means the model's default prompt.
             token_budget: tokens per batch; None chooses by device.
             max_length: longest input in tokens; it is set on the user's model.
-            reuse: when inputs with a common beginning share its computation; None means never.
+            reuse: limits within which a common beginning of inputs is computed only once; None turns this
+                off.
             precision: precision of the arithmetic, lower than the weights' precision; None means the weights'
                 precision.
             packed_layers: whether linear layers on a CPU use packed weights; None decides by measurement.
@@ -443,12 +455,12 @@ class SentenceTransformerEncoder(ModelEncoder):
         if len(model) == 0:
             raise ModelError(f"{name}: the model has no modules, so it does not read text")
         self.model = routed(model, route, name)
-        # The user's model, if the encoder works with one route of it.
+        # The user's model, if `self.model` is a copy that contains only one of its routes; otherwise None.
         self._routed_from = None if self.model is model else model
         self._asked_route = route
         if getattr(self.model, "tokenizer", None) is None:
             raise ModelError(f"{name}: the model has no tokenizer, so it does not read text")
-        # None unless it differs from the saved model.
+        # Both are None unless they differ from the settings of the saved model.
         self.truncate_dim: int | None = None
         self.layer: int | None = None
         if layer is not None:
@@ -469,10 +481,10 @@ class SentenceTransformerEncoder(ModelEncoder):
             return
         self.layer = layer
         self.model = shorter
-        self._routed_from = None  # the shorter model is a copy that no longer follows the routes
+        self._routed_from = None  # the copy does not follow later changes of the user's model
 
     def _truncate(self, dimension: int) -> None:
-        """Read only the first `dimension` components from now on; the user's model stays as it is."""
+        """Read only the first `dimension` components from now on; the user's model is unchanged."""
         require_components(dimension, self.dimension, self.name)
         if dimension == self.dimension:
             return
@@ -486,7 +498,8 @@ class SentenceTransformerEncoder(ModelEncoder):
         """Set the longest input of the user's model.
 
         Raises:
-            InputError: the model cannot read that many tokens, has no limit to set, or no room for a text.
+            InputError: the model cannot read that many tokens, it has no limit to set, or the limit leaves no
+                room for a text.
         """
         readable_positions(self.model, max_length, self.name)
         prompt_tokens = len(self.own_tokenizer.encode_many([self.prompt])[0])
@@ -494,7 +507,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         if max_length <= taken:
             raise InputError(
                 f"max_length is {max_length}: the special tokens and the prompt of {self.name!r} take "
-                f"{taken} tokens, which leaves no room for a text; pass more"
+                f"{taken} tokens, which leaves no room for a text; pass a larger limit"
             )
         with suppress(AttributeError):  # a static embedding has the property without a setter
             self.model.max_seq_length = max_length
@@ -524,7 +537,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._runner = batches.BatchRunner(self.model, self.template, self.name, self._token_budget)
 
     def _longest_input(self) -> int | None:
-        """Return the smallest limit, in tokens, of tokenizer, model and positions; None if there is none."""
+        """Return the smallest limit of tokenizer, model and positions, in tokens; None without a limit."""
         truncation = getattr(self.model.tokenizer, "truncation", None)
         limits = [
             self.model.max_seq_length,
@@ -535,7 +548,11 @@ class SentenceTransformerEncoder(ModelEncoder):
         return min((int(limit) for limit in limits if limit is not None and limit < NO_LIMIT), default=None)
 
     def _limit_of_task(self) -> int | None:
-        """Return the longest input that the first module declares for the task of the route, if any."""
+        """Return the longest input, in tokens, that the first module declares for the route's task.
+
+        Returns:
+            None if there is no task, or the module declares no limit for it.
+        """
         if self.route is None or self.route.task is None:
             return None
         limit: int | None = getattr(self.model[0], f"{self.route.task}_length", None)
@@ -626,7 +643,11 @@ class SentenceTransformerEncoder(ModelEncoder):
             return self._runner.vectors(contents) if vectors is None else vectors
 
     def _prefix_reuse(self) -> prefixes.PrefixReuse | None:
-        """Return an object that computes common beginnings of inputs once; None if the model rules it out."""
+        """Return an object that computes common beginnings of inputs only once.
+
+        Returns:
+            None if reuse is off or the model does not allow it.
+        """
         if self._reuse_limits is None or not batches.pools_by(self.model, "lasttoken"):
             return None
         *carrier, other, token = itertools.islice(self.usable_entries(), 5)
@@ -661,7 +682,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         )
 
     def _has_plain_inputs(self) -> bool:
-        """Whether the backbone is causal and reads only ids, and the pooling reads only its states."""
+        """Whether the backbone is causal and reads only ids, and the pooling reads only the last states."""
         first: Any = self.model[0]
         pooling: Any = self.model[1]
         text_settings = first.modality_config.get("text", {})
@@ -679,9 +700,10 @@ class SentenceTransformerEncoder(ModelEncoder):
         )
 
     def _skippable_attention(self) -> torch.nn.Module | None:
-        """Return the attention of the last layer if its output can be cut to the first token.
+        """Return the attention of the last layer if its output can be limited to the first token.
 
-        This saves the feed-forward part of the layer for all other tokens. It is tested on a few inputs.
+        The feed-forward part of the layer then skips all other tokens. A few sample inputs show whether this
+        changes the vectors.
 
         Returns:
             The attention module; None if the vectors change, or if the model is not of a suitable kind.
@@ -702,7 +724,7 @@ class SentenceTransformerEncoder(ModelEncoder):
             with batches.first_token_only(attention):
                 vectors = self._runner.vectors(samples)
         except ModelError:
-            return None  # another version of transformers, or a module that reads more
+            return None  # this version of transformers, or a later module, needs the states of all tokens
         return attention if prefixes.agree(vectors, plain_vectors, self._rounding) else None
 
     def features(self, contents: Sequence[Content]) -> dict[str, Any]:
@@ -722,13 +744,13 @@ class SentenceTransformerEncoder(ModelEncoder):
             )
         if not self.fits(content):
             raise EncodingError(
-                f"{self.name}: the text {label()} has {length} tokens, the model reads "
+                f"{self.name}: the text {label()} has {length} tokens, but the model reads only "
                 f"{self.max_length}: use shorter sentences or fewer copies"
             )
 
 
 def _is_bert_layer(layer: Any) -> bool:
-    """Whether a layer of transformers is like BERT's: after attention, it treats each token by itself."""
+    """Whether a layer of transformers is like BERT's: after attention, it processes tokens separately."""
     children = {name for name, _ in layer.named_children()}
     is_of_transformers = type(layer).__module__.startswith("transformers.models.")
     is_decoder = getattr(layer, "is_decoder", False)

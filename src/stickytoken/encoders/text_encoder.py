@@ -44,12 +44,12 @@ class TextModel(Protocol):
     - ``name``: name in messages and run folders; the default is the name of the class.
     - ``tokenizer``: a tokenizer of transformers or the tokenizers library, or a `RoundTripTokenizer`. Without
       one, the vocabulary is unknown, so there are no tokens to examine.
-    - ``max_length``: longest input in tokens, including special tokens; longer texts are refused.
+    - ``max_length``: longest input in tokens, including special tokens; a longer text is an error.
     - ``device``: device on which the model computes.
     - ``fingerprint``: a string that changes whenever the vectors change, such as a version or a hash of the
       weights. It identifies the model of a run. Without one, the vectors of six fixed texts, rounded to four
-      decimals, identify it. They can differ between machines, so such a run may not be resumable on another
-      machine.
+      decimals, identify it. These vectors can differ between machines, so such a run may not be resumable on
+      another machine.
     """
 
     def encode(self, texts: Sequence[str]) -> Any: ...
@@ -198,7 +198,7 @@ class TextEncoder:
             if not self.fits(ids):
                 raise EncodingError(
                     f"{self.name}: the text {shown(text)} has {len(ids) + self._special_tokens} tokens, "
-                    f"the model reads {self.max_length}: use shorter sentences or fewer copies"
+                    f"but the model reads only {self.max_length}: use shorter sentences or fewer copies"
                 )
 
     def _require_usable(
@@ -253,7 +253,7 @@ def require_components(truncate_dim: int, components: int, name: str) -> None:
     """
     if truncate_dim > components:
         raise InputError(
-            f"truncate_dim is {truncate_dim}, and the vectors of {name} have {components} components: pass 1 "
+            f"truncate_dim is {truncate_dim}, but the vectors of {name} have {components} components: pass 1 "
             f"to {components}"
         )
 
@@ -293,9 +293,9 @@ def as_id_reader(encoder: Encoder, purpose: str) -> IdReader:
 
 
 class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
-    """Lets an encoder of texts read token ids: it decodes them to text first.
+    """Makes an encoder of texts accept token ids, by decoding them to text.
 
-    In rare cases, the model splits the decoded text into different tokens.
+    In rare cases, the tokenizer encodes the decoded text as other ids.
     """
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
@@ -310,7 +310,7 @@ class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
         return self._encoder.content_ids([""])[0]
 
     def _text_of(self, content: Sequence[int]) -> str:
-        """Decode content ids, without the prompt's, and shorten the text until the model reads it in full."""
+        """Return the text of content ids without the prompt's, shortened until the model reads it in full."""
         start = 0
         for content_id, prompt_id in zip(content, self._prompt_ids, strict=False):
             if content_id != prompt_id:
@@ -318,7 +318,7 @@ class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
             start += 1
         for end in range(len(content), start, -1):
             (text,) = self.tokenizer.decode_many([list(content[start:end])])
-            if start > 0:  # the prompt ends with the space before the text
+            if start > 0:  # the space between prompt and text belongs to the prompt
                 text = text.lstrip()
             if self.fits(self.content_ids([text])[0]):
                 return text

@@ -281,7 +281,7 @@ def test_a_damaged_file_of_answers_is_named(serve):
     [
         ({"device": "cpu", "revision": "main"}, "device, revision cannot be set"),
         ({"layer": 1}, "layer cannot be set"),
-        ({"truncate_dim": 33}, "truncate_dim is 33, and the vectors of .* have 32 components: pass 1 to 32"),
+        ({"truncate_dim": 33}, "truncate_dim is 33, but the vectors of .* have 32 components: pass 1 to 32"),
         ({"tokenizer": None}, "hides its vocabulary: pass its tokenizer"),
         ({"tokenizer": "x", "candidates": ["a"]}, "tokenizer and candidates"),
     ],

@@ -23,7 +23,7 @@ _MODEL_LOCKS_GUARD = threading.Lock()
 
 
 def exclusive(model: torch.nn.Module) -> AbstractContextManager[bool]:
-    """Return the reentrant lock of a model. Models with the same first module with weights share one lock."""
+    """Return the reentrant lock of a model. Models that share their first module with weights share it."""
     modules_with_weights = (
         module for module in model.modules() if next(module.parameters(recurse=False), None) is not None
     )
@@ -34,7 +34,10 @@ def exclusive(model: torch.nn.Module) -> AbstractContextManager[bool]:
 
 @contextmanager
 def computing(model: torch.nn.Module, *, gradients: bool = False) -> Iterator[None]:
-    """Lock a model and put it in evaluation mode. ``gradients`` allows forward-mode derivatives."""
+    """Lock a model and put it in evaluation mode for a block.
+
+    ``gradients`` allows forward-mode derivatives; otherwise, the block runs in inference mode.
+    """
     import torch
 
     mode = torch.no_grad() if gradients else torch.inference_mode()
@@ -92,9 +95,9 @@ _ONEDNN = SharedSetting(_onednn_is_enabled, _enable_onednn)
 @contextmanager
 def bounded_memory(model: torch.nn.Module) -> Iterator[None]:
     """Prevent torch from using oneDNN for float32 on a CPU, except in packed layers, which use few shapes."""
-    # oneDNN keeps a kernel and its buffers for every shape of batch, up to a thousand. Lengths and batch
-    # sizes vary here, so the process grew to 2.7 GB on all-MiniLM-L6-v2; without oneDNN it stays at 0.9 GB.
-    # bfloat16 has fast kernels in oneDNN only.
+    # oneDNN keeps a kernel and its buffers for each of up to a thousand batch shapes. Lengths and batch sizes
+    # vary here, so the process grew to 2.7 GB on all-MiniLM-L6-v2; without oneDNN it stays at 0.9 GB. For
+    # bfloat16, oneDNN stays on, because nothing else has fast kernels for it.
     import torch
 
     parameter = next(model.parameters())
@@ -130,7 +133,7 @@ def weights_fingerprint(model: torch.nn.Module) -> str:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of one entry of a state dict; for a quantized one, its integers and its scales."""
+    """Yield the tensors in an entry of a state dict; for a quantized tensor, its integers and its scales."""
     import torch
 
     if isinstance(value, (tuple, list)):
@@ -148,7 +151,8 @@ def modules_fingerprint(model: SentenceTransformer) -> str:
     """Return the sha256 of the types and settings of all modules, the truncation and the route."""
     description: list[list[Any]] = []
     for name, module in model.named_modules():
-        if "." in name and not hasattr(module, "config_keys"):  # modules of a router are nested deeper
+        # Nested modules are left out, except those of a router, which have `config_keys`.
+        if "." in name and not hasattr(module, "config_keys"):
             continue
         settings = {key: getattr(module, key, None) for key in getattr(module, "config_keys", ())}
         if hasattr(getattr(module, "config", None), "to_dict"):
@@ -161,7 +165,7 @@ def modules_fingerprint(model: SentenceTransformer) -> str:
 
 
 def _with_plain_keys(value: Any) -> Any:
-    """Return settings with keys that JSON can sort; keys for several modalities are tuples."""
+    """Return settings with tuple keys turned into text, for JSON. Several modalities have a tuple as key."""
     if isinstance(value, list):
         return [_with_plain_keys(item) for item in value]
     if not isinstance(value, dict):
@@ -174,7 +178,7 @@ def _with_plain_keys(value: Any) -> Any:
 
 
 def _route_of(model: SentenceTransformer) -> list[list[Any]]:
-    """Describe the route of a routed model, and the task if a module depends on it; empty otherwise."""
+    """Return the route of a model, and its task if a module uses it; empty for a model without routes."""
     from stickytoken.encoders._routes import RoutedModel
 
     if not isinstance(model, RoutedModel):
@@ -183,7 +187,7 @@ def _route_of(model: SentenceTransformer) -> list[list[Any]]:
 
 
 def _without_cache(config: dict[str, Any]) -> dict[str, Any]:
-    """Switch off the cache of a decoder; some versions of sentence-transformers leave it on."""
+    """Return settings with `use_cache` set to false, since versions of sentence-transformers differ in it."""
     settings: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Products with packed weights by oneDNN, the library that torch uses on CPUs.
+"""Matrix products with packed weights, computed by oneDNN, the library that torch uses on CPUs.
 
 torch exposes these operators under private names only. No other module of the package uses these names, and
 `linear.PackedLinears` compares the operators with torch's public functions before it relies on them. If an

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-# Tokens per batch on a CPU. all-MiniLM-L6-v2 and all-mpnet-base-v2 run at the same speed, within 5%, with 512
-# to 4096 tokens per batch.
+# Tokens per batch on a CPU. Between 512 and 4096 tokens per batch, the speed of all-MiniLM-L6-v2 and of
+# all-mpnet-base-v2 varies by at most 5%.
 _CPU_TOKEN_BUDGET = 1024
 # Number of batches per worker: several, so that all workers finish at about the same time.
 _BATCHES_PER_WORKER = 4
@@ -39,7 +39,7 @@ _ACCELERATOR_TOKEN_BUDGET = 65536
 # Bounds for the number of tokens per batch, which is computed from the free memory of a GPU.
 _MIN_GPU_TOKENS = 4096
 _MAX_GPU_TOKENS = 262144
-# Share of the free memory for a batch; the rest is for kernels and other processes.
+# Share of the free memory that a batch may use; the rest is for kernels and other processes.
 _MEMORY_SHARE = 0.4
 # The batch that measures memory per token: number of texts, and number of tokens in each.
 _TRIAL_TEXTS = 64
@@ -64,7 +64,7 @@ _STATELESS = (
 
 
 def worker_count(model: torch.nn.Module) -> int:
-    """Return how many batches may run at a time: one per core if no module keeps state, else one."""
+    """Return how many batches may run at a time: one per core on a CPU if no module keeps state, else one."""
     if next(model.parameters()).device.type != "cpu" or not all(map(_is_stateless, model.modules())):
         return 1
     return max(1, min(_THREADS.original, available_cores()))
@@ -118,6 +118,7 @@ class BatchEngine:
 
     @cached_property
     def token_budget(self) -> int:
+        """Largest number of tokens in a batch."""
         return _CPU_TOKEN_BUDGET if self.device.type == "cpu" else _ACCELERATOR_TOKEN_BUDGET
 
     def run(
@@ -127,7 +128,7 @@ class BatchEngine:
 
         Args:
             lengths: number of tokens of each input; at least one input.
-            compute: returns the results of a batch, given the indices of its inputs. They have equal lengths.
+            compute: returns the results of a batch of inputs of equal length, given their indices.
             workers: number of batches to compute at a time.
         """
         if workers == 1:
@@ -165,7 +166,11 @@ class BatchEngine:
         return batches, outputs
 
     def _lower_budget(self, batch: NDArray[np.intp], length: int, error: Exception) -> None:
-        """Halve the token budget after a batch ran out of memory; a batch of one input is an error."""
+        """Lower the token budget to half the tokens of a batch that ran out of memory.
+
+        Raises:
+            EncodingError: the batch has only one input, so it cannot be divided.
+        """
         if len(batch) == 1:
             raise EncodingError(
                 f"{self.name}: {self.device} ran out of memory on a {self.unit} of {length} tokens: "
@@ -219,6 +224,7 @@ class BatchRunner(BatchEngine):
         return max(_MIN_GPU_TOKENS, min(budget, _MAX_GPU_TOKENS))
 
     def vectors(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
+        """Return the vectors of contents in their order, shape (n, d)."""
         lengths = [len(content) + self._template.overhead for content in contents]
 
         def compute(batch: NDArray[np.intp]) -> torch.Tensor:
@@ -226,7 +232,8 @@ class BatchRunner(BatchEngine):
 
         return self.run(lengths, compute, worker_count(self._model))
 
-    def launch(self, contents: Sequence[tuple[int, ...]]) -> torch.Tensor:  # of equal length
+    def launch(self, contents: Sequence[tuple[int, ...]]) -> torch.Tensor:
+        """Return the vectors of contents of equal length, shape (n, d), on the model's device."""
         return self._output(self.features(contents))[:, : self._model.truncate_dim]
 
     def _output(self, features: dict[str, Any]) -> torch.Tensor:
@@ -245,13 +252,16 @@ class BatchRunner(BatchEngine):
         if not isinstance(vectors, torch.Tensor) or vectors.ndim != 2:
             kinds = ", ".join(type(module).__name__ for module in self._model)
             raise ModelError(
-                f"{self.name} gives no vector of a text, because its modules are {kinds}: add a pooling, or "
-                "pass an embedding model"
+                f"{self.name} gives no vector of a text, because its modules are {kinds}: add a pooling "
+                "module, or pass an embedding model"
             )
         return vectors.float()
 
-    def features(self, contents: Sequence[tuple[int, ...]]) -> dict[str, Any]:  # of equal length
-        """Return the inputs of the first module, on its device: ids with special tokens, masks and types."""
+    def features(self, contents: Sequence[tuple[int, ...]]) -> dict[str, Any]:
+        """Return the first module's inputs for contents of equal length, on the model's device.
+
+        The inputs are ids with special tokens, masks and token types, or one flat list of ids with offsets.
+        """
         template = self._template
         length = len(contents[0])
         flat = np.fromiter(chain.from_iterable(contents), np.int64, len(contents) * length)
@@ -284,12 +294,12 @@ class BatchRunner(BatchEngine):
 # A function that returns a context in which the model computes.
 Arithmetic: TypeAlias = Callable[[], AbstractContextManager[object]]
 
-# Machine epsilon.
+# Machine epsilon of each precision.
 ROUNDING = {Precision.TF32: 2**-10, Precision.BFLOAT16: 2**-7, Precision.FLOAT16: 2**-10}
 
 
 def require_precision(model: torch.nn.Module, precision: Precision, name: str) -> None:
-    """Raise an error if the model's device lacks a precision, or the model is not in float32."""
+    """Raise an `InputError` if the model's device lacks a precision, or the model is not in float32."""
     parameter = next(model.parameters())
     supported = [Precision.BFLOAT16]
     if parameter.device.type != "cpu":

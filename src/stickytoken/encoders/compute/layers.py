@@ -13,7 +13,7 @@ from stickytoken.errors import InputError, ModelError
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# Name that sentence-transformers gives to the states after every layer.
+# Feature in which sentence-transformers returns the states after every layer.
 _STATES = "all_layer_embeddings"
 # Modules that read the states of several layers.
 _MIXING = ("WeightedLayerPooling",)
@@ -52,15 +52,15 @@ def first_layers(model: SentenceTransformer, count: int, name: str) -> SentenceT
             module_config.num_hidden_layers = count
     if not _runs_as_far(model, shorter, count):
         raise ModelError(
-            f"{name} gives no vectors at an earlier layer: a {type(backbone).__name__} without its later "
-            "layers does not compute what it computed with them; leave out layer"
+            f"{name} gives no vectors at an earlier layer: the first layers of a {type(backbone).__name__} "
+            "compute other states if the later layers are missing; leave out layer"
         )
     return shorter
 
 
 def _copy_with_shared_weights(model: SentenceTransformer) -> SentenceTransformer:
     shared: dict[int, Any] = {id(weight): weight for weight in (*model.parameters(), *model.buffers())}
-    shared[id(model.tokenizer)] = model.tokenizer  # copying one takes seconds
+    shared[id(model.tokenizer)] = model.tokenizer  # copying a tokenizer takes seconds
     return copy.deepcopy(model, shared)
 
 
@@ -75,18 +75,18 @@ def _layer_stacks(backbone: torch.nn.Module, count: int) -> list[str]:
 
 
 def _runs_as_far(model: SentenceTransformer, shorter: SentenceTransformer, count: int) -> bool:
-    """Return whether the shorter model runs ``count`` layers, with the same inputs as in the full model."""
+    """Return whether the shorter model runs ``count`` layers on the same inputs as the full model."""
     states = _states(model)
     shorter_states = _states(shorter)
     if len(shorter_states) != count + 1:
         return False
-    # In one of the models, the last state may include the final norm.
+    # The last state is not compared, because the shorter model may apply its final norm to it.
     pairs = zip(states[:count], shorter_states[:count], strict=True)
     return all(first.shape == second.shape and torch.allclose(first, second) for first, second in pairs)
 
 
 def _states(model: SentenceTransformer) -> tuple[torch.Tensor, ...]:
-    """Return the states of a sample after the embedding and each layer; empty if they are not available."""
+    """Return a sample text's states after the embedding and each layer; empty if they are unavailable."""
     transformer: Any = model[0]
     config = transformer.model.config
     if not hasattr(config, "output_hidden_states"):

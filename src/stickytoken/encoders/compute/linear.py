@@ -1,4 +1,4 @@
-"""Linear layers of a model computed by oneDNN on a CPU, with packed weights or in bfloat16."""
+"""Compute a model's linear layers with oneDNN on a CPU, with packed weights or in bfloat16."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _GATED_CHILDREN = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 class LinearSite:
     """A linear layer, and the module whose forward pass is replaced to compute it."""
 
-    module: torch.nn.Module  # the layer, or a block of it and its GELU
+    module: torch.nn.Module  # the layer itself, or a block of the layer and a GELU
     layer: torch.nn.Linear
     has_gelu: bool = False  # an exact GELU follows inside the module
     feeds_layer: bool = False  # only another linear layer reads the module's output
@@ -64,7 +64,8 @@ def linear_sites(model: torch.nn.Module) -> list[LinearSite]:
 def _is_gelu_block(module: torch.nn.Module) -> bool:
     """Return whether a module is a linear layer with an exact GELU, as in BERT.
 
-    In other modules with the same children, the forward pass may do more.
+    Only modules of transformers qualify. The forward pass of other modules with the same children may do
+    more.
     """
     from transformers.activations import GELUActivation
 
@@ -89,8 +90,8 @@ def _is_plain(module: Any) -> bool:
 class PackedLinear:
     """The forward pass of a linear layer, and of a GELU after it, with weights packed for oneDNN.
 
-    With ``packed=False``, torch's public functions are used instead, for bfloat16 where packing fails.
-    Products of bfloat16 numbers are summed in float32.
+    With ``packed=False``, it uses torch's public functions instead. This serves bfloat16 on machines where
+    packing fails. Products of bfloat16 numbers are summed in float32.
     """
 
     def __init__(self, site: LinearSite, dtype: torch.dtype, *, packed: bool = True) -> None:
@@ -115,9 +116,9 @@ class PackedLinear:
     def refresh(self) -> None:
         """Pack the weight again if it has changed."""
         weight = self._layer.weight.detach()
-        # The mark reveals every change that torch counts. torch does not count changes through ``.data``; the
-        # product with a fixed direction reveals those, unless an outlier in the same row makes them vanish in
-        # rounding.
+        # The mark reveals every change that torch counts. torch does not count changes through ``.data``. The
+        # product with a fixed direction reveals those changes, unless an outlier in the same row is so large
+        # that rounding hides them.
         mark = weight_mark(self._layer.weight)
         with torch.inference_mode():
             checksum = weight @ self._direction
@@ -138,7 +139,7 @@ class PackedLinear:
             outputs = torch.nn.functional.linear(flat, self._weight, self._bias)
             if activation is Activation.GELU:
                 outputs = torch.nn.functional.gelu(outputs)
-        # A linear layer that reads bfloat16 numbers would round them to bfloat16 again.
+        # If only a linear layer reads the outputs, they stay in bfloat16, because it would round them anyway.
         return outputs if self._site.feeds_layer else outputs.float()
 
     def multiply_times(self, flat: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
@@ -175,7 +176,7 @@ Forward: TypeAlias = PackedLinear | _GatedBlock
 
 def _flattened(hidden_states: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Return the states as rows, padded with rows of zeros, and the number of rows without the padding."""
-    # oneDNN keeps a kernel for every number of rows, so the padding rounds it up to one of a few numbers.
+    # oneDNN keeps a kernel for every number of rows, so padding limits how many different numbers occur.
     flat = hidden_states.reshape(-1, hidden_states.shape[-1])
     row_count = flat.shape[0]
     missing = -row_count % TOKEN_MULTIPLE
@@ -185,7 +186,7 @@ def _flattened(hidden_states: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 class PackedLinears:
-    """Forward passes that replace those of linear layers and gated blocks inside `active`."""
+    """Faster forward passes of linear layers and gated blocks. They replace the modules' own in `active`."""
 
     def __init__(
         self, model: torch.nn.Module, dtype: torch.dtype = torch.float32, *, packed: bool = True
@@ -217,14 +218,14 @@ class PackedLinears:
         activations = [getattr(module, "act_fn", None) for module in self._model.modules()]
         layout = [*sites, *activations]
         if layout != self._layout:
-            self.forwards = self._make(sites)
+            self.forwards = self._new_forwards(sites)
             self._layout = layout
 
-    def _make(self, sites: list[LinearSite]) -> dict[torch.nn.Module, Forward]:
-        """Return the forward passes by module; empty if packed weights bring no advantage.
+    def _new_forwards(self, sites: list[LinearSite]) -> dict[torch.nn.Module, Forward]:
+        """Return the forward passes by module; empty if float32 layers cannot be packed.
 
-        One layer of each shape is compared with torch's own. If any of them differs, nothing is packed:
-        float32 layers remain torch's own, and bfloat16 layers use torch's public functions.
+        One layer of each shape is compared with torch's own. If the results differ for any of them, nothing
+        is packed: float32 layers remain torch's own, and bfloat16 layers use torch's public functions.
         """
         in_float32 = self._dtype is torch.float32
         if in_float32 and not _onednn.is_available():
@@ -244,7 +245,11 @@ class PackedLinears:
     def _first_failure(
         self, sites: list[LinearSite], forwards: Mapping[torch.nn.Module, Forward]
     ) -> str | None:
-        """Compare one layer of each shape, with its own weights; return why the first one failed, or None."""
+        """Compare one layer of each shape, with its real weights, with torch's own result.
+
+        Returns:
+            What is wrong with the first layer that fails; None if no layer fails.
+        """
         tolerance = _TOLERANCE if self._dtype is torch.float32 else _BFLOAT16_TOLERANCE
         samples: dict[object, LinearSite] = {}
         for site in sites:
@@ -267,11 +272,14 @@ class PackedLinears:
                 f"torch may help; {SWITCH}=0 turns this warning off"
             )
         else:
-            message = "this CPU has no instructions for bfloat16, which is slower on it: use float32"
+            message = "this CPU has no instructions for bfloat16, so bfloat16 is slow on it: use float32"
         warnings.warn(message, StickyTokenWarning, stacklevel=2)
 
     def _join_gated_blocks(self, sites: list[LinearSite], forwards: dict[torch.nn.Module, Forward]) -> None:
-        """Replace the forward passes of the three layers of a gated block by one of the block."""
+        """In ``forwards``, replace the three layers of each gated block by one forward pass of the block.
+
+        Kinds of blocks whose result would differ from torch's own are left unchanged.
+        """
         site_of_layer: dict[Any, LinearSite] = {site.layer: site for site in sites}
         block_works: dict[type, bool] = {}
         for module in self._model.modules():
@@ -306,7 +314,7 @@ def _is_gated_block(module: torch.nn.Module) -> bool:
 
 
 def _failure(module: torch.nn.Module, in_features: int, forward: Forward, tolerance: float) -> str | None:
-    """Compare a forward pass with the module's own; return what is wrong with it, or None."""
+    """Compare a forward pass with the module's own; return what is wrong, or None if both agree."""
     rows = torch.linspace(-1, 1, _COMPARED_ROWS * in_features).sin().reshape(_COMPARED_ROWS, -1)
     try:
         with torch.inference_mode(), evaluating(module):
@@ -317,17 +325,19 @@ def _failure(module: torch.nn.Module, in_features: int, forward: Forward, tolera
         raise
     except _onednn.OPERATOR_ERRORS as error:
         return f"oneDNN's operators failed ({' '.join(str(error).split())[:200]})"
-    is_finite = expected.isfinite()  # damaged weights are reported with the text whose vector shows it
+    # Damaged weights give outputs that are not finite. They are reported later, with the text that shows it.
+    is_finite = expected.isfinite()
     difference = torch.where(is_finite, outputs - expected, 0).abs().max()
     if difference <= tolerance * torch.where(is_finite, expected, 0).abs().max():
         return None
     return "oneDNN's operators gave other numbers than torch's own"
 
 
-# The measurement lasts at least this many seconds and at least this many turns.
+# The measurement lasts at least this many seconds and at least this many turns. In a turn, each trial runs
+# once.
 _MEASURED_SECONDS = 0.5
 _MIN_TURNS = 3
-# Size of the trial: floating-point operations in one turn, and largest number of texts.
+# Largest size of a trial: number of floating-point operations, and number of texts.
 _TRIAL_OPERATIONS = 20e9
 _MAX_TRIAL_TEXTS = 64
 # Increase this when the measurement changes, so that stored times are measured again.
@@ -335,7 +345,10 @@ _MEASUREMENT_VERSION = 1
 
 
 def trial_inputs(network: torch.nn.Module, contents: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Return the last of the contents, as many as one turn of the measurement takes; none without layers."""
+    """Return the inputs of a trial: the last contents, up to the largest size of a trial.
+
+    The list is empty if the model has no linear layers that can be packed.
+    """
     weight_count = sum(site.layer.weight.numel() for site in linear_sites(network))
     if not weight_count:
         return []
@@ -352,7 +365,10 @@ def trial_inputs(network: torch.nn.Module, contents: Sequence[tuple[int, ...]]) 
 def measured(
     network: torch.nn.Module, trials: Mapping[str, Callable[[], object]], threads: int
 ) -> dict[str, float]:
-    """Return the shortest time of each trial in seconds, remembered for this machine and kind of model."""
+    """Return the shortest time of each trial, in seconds.
+
+    The times are stored for this machine, kind of model, version of torch and number of threads.
+    """
     facts = {
         "version": _MEASUREMENT_VERSION,
         "model": repr(network),
@@ -365,8 +381,8 @@ def measured(
     if all(isinstance(stored.get(name), float) for name in trials):
         return {name: stored[name] for name in trials}
     for run in trials.values():
-        run()  # packs weights, and builds kernels
-    # The trials take turns, and the shortest times count: other processes only make them longer.
+        run()  # not timed, because the first run also packs weights and builds kernels
+    # The trials take turns. The shortest times count, because other processes can only slow a run down.
     shortest = dict.fromkeys(trials, math.inf)
     deadline = time.perf_counter() + _MEASURED_SECONDS
     turns = 0
@@ -387,13 +403,20 @@ _MIN_AGREEMENT = 0.95
 def require_agreement(
     exact: NDArray[np.float32], lower: NDArray[np.float32], precision: Precision, name: str
 ) -> None:
-    """Raise an error if a lower precision changes the vectors of the model too much."""
+    """Raise an `InputError` if a lower precision changes the vectors of the model too much.
+
+    Args:
+        exact: vectors at the model's own precision, shape (n, d).
+        lower: vectors of the same texts at the lower precision, shape (n, d).
+        precision: the lower precision, for the message.
+        name: name of the model, for the message.
+    """
     lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(lower, axis=1)
     products = (exact * lower).sum(axis=1)
     agreement = float(np.mean(products / np.maximum(lengths, np.finfo(np.float32).tiny)))
-    # The comparison is false where a vector is not finite.
+    # Not `<`: the agreement is NaN if a vector is not finite, and every comparison with NaN is false.
     if not agreement >= _MIN_AGREEMENT:
         raise InputError(
             f"{precision} changes the vectors of {name} too much (mean cosine {agreement:.2f} with "
-            "its own): use another precision, or leave it out"
+            "the exact ones): use another precision, or leave it out"
         )

@@ -19,10 +19,10 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Branch:
-    """A branch of a tree of inputs: the tokens after the beginning that its inputs share with the parent."""
+    """A branch of a tree of inputs: the tokens that follow those shared with the parent branch."""
 
     parent: Branch | None  # the branch from which this one splits off; None for a root
-    shared: int  # number of tokens before it
+    shared: int  # number of tokens from the root to the start of this branch
     tokens: tuple[int, ...]
     # Pairs (length, row) of the inputs that end on this branch. The length includes the shared tokens.
     ends: list[tuple[int, int]] = field(default_factory=list)
@@ -59,7 +59,7 @@ def grow(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
     for row in sorted(range(len(inputs)), key=longest_first):
         tokens = inputs[row]
         branch: Branch | None = None
-        length = 0  # tokens of this input that are in a tree
+        length = 0  # number of tokens of this input that are already in a tree
         while length < len(tokens):
             token = tokens[length]
             if branch is not None and branch.has(length, token):
@@ -91,8 +91,10 @@ def _branches(roots: Sequence[Branch]) -> Iterator[Branch]:
         yield from level
 
 
-# How many masks a model takes: one, one with a sliding window, or one for each kind of layer.
-_ONE, _WINDOW, _BY_KIND = "one", "window", "by kind"
+# Attention masks that an architecture takes: one, one with a sliding window, or one for each kind of layer.
+_ONE = "one"
+_WINDOW = "window"
+_BY_KIND = "by kind"
 _MASKS = {
     "llama": _ONE,
     "mistral": _WINDOW,
@@ -103,19 +105,20 @@ _MASKS = {
 }
 # Implementations of attention that accept these masks.
 _ATTENTION = ("sdpa", "eager")
-# Largest accepted difference from the plain path, as a fraction of the largest norm of a vector.
+# Largest accepted difference of a component from the plain path, as a fraction of the largest vector norm.
 _TOLERANCE = 1e-4
 
-# Keys and values of a branch by layer, each of shape (heads, tokens, d).
+# Keys and values of a branch, including its shared tokens: one pair per layer. Both have the shape (heads,
+# tokens, d).
 KeysAndValues: TypeAlias = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
 class ReuseLimits:
-    """Limits beyond which sharing costs more than it saves."""
+    """Limits for sharing common beginnings. Beyond them, sharing costs more than it saves."""
 
-    tree_share: float = 0.8  # largest share of all tokens that trees may still have to compute
-    fixed_share: float = 0.1  # smallest share of all tokens that belong to fixed beginnings of prompts
+    tree_share: float = 0.8  # largest share of all tokens that trees leave to compute
+    fixed_share: float = 0.1  # smallest share of all tokens that belong to the fixed beginnings of prompts
     rows: int = 4  # smallest number of inputs per prompt for which fixed beginnings are reused
 
 
@@ -139,11 +142,11 @@ def agree(vectors: NDArray[np.float32], plain: NDArray[np.float32], rounding: fl
 
 
 def samples_of(carrier: tuple[int, ...], tokens: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return a carrier followed by one to three copies of each token, then preceded by the same copies."""
+    """Return sample inputs: a carrier with one to three copies of each token after it, then before it."""
     copies = [(token,) * count for token in tokens for count in (1, 2, 3)]
-    behind = [carrier + row for row in copies]
-    before = [row + carrier for row in copies]
-    return behind + before
+    copies_after = [carrier + row for row in copies]
+    copies_before = [row + carrier for row in copies]
+    return copies_after + copies_before
 
 
 @dataclass
@@ -152,21 +155,23 @@ class PrefixReuse:
 
     backbone: Any  # backbone of a causal model
     before: tuple[int, ...]  # tokens of the template before each content
-    after: tuple[int, ...]
+    after: tuple[int, ...]  # tokens of the template after each content
     states: Callable[[dict[str, Any]], torch.Tensor]  # maps the backbone's input to (rows, tokens, d)
     # Turns the states at the ends of inputs, shape (n, 1, d), into vectors, shape (n, components).
     finish: Callable[[torch.Tensor], torch.Tensor]
-    engine: BatchEngine
+    engine: BatchEngine  # gives the device and the token budget
     limits: ReuseLimits
-    samples: Sequence[tuple[int, ...]]
+    samples: Sequence[tuple[int, ...]]  # contents on which trees are compared with the plain path
+    # Returns the vectors of contents without trees.
     plain: Callable[[Sequence[tuple[int, ...]]], NDArray[np.float32]]
-    rounding: float
-    memory_left: bool = True
+    rounding: float  # machine epsilon of the arithmetic
+    memory_left: bool = True  # false once trees have run out of memory
 
     def shared(self, contents: Sequence[tuple[int, ...]], cached: int = 0) -> NDArray[np.float32] | None:
         """Return the vectors of distinct contents, or None if trees save too little or cannot be used.
 
-        ``cached`` is the number of tokens at the beginning of each input that the plain path skips as well.
+        ``cached`` is the number of tokens at the beginning of each input that the plain path does not compute
+        either, because a cache holds them.
         """
         roots = self.trees(contents, cached) if self.memory_left else None
         if not roots or not self._agrees:
@@ -183,6 +188,7 @@ class PrefixReuse:
 
     @cached_property
     def _agrees(self) -> bool:
+        """Whether trees give the plain path's vectors on the samples."""
         roots = self.trees(self.samples)
         if roots is None:
             return False
@@ -210,7 +216,7 @@ class PrefixReuse:
                     batch_vectors = self._run(branches, held)
                     if vectors is None:
                         vectors = np.empty((count, batch_vectors.shape[1]), dtype=np.float32)
-                    # Inputs are distinct, so each end belongs to one of them.
+                    # Inputs are distinct, so every end belongs to exactly one input.
                     rows = [row for branch in branches for row in branch.end_rows]
                     vectors[rows] = batch_vectors
         return np.empty((0, 0), np.float32) if vectors is None else vectors
@@ -249,7 +255,10 @@ class PrefixReuse:
         return vectors.cpu().numpy()
 
     def _masks(self, positions: torch.Tensor, attends: torch.Tensor) -> Any:
-        """Build additive attention masks: 0 where a token attends to another, else the lowest number."""
+        """Return additive attention masks in the form that the architecture takes.
+
+        They are 0 where a token attends to another one, and the lowest finite number elsewhere.
+        """
         config = self.backbone.config
         kind = _MASKS[config.model_type]
         window = getattr(config, "sliding_window", None)
@@ -269,7 +278,7 @@ class PrefixReuse:
 
 
 def _cache_of_parents(branches: Sequence[Branch], held: dict[Branch, KeysAndValues]) -> Any:
-    """Return a cache with the keys and values of the shared tokens, a row for each branch."""
+    """Return a cache with the keys and values of the shared tokens, one row per branch."""
     from transformers import DynamicCache
 
     cache = DynamicCache()
@@ -296,7 +305,10 @@ def _row_of_cache(cache: Any, row: int, length: int) -> KeysAndValues:
 
 
 def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]]:
-    """Divide roots into groups that hold keys and values of ``token_budget`` tokens at most, if possible."""
+    """Divide roots into groups whose trees hold keys and values of at most ``token_budget`` tokens.
+
+    A tree that holds more is a group of its own.
+    """
     group: list[Branch] = []
     group_tokens = 0
     for root in roots:
@@ -312,7 +324,10 @@ def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]
 
 
 def _batches(level: Sequence[Branch], after: int, token_budget: int) -> Iterator[list[Branch]]:
-    """Divide branches of a level into batches of one shape: tokens before it, its tokens, and its ends."""
+    """Divide the branches of a level into batches.
+
+    The branches of a batch have equally many shared tokens, equally many own tokens, and the same ends.
+    """
     by_shape: dict[tuple[int, int, tuple[int, ...]], list[Branch]] = {}
     for branch in level:
         shape = (branch.shared, len(branch.tokens), branch.end_lengths)
@@ -328,14 +343,18 @@ def _positions(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the position of each token of a row, and the tokens to which each new token attends.
 
-    A row has the tokens of a branch, including shared ones, followed by one closing of ``after`` tokens for
-    each end. A token of the branch attends to the earlier tokens of the branch. A token of a closing attends
-    to the branch up to the closing's end, and to the earlier tokens of the same closing.
+    A row has the tokens of a branch, including shared ones. A closing follows for each end: the ``after``
+    tokens of the template. A token of the branch attends to the branch up to itself. A token of a closing
+    attends to the branch up to the closing's end, and to the same closing up to itself.
+
+    Returns:
+        Positions, shape (tokens,), and a boolean matrix of shape (new tokens, tokens). New tokens are those
+        after the shared ones.
     """
     branch_size = shared + size
     position_list = list(range(branch_size))
     closing_numbers = [-1] * branch_size  # number of each token's closing; -1 on the branch
-    branch_limits = list(range(1, branch_size + 1))  # tokens of the branch that each token attends to
+    branch_limits = list(range(1, branch_size + 1))  # number of branch tokens that each token attends to
     for number, end in enumerate(ends):
         position_list += range(end, end + after)
         closing_numbers += [number] * after

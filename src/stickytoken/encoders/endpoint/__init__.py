@@ -20,14 +20,14 @@ _OPENAI_URL = "https://api.openai.com/v1"
 _OPENAI_KEY = "OPENAI_API_KEY"
 _OTHER_KEY = "STICKYTOKEN_API_KEY"
 _HOW_TO_NAME = "pass openai:MODEL, or a URL and a model as in http://localhost:8080/v1#MODEL"
-# Shorter keys may be part of ordinary words, so they are removed from messages only where they are whole
-# words.
+# A key with fewer characters may be part of an ordinary word, so it is removed from messages only where it is
+# a whole word.
 _SHORTEST_KEY_IN_WORDS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a model behind an endpoint is.
+    """The location of a model behind an endpoint.
 
     Attributes:
         base_url: URL of the API, without a slash at its end.
@@ -161,7 +161,7 @@ def key_of(address: Address) -> Secret:
     if not value.isascii() or not value.isprintable():
         raise ModelError(
             f"the key in the environment variable {address.key_variable} has characters other than printable "
-            "ASCII, which no key has: copy it again"
+            "ASCII, so it cannot be a key: copy it again"
         )
     return Secret(value)
 
@@ -172,10 +172,10 @@ class EndpointOptions:
 
     Attributes:
         key_variable: name of the environment variable that holds the key; see `parse_address` for None.
-        dimensions: number of components to request for each vector; None is the model's own number.
+        dimensions: number of components to request for each vector; None means the model's own number.
         price_per_million: price of a million tokens, for estimates and `max_cost`; None if unknown.
         max_cost: most that this process may spend, in the currency of the price. A request that could
-            exceed it is not sent. None is no limit.
+            exceed it is not sent. None means no limit.
         patience: seconds for which a request is retried after its first failure, before the run stops.
         request_seconds: longest wait for one answer, in seconds.
 
@@ -193,4 +193,7 @@ class EndpointOptions:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.max_cost is not None and not self.price_per_million:
-            raise InputError(f"max_cost is {self.max_cost:g}, without a price: pass price_per_million too")
+            raise InputError(
+                f"max_cost is {self.max_cost:g}, but the cost is unknown without a price: pass "
+                "price_per_million too"
+            )

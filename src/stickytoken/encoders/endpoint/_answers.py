@@ -91,7 +91,7 @@ def _positions(items: Sequence[_Item]) -> list[int]:
     Servers differ in how they number vectors: some omit every index, some omit only the index 0 (because
     their JSON library drops zeros), some write 0 for every vector, and some count from 1. If exactly one
     index is missing, its item gets the position that no other item has. Otherwise, an item without an index
-    gets its own place in the answer.
+    gets the position at which it is in the answer.
 
     Raises:
         ValueError: the indices do not say which vector belongs to which text.

@@ -28,7 +28,8 @@ CREATE TABLE IF NOT EXISTS answers (text BLOB PRIMARY KEY, vector BLOB NOT NULL)
 CREATE TABLE IF NOT EXISTS refusals (text BLOB PRIMARY KEY, reason TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
-_WITHOUT_ZEROS = "DELETE FROM answers WHERE vector = zeroblob(length(vector))"
+# Deletes the vectors of zeros with which version 0 recorded refusals.
+_DELETE_ZERO_VECTORS = "DELETE FROM answers WHERE vector = zeroblob(length(vector))"
 
 
 class Answers:
@@ -133,14 +134,14 @@ class Answers:
         """Connect to the file, and create its tables or bring them to the current version."""
         self.folder.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self.folder / _FILE, timeout=30, check_same_thread=False)
-        # This mode allows readers beside one writer. A killed process loses nothing that was committed.
+        # In this mode, others can read while one process writes. A killed process loses no committed data.
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.executescript(_TABLES)
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version < _VERSION:
             with connection:
-                connection.execute(_WITHOUT_ZEROS)
+                connection.execute(_DELETE_ZERO_VECTORS)
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
         return connection
 

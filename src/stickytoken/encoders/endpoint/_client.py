@@ -26,7 +26,7 @@ from stickytoken.errors import ModelError, RunError, require_package
 
 Encoding = Literal["base64", "float", "omitted"]
 
-KEPT = "its answers are kept, and the same command continues from there"
+KEPT = "all answers so far are cached; run the same command again to continue"
 # Maximum number of characters of a server's message that an error quotes.
 _SHOWN_REASON = 200
 _CONNECT_SECONDS = 10.0
@@ -36,7 +36,8 @@ _TEMPORARY = frozenset({408, 409, 429})
 _TOO_MANY = frozenset({429, 503})
 # Error code that OpenAI sends with status 429 when the account has no credit. A retry does not help then.
 _NO_CREDIT = b"insufficient_quota"
-# The pause before a retry doubles with each failure, from about the first value up to the longest (seconds).
+# The pause before a retry doubles with each failure. It starts at about the first value and grows up to the
+# second.
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
 # Upper bound of the exponent, so that the pause does not overflow after many failures.
@@ -44,12 +45,12 @@ _MOST_DOUBLINGS = 10
 # Up to this many failures, the pause before a retry follows the server's Retry-After. After more failures, it
 # is at least as long as the pause that doubles.
 _TRUSTED_WAITS = 8
-# Number of failures without an answer after which a request with a limit of attempts is given up.
+# A request with a limit of attempts is given up after this many failures without a complete answer.
 _MOST_UNREACHED = 2
 
 
 class Failure(Enum):
-    """How a request failed, if it may succeed later."""
+    """How a request failed that may succeed later."""
 
     REFUSED = auto()  # the server said that it cannot answer now
     WEB_PAGE = auto()  # a web page came back: the server is in maintenance, or the URL is not an API
@@ -176,8 +177,7 @@ class Spending:
             if self.limit is not None and cost is not None and cost > self.limit:
                 raise RunError(
                     f"stopped at the maximum cost of {self.limit:g}: {self.requests:,} requests with "
-                    f"{self.tokens:,} tokens cost {self.cost or 0.0:.4g}; their answers are kept, and "
-                    "the same command continues from there"
+                    f"{self.tokens:,} tokens cost {self.cost or 0.0:.4g}; {KEPT}"
                 )
             self.pending += tokens
 
@@ -256,7 +256,11 @@ class Attempts:
         return pause
 
     def why_given_up(self, last: TemporaryError) -> str:
-        """Say why the request was given up after its last failure, as a predicate of the server's name."""
+        """Return why the request was given up, as words that follow the server's name in a message.
+
+        Args:
+            last: the last failure.
+        """
         if self.failed == 1 and last.wait is not None and last.wait > self.patience:
             longer = f"longer than the {self.patience:,.0f} s allowed"
             return f"asks to wait for {last.wait:,.0f} s, {longer} ({last})"
@@ -282,7 +286,7 @@ class Reply:
 
 
 def as_one(replies: Sequence[Reply]) -> Reply:
-    """Join the replies to several requests, in their order. The replies must have no `problems`."""
+    """Return one reply that joins the replies to several requests, in order. They must have no `problems`."""
     counts = [reply.tokens for reply in replies if reply.tokens is not None]
     return Reply(
         vectors=np.concatenate([reply.vectors for reply in replies]),
@@ -295,13 +299,14 @@ class Client:
     """Sends one request, and turns every outcome into a reply or an error of this module.
 
     The retries of the `openai` library are switched off: its waits cannot be interrupted, other threads would
-    not learn that the server is busy, and charged attempts that fail would not be counted towards `max_cost`.
+    not learn that the server is busy, and failed attempts that the server charges would not count towards
+    `max_cost`.
 
     Attributes:
         address: the server and the name of the model.
-        options: how to use the server.
+        options: key variable, number of components, price, limit of spending and time limits.
         spending: the cost of all requests of this process.
-        request_format: optional fields of every request.
+        request_format: the optional fields of every request, and how it holds the texts.
         held_until: time before which no request is sent, on the monotonic clock. A server that is too busy
             for one request is too busy for all.
         last_answer: time of the last answer, on the monotonic clock; 0 before the first.
@@ -333,7 +338,7 @@ class Client:
         self.given_up_by_reason: Counter[str] = Counter()
 
     def request(self, texts: Sequence[str], reserved: float, *, counts_tokens: bool = True) -> Reply:
-        """Reserve the cost of one request, send the request, and record what it cost.
+        """Send one request, and return the reply. Reserve the cost before, and record the real cost after it.
 
         Args:
             texts: texts of the request.
@@ -361,14 +366,14 @@ class Client:
         return reply
 
     def _send(self, texts: Sequence[str]) -> Reply:
-        """Send texts in one request, or in one request each if the server takes no lists."""
+        """Return the reply to texts, sent in one request, or one by one if the server takes no lists."""
         request_format = self.request_format
         if request_format.as_list or len(texts) == 1:
             return self._send_together(texts, request_format)
         return as_one([self._send_together([text], request_format) for text in texts])
 
     def _send_together(self, texts: Sequence[str], request_format: RequestFormat) -> Reply:
-        """Send texts in one request. Raises the errors of `request`, except RunError."""
+        """Return the reply to texts, sent in one request. Raises the errors of `request`, except RunError."""
         body: dict[str, Any] = {
             "model": self.address.model,
             "input": list(texts) if request_format.as_list else texts[0],
@@ -447,7 +452,7 @@ class Client:
             return RefusedError(reason, wrong_key)
         if status in (404, 405):
             advice = self.other_url() or "check the name of the model and the URL"
-            wrong_name = ModelError(f"{name}: the server knows no such model or path ({reason}): {advice}")
+            wrong_name = ModelError(f"{name}: the server has no such model or path ({reason}): {advice}")
             return RefusedError(reason, wrong_name)
         return RefusedError(reason)
 

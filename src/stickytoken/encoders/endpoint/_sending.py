@@ -180,7 +180,11 @@ class Sender:
             requests.extend(reversed(self._attempt(request)))
 
     def _attempt(self, request: _Request) -> list[_Request]:
-        """Send a request once. Return the requests to send next: none, the same, its rest or its halves."""
+        """Send a request once, and return the requests to send next.
+
+        These are none, the same request, the request with only the texts that still need a vector, or two
+        halves of it.
+        """
         self._pause(0.0)
         try:
             reply = self._send(request.texts)
@@ -279,7 +283,7 @@ class Sender:
         return out_of_patience or request.controls >= _CONTROLS_OF_TEXT
 
     def _server_state_since(self, since: float) -> _Control:
-        """Say whether the server works; send the control text unless the server has answered since a time.
+        """Return whether the server works. Unless it has answered since a time, send the control text.
 
         Args:
             since: time of a failure, on the monotonic clock.

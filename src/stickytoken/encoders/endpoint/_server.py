@@ -28,22 +28,23 @@ from stickytoken.encoders.text_encoder import SENTINELS, fingerprint_of
 from stickytoken.errors import ModelError
 from stickytoken.unit_vectors import exact_unit_vectors
 
-# Bounds for the number of tokens in a request. The upper one keeps a server busy, and is far below what
-# servers refuse.
+# Bounds for the number of tokens in a request. The upper bound is enough to keep a server busy, and far below
+# the sizes that servers refuse.
 _MOST_TOKENS = 16_384
 _LEAST_TOKENS = 256
-# Longest expected duration of a request. Slow servers therefore get smaller requests.
+# Requests are made so small that none is expected to take longer than this.
 _LONGEST_REQUEST_SECONDS = 5.0
-# A model is treated as unchanged if 1 - cosine between two vectors of one text is at most the first constant
-# or, on a noisy server, at most the second one times the largest 1 - cosine of the first requests.
+# The model is treated as unchanged if the cosine distance (1 - cosine) between two vectors of the same text
+# is at most _DRIFT_TOLERANCE. On a noisy server, the limit is _DRIFT_PER_NOISE times the largest distance in
+# the first requests, if that is more.
 _DRIFT_TOLERANCE = 1e-3
 _DRIFT_PER_NOISE = 4.0
-# The search for the longest text that a model reads sends pairs of texts: one repeated word, with a different
-# last word in each text. These are the numbers of words in the first pair (fewer if vectors are noisy) and in
-# the longest pair, the repeated word, and the two last words.
+# The search for the longest text that a model reads sends pairs of texts. Both texts of a pair repeat one
+# word and end with different words. These constants are the number of repeated words in the first pair (fewer
+# if vectors are noisy), their number in the longest pair, the repeated word, and the two final words.
 _FIRST_WORDS = 64
 _FIRST_WORDS_OF_NOISY = 8
-_LAST_WORDS = 2048
+_MOST_WORDS = 2048
 _WORD = "the"
 _ENDS = ("river", "stone")
 # Largest distance between two unit vectors that rounding alone can explain. Vectors of different texts are
@@ -58,7 +59,7 @@ _MOST_TEXTS = 256
 _ATTEMPTS = 4
 # How often the fixed texts are sent in the same order, to measure the noise.
 _CALLS_WITH_FIXED_TEXTS = 3
-# Seconds for which a request may fail while the server is being tried out.
+# Seconds for which a failing request of the discovery is repeated.
 _PATIENCE_SECONDS = 60.0
 # Largest number of extra tokens, such as special tokens, that a server is expected to count for each text.
 _MOST_EXTRA_TOKENS = 8
@@ -80,7 +81,7 @@ Long = Literal["truncates", "refuses", "unknown"]
 
 
 class ServerBehaviour(BaseModel):
-    """How a server behaves, as the first requests showed. It is stored in the cache of the server's answers.
+    """The behaviour of a server, as measured by the first requests. It is stored in the server's cache.
 
     Attributes:
         version: version of this record.
@@ -92,16 +93,16 @@ class ServerBehaviour(BaseModel):
         max_length: number of tokens of a text that the model reads, by the user's tokenizer; None if unknown.
         long: what the server does with longer texts.
         normalised: whether the vectors have length 1.
-        call_noise: standard deviation of the cosine of two texts between identical requests.
-        batch_noise: standard deviation of the cosine of two texts between requests with other texts or in
-            another order.
+        call_noise: standard deviation of the cosine of two texts if identical requests are repeated.
+        batch_noise: standard deviation of the cosine of two texts if the other texts of the request, or their
+            order, change.
         least_cosine: smallest cosine between two vectors of one text, over all requests.
         counts_tokens: whether the server reports the number of tokens.
-        overhead: number of tokens that the server counts for each text besides the text's own.
+        overhead: number of tokens that the server counts for each text in addition to the text's own tokens.
         tokens_per_unit: number of tokens that the server counts for one token of the user's tokenizer; 1 if
             both are the same tokenizer.
         request_seconds: duration of a request with few tokens, in seconds.
-        token_seconds: seconds that each further token adds.
+        token_seconds: seconds that each token adds to a request.
         sentinels: vectors of the fixed texts: float32 in base64.
     """
 
@@ -133,7 +134,7 @@ class ServerBehaviour(BaseModel):
 
     @property
     def noise(self) -> float:
-        """Standard deviation of the cosine of two texts from one request to another."""
+        """Standard deviation of the cosine of two texts over different requests."""
         return max(self.call_noise, self.batch_noise)
 
     @property
@@ -201,7 +202,7 @@ class _Stability:
 
 @dataclass(frozen=True, slots=True)
 class _Counting:
-    """How a server counts tokens. The defaults describe a server that does not.
+    """How a server counts tokens. The defaults describe a server that does not count them.
 
     Attributes:
         counts_tokens: see `ServerBehaviour.counts_tokens`.
@@ -217,7 +218,7 @@ class _Counting:
 def discover(
     client: Client, count: Callable[[Sequence[str]], list[int]], max_length: int | None, tokenizer_known: bool
 ) -> ServerBehaviour:
-    """Find out how a server behaves, and set the client's request format to one that the server answers.
+    """Measure and return a server's behaviour; set the client's request format to one that it answers.
 
     Args:
         client: sends requests to the server.
@@ -258,7 +259,7 @@ def discover(
     counting = discovery.counting(max_length, tokenizer_known)
     # The quickest request shows the fixed duration of a request; the largest shows what each token adds.
     quickest = min(seconds for _, seconds in discovery.timed)
-    most_tokens, longest = max(discovery.timed)
+    most_tokens, seconds_of_largest = max(discovery.timed)
     return ServerBehaviour(
         dimension=dimension,
         encoding=client.request_format.encoding,
@@ -275,7 +276,7 @@ def discover(
         overhead=counting.overhead,
         tokens_per_unit=counting.tokens_per_unit,
         request_seconds=quickest,
-        token_seconds=(longest - quickest) / max(1, most_tokens),
+        token_seconds=(seconds_of_largest - quickest) / max(1, most_tokens),
         sentinels=base64.b64encode(first.vectors.astype("<f4").tobytes()).decode("ascii"),
     )
 
@@ -373,7 +374,9 @@ class _Discovery:
         attempts = _ATTEMPTS
         for request_format in request_formats(self.client.options.dimensions):
             self.client.request_format = request_format
-            for self.one_by_one in (False, True) if request_format.as_list else (True,):
+            choices_of_one_by_one = (False, True) if request_format.as_list else (True,)
+            for one_by_one in choices_of_one_by_one:
+                self.one_by_one = one_by_one
                 try:
                     return self.ask(SENTINELS, attempts)
                 except RefusedError as error:
@@ -459,10 +462,10 @@ class _Discovery:
         search = _LengthSearch(self, noise)
         longest_read = 1
         shortest_not_read = _FIRST_WORDS if search.is_exact else _FIRST_WORDS_OF_NOISY
-        while shortest_not_read <= _LAST_WORDS and search.reads(shortest_not_read):
+        while shortest_not_read <= _MOST_WORDS and search.reads(shortest_not_read):
             longest_read = shortest_not_read
             shortest_not_read = 2 * shortest_not_read
-        if shortest_not_read > _LAST_WORDS:
+        if shortest_not_read > _MOST_WORDS:
             return search.tokens(longest_read), "unknown"
         while shortest_not_read - longest_read > 1:
             middle = (longest_read + shortest_not_read) // 2
@@ -503,13 +506,13 @@ class _Discovery:
         own_longer = sum(self.count(longer))
         own_difference = own_longer - own_short
         if abs(server_difference - own_difference) <= _MOST_DIFFERENT_TOKENS:
-            beside_texts = (counted_short - own_short) + (counted_longer - own_longer)
-            return _Counting(counts_tokens=True, overhead=max(0.0, beside_texts / (2 * len(longer))))
+            extra_tokens = (counted_short - own_short) + (counted_longer - own_longer)
+            return _Counting(counts_tokens=True, overhead=max(0.0, extra_tokens / (2 * len(longer))))
         if tokenizer_known:
             raise ModelError(
-                f"the tokenizer does not belong to {self.name}: from one request to a longer one, it "
-                f"counts {own_difference} tokens more, and the server counts {server_difference} more: pass "
-                "the tokenizer of the model, or candidates if it is unpublished"
+                f"the tokenizer does not belong to {self.name}: for a long request, it counts "
+                f"{own_difference} more tokens than for a short one, but the server counts "
+                f"{server_difference} more: pass the model's tokenizer, or candidates if it is unpublished"
             )
         return _Counting(counts_tokens=True, tokens_per_unit=counted_longer / max(1, own_longer))
 
@@ -553,7 +556,7 @@ class _LengthSearch:
         return float(np.linalg.norm(first - second)) > threshold
 
     def tokens(self, words: int) -> int:
-        """Return the number of tokens that the server is certain to read, if it `reads` this many words."""
+        """Return the number of tokens that the server certainly reads, if it `reads` this many words."""
         texts = self._pair(words) if self.is_exact else [" ".join([_WORD] * words)]
         return min(self._discovery.count(texts))
 

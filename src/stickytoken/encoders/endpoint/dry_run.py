@@ -19,7 +19,7 @@ from stickytoken.encoders.text_encoder import SENTINELS
 from stickytoken.vocabulary import CandidateTokenizer
 
 # Number of random vectors from which artificial vectors are computed. It is a prime, so that regularly spaced
-# ids spread evenly.
+# token ids use all of them about equally often.
 _RANDOM_VECTORS = 4099
 _SEED = 5
 # Weight of a text's own random vector, which distinguishes texts with the same tokens in another order.
@@ -84,7 +84,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         self._record(texts, vectors.keys())
         new_texts = [text for text in texts if prompt + text not in vectors]
         for text, ids in zip(new_texts, self._ids_of(new_texts), strict=True):
-            vectors[prompt + text] = self._made_up_vector(ids)
+            vectors[prompt + text] = self._artificial_vector(ids)
         return np.stack([vectors[prompt + text] for text in texts])[:, : self._encoder.truncate_dim]
 
     def _record(self, texts: Sequence[str], answered: Collection[str]) -> None:
@@ -115,8 +115,8 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
 
     @property
     def capabilities(self) -> protocol.Capabilities:
-        made_up = self._texts > 0  # otherwise all vectors were cached
-        return replace(super().capabilities, spec=None, makes_up_vectors=made_up)
+        has_uncached_texts = self._texts > 0
+        return replace(super().capabilities, spec=None, makes_up_vectors=has_uncached_texts)
 
     def reached(self, stage: str) -> None:
         """Record that a stage begins. From the uncertain stage on, the texts depend on results."""
@@ -154,7 +154,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         shape = (_RANDOM_VECTORS, self._encoder.server.dimension)
         return np.random.default_rng(_SEED).standard_normal(shape, dtype=np.float32)
 
-    def _made_up_vector(self, ids: Sequence[int]) -> NDArray[np.float32]:
+    def _artificial_vector(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Return a vector of shape (d,) that depends only on the ids.
 
         The random vector of a token is the one at its id, modulo the number of random vectors. The random
@@ -174,7 +174,7 @@ def estimate_cost(
 
     Args:
         encoder: the encoder of the endpoint.
-        measurement: runs the measurement with the encoder that it is passed, such as
+        measurement: a function that runs the measurement with the encoder in its argument, such as
             ``lambda dry_run: detect(dry_run, out=folder)``. It calls ``dry_run.reached(stage)`` when a stage
             begins.
         uncertain: name of the first stage whose texts depend on results; None if there is none.

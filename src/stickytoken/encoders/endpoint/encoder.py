@@ -45,11 +45,11 @@ class EndpointEncoder(TextEncoder):
 
     Attributes:
         answers: the cache of vectors and refusals, shared with other sessions.
-        server: how the server behaves.
+        server: the behaviour of the server, as measured by the first requests.
         spending: the cost of all requests of this process.
-        refused: why the server gave no vector in this session, by text with the prompt.
+        refused: why the server gave no vector for a text in this session, by text with the prompt.
         unchecked: number of requests since the fixed texts were last sent.
-        before_sending: called once, before the first request.
+        before_sending: called once, before the first texts are sent for their vectors; None afterwards.
         waits: called before a pause of a second or more, with the reason and the seconds.
         spec: how the encoder was loaded; None if it cannot be loaded again.
     """
@@ -63,13 +63,13 @@ class EndpointEncoder(TextEncoder):
         max_length: int | None,
         truncate_dim: int | None = None,
     ) -> None:
-        """Load how the server behaves from the cache, or find it out with a few requests.
+        """Load the server's behaviour from the cache, or measure it with a few requests.
 
         Args:
             address: the server and the name of the model.
             tokenizer: the model's tokenizer, or candidates in place of it.
             prompt: text put before every input.
-            options: how to use the server.
+            options: key variable, number of components, price, limit of spending and time limits.
             max_length: number of tokens that the model reads; None measures it.
             truncate_dim: read only this many leading components of each vector; None reads all.
         """
@@ -97,7 +97,11 @@ class EndpointEncoder(TextEncoder):
         self._max_length = self.server.max_length if max_length is None else max_length
 
     def _behaviour_of_server(self, max_length: int | None) -> ServerBehaviour:
-        """Return how the server behaves, from the cache or from a few requests now."""
+        """Return the server's behaviour, from the cache or measured now with a few requests.
+
+        Args:
+            max_length: number of tokens that the model reads; None measures it.
+        """
         fact_name = f"capabilities {vocabulary_hash(self.tokenizer)} {max_length}"
         stored = self.answers.fact(fact_name)
         if stored is not None:
@@ -159,6 +163,11 @@ class EndpointEncoder(TextEncoder):
     def _require_usable(
         self, vectors: NDArray[np.float32], texts: Sequence[str], *, allow_zero: bool
     ) -> None:
+        """Check that every text has a usable vector, unless `allow_zero` accepts all.
+
+        Raises:
+            EncodingError: a vector is missing or zero. The message has the server's reason.
+        """
         missing = np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist()
         if not allow_zero and missing:
             text = texts[missing[0]]
@@ -246,8 +255,8 @@ class EndpointEncoder(TextEncoder):
         """Divide texts, which include the prompt, into batches; each batch is sent as one request.
 
         The batches depend only on the texts, not on which of them are cached. So a resumed run sends the
-        same requests as an uninterrupted one, which matters for servers whose vectors depend on the other
-        texts of the request.
+        same requests as an uninterrupted one. This matters if the server's vector of a text depends on the
+        other texts in the request.
         """
         batches: list[list[str]] = []
         batch_tokens = 0
@@ -282,8 +291,8 @@ class EndpointEncoder(TextEncoder):
         lowest_cosine = self.server.drift([vectors[text] for text in SENTINELS])
         if lowest_cosine is not None:
             raise ModelError(
-                f"{self.name} has changed: the vectors of fixed texts now have a cosine of "
-                f"{lowest_cosine:.4f} to their earlier ones. Finished measurements are kept; for the new "
+                f"{self.name} has changed: the new and the earlier vector of a fixed text have a cosine of "
+                f"only {lowest_cosine:.4f}. Finished measurements are kept; for the new "
                 f"model, move {self.answers.folder} away and choose another run folder"
             )
         self.unchecked = 0
@@ -308,7 +317,8 @@ def load_endpoint(
         prompt: text put before every input.
         max_length: number of tokens that the model reads; None measures it.
         truncate_dim: read only this many leading components of each vector; None reads all.
-        options: how to use the endpoint.
+        options: key variable, number of components, price, limit of spending and time limits; None means the
+            defaults.
 
     Raises:
         InputError: the address is malformed, or there is neither a tokenizer nor candidates.

@@ -1,4 +1,4 @@
-"""The vocabulary of a model behind an endpoint: that of a tokenizer or of tiktoken, or a candidate list."""
+"""The vocabulary of a model behind an endpoint: from a tokenizer, tiktoken or a list of candidates."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from stickytoken.vocabulary import RoundTripTokenizer
 _TIKTOKEN = "tiktoken:"
 _TIKTOKEN_SUFFIX = ".tiktoken"
 _OFFLINE = (
-    "It needs a network once: set the environment variable TIKTOKEN_CACHE_DIR to a folder, load the encoding "
-    "once, and copy that folder to the machine without a network"
+    "To use tiktoken offline, set the environment variable TIKTOKEN_CACHE_DIR to a folder, load the encoding "
+    "once on a machine with a network, and copy that folder to the machine without one"
 )
 # Approximate number of bytes per token of English text.
 _BYTES_PER_TOKEN = 4
@@ -31,10 +31,10 @@ _ORDINARY_WORDS = 2000
 
 
 def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None) -> RoundTripTokenizer | None:
-    """Return the vocabulary of a model that does not bring its own tokenizer.
+    """Return the vocabulary of a model whose tokenizer must be passed separately.
 
     Args:
-        tokenizer: a tokenizer object, or the name or folder of one; None if it is unpublished.
+        tokenizer: a tokenizer object, or the name or folder of a tokenizer; None if it is unpublished.
         candidates: the strings to examine in place of a tokenizer, or a file with one per line.
 
     Returns:
@@ -136,7 +136,8 @@ class CandidateVocabulary:
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text.
 
-        An entry has its own id. Any other text gets an unknown id for about every four bytes.
+        An entry is encoded as its own id. Any other text is encoded as copies of an unknown id: one for every
+        four bytes, rounded up.
         """
         unknown_id = len(self.entries)
         rows: list[list[int]] = []
@@ -181,7 +182,7 @@ class _Tiktoken:
         for token_id in range(self._encoding.n_vocab):
             try:
                 token = self._encoding.decode_single_token_bytes(token_id)
-            except KeyError:  # ids between the last token and the special ones
+            except KeyError:  # some ids between the ordinary and the special tokens are unused
                 continue
             entries[token_id] = token.decode("utf-8", "backslashreplace")
         return entries

@@ -16,9 +16,9 @@ from stickytoken.errors import InputError
 from stickytoken.settings import NaturalNumber, NonNegativeNumber, check_settings
 from stickytoken.settings.prompting import ContrastRule, Prompting
 
-# Where token prepending puts the vector of the whole sentence.
+# Marks where token prepending puts the state of the last token, which stands for the whole sentence.
 PLACEHOLDER = "<PST>"
-# Where the sentence goes.
+# Marks where the sentence goes.
 SENTENCE = "{sentence}"
 # The mark for the sentence in the published code.
 _PUBLISHED_SENTENCE = "*sent 0*"
@@ -32,7 +32,7 @@ class Prompt:
     """One or more templates. The vector of a sentence is the mean over its templates."""
 
     name: str  # name of a known prompt, or ``own``
-    templates: tuple[str, ...]  # with one `SENTENCE`, or two for an echo, and at most one `PLACEHOLDER`
+    templates: tuple[str, ...]  # each with one `SENTENCE` (two for an echo) and at most one `PLACEHOLDER`
 
     @property
     def echoes(self) -> bool:
@@ -99,7 +99,7 @@ def is_template(prompt: str) -> bool:
 
 
 _END = f'{PLACEHOLDER} "{SENTENCE}" means in one word:"'
-# The tasks of MetaEOL, and what the sentence does in each.
+# The tasks of MetaEOL. Each maps to the words that follow the sentence.
 _TASKS = {
     "In this task, you're presented with a text excerpt. Your task is to categorize the excerpt into a broad "
     "category such as 'Education', 'Technology', 'Health', 'Business', 'Environment', 'Politics', or "
@@ -170,7 +170,7 @@ class TokenPrepending:
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """Contrastive prompting: what an auxiliary prompt attends to is subtracted in one layer."""
+    """Contrastive prompting: in one layer, the attention output of an auxiliary prompt is subtracted."""
 
     layer: NaturalNumber  # layer whose attention is changed, counted from 0
     strength: NonNegativeNumber | None = DEFAULT_STRENGTH  # the factor c; None for a rule without one
@@ -192,7 +192,7 @@ def require_contrast_options(options: Prompting) -> ContrastRule:
     contrast_options = [name for name in options.decoder_options if name.startswith("contrast_")]
     if contrast_options and not options.contrast:
         names = ", ".join(contrast_options)
-        raise InputError(f"{names} would have no effect, since contrast is off: turn it on")
+        raise InputError(f"{names} would have no effect, since contrast is off: turn contrast on")
     rule = options.contrast_rule or ContrastRule.SCALED
     strength = options.contrast_strength
     if strength is None and rule.scales:
@@ -206,7 +206,11 @@ _OTHER_SPACE = re.compile(r"\s{2,}|[^\S ]")
 
 
 def clean_sentence(text: str) -> str:
-    """End a sentence with a full stop and replace double quotation marks, in the published code's order."""
+    """Return a sentence as the published code cleans it.
+
+    A full stop is added, unless there is one or the sentence ends with a quotation mark; it replaces a
+    question mark. Double quotation marks become single ones.
+    """
     if text and not text.endswith((".", "?", '"', "'")):
         text += "."
     text = text.replace('"', "'")
@@ -214,6 +218,6 @@ def clean_sentence(text: str) -> str:
 
 
 def reachable_text(text: str, *, quoted: bool) -> str:
-    """Return what remains of a text inside a sentence after cleaning."""
+    """Return the form that a text takes inside a cleaned sentence."""
     text = _OTHER_SPACE.sub(" ", text)
     return text.replace('"', "'") if quoted else text

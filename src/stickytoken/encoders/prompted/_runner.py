@@ -2,8 +2,8 @@
 
 Work is shared in two ways, both exact up to rounding. `_SharedBeginnings` computes the tokens before the
 placeholder or the sentence once for all sentences. `_SentenceTrees` computes common beginnings of sentences
-once: without overwriting, a state does not depend on later tokens. Both are first compared with the plain
-path.
+once. It needs a model without token prepending, in which no state depends on later tokens. Both are first
+compared with the plain path.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class PromptRunner(BatchEngine):
-    """Runs filled prompts through a model, which must be in inference and evaluation mode."""
+    """Runs filled prompts through a model. The caller turns on evaluation mode and inference mode."""
 
     unit = "prompt"
 
@@ -70,7 +70,7 @@ class PromptRunner(BatchEngine):
         return means
 
     def attended_values(self, contents: Sequence[Ids]) -> NDArray[np.float32]:
-        """Return the attention output at the last tokens, shape (sentences, d), for an auxiliary model."""
+        """Return the attention output at the last tokens of an auxiliary model, shape (sentences, d)."""
         return self.vectors(contents, [self._prompted.number])[:, 0]
 
     def run_rows(
@@ -143,7 +143,7 @@ class _SharedBeginnings:
 
     @cached_property
     def agree(self) -> bool:
-        """Whether reuse gives the vectors of the plain path. A model may cache more than keys and values."""
+        """Whether reuse gives the plain path's vectors; not if the model caches more than keys and values."""
         contents = [text.ids for text in self._prompted.tokenize(["a", "one two three"])]
         rows = self._prompted.rows(contents)
         numbers = [self._prompted.number]
@@ -168,7 +168,7 @@ class _SharedBeginnings:
 
 
 class _SentenceTrees:
-    """Common beginnings of sentences inside each template, if the vector is the state of the last token."""
+    """Computes common beginnings of sentences once per template, if the vector is the last token's state."""
 
     def __init__(
         self, runner: PromptRunner, model: PromptedModel, limits: prefixes.ReuseLimits, rounding: float
@@ -208,7 +208,7 @@ class _SentenceTrees:
         return not is_steered and reads_last_state and prefixes.known_kind(model.decoder.model)
 
     def _reuse_of(self, template: int, number: int) -> prefixes.PrefixReuse:
-        """Return the trees of one template, which the first call makes."""
+        """Return the object that computes the trees of one template; the first call creates it."""
         if (template, number) not in self._by_template:
             decoder = self._prompted.decoder
             prompt = self._prompted.prompts[template]

@@ -15,11 +15,12 @@ import torch
 from stickytoken.encoders.compute import evaluating
 from stickytoken.errors import InputError, ModelError
 
-# Architectures whose recurrent layers ignore the attention mask.
+# Architectures whose recurrent layers ignore the attention mask, and so read padding as text.
 _READS_PADDING = ("recurrent_gemma",)
 # Names of the list of layers in transformers.
 _LAYER_LISTS = ("layers", "h", "blocks")
-# Largest relative change of an earlier state by a later token in a causal model, beyond rounding.
+# In a causal model, a later token may change earlier states by at most this fraction of their norm, beyond
+# rounding errors.
 _LOOK_AHEAD = 1e-4
 
 
@@ -48,11 +49,11 @@ class Decoder:
 
     @cached_property
     def takes_positions(self) -> bool:
-        """Whether the model takes positions; a model with linear biases does not."""
+        """Whether the model takes positions as an argument. A model with linear biases (ALiBi) does not."""
         return "position_ids" in inspect.signature(self.model.forward).parameters
 
     def inputs_by_layer(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return further inputs computed from the token ids: Gemma 4 has an embedding per layer."""
+        """Return the per-layer inputs that Gemma 4 computes from token ids; empty for most other models."""
         if not getattr(self.model.config, "hidden_size_per_layer_input", None):
             return {}
         by_layer = self.model.get_per_layer_inputs
@@ -113,7 +114,7 @@ def find_decoder(model: Any, name: str) -> Decoder:
 
 
 def _is_recurrent(backbone: Any) -> bool:
-    """Return whether a model has no attention, such as Mamba and RWKV, or reads padding as text."""
+    """Return whether a model has no attention (such as Mamba and RWKV), or reads padding as text."""
     attends = getattr(backbone.config, "num_attention_heads", None) is not None
     # transformers has no public name for this.
     is_stateful = bool(getattr(backbone, "_is_stateful", False))
@@ -141,13 +142,13 @@ class Hook(NamedTuple):
 
 
 def hook_before(layer: torch.nn.Module, call: Callable[..., Any]) -> Hook:
-    """Return a hook that gets a layer, its arguments and its keyword arguments, before the layer runs."""
+    """Return a hook that is called before a layer runs, with the layer, its arguments and its options."""
     return Hook(partial(layer.register_forward_pre_hook, with_kwargs=True), call)
 
 
 @contextmanager
 def _hooked(hooks: Iterable[Hook]) -> Iterator[None]:
-    """Hook modules for calls from this thread. Other threads may run the model with other hooks."""
+    """Register hooks for a block. They act only on this thread, so that other threads may use others."""
     owner = threading.get_ident()
 
     # torch may call a hook without its last argument if another thread removes it at the same moment.
@@ -193,10 +194,10 @@ def states_after(
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
     hooks: Iterable[Hook] = (),
 ) -> dict[int, torch.Tensor]:
-    """Return what ``keep`` keeps of the states, by number of layers; 0 stands for the first layer's input.
+    """Return, by number of layers, what ``keep`` returns for the states after these layers.
 
-    States after the last layer include the final norm; all others are the raw residual stream. Layers after
-    the last requested one do not run.
+    The number 0 stands for the first layer's input. States after the last layer include the final norm; all
+    others are the raw residual stream. Layers after the last requested one do not run.
     """
     kept_states: dict[int, torch.Tensor] = {}
     layers = decoder.layers

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class CausalPromptEncoder(ModelEncoder):
-    """Encodes sentences through a prompt, as a `Reading` says.
+    """Encodes sentences with a language model, through the prompt of a `Reading`.
 
     Attributes:
         reading: prompt, token prepending, layer and contrast.
@@ -51,6 +51,26 @@ class CausalPromptEncoder(ModelEncoder):
         precision: Precision | None = None,
         packed_layers: bool | None = None,
     ) -> None:
+        """Read the model.
+
+        Args:
+            model: a decoder-only model of transformers.
+            tokenizer: its tokenizer of transformers.
+            name: the name that the user gave.
+            reading: prompt, token prepending, layer and contrast.
+            token_budget: tokens per batch; None chooses by device.
+            max_length: longest prompt with a text, in tokens; None means the model's own limit.
+            reuse: limits within which common beginnings of prompts and sentences are computed only once; None
+                turns this off.
+            normalize: whether to scale vectors to length 1.
+            precision: precision of the arithmetic, lower than the weights' precision; None means the weights'
+                precision.
+            packed_layers: whether linear layers on a CPU use packed weights; None decides by measurement.
+
+        Raises:
+            ModelError: the model or its tokenizer cannot be used with prompts.
+            InputError: the model does not support an option.
+        """
         self.normalizes = normalize
         self.reading = reading
         self._model = model
@@ -59,7 +79,7 @@ class CausalPromptEncoder(ModelEncoder):
         self._requested_length = max_length
         self._reuse_limits = reuse
         self._decoder = find_decoder(model, name)
-        self._tokenizers: dict[bool, OwnTokenizer] = {}  # without and with a placeholder
+        self._tokenizers: dict[bool, OwnTokenizer] = {}  # by whether the copy has a placeholder
         super().__init__(self._decoder.model, name, precision, packed_layers)
 
     def _configure(self) -> None:
@@ -76,7 +96,7 @@ class CausalPromptEncoder(ModelEncoder):
         self._runner = self._new_runner()
 
     def _tokenizer_copy(self, with_placeholder: bool) -> OwnTokenizer:
-        """Return a copy of the user's tokenizer, made once: copying one takes seconds."""
+        """Return a copy of the user's tokenizer. It is made once, because copying takes seconds."""
         if with_placeholder not in self._tokenizers:
             copied = own_tokenizer(self.user_tokenizer, self.name, with_placeholder)
             self._tokenizers[with_placeholder] = copied
@@ -91,7 +111,7 @@ class CausalPromptEncoder(ModelEncoder):
         return (getattr(self.user_tokenizer, "model_max_length", None), self._decoder.rows)
 
     def _reconfigure(self) -> None:
-        self._tokenizers = {}  # the user's may have changed
+        self._tokenizers = {}  # the user's tokenizer may have changed
         super()._reconfigure()
 
     def _forget_derived(self) -> None:
@@ -117,7 +137,7 @@ class CausalPromptEncoder(ModelEncoder):
             return int(self._runner.forward([PromptRow(0, (0,))], None, [self.prompted.number]).shape[-1])
 
     def _modules_and_prompt(self) -> tuple[str, str]:
-        """Return a hash of all that is done to the model, and the templates as JSON, for the identity."""
+        """Return a hash of the model's settings and all changes to its states, and the templates as JSON."""
         prepending = self.reading.prepending
         contrast = self.reading.contrast
         placeholder = self.prompted.placeholder
@@ -146,7 +166,7 @@ class CausalPromptEncoder(ModelEncoder):
         return hashlib.sha256(text.encode()).hexdigest(), json.dumps(templates)
 
     def reread(self, reading: Reading) -> CausalPromptEncoder:
-        """Return an encoder of the same model that reads it in another way."""
+        """Return an encoder of the same model with another reading."""
         self._apply_model_changes()
         other = self._copy()
         other.reading = reading
@@ -179,7 +199,7 @@ class CausalPromptEncoder(ModelEncoder):
         return self.prompted.knows(min(ids, default=0)) and self.prompted.knows(max(ids, default=0))
 
     def encode_layers(self, texts: Sequence[str], layers: Sequence[int]) -> NDArray[np.float32]:
-        """Return the vectors read at each layer, in one pass, shape (texts, layers, d)."""
+        """Return the vectors after each of the layers, computed in one pass, shape (texts, layers, d)."""
         numbers = [self._decoder.layer_number(layer) for layer in layers]
         contents = [text.ids for text in self.tokenize(texts)]
         for text, content in zip(texts, contents, strict=True):
@@ -218,10 +238,11 @@ class CausalPromptEncoder(ModelEncoder):
             )
         if not content and self.reading.prompt.echoes:
             raise EncodingError(
-                f"{self.name}: the text {label()} has no tokens, and an echo prompt reads only those"
+                f"{self.name}: the text {label()} has no tokens, and an echo prompt reads only the tokens of "
+                "the text: leave the text out, or use another prompt"
             )
         if not self.fits(content):
             raise EncodingError(
                 f"{self.name}: the text {label()} makes a prompt of {self.prompted.length(len(content))} "
-                f"tokens, the model reads {self.max_length}: use shorter sentences or fewer copies"
+                f"tokens, but the model reads only {self.max_length}: use shorter sentences or fewer copies"
             )

@@ -34,7 +34,8 @@ from stickytoken.settings.prompting import Prompting
 
 # Number of embedding rows that are sampled to determine the norm of the placeholder's vector.
 _SAMPLED_ROWS = 1024
-# Sentences that must have the same tokens in both prompts of contrast. Some may merge with quotation marks.
+# Sentences that must have the same tokens in both prompts of contrast. A tokenizer may merge the ends of some
+# of them with the quotation marks around them.
 _COMPARED_SENTENCES = ("a", "The dog's bird", "7 I?", "'we'", "")
 
 
@@ -61,7 +62,7 @@ class Reading:
             )
         if self.prompt.echoes and self.contrast is not None:
             raise InputError(
-                "an echo prompt reads every token of the sentence, and contrast changes only the last token "
+                "an echo prompt reads every token of the sentence, but contrast changes only the last token "
                 "of a prompt: leave out contrast"
             )
         if self.contrast is not None and not self.prompt.quoted:
@@ -72,7 +73,7 @@ class Reading:
 
     @property
     def prompting(self) -> Prompting:
-        """The settings that give this reading."""
+        """The settings that result in this reading."""
         is_known = self.prompt.name in PROMPTS
         prepending = self.prepending
         contrast = self.contrast
@@ -90,7 +91,7 @@ class Reading:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The settings that give this reading, as they are saved with a model.
+        """The settings that result in this reading, as they are saved with a model.
 
         Without contrast, its options are left out, so that earlier releases can load the model.
         """
@@ -101,7 +102,7 @@ class Reading:
 
 
 Features: TypeAlias = dict[str, Any]
-# Index tensors of filled prompts, by their names in sentence-transformers.
+# Names of the tensors of filled prompts among the features of a sentence-transformers module.
 _LAYOUT = ("input_ids", "attention_mask", "position_ids", "prompt_slots")
 
 
@@ -112,14 +113,26 @@ class PromptedModel:
         number: number of layers that run.
         prompts: the ids of each template.
         auxiliary: the model of the auxiliary prompt; None without contrast.
-        attends: whether this is an auxiliary model. It is read at the output projection of the attention in
-            the last layer that runs.
+        attends: whether this is the model of an auxiliary prompt. From such a model, the input of the
+            attention's output projection is read, in the last layer that runs.
     """
 
     def __init__(
         self, decoder: Decoder, reading: Reading, tokenizer: OwnTokenizer, *, attends: bool = False
     ) -> None:
-        """Raise an error if the decoder has too few layers for the reading, or cannot be contrasted."""
+        """Find the ids of the prompts, and check that the decoder supports the reading.
+
+        Args:
+            decoder: the language model.
+            reading: prompt, token prepending, layer and contrast.
+            tokenizer: a copy of the model's tokenizer.
+            attends: whether this is the model of an auxiliary prompt.
+
+        Raises:
+            InputError: the decoder has too few layers for the reading, or its tokenizer does not suit the
+                prompt.
+            ModelError: contrast cannot change its layer, or the tokenizer does not suit the prompt.
+        """
         self.decoder = decoder
         self.reading = reading
         self.attends = attends
@@ -156,7 +169,7 @@ class PromptedModel:
                 f"after {self.number} layers, so nothing would change: pass 0 to {self.number - 1}, or read "
                 "a later layer"
             )
-        output_projection(self.decoder, contrast.layer)  # raises if the layer has none
+        output_projection(self.decoder, contrast.layer)  # raises an error if the layer has no projection
         reading = Reading(AUXILIARY, None, contrast.layer + 1)
         auxiliary = PromptedModel(self.decoder, reading, tokenizer, attends=True)
         contents = [text.ids for text in self.tokenize(_COMPARED_SENTENCES)]
@@ -168,14 +181,17 @@ class PromptedModel:
         return auxiliary
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Clean sentences, and return their ids inside the prompt by word."""
+        """Return the ids that sentences have inside the prompt, divided into words.
+
+        Sentences are cleaned first if the prompt quotes them.
+        """
         sentences = [" ".join(text.split()) for text in texts]
         if self.reading.prompt.quoted:
             sentences = [clean_sentence(sentence) for sentence in sentences]
         return self._prompt_tokenizer.tokenize(sentences)
 
     def rows(self, contents: Sequence[Ids]) -> list[PromptRow]:
-        """Return every sentence in every prompt, sentence by sentence."""
+        """Return a row for every sentence in every prompt; the rows of a sentence are adjacent."""
         return [PromptRow(prompt, content) for content in contents for prompt in range(len(self.prompts))]
 
     def length(self, content_length: int) -> int:
@@ -191,7 +207,7 @@ class PromptedModel:
 
     @cached_property
     def placeholder(self) -> torch.Tensor | None:
-        """The placeholder's vector if the embedding has no row for it."""
+        """The placeholder's vector; None if the embedding has a row for it, or there is no placeholder."""
         rows = self.decoder.rows
         if self.placeholder_id is None or self.placeholder_id < rows:
             return None  # if the matrix has a row for it, that row is used, as in the published code
@@ -255,7 +271,7 @@ class PromptedModel:
         first, last, placeholders = indices.unbind(dim=1)
         if past is not None:
             mask = torch.cat([past.to(self.decoder.device), mask], dim=1)
-        # A placeholder without a row gets the further inputs of token 0.
+        # A placeholder without an embedding row gets the per-layer inputs of token 0.
         ids_with_rows = ids.masked_fill(ids >= self.decoder.rows, 0)
         return PromptBatch(
             embeddings=self.embed(ids),
@@ -277,7 +293,7 @@ class PromptedModel:
 
 
 def _padded(filled: Sequence[Ids], past: Sequence[int], indices: Sequence[Sequence[int]]) -> Features:
-    """Pad filled prompts at the beginning.
+    """Pad filled prompts at the beginning, and return their tensors by the names in `_LAYOUT`.
 
     Args:
         filled: token ids of each prompt.
@@ -298,10 +314,11 @@ class FixedBeginnings:
     """The tokens of each prompt before the placeholder or the sentence. Their states never change."""
 
     def __init__(self, model: PromptedModel, numbers: Sequence[int]) -> None:
+        """Run the beginnings through the model. Vectors can then be read after ``numbers`` layers."""
         from transformers import DynamicCache
         from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-        # Kinds of cache whose only contents per row are keys and values.
+        # Kinds of cache layers that hold nothing but keys and values for each row.
         self._plain_kinds = (DynamicLayer, DynamicSlidingWindowLayer)
         beginnings = [prompt.before[: prompt.fixed] for prompt in model.prompts]
         ends = [[-1, -1, -1] for _ in beginnings]
@@ -312,7 +329,7 @@ class FixedBeginnings:
         pooled_states(model.decoder, batch, numbers, self._cache)
 
     def cache(self, prompts: torch.Tensor) -> Any:
-        """Return a cache with one row per prompt; ``prompts`` has the indices of the prompts."""
+        """Return a cache with one row for each index in ``prompts``: the beginning of the prompt there."""
         cache = copy.copy(self._cache)
         # A cache grows by allocating new tensors; it never writes to those of the beginning.
         cache.layers = [copy.copy(layer) for layer in self._cache.layers]

@@ -1,4 +1,4 @@
-"""Run filled prompts through a decoder whose states token prepending and contrast change."""
+"""Run filled prompts through a decoder, and change its states for token prepending and contrast."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from stickytoken.encoders.prompted.decoder import (
 from stickytoken.errors import ModelError
 from stickytoken.settings.prompting import ContrastRule
 
-# Names of the projection in transformers: o_proj (Llama and most others), out_proj (OPT, GPT-J), c_proj
-# (GPT-2), dense (Bloom, Falcon, GPT-NeoX). Feed-forward and convolution blocks use some of these names too,
-# so the name of the enclosing block must also match.
+# Names of an attention's output projection in transformers: o_proj (Llama and most others), out_proj (OPT,
+# GPT-J), c_proj (GPT-2), dense (Bloom, Falcon, GPT-NeoX). Feed-forward and convolution blocks use some of
+# these names too, so the name of the enclosing block must also match.
 _PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense")
 _ATTENTION = ("attn", "attention")
 # A difference A - B is treated as rounding if both conditions hold: relative to the norm of A, its norm is at
@@ -36,11 +36,20 @@ TokenIndex: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
 
 def contrasted(values: torch.Tensor, auxiliary: torch.Tensor, settings: Contrast, heads: int) -> torch.Tensor:
-    """Return what replaces the values A of last tokens, given the values B of the auxiliary prompts.
+    """Subtract the values B of the auxiliary prompts from the values A of the last tokens.
 
     If A and B are equal up to rounding, the result is zero. This happens if a sliding window hides the
     beginnings of the prompts. Rules that preserve a norm would otherwise magnify the rounding errors, which
     depend on the batch.
+
+    Args:
+        values: A, attention outputs, shape (rows, heads * size).
+        auxiliary: B, shape (rows, heads * size).
+        settings: how to scale the difference.
+        heads: number of attention heads, for rules that scale each head separately; 1 for other rules.
+
+    Returns:
+        The values that replace A, shape (rows, heads * size).
     """
     shape = values.shape
     if settings.rule is ContrastRule.SUB_HEAD_NORM:
@@ -105,7 +114,7 @@ def _projection_hook(
         decoder: the model.
         layer: the layer, from 0.
         last: index of the last token of each row.
-        change: gets the input and the index of the last tokens, and returns the new input.
+        change: called with the input and the index of the last tokens; returns the new input.
     """
 
     def change_input(_: torch.nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -180,7 +189,10 @@ def prompt_states(
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
     cache: Any = None,
 ) -> dict[int, torch.Tensor]:
-    """Return what ``keep`` keeps of the steered states, by number of layers; 0 stands for the embedding."""
+    """Return, by number of layers, what ``keep`` returns for the states after these layers.
+
+    Token prepending and contrast change the states as the batch says. The number 0 stands for the embedding.
+    """
     hooks = _prepending_hooks(decoder, batch)
     if batch.contrast is not None and batch.auxiliary is not None:
         hooks.append(_contrast_hook(decoder, batch, batch.contrast, batch.auxiliary))

@@ -18,8 +18,8 @@ Ids: TypeAlias = tuple[int, ...]
 Span: TypeAlias = tuple[int, int]
 """Index of the first character of a token, and the index after its last character."""
 
-# Sentences that begin and end differently, so that their prompts share only what belongs to the template.
-# They begin and end with punctuation that a vocabulary may merge with that of the template.
+# Sentences that begin and end differently, so that their prompts share only the ids of the template. Many
+# have punctuation at their ends, which a tokenizer may merge with the punctuation of the template.
 _SIGNED = [f"{sign}a{sign}" for sign in f"{string.punctuation}。…"]
 _QUOTABLE_SIGNED = [f"{sign}a{sign}." for sign in string.punctuation if sign != '"']
 _QUOTED_SAMPLES = ("a.", "The dog'", "7 I.", "we'", "9 ß.", *_QUOTABLE_SIGNED)
@@ -67,7 +67,7 @@ class PromptIds:
 
     @property
     def fixed(self) -> int:
-        """Number of tokens at the beginning whose states depend on neither the sentence nor overwriting."""
+        """Number of first tokens whose states depend on neither the sentence nor token prepending."""
         if self.placeholder is None or self.placeholder < 0:
             return len(self.before)
         return self.placeholder
@@ -75,7 +75,7 @@ class PromptIds:
 
 @dataclass(frozen=True, slots=True)
 class _Quotation:
-    """Ids at both ends of every content that belong to the quotation marks around the sentence."""
+    """The ids of the quotation marks around the sentence that are at the ends of every content."""
 
     head: Ids = ()
     tail: Ids = ()
@@ -137,7 +137,7 @@ class PromptTokenizer:
         A token that merges an end of the sentence with punctuation of the template goes into head or tail.
         """
         *front, back = self._pieces
-        starts = [sentence.join(front) for sentence in sentences]  # of an echo, up to the second copy
+        starts = [sentence.join(front) for sentence in sentences]  # for an echo, up to the second copy
         texts = [start + sentence + back for start, sentence in zip(starts, sentences, strict=True)]
         try:
             encoded = self._tokenizer.encode_with_spans(texts)
@@ -190,7 +190,7 @@ class PromptTokenizer:
         return range(start, stop)
 
     def _template_ids(self, pieces: tuple[str, ...], placeholder_id: int | None) -> PromptIds:
-        """Find the ids of a template: what the prompts of all samples have in common at both ends."""
+        """Return the ids of a template: those that the prompts of all samples share at both ends."""
         samples = (*self._samples, "") if any(pieces) else self._samples
         encoded = self._tokenizer.encode_many([sample.join(pieces) for sample in samples])
         rows = [tuple(row) for row in encoded]
@@ -210,7 +210,7 @@ class PromptTokenizer:
         return PromptIds(before, None, after, placeholder)
 
     def _quotation_ids(self) -> _Quotation:
-        """Find ids of quotation marks that are not template ids, because the marks merge with full stops."""
+        """Return the ids of quotation marks that are in every content, because they merge with full stops."""
         prompt = self.prompts[0]
         texts = [sample.join(self._pieces) for sample in ("a.", "The b.")]
         rows = [self._special + tuple(row) for row in self._tokenizer.encode_many(texts)]
@@ -218,7 +218,7 @@ class PromptTokenizer:
         return _Quotation(_common_beginning(contents), _common_end(contents))
 
     def _echo_template_ids(self, pieces: tuple[str, ...]) -> PromptIds:
-        """Find the ids of an echo template, which must be the same for all samples."""
+        """Return the ids of an echo template, which must be the same around all samples."""
         # Samples have no punctuation that could merge with that of the template.
         readings = {self._echo_ids_around(sample, pieces) for sample in _WORD_SAMPLES}
         if len(readings) > 1:
@@ -229,7 +229,7 @@ class PromptTokenizer:
         return readings.pop()
 
     def _echo_ids_around(self, sentence: str, pieces: tuple[str, ...]) -> PromptIds:
-        """Find the ids of an echo template around one sentence, by their characters."""
+        """Return the ids of an echo template around one sentence, found by their character spans."""
         text = sentence.join(pieces)
         ids, spans = self._tokenizer.encode_with_spans([text])[0]
         if spans is None:
@@ -259,12 +259,12 @@ class PromptTokenizer:
 
 
 def _without_blanks(text: str, stop: int) -> int:
-    """Return where the text before ``stop`` ends without trailing blanks, which belong to the next word."""
+    """Return the end of the text before ``stop``, without trailing blanks. These belong to the next word."""
     return len(text[:stop].rstrip())
 
 
 def _between(ids: Sequence[int], spans: Sequence[Span], start: int, stop: int) -> Ids:
-    """Return the ids whose span begins or ends between two characters."""
+    """Return the ids whose spans begin or end between the characters ``start`` and ``stop``."""
     return tuple(
         token_id
         for token_id, (first, end) in zip(ids, spans, strict=True)
@@ -331,16 +331,19 @@ def own_tokenizer(tokenizer: Any, name: str, prepending: bool) -> OwnTokenizer:
     possible_starts = range(len(all_ids) + 1)
     starts = [start for start in possible_starts if all_ids[start : start + len(bare_ids)] == bare_ids]
     if not starts:
-        raise ModelError(f"the special tokens of a {type(tokenizer).__name__} change the text between them")
-    special = tuple(all_ids[: starts[0]])  # those after the text are left out
+        raise ModelError(
+            f"a {type(tokenizer).__name__} encodes a text in another way if it adds special tokens, so "
+            "prompts cannot be used: pass another model"
+        )
+    special = tuple(all_ids[: starts[0]])  # special tokens after the text are left out
     return OwnTokenizer(adapted, special, getattr(tokenizer, "pad_token_id", None), placeholder_id)
 
 
 class PromptVocabulary(HuggingFaceTokenizer):
-    """A tokenizer for the vocabulary that encodes text as part of a sentence in the prompt.
+    """Encodes vocabulary entries as parts of a sentence in the prompt.
 
-    No text can produce a token that would close the quotation around the sentence, or one with whitespace
-    that cleaning removes: such a token encodes to other ids.
+    Cleaning changes a token that would close the quotation around the sentence, or that contains unusual
+    whitespace. So such a token encodes to other ids, and no text can produce it.
     """
 
     def __init__(self, tokenizer: HuggingFaceTokenizer, *, quoted: bool) -> None:
