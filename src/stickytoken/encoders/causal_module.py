@@ -267,7 +267,7 @@ def _contrast_layer_before(decoder: Decoder, layer: int, preset_layer: int) -> i
 
     Args:
         decoder: the language model.
-        layer: the layer to read, as the user counts layers.
+        layer: the layer to read; a negative number counts from the end.
         preset_layer: the preset's layer of contrast.
     """
     number = decoder.layer_number(layer)

@@ -75,7 +75,7 @@ def fit_texts(
 
 
 def _cut_ids(fitted: FittedText, longest: int) -> FittedText:
-    """Return a text cut to its first ids, including the prompt's ``longest`` ids at most."""
+    """Return a text whose content is cut to at most ``longest`` ids, including those of the prompt."""
     left = longest - len(fitted.content.head)
     words = []
     for word in fitted.content.words:
@@ -87,7 +87,7 @@ def _cut_ids(fitted: FittedText, longest: int) -> FittedText:
 
 
 def _cut_words(encoder: WordEncoder, fitted: FittedText, longest: int) -> FittedText:
-    """Return a text cut to as many of its first words as have at most ``longest`` ids with the prompt."""
+    """Return a text cut after a word, so that it has at most ``longest`` ids with the prompt."""
 
     def length_up_to(end: int) -> int:
         return len(encoder.tokenize([fitted.text[:end]])[0].ids)

@@ -64,8 +64,8 @@ def linear_sites(model: torch.nn.Module) -> list[LinearSite]:
 def _is_gelu_block(module: torch.nn.Module) -> bool:
     """Return whether a module is a linear layer with an exact GELU, as in BERT.
 
-    Only modules of transformers qualify. The forward pass of other modules with the same children may do
-    more.
+    Only modules of transformers qualify, because the forward pass of other modules with the same children may
+    do more.
     """
     from transformers.activations import GELUActivation
 
@@ -245,7 +245,7 @@ class PackedLinears:
     def _first_failure(
         self, sites: list[LinearSite], forwards: Mapping[torch.nn.Module, Forward]
     ) -> str | None:
-        """Compare one layer of each shape, with its real weights, with torch's own result.
+        """Compare the result of one layer of each shape, with its own weights, with that of torch.
 
         Returns:
             What is wrong with the first layer that fails; None if no layer fails.

@@ -142,7 +142,7 @@ def agree(vectors: NDArray[np.float32], plain: NDArray[np.float32], rounding: fl
 
 
 def samples_of(carrier: tuple[int, ...], tokens: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return sample inputs: a carrier with one to three copies of each token after it, then before it."""
+    """Return sample inputs: a carrier followed by one to three copies of each token, or preceded by them."""
     copies = [(token,) * count for token in tokens for count in (1, 2, 3)]
     copies_after = [carrier + row for row in copies]
     copies_before = [row + carrier for row in copies]

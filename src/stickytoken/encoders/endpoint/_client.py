@@ -286,7 +286,7 @@ class Reply:
 
 
 def as_one(replies: Sequence[Reply]) -> Reply:
-    """Return one reply that joins the replies to several requests, in order. They must have no `problems`."""
+    """Return one reply that joins several, in their order. The joined replies must have no `problems`."""
     counts = [reply.tokens for reply in replies if reply.tokens is not None]
     return Reply(
         vectors=np.concatenate([reply.vectors for reply in replies]),
@@ -314,6 +314,12 @@ class Client:
     """
 
     def __init__(self, address: Address, options: EndpointOptions, spending: Spending) -> None:
+        """Open a client of the `openai` library; nothing is sent yet.
+
+        Raises:
+            ModelError: the server needs a key, but there is none or it is malformed.
+            MissingExtraError: the package `openai` is not installed.
+        """
         self._key = key_of(address)
         require_package("openai", "a model behind an endpoint", "endpoint")
         import openai
@@ -338,7 +344,7 @@ class Client:
         self.given_up_by_reason: Counter[str] = Counter()
 
     def request(self, texts: Sequence[str], reserved: float, *, counts_tokens: bool = True) -> Reply:
-        """Send one request, and return the reply. Reserve the cost before, and record the real cost after it.
+        """Send one request and return the reply; reserve its cost first, and record its real cost afterwards.
 
         Args:
             texts: texts of the request.

@@ -40,6 +40,14 @@ class PromptRunner(BatchEngine):
         reuse: prefixes.ReuseLimits | None,
         rounding: float,
     ) -> None:
+        """Prepare a runner, and one for the auxiliary prompt if the model has one.
+
+        Args:
+            model: the decoder with its prompts.
+            token_budget: largest number of tokens in a batch; None chooses by device.
+            reuse: limits within which common beginnings are computed only once; None turns this off.
+            rounding: machine epsilon of the arithmetic, for the comparison with the plain path.
+        """
         super().__init__(model.decoder.name, model.decoder)
         self._prompted = model
         if token_budget:
@@ -143,7 +151,10 @@ class _SharedBeginnings:
 
     @cached_property
     def agree(self) -> bool:
-        """Whether reuse gives the plain path's vectors; not if the model caches more than keys and values."""
+        """Whether reuse gives the plain path's vectors.
+
+        It does not if the model caches more than keys and values.
+        """
         contents = [text.ids for text in self._prompted.tokenize(["a", "one two three"])]
         rows = self._prompted.rows(contents)
         numbers = [self._prompted.number]

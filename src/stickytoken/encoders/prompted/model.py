@@ -314,7 +314,7 @@ class FixedBeginnings:
     """The tokens of each prompt before the placeholder or the sentence. Their states never change."""
 
     def __init__(self, model: PromptedModel, numbers: Sequence[int]) -> None:
-        """Run the beginnings through the model. Vectors can then be read after ``numbers`` layers."""
+        """Run the beginnings through as many layers as the largest of ``numbers``, and cache their states."""
         from transformers import DynamicCache
         from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
@@ -329,7 +329,7 @@ class FixedBeginnings:
         pooled_states(model.decoder, batch, numbers, self._cache)
 
     def cache(self, prompts: torch.Tensor) -> Any:
-        """Return a cache with one row for each index in ``prompts``: the beginning of the prompt there."""
+        """Return a cache with one row for each index in ``prompts``: the beginning of that prompt."""
         cache = copy.copy(self._cache)
         # A cache grows by allocating new tensors; it never writes to those of the beginning.
         cache.layers = [copy.copy(layer) for layer in self._cache.layers]

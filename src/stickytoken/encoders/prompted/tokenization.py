@@ -67,7 +67,7 @@ class PromptIds:
 
     @property
     def fixed(self) -> int:
-        """Number of first tokens whose states depend on neither the sentence nor token prepending."""
+        """Number of tokens at the start whose states depend on neither the sentence nor token prepending."""
         if self.placeholder is None or self.placeholder < 0:
             return len(self.before)
         return self.placeholder
@@ -75,7 +75,7 @@ class PromptIds:
 
 @dataclass(frozen=True, slots=True)
 class _Quotation:
-    """The ids of the quotation marks around the sentence that are at the ends of every content."""
+    """The ids at both ends of every content that stand for the quotation marks around the sentence."""
 
     head: Ids = ()
     tail: Ids = ()
