@@ -31,7 +31,7 @@ def test_the_first_of_several_texts_that_are_too_long_is_named(model):
     """Only the longest content is looked at first; the error still names the first one that is refused."""
     model.max_seq_length = 6
     texts = [words(4), "quiet " + words(5), words(9)]
-    with pytest.raises(EncodingError, match=r"'quiet .* has 8 tokens, but the model reads only 6"):
+    with pytest.raises(EncodingError, match=r"'quiet .* has 8 tokens, but the model reads 6"):
         load_encoder(model).encode(texts)
 
 
@@ -129,7 +129,7 @@ def test_a_shorter_longest_input_needs_room_for_a_text_and_changes_no_vector_but
     for length, prompt, taken in ((1, "", 2), (2, "", 2), (4, "the song ", 4)):
         with pytest.raises(InputError, match=f"max_length is {length}: .* take {taken} tokens"):
             load(path, length, prompt=prompt)
-    with pytest.raises(EncodingError, match="4 tokens, but the model reads only 3"):
+    with pytest.raises(EncodingError, match="4 tokens, but the model reads 3"):
         load(path, 3).encode(["the river"])
     short = load(path, 3)
     whole_encoder = load(path, None)

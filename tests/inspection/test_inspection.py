@@ -301,7 +301,7 @@ def test_the_model_is_left_as_it_was_even_after_an_error(monkeypatch):
 def test_bad_input_is_refused(backbones, prompted):
     encoder = encoder_of() if prompted else load_encoder(architectures.stacked(backbones["bert"]))
     inspector = inspector_of(encoder)
-    with pytest.raises(EncodingError, match=f"the model reads only {encoder.max_length}"):
+    with pytest.raises(EncodingError, match=f"the model reads {encoder.max_length}"):
         inspector.look([[20] * 600], [[0] * 600], 1)
     with pytest.raises(EncodingError, match="token id 99999"):
         inspector.look([[99999]], [[0]], 1)

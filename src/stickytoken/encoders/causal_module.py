@@ -181,7 +181,7 @@ _LLAMA_2_LAYERS = 32
 _LLAMA_2_EXIT = 7
 _LLAMA_2_READ = 27
 _LLAMA_2_CONTRAST = 4
-# Contrast of Llama 3 8B, as published.
+# Layer and strength of contrast that were published for Llama 3 8B.
 _LLAMA_3_CONTRAST = 6
 _LLAMA_3_STRENGTH = 0.25
 # Smallest vocabulary size at which a Llama with 32 layers is treated as a Llama 3.

@@ -260,7 +260,7 @@ class ModelEncoder(ABC):
             texts: the texts of the inputs, for error messages; if None, messages show the decoded ids.
             allow_zero: as for `encode`.
         """
-        # Equal inputs share one row: less work, and exactly equal vectors.
+        # Equal inputs share one row. This saves work, and makes their vectors exactly equal.
         row_of: dict[Content, int] = {}
         rows = [row_of.setdefault(tuple(content), len(row_of)) for content in ids]
         contents = list(row_of)
@@ -744,7 +744,7 @@ class SentenceTransformerEncoder(ModelEncoder):
             )
         if not self.fits(content):
             raise EncodingError(
-                f"{self.name}: the text {label()} has {length} tokens, but the model reads only "
+                f"{self.name}: the text {label()} has {length} tokens, but the model reads "
                 f"{self.max_length}: use shorter sentences or fewer copies"
             )
 

@@ -174,7 +174,7 @@ class TextEncoder:
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         texts = protocol.texts_of(texts)
-        # Equal texts share one row: less work, and exactly equal vectors.
+        # Equal texts share one row. This saves work, and makes their vectors exactly equal.
         distinct = list(dict.fromkeys(texts))
         if not distinct:
             return np.empty((0, self.dimension), np.float32)
@@ -198,7 +198,7 @@ class TextEncoder:
             if not self.fits(ids):
                 raise EncodingError(
                     f"{self.name}: the text {shown(text)} has {len(ids) + self._special_tokens} tokens, "
-                    f"but the model reads only {self.max_length}: use shorter sentences or fewer copies"
+                    f"but the model reads {self.max_length}: use shorter sentences or fewer copies"
                 )
 
     def _require_usable(

@@ -466,7 +466,7 @@ def test_all_forms_of_an_answer_are_read(serve, encoder, told, encoding):
 @pytest.mark.parametrize(
     ("fault", "said", "behaviour"),
     [
-        ("500", r"no usable answer in \d+ attempts.*HTTP 500, told to.*kept", {"retry_after": None}),
+        ("500", r"no usable answer in \d+ attempts.*HTTP 500, told to.*cached", {"retry_after": None}),
         ("429", r"no usable answer in \d+ attempts .*HTTP 429, told to", {"retry_after": "0.05"}),
         ("error body", r"no usable answer in .* \(the model is overloaded\): check", {}),
         ("429", r"asks to wait for 3,6.. s, longer than the 0 s", {"retry_after": "3600"}),

@@ -125,7 +125,7 @@ def test_an_empty_sentence_is_encoded_and_one_with_the_placeholder_too(encoder):
 
 def test_what_the_model_cannot_read_is_named(folder, encoder):
     with pytest.raises(
-        EncodingError, match=r"'the river the river.*a prompt of \d+ tokens, but the model reads only 512"
+        EncodingError, match=r"'the river the river.*a prompt of \d+ tokens, but the model reads 512"
     ):
         encoder.encode(["the river " * 400])
     assert not encoder.fits(encoder.content_ids(["the river " * 400])[0])
@@ -145,7 +145,7 @@ def test_a_text_must_fit_into_the_longer_prompt():
     token = encoder.content_ids(["river"])[0][0]
     assert encoder.prompted.prompts[0].length(room) < 60
     assert encoder.encode_ids([[token] * room]).shape == (1, tiny_decoders.DIMENSION)
-    with pytest.raises(EncodingError, match="a prompt of 61 tokens, but the model reads only 60"):
+    with pytest.raises(EncodingError, match="a prompt of 61 tokens, but the model reads 60"):
         encoder.encode_ids([[token] * (room + 1)])
     with pytest.raises(EncodingError, match="use a shorter text"):
         encoder.sentence_transformer().encode(["the river " * 400])

@@ -23,7 +23,10 @@ _MODEL_LOCKS_GUARD = threading.Lock()
 
 
 def exclusive(model: torch.nn.Module) -> AbstractContextManager[bool]:
-    """Return the reentrant lock of a model. Models that share their first module with weights share it."""
+    """Return the reentrant lock of a model.
+
+    Two models share one lock if the first module that has weights is the same object in both.
+    """
     modules_with_weights = (
         module for module in model.modules() if next(module.parameters(recurse=False), None) is not None
     )

@@ -300,7 +300,7 @@ class PackedLinears:
 
 
 def _has_own_forward(module: torch.nn.Module) -> bool:
-    """Return whether the forward pass of this one module was replaced."""
+    """Return whether the forward pass was replaced on the module itself, not in its class."""
     return "forward" in vars(module)
 
 
@@ -325,7 +325,7 @@ def _failure(module: torch.nn.Module, in_features: int, forward: Forward, tolera
         raise
     except _onednn.OPERATOR_ERRORS as error:
         return f"oneDNN's operators failed ({' '.join(str(error).split())[:200]})"
-    # Damaged weights give outputs that are not finite. They are reported later, with the text that shows it.
+    # Outputs of damaged weights are not finite. An error with the text whose vector is not finite comes later.
     is_finite = expected.isfinite()
     difference = torch.where(is_finite, outputs - expected, 0).abs().max()
     if difference <= tolerance * torch.where(is_finite, expected, 0).abs().max():

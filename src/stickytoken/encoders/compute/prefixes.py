@@ -156,7 +156,9 @@ class PrefixReuse:
     backbone: Any  # backbone of a causal model
     before: tuple[int, ...]  # tokens of the template before each content
     after: tuple[int, ...]  # tokens of the template after each content
-    states: Callable[[dict[str, Any]], torch.Tensor]  # maps the backbone's input to (rows, tokens, d)
+    states: Callable[
+        [dict[str, Any]], torch.Tensor
+    ]  # returns the states, shape (rows, tokens, d), of an input
     # Turns the states at the ends of inputs, shape (n, 1, d), into vectors, shape (n, components).
     finish: Callable[[torch.Tensor], torch.Tensor]
     engine: BatchEngine  # gives the device and the token budget

@@ -88,7 +88,7 @@ class Answers:
                 self._connection = None
 
     def _select(self, query: str, texts: Sequence[str]) -> dict[str, Any]:
-        """Return the values that a query finds for the texts, by text.
+        """Return the value that a query finds for each text, by text; texts without a value are left out.
 
         Args:
             query: selects a text's hash and a value. It ends with ``IN``, after which the hashes are added.

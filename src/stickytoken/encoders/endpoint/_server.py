@@ -57,7 +57,7 @@ _DISTANCE_PER_NOISE = 3.0
 _MOST_TEXTS = 256
 # Number of failures after which a request of the discovery is given up.
 _ATTEMPTS = 4
-# How often the fixed texts are sent in the same order, to measure the noise.
+# Number of times that the fixed texts are sent in the same order, to measure the noise.
 _CALLS_WITH_FIXED_TEXTS = 3
 # Seconds for which a failing request of the discovery is repeated.
 _PATIENCE_SECONDS = 60.0

@@ -148,7 +148,7 @@ def hook_before(layer: torch.nn.Module, call: Callable[..., Any]) -> Hook:
 
 @contextmanager
 def _hooked(hooks: Iterable[Hook]) -> Iterator[None]:
-    """Register hooks for a block. They act only on this thread, so that other threads may use others."""
+    """Register hooks for a block. They act on this thread only; other threads can use other hooks."""
     owner = threading.get_ident()
 
     # torch may call a hook without its last argument if another thread removes it at the same moment.

@@ -244,5 +244,5 @@ class CausalPromptEncoder(ModelEncoder):
         if not self.fits(content):
             raise EncodingError(
                 f"{self.name}: the text {label()} makes a prompt of {self.prompted.length(len(content))} "
-                f"tokens, but the model reads only {self.max_length}: use shorter sentences or fewer copies"
+                f"tokens, but the model reads {self.max_length}: use shorter sentences or fewer copies"
             )

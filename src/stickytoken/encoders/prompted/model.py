@@ -263,7 +263,7 @@ class PromptedModel:
         """Return a batch of filled prompts on the decoder's device.
 
         Args:
-            layout: what `layout` returns.
+            layout: tensors of filled prompts, as the method `layout` returns them.
             past: mask of the tokens that are left out because a cache holds them.
             auxiliary: attention output at the last tokens of the auxiliary prompts.
         """
