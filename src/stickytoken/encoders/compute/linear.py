@@ -325,7 +325,7 @@ def _failure(module: torch.nn.Module, in_features: int, forward: Forward, tolera
         raise
     except _onednn.OPERATOR_ERRORS as error:
         return f"oneDNN's operators failed ({' '.join(str(error).split())[:200]})"
-    # Outputs of damaged weights are not finite. An error with the text whose vector is not finite comes later.
+    # Outputs of damaged weights are not finite. `require_usable` reports them later, with the text.
     is_finite = expected.isfinite()
     difference = torch.where(is_finite, outputs - expected, 0).abs().max()
     if difference <= tolerance * torch.where(is_finite, expected, 0).abs().max():

@@ -182,8 +182,8 @@ class Sender:
     def _attempt(self, request: _Request) -> list[_Request]:
         """Send a request once, and return the requests to send next.
 
-        These are none, the same request, the request with only the texts that still need a vector, or two
-        halves of it.
+        There is none after a complete answer. Otherwise, these are the same request, the request with only
+        the texts that still need a vector, or two halves of it.
         """
         self._pause(0.0)
         try:

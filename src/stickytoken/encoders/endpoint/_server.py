@@ -390,7 +390,7 @@ class _Discovery:
         raise self.client.refused(refusal)
 
     def largest_batch(self) -> int:
-        """Return the largest power of two, up to _MOST_TEXTS, of texts that the server takes in a request."""
+        """Return how many texts the server takes in a request: a power of two, at most _MOST_TEXTS."""
         if not self.client.request_format.as_list:
             return 1
         batch = _MOST_TEXTS
