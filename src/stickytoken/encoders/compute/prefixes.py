@@ -156,9 +156,8 @@ class PrefixReuse:
     backbone: Any  # backbone of a causal model
     before: tuple[int, ...]  # tokens of the template before each content
     after: tuple[int, ...]  # tokens of the template after each content
-    states: Callable[
-        [dict[str, Any]], torch.Tensor
-    ]  # returns the states, shape (rows, tokens, d), of an input
+    # Returns the backbone's states for its inputs, shape (rows, tokens, d).
+    states: Callable[[dict[str, Any]], torch.Tensor]
     # Turns the states at the ends of inputs, shape (n, 1, d), into vectors, shape (n, components).
     finish: Callable[[torch.Tensor], torch.Tensor]
     engine: BatchEngine  # gives the device and the token budget
