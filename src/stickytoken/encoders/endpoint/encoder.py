@@ -292,7 +292,7 @@ class EndpointEncoder(TextEncoder):
         if lowest_cosine is not None:
             raise ModelError(
                 f"{self.name} has changed: the new and the earlier vector of a fixed text have a cosine of "
-                f"only {lowest_cosine:.4f}. Finished measurements are kept; for the new "
+                f"{lowest_cosine:.4f}. Finished measurements are kept; for the new "
                 f"model, move {self.answers.folder} away and choose another run folder"
             )
         self.unchecked = 0
