@@ -39,6 +39,15 @@ class EditingEncoder:
     # in the results contains the condition.
 
     def __init__(self, encoder: IdEncoder, condition: Condition, settings: ImpactSettings, room: int) -> None:
+        """Wrap an encoder for the tasks of MTEB in one condition.
+
+        Args:
+            encoder: the encoder of a SentenceTransformer.
+            condition: the tokens of which copies are inserted into texts.
+            settings: number and place of the copies, and the side whose texts get them. Here, copies are
+                always inserted as text.
+            room: number of tokens to leave free for copies when a text is truncated.
+        """
         from mteb.models import SentenceTransformerEncoderWrapper
 
         self._encoder = encoder

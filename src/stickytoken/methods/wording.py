@@ -148,6 +148,8 @@ class SearchHarm(NamedTuple):
         )
 
 
+# What a high value of each measure means for a search. These are clauses without a capital and a full stop:
+# `consequences` makes sentences of them, and the glossary continues its sentences with them.
 _NOT_FOUND = "documents with copies are no longer found for what they say"
 _ELSEWHERE = "where they turn up instead depends on texts that were not measured: judge your own"
 MEANING_OF_ERASED = f"{_NOT_FOUND}; {_ELSEWHERE}"
