@@ -151,7 +151,7 @@ class Attributor:
         """Pair each of the first carriers with one unrelated anchor.
 
         The anchor is the one with the median similarity to the carrier without copies, of all unrelated
-        anchors.
+        anchors; see `Surroundings.unrelated`.
         """
         pairs = []
         for carrier, vector in zip(self._carriers[: self._settings.pairs], carrier_vectors, strict=False):

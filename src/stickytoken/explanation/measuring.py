@@ -206,7 +206,8 @@ class Surroundings:
     def unrelated(self, vector: Vector) -> NDArray[np.bool_]:
         """Return which anchors are unrelated to a vector, shape (anchors,).
 
-        If all anchors are related, the least similar ones count as unrelated.
+        An anchor is unrelated if its similarity is below the model's mean similarity. If no anchor is
+        unrelated in this sense, the least similar anchors count as unrelated.
         """
         similarities = self.anchors @ unit_vectors(vector)
         below: NDArray[np.bool_] = similarities < self.mean_similarity
