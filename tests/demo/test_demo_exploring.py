@@ -269,7 +269,7 @@ def test_figures_of_an_explanation_are_those_that_the_report_draws(demo_bert):
 def test_what_a_static_model_does_not_have_is_not_drawn(startup):
     ask = event_of(startup, "click", *web_app.EXPLAIN)
     message, *outputs, _ = ask("baba", "suffix", 3, 2, 3, False)
-    titles = [value for value in outputs if isinstance(value, str) and value.startswith("<h3>")]
+    titles = [value for value in outputs if isinstance(value, str) and value.startswith("<h2>")]
     assert "it has no attention and no layers" in message
     assert "All measures" in titles[0]
     assert not any("Attention" in title for title in titles)

@@ -115,7 +115,7 @@ def test_the_table_is_filtered_and_a_token_shows_its_evidence(page):
 
 
 def titles(panel):
-    return panel.locator(".figure").filter(visible=True).locator("h3")
+    return panel.locator(".figure").filter(visible=True).locator("h2")
 
 
 def test_a_token_is_explained_with_the_figures_of_the_report(bert_page):

@@ -218,5 +218,5 @@ def test_figures_are_replaced_whole_or_not_at_all(folder, tmp_path, monkeypatch)
 
 def test_without_a_browser_figures_are_refused_in_one_line(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "absent"))
-    with pytest.raises(InputError, match="Chrome or Chromium, and neither could be started"):
+    with pytest.raises(InputError, match="Chrome or Chromium, but neither could be started"):
         save_figures(report_figures(read_content(folder))[:1], tmp_path / "figures")

@@ -77,7 +77,7 @@ def test_a_scatter_says_how_many_it_draws():
     table = tokens(9000, sticky=5)
     figure = scatter(table, CLOUD)
     others, sticky = drawn(figure)
-    assert (len(others["x"]), len(sticky["x"]), sticky["mode"]) == (2500, 5, "markers+text")
+    assert (len(others["x"]), len(sticky["x"])) == (2500, 5)
     assert len(set(others["customdata"])) == 2500
     assert set(others["customdata"]) <= {f"\u2068t{k}\u2069" for k in range(5, 9000)}
     assert drawn(scatter(table, CLOUD))[0]["x"] == others["x"]
@@ -86,6 +86,34 @@ def test_a_scatter_says_how_many_it_draws():
     worst_first = table.head(5).sort("contraction", descending=True)["token"].to_list()
     assert [row[0] for row in figure.table.rows[:5]] == worst_first
     assert "5 sticky: medians" in figure.alt
+
+
+def name_annotations(figure):
+    return {
+        annotation.text.strip("\u2068\u2069"): annotation
+        for annotation in figure.plot.layout.annotations
+        if annotation.text.startswith("\u2068")
+    }
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda table: distribution(table, LIFTS), lambda table: scatter(table, CLOUD)]
+)
+def test_up_to_five_sticky_tokens_have_their_names_in_a_figure(draw):
+    assert set(name_annotations(draw(tokens(100, sticky=5)))) == {"t0", "t1", "t2", "t3", "t4"}
+    assert name_annotations(draw(tokens(100, sticky=6))) == {}
+
+
+def test_names_of_tokens_with_nearly_the_same_value_are_written_above_each_other():
+    close = [0.500, 0.502, 0.504]
+    table = tokens(100, sticky=3).with_columns(
+        lift=pl.Series([*close, *np.linspace(-0.5, 0.4, 97)]),
+        token=pl.Series(["doorway", "stew", "t2"] + ["x"] * 97),
+    )
+    names = name_annotations(distribution(table, LIFTS))
+    heights = [names["doorway"].yshift, -names["stew"].ay, -names["t2"].ay]
+    assert (np.diff(heights) >= 16).all()
+    assert [names[name].showarrow for name in ("doorway", "stew", "t2")] == [False, True, True]
 
 
 COPIES = [0, 1, 32]

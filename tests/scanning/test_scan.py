@@ -433,6 +433,7 @@ def test_effects_are_shown_and_reported(scanned_run, place):
     page = report(scanned_run, format="html")
     assert '<h2 id="documents">Documents with copies</h2>' in page
     assert f"<mark>{scanned.copies()}</mark>" in page
+    assert "</bdi> × 8; " in page  # the token is isolated from the numbers after it
     assert "## Documents with copies" in report(scanned_run, format="md")
     (scan_record,) = json.loads(report(scanned_run, format="json"))["scans"]
     assert len(scan_record["documents"]) == 4

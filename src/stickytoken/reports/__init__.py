@@ -49,15 +49,14 @@ def report(
 
     Args:
         what: A single run, run folder or comparison. The report of an unfinished run says what is missing.
-        format: ``html`` for one self-contained file, ``md`` or ``json``. The default is the format that the
-            suffix of ``out`` indicates, or else ``html``.
+        format: ``html`` for one self-contained file, ``md`` or ``json``. By default, the suffix of ``out``
+            decides; without ``out``, or with another suffix, the format is ``html``.
         out: File to which the report is also written. Its folder must exist.
-        figures: Folder in which to save the figures as PNG and SVG. Three figures of Chen et al. (2025) that
-            the page does not show are saved, too: similarities of pairs before and after insertion, mean
+        figures: Folder in which to save the figures as PNG and SVG. This includes three figures of Chen et
+            al. (2025) that the page does not show: similarities of pairs before and after insertion, mean
             shift by number of copies, and categories of flagged tokens. Saving figures requires the extra
             ``figures`` and either Chrome or Chromium.
-        explanations: Folder that `explain` wrote to. The default is the folder of explanations in the run
-            folder.
+        explanations: Folder that `explain` wrote to. Default: the folder ``explain`` in the run folder.
 
     Returns:
         The report as text in the chosen format.
@@ -65,8 +64,8 @@ def report(
     Raises:
         InputError: No run or several runs were passed, the format is unknown, no browser can draw the
             figures, the folder contains no explanations, or explanations were passed with a comparison.
-        MissingExtraError: Figures were asked for, but the extra ``figures`` is not installed.
-        RunError: The folder is not a run or is damaged, or a file cannot be written.
+        MissingExtraError: ``figures`` was passed, but the extra ``figures`` is not installed.
+        RunError: The folder is not a run folder or is damaged, or a file cannot be written.
     """
     if format is not None and str(format) not in tuple(Format):
         raise InputError(f"format {shown(format)} is unknown: use one of {', '.join(Format)}")
@@ -92,7 +91,7 @@ def report(
 def _subject(
     run_or_comparison: Run | str | Path | Comparison, explanations: Path | None
 ) -> RunContent | Comparison:
-    """Return the subject of the report: the comparison that was passed, or the content of the run folder."""
+    """Return what the report is about: the comparison that was passed, or the content of the run folder."""
     if isinstance(run_or_comparison, Comparison):
         if explanations is not None:
             raise InputError("explanations belong to one run: leave them out of a comparison")
@@ -149,13 +148,13 @@ def write_report(text: str, path: Path) -> None:
 
 # Width of a saved figure, in CSS pixels.
 _WIDTH = 900
-# PNG pixels per CSS pixel: enough for sharp print at the width of a column.
+# PNG pixels per CSS pixel: enough for sharp print at column width.
 _SCALE = 3
 _FORMATS = ("png", "svg")
 
 
 def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
-    """Draw every figure as PNG and SVG. Existing files are replaced only after all figures were drawn.
+    """Draw every figure as PNG and SVG. Existing files are replaced only after all figures have been drawn.
 
     Returns:
         The paths of the written files, two per figure.
@@ -176,13 +175,13 @@ def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
     with TemporaryDirectory() as temporary:
         paths = _draw(figures, Path(temporary))
         for path in paths:
-            # Copied instead of renamed, because the folder may be on another disk.
+            # A file cannot be renamed into a folder on another disk, so it is copied.
             write_atomically(folder / path.name, path.read_bytes())
     return [folder / path.name for path in paths]
 
 
 def _draw(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
-    """Let a browser draw figures as PNG and SVG into a folder, and return the paths of the files."""
+    """Have a browser draw each figure as PNG and SVG in a folder; return the paths of the files."""
     from choreographer.browsers.chromium import ChromeNotFoundError
     from choreographer.errors import BrowserClosedError, BrowserFailedError
     from plotly.graph_objects import Figure
@@ -201,8 +200,8 @@ def _draw(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
     except (ChromeNotFoundError, BrowserFailedError, BrowserClosedError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
-            f"figures are drawn by Chrome or Chromium, and neither could be started ({reason}): install "
-            "one, or set BROWSER_PATH to its program; the HTML report needs no browser to be written"
+            f"figures are drawn by Chrome or Chromium, but neither could be started ({reason}): install "
+            "one, or set BROWSER_PATH to its executable; writing the HTML report needs no browser"
         ) from error
     except OSError as error:
         raise RunError(f"figures cannot be drawn in {folder}: {error.strerror or error}") from error

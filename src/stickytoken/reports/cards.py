@@ -39,13 +39,13 @@ class CardMeasure:
     title: str
     value: str
     interval: str  # empty if the measure has no interval
-    threshold: str  # such as ``sticky from 40%``, or what the value means; empty if there is neither
+    threshold: str  # such as ``sticky from 40%``, or what the value means; empty if neither applies
     strip: Strip | None  # None if the measure has no interval or no threshold
 
 
 @dataclass(frozen=True)
 class Card:
-    """What a report shows of a single token."""
+    """What a report says about a single token."""
 
     row: dict[str, Any]  # the token's row in the table of tokens, by column
     reason: str  # why the token is flagged or has no verdict; empty if there is nothing to say
@@ -93,12 +93,12 @@ def _card(
         if column.key == "vector_deviation":
             measures.append(_vector_measure(row["vector_deviation"], content.settings.number("unusual")))
             continue
-        # The card of a token with a severity shows thresholds only for the measures that reach theirs.
+        # If a token has a severity, its card shows a threshold only beside a measure that reaches it.
         is_compared = not is_graded or wording.reaches(row, column.key, thresholds)
         threshold = thresholds.get(column.key) if is_compared else None
         measures.append(_card_measure(row, column, threshold, scales[column.key]))
     harm = None if content.evidence is None else content.evidence.harm(row["token_id"])
-    # Pairs illustrate a lift, and a token that is flagged for its erased share need not have one.
+    # Pairs illustrate a lift, so they do not suit a token that is flagged only for its erased share.
     shows_lift = not is_graded or wording.reaches(row, "lift_sd", thresholds)
     return Card(
         row,
@@ -156,7 +156,7 @@ class _Scale:
 
     @classmethod
     def of(cls, content: RunContent, column: Column, rows: Sequence[dict[str, Any]]) -> _Scale:
-        """Return the smallest range that contains all intervals, the thresholds and 0, the ordinary token."""
+        """Return the smallest range with all intervals, all thresholds, and 0 for the ordinary token."""
         values = [0.0]
         for row in rows:
             ends = (row.get(f"{column.key}_low"), row.get(f"{column.key}_high"))
@@ -174,7 +174,7 @@ class _Scale:
 
 
 def _vector_measure(deviation: float, unusual: float) -> CardMeasure:
-    """Return the card's entry that says whether the token's own vector is unusual, and by how much.
+    """Return the entry of a card that says whether the token's own vector is unusual, and by how much.
 
     Args:
         deviation: The token's vector deviation.
@@ -185,7 +185,7 @@ def _vector_measure(deviation: float, unusual: float) -> CardMeasure:
 
 
 def _card_measure(row: dict[str, Any], column: Column, threshold: float | None, scale: _Scale) -> CardMeasure:
-    """Format a measure of a token with its interval; if a threshold is given, add a strip that shows it."""
+    """Format a measure of a token with its interval. If there is a threshold, a strip shows both."""
     value = row[column.key]
     low = row.get(f"{column.key}_low")
     high = row.get(f"{column.key}_high")

@@ -26,7 +26,7 @@ from stickytoken.reports.page import render
 from stickytoken.reports.templating import glossary, render_markdown
 from stickytoken.validation import visible
 
-# Warnings by the answer to whether measures can be compared, the gravest first.
+# What the headline warns of, by whether the measures can be compared; the gravest warning first.
 _WARNINGS = {
     Answer.NO: "Not all of their numbers can be compared.",
     Answer.CARE: "Compare their numbers with care.",
@@ -76,7 +76,7 @@ def comparison_parts(comparison: Comparison) -> dict[str, Any]:
 
 
 def finding(comparison: Comparison) -> str:
-    """Return the headline of a comparison: which runs found sticky tokens, and a warning if needed."""
+    """Return the headline of a comparison: which runs found sticky tokens, with a warning if needed."""
     with_sticky = [compared.name for compared in comparison.runs if not compared.run.sticky.is_empty()]
     without = [compared.name for compared in comparison.runs if compared.run.sticky.is_empty()]
     if not with_sticky:
@@ -94,7 +94,7 @@ def finding(comparison: Comparison) -> str:
 
 
 def _glossary(comparison: Comparison) -> dict[str, str]:
-    """Return the glossary of the comparison and of its runs' methods: meanings by word."""
+    """Return the glossary of the comparison and of its runs' methods: meanings keyed by word."""
     words = dict(comparisons.READING)
     for compared in comparison.runs:
         for word, meaning in glossary(compared.run.method).items():
@@ -150,14 +150,14 @@ _SHAPES = ("diamond", "circle", "square", "triangle-up", "x", "star", "cross", "
 
 
 _READ_WORST = (
-    "One row per run, in the order that they were passed in. Marks are filled if the run calls the token "
-    "sticky; the line through a mark is its interval. The bar goes from the median token to the 99th "
-    "percentile: one token in a hundred lies beyond it. Dotted: the threshold of the rule."
+    "One row per run, in the order in which the runs were passed. A mark is the run's worst token, filled if "
+    "the run calls it sticky; the line through a mark is its interval. The bar goes from the median token to "
+    "the 99th percentile: one token in a hundred lies beyond the bar. Dotted: the threshold of the rule."
 )
 _READ_TOKENS = (
     "One row per token that any run calls sticky; one mark per run, filled if that run calls the token "
-    "sticky. Both scales are those of each model's own ordinary tokens and similarities, so models can be "
-    "compared. Runs of a method without these measures appear in the table only."
+    "sticky. Both measures are relative to each model's own ordinary tokens and similarities, so models can "
+    "be compared. Runs of a method without these measures appear in the table only."
 )
 _WORST_HEADINGS = (
     "measure",

@@ -1,4 +1,4 @@
-"""Read everything that the report of a run shows from the run folder, and note what is missing."""
+"""Read from a run folder everything that a report shows, and note what is missing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RunContent:
     plan: PlanRecord | None  # plan.json; None if it is not written yet
     vocabulary: pl.DataFrame | None  # the vocabulary with its categories; None if it is not written yet
     run: Run | None = None  # the finished run; None if it is unfinished
-    # tokens.parquet with the columns of `_with_properties`; without columns if the run is unfinished
+    # tokens.parquet with the columns that `_with_properties` adds; an empty table if the run is unfinished
     tokens: pl.DataFrame = field(default_factory=pl.DataFrame)
     evidence: RunEvidence | None = None  # symptom curves and example pairs; None if they were not stored
     # Number of tokens with committed results, by stage; empty if the run is finished
@@ -84,7 +84,7 @@ class RunContent:
 
     @property
     def confidence(self) -> str | None:
-        """Coverage of the intervals in percent, as text; None if the method has no intervals."""
+        """Confidence level of the intervals in percent, as text; None if the method has no intervals."""
         scale = None if self.run is None else self.method.scale(self.run)
         return None if scale is None else f"{100 * scale.confidence:.4g}"
 
@@ -175,8 +175,8 @@ def _read_explanations(run: Run, named: Path | None) -> tuple[list[StoredExplana
 
     Args:
         run: A finished run.
-        named: Folder that the user named. An explanation in it that cannot be read is an error. None means
-            the folder of explanations in the run folder; unreadable explanations in it are skipped.
+        named: Folder that the user named; an unreadable explanation in it is an error. None means the folder
+            of explanations in the run folder; unreadable explanations in it are skipped.
 
     Returns:
         The explanations, and one sentence for each that was skipped.
@@ -220,14 +220,14 @@ def _require_same_model(
         if differing_parts:
             raise RunError(
                 f"{folder} explains another model, not that of the run (they differ in "
-                f"{', '.join(differing_parts)}): run explain with the model of the run"
+                f"{', '.join(differing_parts)}): run explain with the run's model"
             )
     token_id = explanation.token.token_id
     token = explanation.token.token
     if token_by_id.get(token_id, token) != token:
         raise RunError(
-            f"{folder} explains the token {token!r}, and the run's token {token_id} is "
-            f"{token_by_id[token_id]!r}: it belongs to another model"
+            f"{folder} explains the token {token!r}, but in the run the token {token_id} is "
+            f"{token_by_id[token_id]!r}: the explanation belongs to another model"
         )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -48,8 +48,8 @@ _STATES = {True: "verified", False: "NOT VERIFIED", None: "not verified: the ver
 def headline(content: RunContent) -> str:
     """Return the answer of a run in a sentence, or the progress of an unfinished run."""
     if content.run is None:
-        # The stages measure overlapping sets of tokens, and some also measure random tokens that were not
-        # chosen.
+        # The stages measure overlapping sets of tokens, so their counts cannot be added. Some stages also
+        # measure random tokens beyond those that the run examines, so the count is capped.
         measured = min(max(content.measured.values(), default=0), content.record.tokens)
         return (
             f"{content.record.model.title}: not finished, {measured:,} of {content.record.tokens:,} tokens "
@@ -125,7 +125,7 @@ def _strongest_title(content: RunContent, rows: pl.DataFrame) -> str:
         return "Tokens that come next"
     smallest_erased = wording.percent(content.settings.number("smallest_erased"))
     smallest_lift = wording.in_sd(content.settings.number("smallest_lift"))
-    return f"Strongest tokens below the thresholds ({smallest_erased}, {smallest_lift})"
+    return f"Strongest unflagged tokens (thresholds: {smallest_erased}, {smallest_lift})"
 
 
 def token_table(content: RunContent, rows: pl.DataFrame) -> DataTable:
@@ -180,7 +180,7 @@ def notes(content: RunContent) -> list[str]:
     if not content.method.measures_lift and content.sticky.is_empty():
         lines.append(
             f"the method {content.record.method} puts no tokens into texts, so it cannot tell whether any "
-            "changes what a text means"
+            "token changes what a text means"
         )
     lines += content.method.notes(content.run)
     cut_curves = None if content.evidence is None else content.evidence.cut_curves()
@@ -221,7 +221,7 @@ def _repair_notes(repairs: tuple[RepairRecord, ...]) -> list[str]:
 
 
 def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
-    """Return what was computed and how: names and values of each group, by the title of the group."""
+    """Return what was computed and how, as groups of names and values, keyed by the title of the group."""
     record = content.record
     model = record.model.model_dump()
     loading = model.get("loading")
@@ -313,33 +313,49 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
     figures += [
         run_figures.scatter(content.tokens, figure) for figure in described if isinstance(figure, Scatter)
     ]
-    # The cards describe a smaller number of tokens well enough.
+    # If there are fewer sticky tokens, each of them has a card, which describes it better.
     if len(content.sticky) > MOST_CARDS:
         figures.append(run_figures.composition(content.tokens))
     for position, impact in enumerate(content.impacts[:MOST_IMPACTS]):
-        figures += effects.impact_figures(impact, _suffix(position))
+        figures += _numbered(effects.impact_figures(impact), position)
     for position, record in enumerate(content.repairs[:MOST_REPAIRS]):
-        figures += _repair_figures(record, _suffix(position))
+        figures += _numbered(_repair_figures(record), position)
     return figures
 
 
-def _suffix(position: int) -> str:
-    """Return the suffix of figure names for the measurement or repair at a position; empty for the first."""
-    return f"-{position + 1}" if position else ""
+def _numbered(figures: list[ReportFigure], position: int) -> list[ReportFigure]:
+    """Number the names and titles of the figures of all measurements or repairs except the first.
+
+    Args:
+        figures: The figures of one measurement or repair.
+        position: Position of this measurement or repair among those in the report, from 0.
+    """
+    if position == 0:
+        return figures
+    number_in_report = position + 1
+    return [
+        replace(
+            figure,
+            name=f"{figure.name}-{number_in_report}",
+            title=f"{figure.title} ({number_in_report})",
+        )
+        for figure in figures
+    ]
 
 
-def _repair_figures(record: RepairRecord, suffix: str) -> list[ReportFigure]:
+def _repair_figures(record: RepairRecord) -> list[ReportFigure]:
     """Return the figures of a repair: its tokens, and its mean symptom curves if they were measured."""
     state = _as_sentence(_STATES[record.verified])
     findings = " ".join(_as_sentence(finding) for finding in _repair_checks(record).values())
-    figures = [effects.repaired_tokens(token_rows(record), state, findings, suffix)]
+    figures = [effects.repaired_tokens(token_rows(record), state, findings)]
     curves = mean_curves(record)
     if curves is not None:
         words = effects.CurveWords(
-            f"repair-curves{suffix}",
+            "repair-curves",
             "Symptom curves before and after the repair",
-            "Copies of a repaired token are added to one of two unrelated texts; the mean over all repaired "
-            "tokens. After a repair, the curve should follow that of ordinary tokens.",
+            "The similarity of two unrelated texts when copies of a repaired token are added to one of them, "
+            "averaged over all repaired tokens. After the repair, the curve should follow the curve of "
+            "ordinary tokens.",
         )
         copies, lines = curves
         figures.append(effects.repair_curves(words, copies, lines))
@@ -355,8 +371,8 @@ def _as_sentence(text: str) -> str:
 class SymptomCurves:
     """The symptom curves of a run."""
 
-    tokens: list[Curve]  # curves of flagged or strong tokens
-    ordinary: list[Curve]  # curves of the ordinary tokens to compare with
+    tokens: list[Curve]  # curves of flagged tokens and of the strongest unflagged ones
+    ordinary: list[Curve]  # curves of ordinary tokens, for comparison
 
 
 def curves_of(content: RunContent) -> SymptomCurves:
@@ -489,6 +505,9 @@ class ShownDocument:
     id: str
     place: str | None  # file and line of the document; None if it did not come from a file
     found: str  # the words found, each with its number of copies, and their share of the text
+    words: list[tuple[str, int]]  # the first words found, each with its number of copies
+    has_more_words: bool  # whether more words were found
+    share: str  # share of the text that the words take up, in percent
     severity: str | None  # None if the effect was not measured
     effect: str  # what the copies do to the document's rank; empty if the effect was not measured
     pieces: list[tuple[str, bool]]  # the excerpt in order: text, and whether it is a finding
@@ -513,8 +532,9 @@ class ShownAudit:
 
     name: str  # the documents as the user named them
     conclusions: list[str]
-    basis: str  # how the shares were measured
-    tokens: DataTable  # the share of queries by token and number of copies
+    basis: str  # a sentence on how the shares were measured
+    # The share of queries with a random document in their top 10, by token and number of copies
+    tokens: DataTable
 
 
 def shown_audits(content: RunContent) -> list[ShownAudit]:
@@ -574,9 +594,12 @@ def _source_table(scan: Scan) -> DataTable:
 
 def _shown_document(row: dict[str, Any]) -> ShownDocument:
     """Format a row of documents.parquet."""
-    words = [f"{word['text']} \N{MULTIPLICATION SIGN} {word['copies']}" for word in row["words"]]
-    if len(words) > _MOST_WORDS:
-        words = [*words[:_MOST_WORDS], "\N{HORIZONTAL ELLIPSIS}"]
+    words = [(word["text"], word["copies"]) for word in row["words"][:_MOST_WORDS]]
+    has_more_words = len(row["words"]) > _MOST_WORDS
+    share = f"{row['share']:.0%}"
+    parts = [f"{text} \N{MULTIPLICATION SIGN} {copies}" for text, copies in words]
+    if has_more_words:
+        parts.append("\N{HORIZONTAL ELLIPSIS}")
     place = row["path"]
     if place is not None and row["line"] is not None:
         place = f"{place}, line {row['line']}"
@@ -588,7 +611,10 @@ def _shown_document(row: dict[str, Any]) -> ShownDocument:
     return ShownDocument(
         id=row["id"],
         place=place,
-        found=f"{', '.join(words)}; {row['share']:.0%} of the text",
+        found=f"{', '.join(parts)}; {share} of the text",
+        words=words,
+        has_more_words=has_more_words,
+        share=share,
         severity=row["severity"],
         effect=effect,
         pieces=[(piece["text"], piece["found"]) for piece in row["excerpt"]],

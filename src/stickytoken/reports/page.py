@@ -1,6 +1,6 @@
 """Self-contained HTML pages: the report of a run, and the page that shows why two texts are similar.
 
-A page loads nothing from a server. The Markdown and JSON reports of a run are here, too.
+A page loads nothing from a server. This module also makes the Markdown and JSON reports of a run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_ROWS = 1000
 
 
 def _values(content: RunContent) -> dict[str, Any]:
-    """Return the values that HTML, Markdown and JSON share, by the names that the templates use."""
+    """Return the values that the HTML, Markdown and JSON reports share, keyed by their names in templates."""
     return {
         "content": content,
         "record": content.record,
@@ -85,7 +85,7 @@ def run_page(content: RunContent) -> str:
 
 
 def _parts(content: RunContent, values: dict[str, Any]) -> dict[str, str]:
-    """Return the titles of the page's parts below the first screen, by HTML id, in the order of the page."""
+    """Return the titles of the parts below the first screen, keyed by HTML id, in page order."""
     parts: dict[str, str] = {}
     if content.run is not None:
         if len(values["cards"]) > FIRST_CARDS:
@@ -260,7 +260,7 @@ def similarity_page(why: Why, top: int = 10) -> str:
 
 @dataclass(frozen=True)
 class ShadedCell:
-    """A cell of the matrix of contributions."""
+    """A cell of the contribution matrix."""
 
     value: float  # contribution to the cosine similarity
     color: str  # CSS colour of the cell's background
@@ -268,21 +268,21 @@ class ShadedCell:
 
 @dataclass(frozen=True)
 class ShadedRow:
-    """A row of the matrix of contributions."""
+    """A row of the contribution matrix."""
 
     part: TextPart  # a part of the first text
-    cells: list[ShadedCell]  # one for each part of the second text
+    cells: list[ShadedCell]  # one cell for each part of the second text
 
 
 # RGB colours, 0 to 255: red cells raise the similarity, blue cells lower it.
 _RAISES = (214, 69, 65)
 _LOWERS = (52, 101, 202)
-# Opacity of the cell with the largest value: numbers stay legible in the light and in the dark theme.
+# Opacity of the cell with the largest absolute value. Numbers on it stay legible in both themes.
 _DEEPEST_SHADE = 0.55
 
 
 def shaded_rows(why: Why) -> list[ShadedRow]:
-    """Return the rows of the matrix of contributions; larger absolute values have deeper colours."""
+    """Return the rows of the contribution matrix; larger absolute values have deeper colours."""
     largest = float(np.abs(why.matrix).max()) or 1.0
     rows = []
     for part, values in zip(why.first.parts, why.matrix, strict=True):

@@ -52,7 +52,7 @@ def number(value: Any, digits: int | None = None) -> str:
     Args:
         value: A value of any type.
         digits: Digits after the decimal point of a float. None means 4 digits if the absolute value is below
-            10, or else 1.
+            10, and 1 digit otherwise.
     """
     if value is None:
         return _MISSING
@@ -115,7 +115,7 @@ _OPTIONS: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "
 
 @cache
 def environment(package: str = _OWN_PACKAGE) -> Environment:
-    """Return the Jinja environment of a package's HTML templates; they can import those of the reports."""
+    """Return the Jinja environment of a package's HTML templates; these can import the report templates."""
     packages = list(dict.fromkeys((package, _OWN_PACKAGE)))
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(name) for name in packages]),
@@ -129,7 +129,7 @@ def environment(package: str = _OWN_PACKAGE) -> Environment:
 
 
 def _finalized(value: Any) -> Any:
-    """Return the value of a template expression as pages show it: None as a dash, strings after `visible`."""
+    """Return the value of a template expression as pages show it: None as a dash, strings with escapes."""
     if value is None:
         return _MISSING
     if isinstance(value, str) and not isinstance(value, Markup):
@@ -139,7 +139,7 @@ def _finalized(value: Any) -> Any:
 
 @cache
 def _markdown_environment() -> Environment:
-    """Return the Jinja environment of the Markdown templates; every value except Markup is escaped."""
+    """Return the Jinja environment of the Markdown templates; it escapes every value except Markup."""
     environment = Environment(
         loader=PackageLoader(_OWN_PACKAGE),
         finalize=lambda value: value if isinstance(value, Markup) else markdown(str(value)),
@@ -174,21 +174,22 @@ _SHARED_WORDS = {
     "into one of them. A lift of 0.1 takes a pair from 0.05 to 0.15.",
     "entry": "Special: a control token. Unused: a placeholder. Byte: a piece of a character. Symbol: neither "
     "letters nor digits. Subword: continues a word. Whole word: a word or its beginning.",
-    "category": "Whether decoding and encoding gives the entry back. OK and OK_SPECIAL can appear in text.",
+    "category": "Whether the text of the entry encodes to the entry again. OK and OK_SPECIAL: it does, so "
+    "the entry can appear in text.",
     "u": "The model's mean similarity: the mean cosine over pairs of vocabulary entries. Texts with a lower "
     "similarity count as unrelated.",
     "IsoScore": "How evenly the vectors of the vocabulary use their space: 0 if they vary along one "
-    "direction only, 1 if they vary alike along all. A low value alone is no defect.",
+    "direction only, 1 if they vary equally in all directions. A low value alone is no defect.",
 }
 # Glossary entries of columns that only some methods have.
 _COLUMN_WORDS = {
     "validation rate": "The share of unrelated pairs whose similarity rises. A rate means little by itself: "
-    "compare it with those of other tokens."
+    "compare it with the rates of other tokens."
 }
 
 
 def glossary(method: AnyMethod) -> dict[str, str]:
-    """Return the glossary of a method's reports: meanings by word, in the order in which they are shown."""
+    """Return the glossary of a method's reports: meanings keyed by word, in the order of the report."""
     words = {"sticky token": _SHARED_WORDS["sticky token"], **method.glossary}
     titles = {column.title for column in method.reported}
     words |= {title: meaning for title, meaning in _COLUMN_WORDS.items() if title in titles}

@@ -84,7 +84,7 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px
 THIN_LINE = {"width": 1, "color": ORDINARY}
 DOTTED_LINE = {"color": ORDINARY, "width": 1.5, "dash": "dot"}
 
-# Maximum number of characters of a line on a narrow screen.
+# Maximum number of characters per line on a narrow screen.
 _NARROW_CHARACTERS = 44
 # Maximum number of characters of a token in a legend. With longer tokens, the legend would cover the figure
 # on a phone.
@@ -186,7 +186,7 @@ def diverging(strongest: float, title: str) -> dict[str, Any]:
 
 
 def axis_title(column: Column) -> str:
-    """Return the axis title of a measure, with its unit unless that is %, which the ticks show."""
+    """Return the axis title of a measure with its unit. The unit % is left out, because the ticks show it."""
     return f"{column.title} ({column.unit})" if column.unit not in ("", "%") else column.title
 
 

@@ -34,20 +34,14 @@ _LOOKS: Mapping[str, _Look] = {
     "sticky": _Look(fig.STICKY, "diamond", "solid", -0.12),
     "benign": _Look(fig.CONTROL, "circle-open", "dash", 0.12),
 }
-# Kinds of tokens whose cost is measured: sticky tokens of a run, and tokens that a user named, which may not
-# be sticky.
+# Kinds of tokens whose cost is measured: sticky tokens of a run, and tokens that a user named, sticky or not.
 _MEASURED = ("sticky", "named")
 
 Rows = Sequence[Mapping[str, Any]]
 
 
-def impact_figures(impact: Impact, suffix: str = "") -> list[ReportFigure]:
-    """Return the figures of an impact measurement: costs by task, costs by token, and intrusion.
-
-    Args:
-        impact: A finished measurement.
-        suffix: Appended to the figures' names, to distinguish several measurements.
-    """
+def impact_figures(impact: Impact) -> list[ReportFigure]:
+    """Return the figures of a finished impact measurement: costs by task, costs by token, and intrusion."""
     figures = []
     kind = measured_kind(impact.record)
     effects = impact.effects.to_dicts()
@@ -56,11 +50,11 @@ def impact_figures(impact: Impact, suffix: str = "") -> list[ReportFigure]:
         conditions = impact.conditions.join(main, on=["task", "metric"], maintain_order="left")
         rows = conditions.filter(pl.col("kind") != "clean").to_dicts()
         settings = f"{impact_wording.settings_line(impact.record.measured_with())}. "
-        figures.append(costs(effects, kind, suffix, settings))
-        figures.append(token_costs(rows, kind, suffix))
+        figures.append(costs(effects, kind, settings))
+        figures.append(token_costs(rows, kind))
     summary = impact.intrusion.to_dicts()
     if summary:
-        figures.append(intrusion(summary, impact.intrusion_curves.to_dicts(), kind, suffix))
+        figures.append(intrusion(summary, impact.intrusion_curves.to_dicts(), kind))
     return figures
 
 
@@ -74,13 +68,12 @@ def _name_of(kind: str, measured: str) -> str:
     return measured if kind == "sticky" else kind
 
 
-def costs(effects: Rows, measured: str = "sticky", suffix: str = "", settings: str = "") -> ReportFigure:
-    """Draw how much score copies cost in each task, on average over the measured and over the benign tokens.
+def costs(effects: Rows, measured: str = "sticky", settings: str = "") -> ReportFigure:
+    """Draw the score lost through copies in each task: the means of the measured and of the benign tokens.
 
     Args:
         effects: Rows of effects.parquet, one for each metric of a task.
         measured: What the measured tokens are called, ``sticky`` or ``named``.
-        suffix: Appended to the figure's name.
         settings: A sentence on the settings of the measurement, followed by a space.
     """
     figure = fig.new_figure(height=150 + 54 * len(effects))
@@ -109,13 +102,14 @@ def costs(effects: Rows, measured: str = "sticky", suffix: str = "", settings: s
         figure = fig.empty_figure("no metric of these tasks is defined")
     sentences = [impact_wording.cost_sentence(row, measured) for row in effects]
     return ReportFigure(
-        f"impact-costs{suffix}",
+        "impact-costs",
         "What copies cost",
         figure,
         " ".join(sentences) or "No task was measured.",
         f"{settings}The further right, the more of the score is lost. Copies of any token cost something; "
         "what counts is how much more the measured tokens cost than the benign ones. The p-value compares "
-        "the measured tokens with their matches: it says whether other tokens of both kinds would differ.",
+        "the measured tokens with the benign tokens that match them: if it is small, other tokens of both "
+        "kinds would probably differ, too.",
         DataTable(*impact_wording.headed(impact_wording.EFFECTS, effects, measured)),
         {"xaxis.title.text": "score lost<br>(clean minus edited)"},
         in_markdown=True,
@@ -146,13 +140,12 @@ def _finish(figure: go.Figure) -> None:
     figure.update_layout(hovermode="closest", legend=legend)
 
 
-def token_costs(conditions: Rows, measured: str = "sticky", suffix: str = "") -> ReportFigure:
-    """Draw how much score copies of each token cost, in a panel for each task.
+def token_costs(conditions: Rows, measured: str = "sticky") -> ReportFigure:
+    """Draw the score lost through copies of each token, in a panel for each task.
 
     Args:
         conditions: Rows of conditions.parquet for the main metric of each task, without the clean condition.
         measured: What the measured tokens are called, ``sticky`` or ``named``.
-        suffix: Appended to the figure's name.
     """
     panels = list(dict.fromkeys((row["task"], row["metric"]) for row in conditions))
     sentences = [_token_cost_sentence(conditions, task, metric, measured) for task, metric in panels]
@@ -166,7 +159,7 @@ def token_costs(conditions: Rows, measured: str = "sticky", suffix: str = "") ->
     panel_count = len(panels)
     narrow = fig.stacked(plot, panel_count, panel_count * plot.layout.height) if panel_count > 1 else {}
     return ReportFigure(
-        f"impact-tokens{suffix}",
+        "impact-tokens",
         "What copies of each token cost",
         plot,
         " ".join(sentences),
@@ -247,14 +240,13 @@ def _look_of(row: Mapping[str, Any]) -> str:
     return "sticky" if kind in _MEASURED else kind
 
 
-def intrusion(summary: Rows, curves: Rows, measured: str = "sticky", suffix: str = "") -> ReportFigure:
-    """Draw how many queries have a document with copies in their top 10, by number of copies.
+def intrusion(summary: Rows, curves: Rows, measured: str = "sticky") -> ReportFigure:
+    """Draw the number of queries with a document with copies in their top 10, by number of copies.
 
     Args:
         summary: Rows of intrusion.parquet, by number of copies; the first row is without copies.
         curves: Rows of intrusion_curves.parquet, one for each token and number of copies.
         measured: What the measured tokens are called, ``sticky`` or ``named``.
-        suffix: Appended to the figure's name.
     """
     figure = fig.new_figure(height=400)
     _draw_tokens_hits(figure, curves, measured)
@@ -264,7 +256,7 @@ def intrusion(summary: Rows, curves: Rows, measured: str = "sticky", suffix: str
     figure.update_yaxes(title_text="queries with the document in their top 10", rangemode="tozero")
     figure.update_layout(hovermode="closest", legend={"y": -0.2, "yanchor": "top"})
     return ReportFigure(
-        f"intrusion{suffix}",
+        "intrusion",
         "Documents pushed into search results",
         figure,
         _intrusion_in_words(summary, measured),
@@ -318,7 +310,9 @@ def _draw_mean_hits(figure: go.Figure, summary: Rows, measured: str) -> None:
 
 
 def _intrusion_in_words(summary: Rows, measured: str) -> str:
-    """Say how many queries find a document without copies, with the best number and with the largest."""
+    """Say how many queries find a document without copies, with the most effective number of copies, and
+    with the largest number.
+    """
     without = summary[0]
     last = summary[-1]
     sentences = [
@@ -330,9 +324,10 @@ def _intrusion_in_words(summary: Rows, measured: str) -> str:
         rank = f"rank_{kind}"
         best = max(summary[1:], key=lambda row: float(row[hits]))
         sentences.append(
-            f"Copies of {_name_of(kind, measured)} tokens bring it to at most {best[hits]:.2f} "
-            f"({_counted_copies(best['copies'])}), {_counted_copies(last['copies'])} to {last[hits]:.2f}; "
-            f"its median rank goes from {without[rank]:.0f} to {last[rank]:.0f}."
+            f"Copies of {_name_of(kind, measured)} tokens bring it into the top 10 of at most "
+            f"{best[hits]:.2f} queries ({_counted_copies(best['copies'])}); with "
+            f"{_counted_copies(last['copies'])}, it is in the top 10 of {last[hits]:.2f} queries, and its "
+            f"median rank goes from {without[rank]:.0f} to {last[rank]:.0f}."
         )
     return " ".join(sentences)
 
@@ -363,14 +358,13 @@ _REPAIRED = (
 )
 
 
-def repaired_tokens(rows: Rows, state: str, findings: str, suffix: str = "") -> ReportFigure:
+def repaired_tokens(rows: Rows, state: str, findings: str) -> ReportFigure:
     """Draw the erased share and the lift of every repaired token before and after the repair.
 
     Args:
         rows: Rows of `stickytoken.repairs.result.token_rows`, one for each repaired token.
         state: A sentence that says whether the repair was verified.
         findings: Sentences on the checks of the repair.
-        suffix: Appended to the figure's name.
     """
     measured = [row for row in rows if row["lift_sd_after"] is not None]
     narrow: dict[str, Any] = {}
@@ -383,7 +377,7 @@ def repaired_tokens(rows: Rows, state: str, findings: str, suffix: str = "") -> 
         plot = fig.empty_figure("the repair was not verified: nothing was measured")
     cells = [[column.text(row[column.key]) or None for column in _REPAIRED] for row in rows]
     return ReportFigure(
-        f"repair{suffix}",
+        "repair",
         "What a repair changed",
         plot,
         f"{state} {summary}",

@@ -40,8 +40,8 @@ _BENIGN = ("benign_mean", "benign_low", "benign_high", "deviations")
 
 _READ_ATTENTION = (
     "Green: the mean of matched benign tokens, and the interval in which one more such token would lie, "
-    "over all layers at once. Filled marks lie outside it; the first of them is where the effect begins. "
-    "Attention shows where layers read from, not how much of it reaches the vector."
+    "over all layers at once. Filled marks lie outside the interval; the first filled mark is where the "
+    "effect begins. Attention shows where layers read from, not how much of that reaches the vector."
 )
 _READ_HEADS = (
     "Orange heads attend more to these copies than to copies of matched benign tokens, blue heads less. A "
@@ -54,14 +54,14 @@ _READ_DRIFT = (
 )
 _READ_ATTRIBUTION = (
     "Integrated Jacobians (Moeller et al. 2023): the cells sum to the similarity. Orange cells add to it, "
-    "blue cells subtract. After the tokens comes the reference, a text of padding; the last column is the "
-    "sum of each row. Compare row sums, and cells with one another: adjacent copies share what they "
-    "contribute together."
+    "blue cells subtract from it. The last row, and the column before the row sums, belong to the "
+    "reference, a text of padding. Compare row sums with row sums, and cells with cells: adjacent copies "
+    "share their joint contribution."
 )
 
 
 def explanation_figures(explanation: StoredExplanation) -> list[ReportFigure]:
-    """Return the six figures of an explanation, always in the same order. A figure without data says why."""
+    """Return the six figures of an explanation, in a fixed order. A figure without data says why."""
     prefix = f"explain-{explanation.token.token_id}"
     token = explanation.token.token
     measures = explanation.tables["measures"]
@@ -254,12 +254,11 @@ def _heads_in_words(single_heads: pl.DataFrame) -> str:
 
 
 def _head_rows(heads: pl.DataFrame, single_heads: pl.DataFrame) -> list[tuple[Any, ...]]:
-    """Return table rows: each layer's mean over heads, then the five heads that differ most from benign
-    tokens.
+    """Return table rows: the mean of each layer, then the five heads that differ most from benign tokens.
 
     Args:
         heads: Rows of heads.parquet; `head` is null in the mean over a layer's heads.
-        single_heads: The same without the means.
+        single_heads: The rows of heads.parquet without these means.
     """
     layer_means = heads.filter(pl.col("head").is_null()).sort("layer")
     most_different = single_heads.sort("wasserstein", descending=True, nulls_last=True).head(5)
@@ -310,7 +309,7 @@ def _head_details(cell: Row | None) -> list[Any]:
 
 
 def _pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -> ReportFigure:
-    """Return the figure of what the copies contribute to the text's vector, with the benign intervals."""
+    """Draw what the copies contribute to the text's vector, with the intervals of the benign tokens."""
     title = "What the copies contribute to the sentence vector"
     reading = (
         f"Pooling of this model: {pooling}. With mean pooling every position contributes a share; with "
@@ -395,7 +394,7 @@ def _table(rows: Sequence[Row], columns: Sequence[str]) -> DataTable:
 
 
 def _embedding(name: str, explanation: StoredExplanation) -> ReportFigure:
-    """Return the figure that ranks the token's row of the embedding matrix among the rows of all tokens."""
+    """Draw the rank of the token's row of the embedding matrix among the rows of all tokens."""
     title = "The row of the embedding matrix"
     token = explanation.token.token
     reading = _reading_of_embedding(explanation.record.vocabulary)
@@ -420,14 +419,14 @@ def _embedding(name: str, explanation: StoredExplanation) -> ReportFigure:
 def _reading_of_embedding(vocabulary: Mapping[str, Any]) -> str:
     """Say how to read the figure, and add statistics of the whole vocabulary if they were measured."""
     reading = (
-        "Rows close to those of unused entries were hardly trained (Land and Bartolo 2024). An unusual row "
-        "need not be sticky, and a sticky token need not have an unusual row."
+        "A row close to the rows of unused entries was hardly trained (Land and Bartolo 2024). A token with "
+        "an unusual row need not be sticky, and a sticky token need not have an unusual row."
     )
     if {"mean_cosine", "first_component_share"} <= set(vocabulary):
         mean_cosine = number(vocabulary["mean_cosine"], 3)
         reading += (
             f" Over the whole vocabulary the mean cosine of two rows is {mean_cosine} "
-            "(0: they point in all directions evenly), and the widest direction explains "
+            "(0: the rows point evenly in all directions), and the widest direction explains "
             f"{vocabulary['first_component_share']:.1%} of the variance."
         )
     return reading
@@ -514,7 +513,7 @@ def _attribution_in_words(pair: Row, between_tokens: pl.DataFrame) -> str:
         f"The similarity of “{pair['carrier']}” and “{pair['anchor']}” is {pair['similarity_before']:.3f} "
         f"without copies and {pair['similarity']:.3f} with them. Of that, the rows of the copies "
         f"contribute {pair['from_copies']:.3f}, those of the carrier {pair['from_carrier']:.3f} and that "
-        f"of the reference {pair['from_reference']:.3f}; the sum is off by "
+        f"of the reference {pair['from_reference']:.3f}; the error of the sum is "
         f"{abs(pair['completeness_error']):.2g}. Without the reference, copies contribute "
         f"{from_copies:.3f} and the carrier {from_carrier:.3f}."
     )

@@ -38,14 +38,14 @@ def pair_similarities(
         token: Token whose copies are inserted.
         copies: Number of copies.
         before: Number of pairs in each interval of `SIMILARITY_EDGES`, without copies; empty if unknown.
-        after: The same with copies; None if unknown.
+        after: Number of pairs in each of these intervals with copies; None if unknown.
         u: The model's mean similarity.
     """
     name = "pair-similarities"
     title = "Similarities of pairs before and after insertion"
     reading = (
-        "Each pair is a text with the copies and a text without. The dotted line is u, the model's mean "
-        "similarity. Copies of a sticky token make the similarities of all pairs alike."
+        "Each pair consists of a text with copies and a text without. The dotted line is u, the model's mean "
+        "similarity. Copies of a sticky token make the similarities of all pairs nearly equal."
     )
     if not before or after is None:
         return fig.figure_of_nothing(name, title, reading, _WITHOUT_PAIRS)
@@ -100,7 +100,7 @@ def _draw_counts(
 
 
 def mean_shift(curves: list[Curve], controls: list[Curve], who: str) -> ReportFigure:
-    """Draw by how much copies change the similarity of pairs, on average over tokens.
+    """Draw the mean change in similarity of pairs over tokens, by number of copies.
 
     Args:
         curves: Symptom curves of the tokens.
@@ -110,9 +110,10 @@ def mean_shift(curves: list[Curve], controls: list[Curve], who: str) -> ReportFi
     name = "mean-shift"
     title = "Mean shift by number of copies"
     reading = (
-        "The change of the cosine similarity against no copies, averaged over pairs of texts and tokens. "
-        "Left: pairs below the model's mean similarity u. Right: pairs above it. Copies of a sticky token "
-        "raise the first more than copies of ordinary tokens do, and lower the second."
+        "The change in cosine similarity compared with no copies, averaged over pairs of texts and tokens. "
+        "Left: pairs below the model's mean similarity u. Right: pairs above u. Copies of a sticky token "
+        "raise the similarity of pairs below u more than copies of ordinary tokens do, and lower the "
+        "similarity of pairs above u."
     )
     groups = {who: curves, "ordinary tokens": controls}
     shifts_by_group = {group: _shifts(members) for group, members in groups.items() if members}
@@ -167,7 +168,7 @@ def _shifts(curves: list[Curve]) -> dict[str, list[float | None]]:
 
 
 def _against_first(line: Sequence[float | None]) -> list[float | None]:
-    """Return the differences from the first value, which is without copies; None for a missing value."""
+    """Return the differences from the first value, the one without copies; None for a missing value."""
     start = line[0]
     return [None if value is None or start is None else value - start for value in line]
 
@@ -189,8 +190,8 @@ def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
     name = "flagged-categories"
     title = "Categories of flagged tokens"
     reading = (
-        "Grey: all tokens that the run examined. Orange: the sticky ones. OK_SPECIAL: a special token that "
-        "can appear in text."
+        "Grey: all tokens that the run examined. Orange: the sticky tokens. OK_SPECIAL: a special token "
+        "that can appear in text."
     )
     sticky = tokens.filter(verdict="sticky")
     if sticky.is_empty():

@@ -54,7 +54,7 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
     """Draw a histogram with a logarithmic count axis, and marks for the flagged tokens."""
     column = described.column
     counts, edges = bins(measured[column.key].to_numpy())
-    ends = [[_exact(column, start), _exact(column, end)] for start, end in pairwise(edges.tolist())]
+    intervals = [[_exact(column, start), _exact(column, end)] for start, end in pairwise(edges.tolist())]
     figure = fig.new_figure()
     bars: dict[str, Any] = {
         "type": "bar",
@@ -62,7 +62,7 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
         "y": [int(count) or None for count in counts],
         "width": float(edges[1] - edges[0]) * 0.96,
         "marker": {"color": fig.ORDINARY, "line": {"width": 0}, "opacity": 0.65},
-        "customdata": ends,
+        "customdata": intervals,
         "hovertemplate": "%{y:,} tokens from %{customdata[0]} to %{customdata[1]}<extra></extra>",
         "name": "tokens",
     }
@@ -70,7 +70,8 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
     for verdict in ("topical", "sticky"):
         flagged = measured.filter(verdict=verdict).sort(column.key, descending=True)
         values = f": %{{x:{fig.number_format(column)}}}"
-        _mark(figure, flagged, verdict, flagged[column.key].round(6), [0.72] * len(flagged), values)
+        heights = [_MARK_HEIGHT] * len(flagged)
+        _mark(figure, flagged, verdict, flagged[column.key].round(6), heights, values)
     for position, (text, value) in enumerate(described.lines.items()):
         figure.add_vline(x=value, line=fig.DOTTED_LINE)
         height = 1 - 0.08 * position
@@ -80,7 +81,15 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
     figure.update_xaxes(title_text=fig.axis_title(column), tickformat=fig.tick_format(column))
     figure.update_yaxes(title_text="tokens (log scale)", type="log", dtick=1, rangemode="tozero")
     top = float(np.log10(max(int(counts.max()), 2))) + 0.35
-    figure.update_yaxes(range=[-0.3, top], tickformat=",d")
+    bottom = -0.3
+    figure.update_yaxes(range=[bottom, top], tickformat=",d")
+    sticky = measured.filter(verdict="sticky").sort(column.key)
+    names = [
+        _Name(fig.legend_label(token), value, float(np.log10(_MARK_HEIGHT)))
+        for token, value in sticky.select("token", column.key).iter_rows()
+    ]
+    ends = [float(edges[0]), float(edges[-1]), *described.lines.values()]
+    _write_names(figure, names, width=max(ends) - min(ends), height=top - bottom)
     figure.update_layout(bargap=0, hovermode="closest")
     return figure
 
@@ -103,12 +112,12 @@ def _distribution_in_words(measured: pl.DataFrame, column: Column) -> str:
     return text
 
 
-# Number of intervals in the table of a distribution.
+# Number of bins in a distribution table.
 _TABLE_BINS = 12
 
 
 def _distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
-    """Count all tokens and the sticky tokens in a dozen equal intervals; empty intervals are left out."""
+    """Count all tokens and the sticky tokens in `_TABLE_BINS` bins of equal width, without empty bins."""
     values = measured[column.key].to_numpy()
     edges = bins(values)[1]
     if np.ptp(values) >= _NO_SPAN:
@@ -122,7 +131,7 @@ def _distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
     ):
         if count:
             rows.append((_exact(column, start), _exact(column, end), count, sticky_count))
-    return DataTable(("from", "to", "tokens", "of them sticky"), rows)
+    return DataTable(("from", "to", "tokens", "sticky"), rows)
 
 
 def _exact(column: Column, value: float) -> str:
@@ -144,8 +153,8 @@ def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.flo
     return np.histogram(values, bins=int(np.clip(np.ceil(bin_count), _FEWEST_BINS, _MOST_BINS)))
 
 
-# Maximum number of sticky tokens whose names are written beside their marks; more names would overlap.
-_MOST_NAMED = 5
+# Vertical position of the marks in a distribution, on its count axis: just above the bottom.
+_MARK_HEIGHT = 0.72
 
 
 def _mark(
@@ -169,21 +178,90 @@ def _mark(
     if flagged.is_empty():
         return
     names = [fig.label(token) for token in flagged["token"]]
-    has_names = verdict == "sticky" and len(names) <= _MOST_NAMED
     marks: dict[str, Any] = {
         "type": "scatter",
         "x": x.to_list(),
         "y": list(y),
         "customdata": names,
-        "text": names if has_names else None,
-        "textposition": "top center",
-        "mode": "markers+text" if has_names else "markers",
+        "mode": "markers",
         "marker": {"color": fig.COLORS[verdict], "symbol": fig.SYMBOLS[verdict], "size": 11},
         "hovertemplate": f"%{{customdata}}{values}<extra>{verdict}</extra>",
         "cliponaxis": False,
         "name": f"{verdict} ({len(names)})",
     }
     figure.add_trace(marks)
+
+
+# Maximum number of sticky tokens whose names are written above their marks; more would hide the figure.
+_MOST_NAMED = 5
+# Sizes in pixels on a phone. Names that do not overlap there do not overlap on a larger screen.
+_PLOT_WIDTH = 280
+_PLOT_HEIGHT = 250
+_CHARACTER_WIDTH = 9
+_LINE_HEIGHT = 16
+# Vertical distance of a name from the middle of its mark, in pixels.
+_NAME_DISTANCE = 15
+
+
+@dataclass(frozen=True)
+class _Name:
+    """The name of a token, with the position of the token's mark on both axes."""
+
+    text: str
+    x: float
+    y: float  # the logarithm of the position on a logarithmic axis
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a name is written, in pixels on a phone."""
+
+    left: float
+    right: float
+    height: float
+
+    def overlaps(self, other: _Place) -> bool:
+        """Return whether names at both places would cover each other."""
+        is_beside = self.right <= other.left or other.right <= self.left
+        return not is_beside and abs(self.height - other.height) < _LINE_HEIGHT
+
+
+def _write_names(figure: go.Figure, names: Sequence[_Name], width: float, height: float) -> None:
+    """Write names above their marks; if there are too many names, write none.
+
+    A name that would cover an earlier name is written higher, with a line to its mark.
+
+    Args:
+        figure: Figure to write in.
+        names: Names of the sticky tokens.
+        width: Length of the horizontal axis, in the unit of the axis.
+        height: Length of the vertical axis, in the unit of the axis.
+    """
+    if len(names) > _MOST_NAMED:
+        return
+    places: list[_Place] = []
+    for name in names:
+        middle = _PLOT_WIDTH * name.x / (width or 1.0)
+        half = _CHARACTER_WIDTH * len(name.text) / 2
+        mark_height = _PLOT_HEIGHT * name.y / (height or 1.0)
+        distance = _NAME_DISTANCE
+        place = _Place(middle - half, middle + half, mark_height + distance)
+        while any(place.overlaps(earlier) for earlier in places):
+            distance += _LINE_HEIGHT
+            place = _Place(middle - half, middle + half, mark_height + distance)
+        places.append(place)
+        is_moved = distance > _NAME_DISTANCE
+        offset = {"ax": 0, "ay": -distance, "standoff": 7} if is_moved else {"yshift": distance}
+        figure.add_annotation(
+            x=name.x,
+            y=name.y,
+            text=name.text,
+            showarrow=is_moved,
+            arrowhead=0,
+            arrowwidth=1,
+            arrowcolor=fig.ORDINARY,
+            **offset,
+        )
 
 
 # Maximum number of unflagged tokens to draw: enough to show the shape of the cloud, few enough for a phone.
@@ -238,6 +316,11 @@ def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
     for verdict in ("topical", "sticky"):
         flagged = measured.filter(verdict=verdict)
         _mark(figure, flagged, verdict, flagged[x].round(4), flagged[y].round(4), values)
+    sticky = measured.filter(verdict="sticky").sort(x)
+    names = [_Name(fig.legend_label(row["token"]), row[x], row[y]) for row in sticky.iter_rows(named=True)]
+    width = float(np.ptp(measured[x].to_numpy()))
+    height = float(np.ptp(measured[y].to_numpy()))
+    _write_names(figure, names, width, height)
     figure.update_xaxes(title_text=fig.axis_title(described.x), tickformat=fig.tick_format(described.x))
     figure.update_yaxes(title_text=fig.axis_title(described.y), tickformat=fig.tick_format(described.y))
     figure.update_layout(hovermode="closest")
@@ -288,10 +371,11 @@ def _scatter_table(measured: pl.DataFrame, described: Scatter) -> DataTable:
 # Maximum number of tokens whose curves are drawn; more lines could not be told apart.
 _DRAWN_CURVES = 6
 _READ_CURVES = (
-    "Copies of a token are appended to a text. Unrelated pairs lie below the model's mean similarity u "
-    "(dotted): a sticky token raises these more than ordinary tokens do (green, dashed; the band is their "
-    "range). Related pairs lie above u: a few copies may raise these as well; many copies of any token lower "
-    "them, because less and less of the text is left in the vector."
+    "Copies of a token are appended to one text of each pair. The dotted line is the model's mean "
+    "similarity u. Unrelated pairs start below u: a token with a high lift raises their similarity more than "
+    "ordinary tokens do (green: their mean, dashed, and their range). Related pairs start above u: many "
+    "copies of any token lower their similarity, because less of the text is left in the vector; a token "
+    "that erases texts lowers it more."
 )
 # The two groups of pairs: below and above the model's mean similarity u.
 SIDES = ("below", "above")
@@ -365,7 +449,7 @@ def mean_line(lines: Sequence[Sequence[float | None]]) -> list[float | None]:
 
 
 def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float]]], u: float) -> str:
-    """Say by how much copies of each drawn token, and of ordinary tokens, move the similarity of pairs."""
+    """Describe how copies of each drawn token, and of ordinary tokens, change the similarity of pairs."""
     if not curves:
         return "There are no symptom curves."
     sentences = [f"Mean similarity of pairs by number of copies; the mean similarity u is {u:.3f}."]
@@ -467,7 +551,7 @@ _DECILES = 10
 
 
 _READ_COMPOSITION = (
-    "Grey: all tokens that the run examined. Orange: the sticky ones. Where the orange bar is higher, the "
+    "Grey: all tokens that the run examined. Orange: the sticky tokens. Where the orange bar is higher, the "
     "group is over-represented among sticky tokens. Position is the rank of the token id: many tokenizers "
     "put special and unused entries first or last, and frequent words before rare ones."
 )
@@ -511,7 +595,7 @@ def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
         scripts = [*scripts, "others"]
     return [
         breakdown_by(grouped, "entry", "kind of entry", kinds),
-        breakdown_by(grouped, "script", "script of its letters", scripts),
+        breakdown_by(grouped, "script", "script", scripts),
         breakdown_by(grouped, "length", "length in characters", lengths),
         breakdown_by(grouped, "position", "position, % of the vocabulary", deciles),
     ]
@@ -597,7 +681,7 @@ def draw_breakdowns(parts: list[Breakdown]) -> go.Figure:
         _draw_shares(plot, part.groups, part.sticky, "sticky tokens", hatched, in_legend, cell)
         angle = -45 if len(part.groups) > _MOST_SCRIPTS else None
         plot.update_xaxes(type="category", tickangle=angle, **cell)
-    plot.update_yaxes(title_text="% of them", col=1)
+    plot.update_yaxes(title_text="% of tokens", col=1)
     legend = {"y": -0.14, "yanchor": "top"}
     plot.update_layout(barmode="group", bargap=0.25, bargroupgap=0, legend=legend, hovermode="closest")
     return plot

@@ -1,5 +1,5 @@
 "use strict";
-// What reports and the web app share: buttons that copy the command before them.
+// Shared by reports and the web app: buttons that copy the command before them.
 (() => {
   document.documentElement.classList.add("scripted");
   document.addEventListener("click", async (event) => {
@@ -10,7 +10,7 @@
       await navigator.clipboard.writeText(code.textContent);
       button.textContent = "Copied";
     } catch {
-      // Not every browser lets a file write to the clipboard: the command is selected instead.
+      // Some browsers do not let a local file write to the clipboard, so select the command instead.
       getSelection().selectAllChildren(code);
       button.textContent = "Selected";
     }

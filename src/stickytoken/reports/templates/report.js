@@ -31,7 +31,7 @@
       layout.width = 680;
       layout.height = layout.height > 480 ? layout.height * 0.85 : Math.min(layout.height, 330);
       layout.autosize = false;
-      // As far below the axis as on a screen, whatever the height.
+      // Keep the distance between legend and axis, although the height has changed.
       if (layout.legend?.y < 0) layout.legend.y = -70 / (layout.height - 110);
     }
     return layout;
@@ -48,7 +48,7 @@
     }
   }
 
-  // The library travels compressed; a script of exactly this content is what the page's policy allows.
+  // The page contains Plotly in compressed form; the page's policy allows a script with exactly this content.
   async function unpack() {
     const packed = document.getElementById("plotly-gz");
     const bytes = Uint8Array.from(atob(packed.textContent), (character) => character.charCodeAt(0));
@@ -59,7 +59,7 @@
     packed.remove();
   }
 
-  // On a phone, the first thing to do and the first reasons share the first screen.
+  // On a phone, only the first step is shown, to leave room for the answer.
   function fold() {
     for (const details of document.querySelectorAll("details.others")) details.open = !narrow.matches;
   }
@@ -82,7 +82,7 @@
     for (const part of document.querySelectorAll("details.part")) {
       part.addEventListener("toggle", () => printing || draw(false));
     }
-    // Paper cannot be clicked: everything is open on it.
+    // Paper cannot be clicked, so everything is opened for printing.
     let opened = [];
     addEventListener("beforeprint", () => {
       printing = true;
@@ -99,11 +99,11 @@
   }
 
   function table() {
-    const found = document.getElementById("tokens");
-    if (!found) return;
-    const body = found.tBodies[0];
+    const tokens = document.getElementById("tokens");
+    if (!tokens) return;
+    const body = tokens.tBodies[0];
     const rows = [...body.rows];
-    const heads = [...found.tHead.rows[0].cells];
+    const heads = [...tokens.tHead.rows[0].cells];
     const order = document.getElementById("order");
     const search = document.getElementById("search");
     const count = document.getElementById("count");
@@ -156,7 +156,7 @@
     search.form.hidden = false;
   }
 
-  // A link of the contents opens the part that it leads to.
+  // A link in the table of contents opens the part that it leads to.
   function reveal() {
     const part = document.getElementById(location.hash.slice(1))?.closest("details.part");
     if (!part || part.open) return;
