@@ -58,7 +58,7 @@ def test_the_figures_have_the_numbers_of_the_measurement(measured):
     assert f"sticky tokens lower spearman by {effects[0]['drop_sticky']:.4f}" in figures[0].alt
     hits = measured.intrusion["hits_sticky"].to_list()
     assert f"is in the top 10 of {hits[0]:.2f} queries" in figures[2].alt
-    assert f"to {hits[-1]:.2f}; its median rank" in figures[2].alt
+    assert f"it is in the top 10 of {hits[-1]:.2f} queries, and its median rank" in figures[2].alt
 
 
 def test_markdown_has_the_tables_and_json_the_numbers(measured):
