@@ -7,6 +7,7 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import planted
@@ -208,3 +209,36 @@ def test_a_judgement_says_the_finding_first_then_the_tokens_and_what_they_rest_o
     assert len(rows) == profiled.AVAILABLE
     document = planted.document(planted.command(*arguments, "json"))
     assert [row["token"] for row in document["flagged"]] == [planted.PLANTED]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".json", ".parquet"])
+def test_out_of_a_judgement_holds_every_token(place, short, suffix):
+    out = place / f"judged{suffix}"
+    result = planted.command("judge", short, "--documents", place / "own.txt", "--out", out)
+    assert result.exit_code == 0, result.stderr
+    if suffix == ".json":
+        written = pl.DataFrame(json.loads(out.read_text("utf-8"))["tokens"], infer_schema_length=None)
+    elif suffix == ".csv":
+        written = pl.read_csv(out)
+    else:
+        written = pl.read_parquet(out)
+    assert len(written) == profiled.AVAILABLE
+    assert written.filter(pl.col("verdict") == "sticky")["token"].to_list() == [planted.PLANTED]
+
+
+def test_out_of_a_judgement_needs_a_known_format(place, short):
+    result = planted.command("judge", short, "--documents", place / "own.txt", "--out", place / "judged.xlsx")
+    assert result.exit_code == 1
+    assert "end it in .csv, .json or .parquet" in result.stderr
+
+
+def test_a_judgement_compares_documents_with_the_queries(place, short):
+    queries = place / "queries.txt"
+    queries.write_text("\n".join(profiled.sentences(50, seed=4)) + "\n", encoding="utf-8")
+    judge = ("judge", short, "--documents", place / "own.txt", "--format", "json")
+    alone = planted.document(planted.command(*judge))
+    with_queries = planted.document(planted.command(*judge, "--queries", queries))
+    assert with_queries["anchors"] == 50
+    assert alone["anchors"] > 50
+    assert [row["token"] for row in with_queries["flagged"]] == [planted.PLANTED]
+    assert with_queries["flagged"][0]["lift_sd"] != alone["flagged"][0]["lift_sd"]
