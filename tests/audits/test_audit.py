@@ -171,9 +171,9 @@ def test_without_a_word_that_helps_the_largest_share_is_said(finished):
     clean.tokens = clean.tokens.with_columns(helps=pl.lit(value=False), may_help=pl.lit(value=False))
     best = wording.largest_share(clean)
     assert best["share"] == clean.shares.filter(pl.col("copies") > 0)["share"].max()
-    sentence = wording.token_conclusions(clean)[0]
-    assert sentence.startswith("No word that was measured")
-    assert f"{best['share']:.1%} ({best['copies']} copies of {best['token']!r}" in sentence
+    finding, evidence = wording.token_conclusions(clean)
+    assert finding.startswith("No word that was measured")
+    assert f"{best['share']:.1%} ({best['copies']} copies of {best['token']!r}" in evidence
     assert "repair" not in [step.command.split()[1] for step in wording.next_steps(clean)]
 
 

@@ -48,10 +48,10 @@ def token_conclusions(audit: Audit) -> list[str]:
     if helping.is_empty() and undecided.is_empty():
         best = largest_share(audit)
         return [
-            "No word that was measured gets documents into results where they don't belong. The largest "
-            f"share of queries with a stuffed document in their top {TOP} is {share(best['share'])} "
-            f"({best['copies']} copies of {quoted(best['token'])}, interval {_ends(best)}); "
-            f"{_without_copies(audit, best['token_id'])}."
+            "No word that was measured gets documents into results where they don't belong.",
+            f"The largest share of queries with a stuffed document in their top {TOP} is "
+            f"{share(best['share'])} ({best['copies']} copies of {quoted(best['token'])}, interval "
+            f"{_ends(best)}); {_without_copies(audit, best['token_id'])}.",
         ]
     sentences = [_named_sentence(audit, row, "gets") for row in helping.head(_NAMED).iter_rows(named=True)]
     left_out = len(helping) - _NAMED
