@@ -92,7 +92,7 @@ def test_every_page_of_a_model_names_its_run_and_has_a_link_in_the_answers():
         ("With eight copies of ذ", "With 8 copies of 'ذ'"),
         ("in the top 10 for 22% of the queries that it answers",
          "in the top 10 for 22% of the queries that it answers"),
-        ("Without copies, it is there for 70%", "70% without copies"),
+        ("Without copies, it is in the top 10 for 70%", "70% without copies"),
         ("with copies of an ordinary token for 59%", "59% with copies of an ordinary token"),
         ("take 67,046 texts", "67,046 texts"),
     ],
