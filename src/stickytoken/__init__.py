@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from stickytoken.data import load_sentences
     from stickytoken.detection import Run, detect, judge, open_run, probe
     from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer
-    from stickytoken.encoders.endpoint import EndpointOptions
     from stickytoken.explanation import explain
     from stickytoken.gate import check
     from stickytoken.impacts import impact, open_impact
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from stickytoken.reports import report
     from stickytoken.scanning.scan import scan
     from stickytoken.settings.audit import AuditSettings
+    from stickytoken.settings.endpoint import EndpointOptions
     from stickytoken.settings.explain import ExplainSettings
     from stickytoken.settings.impact import ImpactSettings
     from stickytoken.settings.profile import ProfileSettings
@@ -96,7 +96,6 @@ _EXPORTS = {
     "stickytoken.data": ("load_sentences",),
     "stickytoken.detection": ("Run", "detect", "judge", "open_run", "probe"),
     "stickytoken.encoders": ("Encoder", "analyze_vocabulary", "load_encoder", "load_tokenizer"),
-    "stickytoken.encoders.endpoint": ("EndpointOptions",),
     "stickytoken.explanation": ("explain",),
     "stickytoken.gate": ("check",),
     "stickytoken.impacts": ("impact", "open_impact"),
@@ -104,6 +103,7 @@ _EXPORTS = {
     "stickytoken.reports": ("report",),
     "stickytoken.scanning.scan": ("scan",),
     "stickytoken.settings.audit": ("AuditSettings",),
+    "stickytoken.settings.endpoint": ("EndpointOptions",),
     "stickytoken.settings.explain": ("ExplainSettings",),
     "stickytoken.settings.impact": ("ImpactSettings",),
     "stickytoken.settings.profile": ("ProfileSettings",),

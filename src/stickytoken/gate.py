@@ -16,7 +16,7 @@ from stickytoken.data import LARGEST_UNKNOWN
 from stickytoken.detection import detect, run as runs_of
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import FLAGGED, RunFolder, RunRecord
-from stickytoken.encoders.endpoint import EndpointOptions, names_endpoint
+from stickytoken.encoders.endpoint import names_endpoint
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
 from stickytoken.encoders.loading import AnyModel, load_encoder
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
@@ -26,6 +26,7 @@ from stickytoken.machine import digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.methods import base, registry, wording
+from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.validation import file_path, list_of, require_callable, shown, whole_number
 
 if TYPE_CHECKING:

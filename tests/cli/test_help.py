@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import planted
 from stickytoken import encoders
 from stickytoken.cli import _options
-from stickytoken.cli._command import documented_entries, project_table
+from stickytoken.cli._command import project_table
 from stickytoken.cli.app import app
 from stickytoken.encoders import Prompting
 from stickytoken.errors import InputError
@@ -164,9 +164,10 @@ def test_every_option_reaches_load_encoder(monkeypatch, tmp_path):
             words += [f"--{flag}"] if value is True else [f"--{flag}", text]
     files = ("--input", tmp_path / "texts.txt", "--out", tmp_path / "v.parquet")
     planted.refused("embed", "m", *files, *words, saying="enough")
-    assert loaded_with == {"model": "m", "prompt": Prompting("ke", "query", **values), **loading}
+    expected = {"prompt": Prompting("ke", "query", **values), "max_length": None, **loading}
+    assert loaded_with == {"model": "m", **expected}
     planted.refused("embed", "m", *files, saying="enough")
-    nothing = dict.fromkeys(loading) | {"trust_remote_code": False, "dtype": "float32"}
+    nothing = dict.fromkeys([*loading, "max_length"]) | {"trust_remote_code": False, "dtype": "float32"}
     assert loaded_with == {"model": "m", "prompt": Prompting(), **nothing}
 
 
@@ -229,12 +230,11 @@ def test_one_name_has_one_meaning():
 
 
 def test_settings_that_methods_share_have_one_description():
-    descriptions = {}
+    texts_by_name = {}
     for entry in entries():
-        entry_descriptions = documented_entries(entry.settings)
         for name in command_line_types(entry.settings):
-            descriptions.setdefault(name, set()).add(entry_descriptions[name])
-    assert {name for name, texts in descriptions.items() if len(texts) > 1} == set()
+            texts_by_name.setdefault(name, set()).add(descriptions(entry.settings)[name])
+    assert {name for name, texts in texts_by_name.items() if len(texts) > 1} == set()
 
 
 def test_a_setting_only_for_python_is_not_on_the_command_line():

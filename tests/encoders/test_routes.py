@@ -148,7 +148,7 @@ def test_a_run_records_its_route(two_tokenizers, tmp_path):
     encoder = load_encoder(two_tokenizers, device="cpu", route="query")
     detect(encoder, sentences=tiny.sentences(300), sample=6, out=tmp_path / "run", evidence=False)
     model = open_run(tmp_path / "run").record.model
-    assert (model.route, model.loading.route) == ("query", "query")
+    assert (model.route, model.loading.settings.route) == ("query", "query")
 
 
 def test_the_command_line_names_the_route(two_tokenizers, tmp_path):

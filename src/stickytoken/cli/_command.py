@@ -28,7 +28,7 @@ from stickytoken.cli._options import (
 )
 from stickytoken.cli.console import Verbosity, print_table, verbosity
 from stickytoken.errors import InputError
-from stickytoken.settings import FieldType, OptionName, command_line_types, field_type
+from stickytoken.settings import FieldType, OptionName, command_line_types, descriptions, field_type
 from stickytoken.validation import suggestion, visible
 
 _Command: TypeAlias = Callable[..., None]
@@ -177,33 +177,21 @@ def _sources_of(function: _Command, groups: Mapping[str, Any]) -> list[_Source]:
         groups: The dataclass of each parameter that represents a group of options.
     """
     hints = _type_hints(function)
-    descriptions = documented_entries(function)
+    own_descriptions = descriptions(function)
     sources: list[_Source] = []
     for name, parameter in inspect.signature(function).parameters.items():
         if name not in groups:
             value_type = field_type(hints[name])
-            sources.append(_source(name, value_type, parameter.default, descriptions.get(name)))
+            sources.append(_source(name, value_type, parameter.default, own_descriptions.get(name)))
             continue
         group = groups[name]
         value_types = command_line_types(group)
         defaults = {field.name: field.default for field in fields(group)}
-        group_descriptions = documented_entries(*group.__mro__)
+        group_descriptions = descriptions(*group.__mro__)
         for field, option in _option_names(group).items():
             description = group_descriptions.get(field)
             sources.append(_source(option, value_types[field], defaults[field], description))
     return sources
-
-
-@functools.cache
-def documented_entries(*documented: Any) -> dict[str, str]:
-    """Return docstring entries under ``Args:`` and ``Attributes:`` by name; earlier objects win."""
-    entries: dict[str, str] = {}
-    for item in reversed(documented):
-        sections = re.split(r"^(?:Args|Attributes):\n", inspect.getdoc(item) or "", flags=re.MULTILINE)[1:]
-        matches = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", "".join(sections), flags=re.MULTILINE)
-        for name, text in matches:
-            entries[name] = " ".join(text.split())
-    return entries
 
 
 # Options that users guess, by command, and what to use instead. A close match is suggested anyway.

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -21,7 +21,9 @@ import stickytoken
 from stickytoken.cli import console
 from stickytoken.cli.console import Verbosity
 from stickytoken.errors import InputError, ModelError, StickyTokenError
-from stickytoken.settings import NonNegativeNumber, PositiveCount
+from stickytoken.settings import PositiveCount, descriptions, part_of
+from stickytoken.settings.endpoint import EndpointOptions
+from stickytoken.settings.loading import LoadingSettings
 from stickytoken.settings.prompting import Prompting
 
 if TYPE_CHECKING:
@@ -93,6 +95,12 @@ FIELD_DECLARATIONS = {
     "token_prepending": language_option("--token-prepending"),
     "contrast": language_option("--contrast"),
     "layer": model_option(),
+    "revision": model_option(),
+    "route": model_option(),
+    "truncate_dim": model_option(),
+    "device": computation_option(),
+    "dtype": computation_option(),
+    "max_cost": endpoint_option(),
     "copies": method_option(),
     "insertion": method_option(),
     "strategy": method_option(),
@@ -125,9 +133,10 @@ RunsModel: TypeAlias = Annotated[
     model_option("--model", help="Where the model of the run is now. Default: where the run found it."),
 ]
 RunFolder: TypeAlias = Annotated[Path, argument(help="Run folder.")]
-Revision: TypeAlias = Annotated[str | None, model_option(help="Branch, tag or commit on the hub.")]
+_LOADING = descriptions(*LoadingSettings.__mro__)
+Revision: TypeAlias = Annotated[str | None, model_option(help=_LOADING["revision"])]
 TrustRemoteCode: TypeAlias = Annotated[
-    bool, setting("--trust-remote-code", help="Run Python code from the model's repository.")
+    bool, setting("--trust-remote-code", help=_LOADING["trust_remote_code"])
 ]
 OutputFormat: TypeAlias = Annotated[
     Format, output_option("--format", "-f", help="Print tables, or one JSON document.")
@@ -196,78 +205,23 @@ InCategory: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True)
-class LoadingOptions:
-    """Where a model comes from and where it computes.
-
-    Attributes:
-        device: cpu, cuda, cuda:1 or mps. Default: the best available device.
-        route: How an asymmetric model encodes texts: query, document, or another of its routes. Default: the
-            model's default route.
-        dtype: Precision: float32, float16, bfloat16, or tf32 on CUDA. Default: that of the run, or float32.
-        token_budget: Number of tokens in a batch. Default: depends on the device.
-        packed_layers: Pack the weights of linear layers on a CPU. Default: if that is faster on this machine,
-            which is measured once per model.
-        truncate_dim: Use only the first N components of every vector. Default: all.
-    """
-
-    revision: Revision = None
-    trust_remote_code: TrustRemoteCode = False
-    route: Annotated[str | None, model_option()] = None
-    device: Computation[str | None] = None
-    dtype: Computation[str | None] = None
-    token_budget: Setting[PositiveCount | None] = None
-    packed_layers: Annotated[bool | None, setting("--packed-layers/--no-packed-layers")] = None
-    truncate_dim: Annotated[PositiveCount | None, model_option()] = None
+class ModelOptions(Prompting, LoadingSettings):
+    """Options of commands that need the model itself."""
 
 
 @dataclass(frozen=True)
-class EndpointLoadingOptions(LoadingOptions):
-    """The same for a model that may also be behind an endpoint.
+class AnyModelOptions(Prompting, EndpointOptions, LoadingSettings):
+    """Options of commands that need only vectors of texts, so that the model may be behind an endpoint.
 
     Attributes:
         tokenizer: The model's tokenizer: a folder, a hub name or tiktoken:NAME.
         candidates: Text file of strings to examine, one per line, if the tokenizer is not published.
-        request_dimensions: Number of vector components to request. Default: the model's default.
-        key_variable: Environment variable with the API key. Default: OPENAI_API_KEY for openai:NAME, or
-            STICKYTOKEN_API_KEY.
-        price_per_million: Price of a million tokens, for the estimate and --max-cost.
-        max_cost: Stop before this command spends more. Needs --set price-per-million=PRICE. Responses are
-            cached.
         yes: Do not ask before spending the estimated cost.
     """
 
     tokenizer: Setting[str | None] = None
     candidates: Setting[str | None] = None
-    request_dimensions: Setting[PositiveCount | None] = None
-    key_variable: Setting[str | None] = None
-    price_per_million: Setting[NonNegativeNumber | None] = None
-    max_cost: Annotated[NonNegativeNumber | None, endpoint_option()] = None
     yes: Annotated[bool, endpoint_option("--yes")] = False
-
-    @property
-    def options(self) -> stickytoken.EndpointOptions:
-        """The options of the endpoint itself."""
-        return stickytoken.EndpointOptions(
-            dimensions=self.request_dimensions,
-            key_variable=self.key_variable,
-            price_per_million=self.price_per_million,
-            max_cost=self.max_cost,
-        )
-
-
-@dataclass(frozen=True)
-class ModelOptions(Prompting, LoadingOptions):
-    """Options of commands that need the model itself."""
-
-
-@dataclass(frozen=True)
-class AnyModelOptions(Prompting, EndpointLoadingOptions):
-    """Options of commands that need only vectors of texts."""
-
-
-def prompting_of(options: Prompting) -> Prompting:
-    """Return the settings of the prompt alone, from options that also have others."""
-    return Prompting(**{setting.name: getattr(options, setting.name) for setting in fields(Prompting)})
 
 
 Engine = StrEnum("Engine", "LOCAL RAY")
@@ -318,12 +272,12 @@ def load(
         if at_endpoint:
             return _connect(model, loading, tokenizer_needed)
         _refuse_endpoint_options(model, loading)
-    options = _loading_arguments(loading)
+    options = asdict(part_of(loading, LoadingSettings))
     options["dtype"] = loading.dtype or "float32"
     with console.status(f"loading {model}"), collector_paused():
         from stickytoken.encoders import load_encoder
 
-        encoder: stickytoken.Encoder = load_encoder(model, prompt=prompting_of(loading), **options)
+        encoder: stickytoken.Encoder = load_encoder(model, prompt=part_of(loading, Prompting), **options)
     _tell_route(encoder)
     if console.current_verbosity() is Verbosity.VERBOSE:
         from stickytoken.encoders.loading.resolution import resolve_model
@@ -337,11 +291,6 @@ def load(
     return encoder
 
 
-def _loading_arguments(loading: LoadingOptions) -> dict[str, Any]:
-    """Return the arguments of `load_encoder` that say where a model comes from and where it computes."""
-    return {field.name: getattr(loading, field.name) for field in fields(LoadingOptions)}
-
-
 def _connect(model: str, loading: AnyModelOptions, tokenizer_needed: bool) -> stickytoken.Encoder:
     """Connect to a model behind an endpoint."""
     from stickytoken.encoders import load_encoder
@@ -350,15 +299,15 @@ def _connect(model: str, loading: AnyModelOptions, tokenizer_needed: bool) -> st
     tokenizer: Any = loading.tokenizer
     if not tokenizer_needed and loading.tokenizer is None and loading.candidates is None:
         tokenizer = CandidateVocabulary(())
-    arguments = _loading_arguments(loading)
+    arguments = asdict(part_of(loading, LoadingSettings))
     specified = {name: value for name, value in arguments.items() if value not in (None, False)}
     with console.status(f"asking {model}"):
         encoder: Any = load_encoder(
             model,
             tokenizer=tokenizer,
             candidates=loading.candidates,
-            endpoint=loading.options,
-            prompt=prompting_of(loading),
+            endpoint=part_of(loading, EndpointOptions),
+            prompt=part_of(loading, Prompting),
             **specified,
         )
     return _announced_server(encoder)
@@ -366,11 +315,15 @@ def _connect(model: str, loading: AnyModelOptions, tokenizer_needed: bool) -> st
 
 def _refuse_endpoint_options(model: str, loading: AnyModelOptions) -> None:
     """Raise InputError if the user passed options that only models behind an endpoint have."""
-    settings = ("tokenizer", "candidates", "request_dimensions", "key_variable", "price_per_million")
-    names = [name.replace("_", "-") for name in settings if getattr(loading, name) is not None]
-    refused = [f"--set {name}" for name in names]
-    if loading.max_cost is not None:
-        refused.append("--max-cost")
+    flags = {
+        "--set tokenizer": loading.tokenizer,
+        "--set candidates": loading.candidates,
+        "--set request-dimensions": loading.dimensions,
+        "--set key-variable": loading.key_variable,
+        "--set price-per-million": loading.price_per_million,
+        "--max-cost": loading.max_cost,
+    }
+    refused = [flag for flag, value in flags.items() if value is not None]
     if refused:
         raise InputError(
             f"{', '.join(refused)} apply only to models behind an endpoint, and {model} is not: leave "
@@ -392,7 +345,7 @@ def _announced_server(encoder: EndpointEncoder) -> stickytoken.Encoder:
     return encoder
 
 
-def _names_endpoint(model: str, loading: LoadingOptions) -> bool:
+def _names_endpoint(model: str, loading: LoadingSettings) -> bool:
     """Return whether a model is behind an endpoint.
 
     Raises:
@@ -400,7 +353,7 @@ def _names_endpoint(model: str, loading: LoadingOptions) -> bool:
     """
     from stickytoken.encoders.endpoint import names_endpoint
 
-    if names_endpoint(model) and not isinstance(loading, EndpointLoadingOptions):
+    if names_endpoint(model) and not isinstance(loading, AnyModelOptions):
         raise InputError(
             f"this command needs the model itself, and {model} is behind an endpoint, which gives only "
             "vectors of texts: pass a model that is on this machine"
@@ -426,30 +379,28 @@ def load_for(
     recorded = recorded_loading(run)
     name = model or run.model.name
     with _named_by(source):
-        if recorded.endpoint is not None and isinstance(loading, EndpointLoadingOptions):
+        if recorded.endpoint is not None and isinstance(loading, AnyModelOptions):
             if loading.tokenizer or loading.candidates:
                 moved = {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
                 endpoint = recorded.endpoint.model_copy(update=moved)
                 recorded = recorded.model_copy(update={"endpoint": endpoint})
             if loading.truncate_dim is not None:
-                recorded = recorded.model_copy(update={"truncate_dim": loading.truncate_dim})
+                settings = replace(recorded.settings, truncate_dim=loading.truncate_dim)
+                recorded = recorded.model_copy(update={"settings": settings})
             with console.status(f"asking {name}"):
-                encoder: Any = load_recorded_endpoint(name, recorded, loading.options)
+                encoder: Any = load_recorded_endpoint(name, recorded, part_of(loading, EndpointOptions))
             return _announced_server(encoder)
-        if prompting_of(loading) == Prompting():
+        if part_of(loading, Prompting) == Prompting():
             loading = replace(loading, **asdict(recorded.prompting))
+        recorded_values = asdict(recorded.settings)
         loading = replace(
-            loading,
-            dtype=loading.dtype or recorded.dtype,
-            revision=loading.revision or recorded.revision,
-            truncate_dim=loading.truncate_dim or recorded.truncate_dim,
-            route=loading.route or recorded.route,
+            loading, **{name: getattr(loading, name) or value for name, value in recorded_values.items()}
         )
         return load(name, loading)
 
 
 def require_found(
-    source: str, run: RunRecord | None, loading: LoadingOptions, model: str | None = None
+    source: str, run: RunRecord | None, loading: LoadingSettings, model: str | None = None
 ) -> str:
     """Check before any slow work that `load_for` will find the model, and return its name."""
     from stickytoken.detection.run import recorded_loading
@@ -461,7 +412,7 @@ def require_found(
     if run is None:
         return require_model(source, loading.revision)
     with _named_by(source):
-        return require_model(name, loading.revision or recorded_loading(run).revision)
+        return require_model(name, loading.revision or recorded_loading(run).settings.revision)
 
 
 @contextmanager
@@ -499,7 +450,7 @@ def tell_layer(encoder: stickytoken.Encoder) -> None:
 @contextmanager
 def announced(
     encoder: stickytoken.Encoder | None,
-    loading: EndpointLoadingOptions,
+    loading: AnyModelOptions,
     measurement: Callable[[Any, Path], object],
     uncertain: str | None = None,
 ) -> Iterator[ProgressCallback]:
@@ -541,7 +492,7 @@ class _CostAnnouncer:
     def __init__(
         self,
         endpoint: EndpointEncoder,
-        loading: EndpointLoadingOptions,
+        loading: AnyModelOptions,
         measurement: Callable[[Any, Path], object],
         uncertain: str | None,
         progress: ProgressCallback,

@@ -43,6 +43,8 @@ from stickytoken.machine import digest
 from stickytoken.measurement import ray_engine, resume
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 from stickytoken.methods import base, probes, registry, small_search
+from stickytoken.settings import part_of
+from stickytoken.settings.loading import RecordedLoading
 from stickytoken.unit_vectors import Similarity
 from stickytoken.validation import shown
 from stickytoken.vocabulary import CandidateTokenizer, Vocabulary, categorize, written
@@ -256,13 +258,10 @@ def _loading_record(spec: EncoderSpec | None) -> run_folder.LoadingRecord | None
             key_variable=spec.endpoint.key_variable,
         )
     return run_folder.LoadingRecord(
-        dtype=spec.dtype,
-        revision=spec.revision,
+        settings=part_of(spec, RecordedLoading),
         prompting=spec.prompting,
         layer_choice=spec.layer_choice,
-        truncate_dim=spec.truncate_dim,
         endpoint=endpoint,
-        route=spec.route,
     )
 
 

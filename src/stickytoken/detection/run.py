@@ -20,7 +20,7 @@ import polars as pl
 from stickytoken.data import SentenceSource
 from stickytoken.detection import _older_runs, run_folder
 from stickytoken.detection.run_folder import EndpointRecord, LoadingRecord, RunEvidence, RunFolder, RunRecord
-from stickytoken.encoders.endpoint import EndpointOptions, names_endpoint
+from stickytoken.encoders.endpoint import names_endpoint
 from stickytoken.encoders.loading import AnyModel, load_encoder
 from stickytoken.encoders.loading.resolution import Origin, resolve_model
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
@@ -31,6 +31,7 @@ from stickytoken.measurement.resume import MeasurementRecord, Record, difference
 from stickytoken.methods import Column, Moved, Severity, base, wording
 from stickytoken.methods.registry import method_named
 from stickytoken.methods.wording import SearchHarm
+from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.validation import file_path, visible, whole_number
 
 RecordKind = TypeVar("RecordKind")
@@ -532,14 +533,8 @@ def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encode
 def _load_recorded(name: str, recorded: LoadingRecord) -> Encoder:
     if recorded.endpoint is not None:
         return load_recorded_endpoint(name, recorded, EndpointOptions())
-    return load_encoder(
-        name,
-        prompt=recorded.prompting,
-        dtype=recorded.dtype,
-        revision=recorded.revision,
-        truncate_dim=recorded.truncate_dim,
-        route=recorded.route,
-    )
+    encoder: Encoder = load_encoder(name, prompt=recorded.prompting, **asdict(recorded.settings))
+    return encoder
 
 
 def load_recorded_endpoint(name: str, recorded: LoadingRecord, options: EndpointOptions) -> Encoder:
@@ -551,7 +546,7 @@ def load_recorded_endpoint(name: str, recorded: LoadingRecord, options: Endpoint
         name,
         prompt=recorded.prompting.prompt,
         max_length=endpoint.max_length,
-        truncate_dim=recorded.truncate_dim,
+        truncate_dim=recorded.settings.truncate_dim,
         tokenizer=endpoint.tokenizer,
         candidates=endpoint.candidates,
         endpoint=replace(options, dimensions=dimensions, key_variable=key_variable),

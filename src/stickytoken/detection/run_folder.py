@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
@@ -29,6 +30,7 @@ from stickytoken.methods import Moved, Verdict, base
 from stickytoken.methods.registry import entries, method_named
 from stickytoken.methods.small_search import SearchShares
 from stickytoken.methods.wording import SearchHarm
+from stickytoken.settings.loading import RecordedLoading
 from stickytoken.settings.prompting import Prompting
 
 # Version of the files in a run folder. A change of an optional file (evidence, report) needs no new version.
@@ -46,33 +48,33 @@ class EndpointRecord(resume.Record):
 
 
 class LoadingRecord(resume.Record):
-    """The options with which the model of a run was loaded."""
+    """The options with which the model of a run was loaded.
 
-    dtype: str = "float32"
-    revision: str | None = None
+    In JSON, the settings and those of the prompt stand beside the other fields.
+    """
+
+    settings: RecordedLoading = RecordedLoading()
     prompting: Prompting = Prompting()  # default values if the prompt is part of the saved model
     layer_choice: str | None = None  # where the layer comes from; null without a prompt
     endpoint: EndpointRecord | None = None  # null for a model on this machine
-    truncate_dim: int | None = None  # number of vector components to use; null for all
-    route: str | None = None  # route that the user named; null for the model's default
 
     @model_validator(mode="before")
     @classmethod
-    def _gather_prompting(cls, values: Any) -> Any:
-        """Gather the settings of the prompt, which a stored record holds beside the other options."""
+    def _gather_settings(cls, values: Any) -> Any:
+        """Gather the settings, which a stored record holds beside the other fields."""
         if not isinstance(values, Mapping) or "prompting" in values:
             return values
+        settings = {name: values[name] for name in asdict(RecordedLoading()) if name in values}
         prompting = {name: values[name] for name in Prompting().saved() if name in values}
-        others = {name: value for name, value in values.items() if name not in prompting}
-        return others | {"prompting": prompting}
+        others = {name: value for name, value in values.items() if name not in settings | prompting}
+        return others | {"settings": settings, "prompting": prompting}
 
     @model_serializer(mode="wrap")
-    def _spread_prompting(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Store the settings of the prompt beside the other options, as `_gather_prompting` expects them."""
-        written: dict[str, Any] = {}
-        for name, value in serialize(self).items():
-            written |= self.prompting.saved() if name == "prompting" else {name: value}
-        return written
+    def _spread_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Store the settings beside the other fields, as `_gather_settings` expects them."""
+        others: dict[str, Any] = serialize(self)
+        del others["settings"], others["prompting"]
+        return asdict(self.settings) | self.prompting.saved() | others
 
 
 class ModelRecord(resume.Record):
@@ -104,7 +106,7 @@ class ModelRecord(resume.Record):
         layer = self.loading.prompting.layer
         if layer is not None and self.loading.layer_choice is None:
             phrases.append(f"layer {layer}")
-        dimensions = self.loading.truncate_dim
+        dimensions = self.loading.settings.truncate_dim
         if dimensions is not None:
             phrases.append("1 dimension" if dimensions == 1 else f"{dimensions} dimensions")
         return ", ".join(phrases)

@@ -11,13 +11,25 @@ The classes are not pydantic models, because importing pydantic takes half as lo
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum, StrEnum
 from functools import cache
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -67,6 +79,31 @@ def check_settings(settings: DataclassInstance) -> None:
     """
     for name, field_type in field_types(type(settings)).items():
         object.__setattr__(settings, name, field_type.checked(name, getattr(settings, name)))
+
+
+_Settings = TypeVar("_Settings")
+
+
+def part_of(settings: DataclassInstance, settings_class: type[_Settings]) -> _Settings:
+    """Return the settings of one class, from settings that also have the fields of other classes."""
+    names = field_types(settings_class)  # type: ignore[arg-type]
+    return settings_class(**{name: getattr(settings, name) for name in names})
+
+
+@cache
+def descriptions(*documented: Any) -> Mapping[str, str]:
+    """Return docstring entries under ``Args:`` and ``Attributes:`` by name.
+
+    Args:
+        documented: Functions or classes. If several describe the same name, the first description counts.
+    """
+    entries: dict[str, str] = {}
+    for item in reversed(documented):
+        sections = re.split(r"^(?:Args|Attributes):\n", inspect.getdoc(item) or "", flags=re.MULTILINE)[1:]
+        matches = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", "".join(sections), flags=re.MULTILINE)
+        for name, text in matches:
+            entries[name] = " ".join(text.split())
+    return entries
 
 
 @cache

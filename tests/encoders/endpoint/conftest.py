@@ -7,8 +7,9 @@ import pytest
 
 from embedding_server import Behaviour, EmbeddingServer
 from stickytoken.encoders import Encoder, load_encoder
-from stickytoken.encoders.endpoint import EndpointOptions, _client
+from stickytoken.encoders.endpoint import _client
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
+from stickytoken.settings.endpoint import EndpointOptions
 
 pytest.importorskip("openai", reason="openai is not installed")
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command
 from stickytoken.errors import InputError
+from stickytoken.settings import part_of
+from stickytoken.settings.loading import LoadingSettings
 from stickytoken.settings.prompting import ContrastRule, Prompting
 
 if TYPE_CHECKING:
@@ -191,7 +193,7 @@ def tune(
     task: opt.Texts[Path],
     *,
     tuning: TuningOptions,
-    loading: opt.LoadingOptions,
+    loading: LoadingSettings,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
     """Choose the layers of token prepending or contrast that score best on a development set.
@@ -207,7 +209,7 @@ def tune(
     from stickytoken.measurement.engine import Progress
 
     prompts.find_prompt(tuning.prompt)  # a text without {sentence} would be put in front of every input
-    prompts.require_contrast_options(opt.prompting_of(tuning))
+    prompts.require_contrast_options(part_of(tuning, Prompting))
     reading = opt.ModelOptions(**asdict(loading), prompt=tuning.prompt)
     if tuning.contrast:
         reading = replace(

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import stickytoken
 from stickytoken.cli import _options as opt, console
-from stickytoken.cli._command import command, documented_entries
+from stickytoken.cli._command import command
 from stickytoken.cli.commands import runs
 from stickytoken.errors import InputError, MissingExtraError
 from stickytoken.methods import MethodEntry, registry
-from stickytoken.settings import DETECT_ONLY, command_line_types
+from stickytoken.settings import DETECT_ONLY, command_line_types, descriptions
 
 if TYPE_CHECKING:
     from stickytoken.data import Sentences
@@ -129,7 +129,7 @@ def _owners(probe: bool) -> dict[str, list[MethodEntry]]:
 def _help_for(name: str, owners: Sequence[MethodEntry]) -> str:
     """Return the description of a setting and its default, by method unless all methods have the same."""
     settings_class: Any = owners[0].settings
-    description = documented_entries(settings_class).get(name, "")
+    description = descriptions(settings_class).get(name, "")
     defaults = {}
     for entry in owners:
         (default,) = [field.default for field in fields(entry.settings) if field.name == name]

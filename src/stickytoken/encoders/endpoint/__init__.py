@@ -12,7 +12,6 @@ from ipaddress import ip_address
 from urllib.parse import quote, quote_plus, urlsplit
 
 from stickytoken.errors import InputError, ModelError
-from stickytoken.settings import NonNegativeNumber, PositiveCount, check_settings
 
 _OPENAI_PREFIX = "openai:"
 _OPENAI_URL = "https://api.openai.com/v1"
@@ -164,36 +163,3 @@ def key_of(address: Address) -> Secret:
             "ASCII, so it cannot be a key: copy it again"
         )
     return Secret(value)
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointOptions:
-    """Options of a model behind an endpoint.
-
-    Attributes:
-        key_variable: name of the environment variable that holds the key; see `parse_address` for None.
-        dimensions: number of components to request for each vector; None means the model's own number.
-        price_per_million: price of a million tokens, for estimates and `max_cost`; None if unknown.
-        max_cost: most that this process may spend, in the currency of the price. A request that could
-            exceed it is not sent. None means no limit.
-        patience: seconds for which a request is retried after its first failure, before the run stops.
-        request_seconds: longest wait for one answer, in seconds.
-
-    Raises:
-        InputError: a value is out of range, or `max_cost` is set without a price.
-    """
-
-    key_variable: str | None = None
-    dimensions: PositiveCount | None = None
-    price_per_million: NonNegativeNumber | None = None
-    max_cost: NonNegativeNumber | None = None
-    patience: NonNegativeNumber = 600.0
-    request_seconds: NonNegativeNumber = 60.0
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        if self.max_cost is not None and not self.price_per_million:
-            raise InputError(
-                f"max_cost is {self.max_cost:g}, but the cost is unknown without a price: pass "
-                "price_per_million too"
-            )

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.endpoint import Address, EndpointOptions, key_missing, key_of
+from stickytoken.encoders.endpoint import Address, key_missing, key_of
 from stickytoken.encoders.endpoint._answers import (
     error_message,
     is_web_page,
@@ -23,6 +23,7 @@ from stickytoken.encoders.endpoint._answers import (
     seconds_to_wait,
 )
 from stickytoken.errors import ModelError, RunError, require_package
+from stickytoken.settings.endpoint import EndpointOptions
 
 Encoding = Literal["base64", "float", "omitted"]
 

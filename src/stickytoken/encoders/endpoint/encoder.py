@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from stickytoken.encoders import protocol
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.endpoint import Address, EndpointOptions, parse_address
+from stickytoken.encoders.endpoint import Address, parse_address
 from stickytoken.encoders.endpoint._cache import Answers
 from stickytoken.encoders.endpoint._client import Client, RequestFormat, Spending
 from stickytoken.encoders.endpoint._sending import Sender
@@ -31,6 +31,7 @@ from stickytoken.encoders.text_encoder import (
 )
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
+from stickytoken.settings.endpoint import EndpointOptions
 from stickytoken.settings.prompting import Prompting
 from stickytoken.vocabulary import RoundTripTokenizer
 
@@ -337,6 +338,7 @@ def load_endpoint(
     if all(isinstance(source, (str, Path)) for source in vocabulary_sources):
         encoder.spec = EncoderSpec(
             model=name,
+            dtype="float32",
             prompting=Prompting(prompt),
             max_length=max_length,
             truncate_dim=encoder.truncate_dim,

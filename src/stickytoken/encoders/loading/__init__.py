@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, overload
 
 from stickytoken.encoders import prompted as prompts
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.endpoint import EndpointOptions, names_endpoint
+from stickytoken.encoders.endpoint import names_endpoint
 from stickytoken.encoders.endpoint.vocabulary import names_tiktoken, vocabulary_of
 from stickytoken.encoders.loading import resolution
 from stickytoken.encoders.loading.description import require_single_vectors_of
@@ -30,6 +30,9 @@ from stickytoken.encoders.protocol import (
 from stickytoken.encoders.text_encoder import FunctionModel, TextEncoder, TextFunction, TextModel
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.machine import Precision
+from stickytoken.settings import part_of
+from stickytoken.settings.endpoint import EndpointOptions
+from stickytoken.settings.loading import LoadingSettings
 from stickytoken.settings.prompting import Prompting
 from stickytoken.validation import closest_names, whole_number
 from stickytoken.vocabulary import Vocabulary, categorize
@@ -78,17 +81,8 @@ def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
 AnyModel: TypeAlias = "str | Path | SentenceTransformer | Encoder | TextModel | TextFunction"
 
 _DTYPES = ("float32", "float16", "bfloat16", "tf32")
-# Options of models that this module loads, in addition to those of `Prompting`. An encoder that is already
-# loaded would ignore these options.
-_LOADING_OPTIONS = (
-    "device",
-    "revision",
-    "max_length",
-    "token_budget",
-    "packed_layers",
-    "route",
-    "truncate_dim",
-)
+# Settings that a model which is already loaded may ignore, as the documentation of `load_encoder` says.
+_IGNORED_AFTER_LOADING = ("dtype", "trust_remote_code")
 
 
 @overload
@@ -177,11 +171,9 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         InputError: An option is not supported, such as an unknown prompt name, precision or device. Options
             are checked before the model is loaded where possible.
     """
-    if truncate_dim is not None:
-        truncate_dim = whole_number("truncate_dim", truncate_dim, 1)
     spec = EncoderSpec(
         model=str(model),
-        device=device,
+        device=None if device is None else str(device),
         prompting=_prompting_of(prompt, layer),
         dtype=dtype,
         revision=revision,
@@ -208,9 +200,13 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 
 def _loading_options(spec: EncoderSpec) -> dict[str, Any]:
-    """Return the options that the user has set for loading a model, with their values."""
-    options = {name: getattr(spec, name) for name in _LOADING_OPTIONS} | asdict(spec.prompting)
-    return {name: value for name, value in options.items() if value not in (None, False)}
+    """Return the options that the user has set and that only loading a model can apply, with their values."""
+    options = asdict(part_of(spec, LoadingSettings)) | asdict(spec.prompting)
+    return {
+        name: value
+        for name, value in options.items()
+        if value not in (None, False) and name not in _IGNORED_AFTER_LOADING
+    }
 
 
 def _load_endpoint(model: str, spec: EncoderSpec, endpoint_options: dict[str, Any]) -> Encoder:
@@ -308,12 +304,8 @@ def load_from_spec(spec: EncoderSpec) -> IdEncoder:
         ModelError: the model cannot be found, reached or used.
         InputError: an option has a wrong value, or does not apply to this model.
     """
-    if spec.dtype not in _DTYPES:
+    if spec.dtype is not None and spec.dtype not in _DTYPES:
         raise InputError(f"dtype {spec.dtype!r} is unknown: use one of {', '.join(_DTYPES)}")
-    if spec.max_length is not None and spec.max_length < 1:
-        raise InputError(
-            f"max_length is {spec.max_length}: pass at least 1, or leave it out for the model's own limit"
-        )
     if spec.device is not None:
         resolution.require_device(spec.device)
     source = resolution.resolve_model(spec.model, spec.revision)
@@ -585,7 +577,7 @@ def _precision_and_dtype(spec: EncoderSpec) -> tuple[Precision | None, str]:
     """Return the precision of products (None if it is the weights' precision) and the type of the weights."""
     if spec.dtype == Precision.TF32:
         return Precision.TF32, "float32"
-    return None, spec.dtype
+    return None, spec.dtype or "float32"
 
 
 def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:

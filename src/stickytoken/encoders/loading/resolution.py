@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.endpoint import EndpointOptions
 from stickytoken.encoders.loading.description import (
     DESCRIBING_FILES,
     modules_on_route,
@@ -29,6 +28,8 @@ from stickytoken.encoders.loading.description import (
 from stickytoken.encoders.loading.stored_rows import static_rows, stored_tensors
 from stickytoken.encoders.protocol import LayerChoice
 from stickytoken.errors import InputError, ModelError
+from stickytoken.settings.endpoint import EndpointOptions
+from stickytoken.settings.loading import LoadingSettings
 from stickytoken.settings.prompting import Prompting
 from stickytoken.validation import shown, suggestion
 
@@ -373,34 +374,22 @@ def require_cuda(device_type: str, name: str) -> None:
         raise InputError(f"dtype 'tf32' needs CUDA, and {name} is on {device_type}: use float32")
 
 
-@dataclass(frozen=True, slots=True)
-class EncoderSpec:
-    """How an encoder was loaded, so that it can be loaded again. The options are those of `load_encoder`.
+@dataclass(frozen=True, kw_only=True)
+class EncoderSpec(LoadingSettings):
+    """How an encoder was loaded, so that it can be loaded again.
 
     Attributes:
-        model: an absolute folder, or a name.
-        device: None before the model is loaded.
-        prompting: prompt and layers, with names and presets resolved; empty for a saved `CausalPrompt`, whose
+        model: An absolute folder, or a name.
+        prompting: Prompt and layers, with names and presets resolved; empty for a saved `CausalPrompt`, whose
             own settings apply.
-        truncate_dim: number of leading components that are read; None if all are.
-        route: route that the user requested; None means the model's default route.
-        layer_choice: why this layer is read; None for a model without a prompt.
-        vocabulary: name of the tokenizer of a model behind an endpoint.
-        candidates: file with strings to examine, if that tokenizer is unpublished.
-        endpoint: how to use a model behind an endpoint.
+        layer_choice: Why this layer is used; None for a model without a prompt.
+        vocabulary: Name of the tokenizer of a model behind an endpoint.
+        candidates: File with strings to examine, if that tokenizer is unpublished.
+        endpoint: How to call the server of a model behind an endpoint.
     """
 
     model: str
-    device: str | None = None
     prompting: Prompting = field(default_factory=Prompting)
-    dtype: str = "float32"
-    revision: str | None = None
-    trust_remote_code: bool = False
-    max_length: int | None = None
-    token_budget: int | None = None
-    packed_layers: bool | None = None
-    truncate_dim: int | None = None
-    route: str | None = None
     layer_choice: LayerChoice | None = None
     vocabulary: str | None = None
     candidates: str | None = None

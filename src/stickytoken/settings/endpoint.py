@@ -1,0 +1,45 @@
+"""The settings of a model behind an OpenAI-compatible endpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from stickytoken.errors import InputError
+from stickytoken.settings import PYTHON_ONLY, NonNegativeNumber, OptionName, PositiveCount, check_settings
+
+
+@dataclass(frozen=True)
+class EndpointOptions:
+    """How the server of a model behind an endpoint is called, and what that may cost.
+
+    Costs are in the currency of the price. A request that could exceed ``max_cost`` is not sent. The limit is
+    for one process.
+
+    Attributes:
+        key_variable: Environment variable with the API key. Default: OPENAI_API_KEY for openai:NAME, or
+            STICKYTOKEN_API_KEY.
+        dimensions: Number of vector components to request. Default: the model's own number.
+        price_per_million: Price of a million tokens, for the estimate and max-cost.
+        max_cost: Stop before more than this is spent. Needs price-per-million. Responses are cached.
+        patience: Seconds for which a request is retried after its first failure, before the run stops.
+        request_seconds: Longest wait for one answer, in seconds.
+
+    Raises:
+        InputError: A value is out of range, or `max_cost` is set without a price.
+    """
+
+    key_variable: str | None = None
+    dimensions: Annotated[PositiveCount | None, OptionName("request_dimensions")] = None
+    price_per_million: NonNegativeNumber | None = None
+    max_cost: NonNegativeNumber | None = None
+    patience: Annotated[NonNegativeNumber, PYTHON_ONLY] = 600.0
+    request_seconds: Annotated[NonNegativeNumber, PYTHON_ONLY] = 60.0
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if self.max_cost is not None and not self.price_per_million:
+            raise InputError(
+                f"max_cost is {self.max_cost:g}, but the cost is unknown without a price: pass "
+                "price_per_million too"
+            )

@@ -1,0 +1,55 @@
+"""The settings with which a model is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from stickytoken.settings import PYTHON_ONLY, PositiveCount, check_settings
+
+
+@dataclass(frozen=True)
+class RecordedLoading:
+    """How a model is loaded, as far as a run records it: what changes numbers, and which files were read.
+
+    Attributes:
+        revision: Branch, tag or commit on the hub.
+        route: How an asymmetric model encodes texts: query, document, or another of its routes. Default: the
+            model's default route.
+        dtype: Precision: float32, float16, bfloat16, or tf32 on CUDA. Default: that of the run, or float32.
+        truncate_dim: Use only the first N components of every vector. Default: all.
+
+    Raises:
+        InputError: A value has the wrong type or is out of range.
+    """
+
+    revision: str | None = None
+    route: str | None = None
+    dtype: str | None = None
+    truncate_dim: PositiveCount | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True)
+class LoadingSettings(RecordedLoading):
+    """How a model is loaded, and where it computes.
+
+    Attributes:
+        trust_remote_code: Run Python code from the model's repository.
+        device: cpu, cuda, cuda:1 or mps. Default: the best available device.
+        max_length: Longest input in tokens, including special tokens. Default: the model's own limit.
+        token_budget: Number of tokens in a batch. Default: depends on the device.
+        packed_layers: Pack the weights of linear layers on a CPU. Default: if that is faster on this machine,
+            which is measured once per model.
+
+    Raises:
+        InputError: A value has the wrong type or is out of range.
+    """
+
+    trust_remote_code: bool = False
+    device: str | None = None
+    max_length: Annotated[PositiveCount | None, PYTHON_ONLY] = None
+    token_budget: PositiveCount | None = None
+    packed_layers: bool | None = None
