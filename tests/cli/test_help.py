@@ -22,7 +22,7 @@ from stickytoken.explanation import ExplainSettings
 from stickytoken.impacts import ImpactSettings
 from stickytoken.methods import MethodEntry
 from stickytoken.methods.registry import entries, method_named, register
-from stickytoken.settings import DETECT_ONLY, command_line_types
+from stickytoken.settings import DETECT_ONLY, command_line_types, descriptions
 from stickytoken.settings.repair import RepairSettings
 from stickytoken.vocabulary import Category
 

@@ -341,7 +341,7 @@ _VERBOSE = Annotated[
     output_option(
         "--verbose",
         "-v",
-        help="Also print where the model was found, how it computes, and the logs of libraries.",
+        help="Also print where the model was found, its device and precision, and the logs of libraries.",
     ),
 ]
 
@@ -351,7 +351,7 @@ def _complete_setting(ctx: typer.Context) -> list[str]:
     return [f"{name}=" for name in command.settings]
 
 
-_SET_HELP = "Change a setting that is rarely needed; --set help lists them. Repeatable."
+_SET_HELP = "Change a rarely needed setting; --set help lists all of them. Repeatable."
 _set_option = partial(output_option, "--set", metavar="NAME=VALUE", is_eager=True, callback=_read_settings)
 _SET = Annotated[list[str] | None, _set_option(autocompletion=_complete_setting, help=_SET_HELP)]
 
@@ -494,7 +494,7 @@ def _typed(param: Any, value: Any, folder: Path) -> Any:
     return str(path) if is_path and folder != Path.cwd() else value
 
 
-_CONFIG_HELP = "TOML file with options and settings: for this command, or in tables named after commands."
+_CONFIG_HELP = "TOML file with options and settings for this command, or with one table per command."
 _CONFIG = Annotated[
     Path | None,
     output_option("--config", is_eager=True, callback=_read_config, help=_CONFIG_HELP),

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the models, runs and tokens that they name."""
+"""Options that several commands share, and functions that load the models, runs and tokens named by them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from stickytoken.measurement.ray_engine import EngineChoice
 
 
-# The panels of --help. The docstring of a command or group says what its options mean.
+# The panels into which --help groups the options.
 MODEL = "Model"
 TEXTS = "Tokens and texts"
 METHOD = "Method"
@@ -42,15 +42,15 @@ OUTPUT = "Output"
 COMPUTATION = "Computation"
 ENDPOINT = "Models behind an endpoint"
 LANGUAGE_MODELS = "Language models"
-# In this order: first what most users need, and last what only some models need.
+# The order of the panels: those that most users need come first, those for special models last.
 PANELS = (MODEL, TEXTS, METHOD, OUTPUT, COMPUTATION, ENDPOINT, LANGUAGE_MODELS)
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """What the command line says of a parameter, in addition to its type, default and description.
+    """How the command line shows a parameter: what its type, default and description do not say.
 
-    `stickytoken.cli._command` makes an argument or option of Typer from all of these, one for each command.
+    From both, `stickytoken.cli._command` makes an argument or option of Typer for every command.
 
     Attributes:
         factory: `typer.Argument` or `typer.Option`.
@@ -130,7 +130,9 @@ ModelOrEndpoint: TypeAlias = Annotated[
 ]
 RunsModel: TypeAlias = Annotated[
     str | None,
-    model_option("--model", help="Where the model of the run is now. Default: where the run found it."),
+    model_option(
+        "--model", help="Where the run's model is now, if it has moved. Default: as the run records."
+    ),
 ]
 RunFolder: TypeAlias = Annotated[Path, argument(help="Run folder.")]
 _LOADING = descriptions(*LoadingSettings.__mro__)
@@ -186,7 +188,10 @@ TextColumn: TypeAlias = Annotated[
 ]
 AuditFolder: TypeAlias = Annotated[
     Path | None,
-    texts_option("--audit", help="Audit folder: also look for the words that help documents into results."),
+    texts_option(
+        "--audit",
+        help="Folder of an audit. Also look for the words that help documents in this audit.",
+    ),
 ]
 Tokens: TypeAlias = Annotated[list[str] | None, texts_option(help=f"{_NAMED_TOKENS} Default: all tokens.")]
 RunsTokens: TypeAlias = Annotated[
@@ -233,8 +238,8 @@ class EngineOptions:
 
     Attributes:
         engine: local: this process. ray: workers on a Ray cluster, or on all GPUs of this machine.
-        ray_address: With engine=ray: host:port of the head node, or auto. Default: RAY_ADDRESS, or a Ray that
-            is started on this machine.
+        ray_address: With engine=ray: host:port of the head node, or auto. Default: the environment variable
+            RAY_ADDRESS, or else a new cluster on this machine.
         workers: With engine=ray: number of workers. Default: one per GPU, or one per four cores.
     """
 
@@ -244,7 +249,7 @@ class EngineOptions:
 
     @property
     def choice(self) -> EngineChoice:
-        """The engine as `stickytoken.detect` takes it."""
+        """The value for the argument `engine` of the library, such as that of `stickytoken.detect`."""
         if self.engine is Engine.RAY:
             from stickytoken.measurement.ray_engine import RayCluster
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 _PROFILE = MethodEntry(
     name="profile",
-    summary="every token, with an interval",
+    summary="measures every token, with an interval",
     settings=ProfileSettings,
     takes_pairs=False,
     load=lambda: import_module("stickytoken.methods.profile").ProfileMethod(),
 )
 _STD = MethodEntry(
     name="std",
-    summary="Chen et al. 2025",
+    summary="the method of Chen et al. 2025",
     settings=StdSettings,
     takes_pairs=True,
     load=lambda: import_module("stickytoken.methods.std").StdMethod(),

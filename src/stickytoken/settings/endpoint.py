@@ -21,7 +21,7 @@ class EndpointOptions:
             STICKYTOKEN_API_KEY.
         dimensions: Number of vector components to request. Default: the model's own number.
         price_per_million: Price of a million tokens, for the estimate and max-cost.
-        max_cost: Stop before more than this is spent. Needs price-per-million. Responses are cached.
+        max_cost: Stop before the requests cost more than this. Needs price-per-million. Responses are cached.
         patience: Seconds for which a request is retried after its first failure, before the run stops.
         request_seconds: Longest wait for one answer, in seconds.
 

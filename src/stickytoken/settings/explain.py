@@ -32,7 +32,8 @@ class ExplainSettings:
         carriers: Largest number of texts to put the copies into.
         benign: Number of matched benign tokens to compare each token with.
         confidence: Coverage of the intervals.
-        attribution: Attribute similarities to tokens by integrated Jacobians, which takes half of the time.
+        attribution: Attribute similarities to tokens by integrated Jacobians, which takes half of the time of
+            an explanation.
         attribution_carriers: Number of texts whose similarities are attributed.
         attribution_benign: Number of benign tokens that are attributed too.
         pairs: Number of pairs of texts whose similarity is attributed token by token.

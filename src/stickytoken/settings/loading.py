@@ -10,7 +10,7 @@ from stickytoken.settings import PYTHON_ONLY, PositiveCount, check_settings
 
 @dataclass(frozen=True)
 class RecordedLoading:
-    """How a model is loaded, as far as a run records it: what changes numbers, and which files were read.
+    """The loading settings that a run records: those that change numbers or name the files of the model.
 
     Attributes:
         revision: Branch, tag or commit on the hub.
@@ -41,8 +41,8 @@ class LoadingSettings(RecordedLoading):
         device: cpu, cuda, cuda:1 or mps. Default: the best available device.
         max_length: Longest input in tokens, including special tokens. Default: the model's own limit.
         token_budget: Number of tokens in a batch. Default: depends on the device.
-        packed_layers: Pack the weights of linear layers on a CPU. Default: if that is faster on this machine,
-            which is measured once per model.
+        packed_layers: Pack the weights of linear layers on a CPU. Default: whichever is faster on this
+            machine, as measured once per model.
 
     Raises:
         InputError: A value has the wrong type or is out of range.

@@ -35,8 +35,9 @@ class ProfileSettings:
     Attributes:
         smallest_lift: Smallest lift of a sticky token beyond an ordinary token's, in standard deviations of
             the model's similarities.
-        smallest_erased: Smallest share that a sticky token erases of what an ordinary token leaves of a text.
-        unusual: Median absolute deviations above the median from which a token vector is unusual.
+        smallest_erased: Smallest share that a sticky token's copies erase of what an ordinary token's copies
+            leave of a text.
+        unusual: Number of median absolute deviations above the median at which a token vector is unusual.
         confidence: Coverage of the intervals.
         budget: Largest number of texts per token, on average over the tokens of a run. It limits how many
             tokens are measured closely.
@@ -50,8 +51,8 @@ class ProfileSettings:
         screening_texts: Number of texts that get copies of every token, to find the tokens to measure
             closely.
         confirming_texts: Number of further texts for the tokens to measure closely.
-        screen_precision: Precision of the pass over all tokens: faster, less exact. CPU: bfloat16. GPU: tf32,
-            bfloat16, float16. Default: the model's own.
+        screen_precision: Lower precision for the pass over all tokens, which is faster and less exact. On a
+            CPU: bfloat16. On a GPU: tf32, bfloat16 or float16. Default: the model's own.
         seed: Seed of all random sampling; 42 reproduces the published runs of std.
 
     Raises:

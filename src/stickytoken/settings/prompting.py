@@ -43,21 +43,23 @@ class Prompting:
     prepending and contrast read the layer at the same relative depth as for Llama 2 7B.
 
     Attributes:
-        prompt: Text before every input, or the name of one of the model's saved prompts: a single word is a
-            name. Default: the model's prompt. For a plain language model: prompteol, cot, ke, ck, metaeol,
-            echo, or a text with {sentence}.
+        prompt: Text before every input, or the name of one of the model's saved prompts. A single word is
+            read as a name. Default: the model's prompt. A plain language model takes prompteol, cot, ke, ck,
+            metaeol, echo, or a text with {sentence}.
         prompt_name: Name of one of the model's saved prompts, if it is more than one word.
         token_prepending: With a prompt: let every token of the sentence attend to the whole sentence (Fu et
             al., ACL 2025).
         start: First layer that token prepending overwrites, counted from 0. Default: the prompt's preset.
-        exit: First later layer that token prepending does not overwrite. Default: the prompt's preset.
+        exit: First layer after start that token prepending no longer overwrites. Default: the prompt's
+            preset.
         layer: Take the vectors after this number of layers; -1 is the last. Default: the last one, or the
             published preset for a language model with a prompt.
-        contrast: With a prompt: subtract what an auxiliary prompt attends to (Cheng et al., ACL 2025).
+        contrast: With a prompt: subtract the attention values of an auxiliary prompt (Cheng et al., ACL
+            2025).
         contrast_layer: Layer whose attention contrast changes, counted from 0. Default: the prompt's preset.
-        contrast_strength: Factor by which contrast scales the difference, from 0. Default: the prompt's
-            preset.
-        contrast_rule: How contrast replaces the attention: scaled, norm, scaled_norm or sub_head_norm.
+        contrast_strength: Factor by which contrast multiplies the difference, at least 0. Default: the
+            prompt's preset.
+        contrast_rule: How contrast replaces the attention values: scaled, norm, scaled_norm or sub_head_norm.
             Default: scaled.
 
     Raises:

@@ -63,7 +63,7 @@ class ScoreConstants:
 class Scores(StrEnum):
     """Which tokens get an exact score."""
 
-    NEEDED = "needed"  # possible candidates; all other tokens get an upper bound
+    NEEDED = "needed"  # only possible candidates get an exact score; all other tokens get an upper bound
     ALL = "all"
 
 
@@ -82,14 +82,16 @@ class StdSettings:
         copies: Largest number of copies in a text (the paper's insert_num).
         insertion: text: join the copies to the string. ids: put exactly n copies among the token ids. words:
             as text, with the spaces that let the tokenizer read the most copies.
-        candidate_share: Share of the tokens that is validated, best scores first.
-        outlier_range: Call a candidate sticky above Q3 + this x IQR of the validation rates.
+        candidate_share: Share of the tokens to validate, those with the highest scores.
+        outlier_range: A candidate is sticky if its validation rate is above Q3 + this factor x IQR of all
+            candidates' rates.
         seed: Seed of all random sampling; 42 reproduces the published runs of std.
         scoring_weights: Weights of the placements in the score.
         validation_weights: Weights of the placements in the validation rate.
         angular: Score constants for cosine and Euclidean distance.
         manhattan: Score constants for Manhattan distance.
-        scores: needed: score tokens until they are known to be no candidates. all: score every token exactly.
+        scores: needed: stop scoring a token once it cannot become a candidate. all: score every token
+            exactly.
 
     Raises:
         InputError: A value is out of range.

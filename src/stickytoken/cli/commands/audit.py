@@ -32,7 +32,7 @@ def audit(
     limit: opt.ListLimit[int] = 20,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Say whether copies of a word get documents into your search results, and which documents have copies.
+    """Measure whether copies of a word bring documents into search results, and list documents with copies.
 
     Run the same command again to continue an interrupted audit.
 
@@ -40,8 +40,8 @@ def audit(
 
     Args:
         documents: The documents of your index, as for scan.
-        queries: Your queries, in a file as documents. Default: those of a BEIR folder, else first sentences
-            of some of the documents.
+        queries: Your queries, in a file like that of --documents. Default: the queries of a BEIR folder, or
+            else the first sentences of some documents.
         runs: For a model: the folder that holds its runs.
         out: Output folder. Default: audit-<identity> in the run folder, where report finds it.
         limit: Maximum number of documents to list in a table.

@@ -65,12 +65,13 @@ def scan(
             contains lines, or JSON lines with --column.
         id_column: Column with the id. Default: found by name.
         source_column: Column with the source of a document. Default: source.
-        effect: Measure the effect of copies: encode the documents with findings, with and without copies.
-        predict: Predict the effect of copies from the run: encode only the documents themselves. Less exact.
-        queries: Your queries, in a file as for judge. Default: first words of documents without findings.
+        effect: Measure the effect of copies: encode each document with findings as it is and without copies.
+        predict: Predict the effect of copies from the run: encode each document with findings only as it is.
+            Less exact than --effect.
+        queries: Your queries, in a file as for judge. Default: the first words of documents without findings.
         workers: Number of processes that search documents. Default: one per core.
-        folder: Folder of the scan, which can be continued. Default: scan-<identity> in the run folder, where
-            report finds it.
+        folder: Folder that keeps the scan, so that it can be continued. Default: scan-<identity> in the run
+            folder, where report finds it.
         out: File for the results instead of stdout (.json, .csv or .sarif), or a folder for the scan.
         output_format: Print a summary with the worst documents, one JSON document, or all documents with
             findings as CSV or SARIF. Default: the format that --out ends in, or table.
@@ -257,15 +258,15 @@ def clean(
         file: Your documents: a txt file with one per line, or a csv, tsv, jsonl or parquet file, all but
             parquet also with .gz; or - for stdin, which contains lines, or JSON lines with --column.
         id_column: Column with the id, for messages. Default: found by name.
-        remove_suspected: Also remove suspected findings.
+        remove_suspected: Also remove suspected findings, which are otherwise only reported.
         remove_all: Remove flagged tokens wherever they occur, even a single word in a sentence.
         action: What to do with flagged, special, repetition or suspected findings: remove, replace, escape
             (special only), report or refuse. Repeatable. Default: remove, and report for suspected.
         out: File for the documents instead of stdout. It may be FILE itself, and is written completely or
             not at all.
         diff: Print only the changed documents, before and after.
-        rules_out: Write the rules to a small JSON file that can replace the run. Reads documents only if FILE
-            is given.
+        rules_out: Write the rules to a small JSON file that can replace the run. Documents are read only if
+            FILE is given.
         output_format: Print the documents, or one JSON document of the removals.
     """
     from stickytoken.cleaning.files import clean_file

@@ -177,7 +177,7 @@ class TuningOptions(Prompting):
 
     Attributes:
         prompt: prompteol, cot, ke, ck, metaeol, or a text with {sentence}.
-        token_prepending: With --contrast: also use token prepending, with these layers.
+        token_prepending: With --contrast: also use token prepending, with the settings start and exit.
         exit: With --contrast --token-prepending: first layer that token prepending does not overwrite.
         contrast: Tune contrast instead of token prepending.
     """

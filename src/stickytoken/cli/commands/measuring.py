@@ -29,7 +29,7 @@ class CorpusOptions:
     Attributes:
         sentences: A txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or hub:REPOSITORY@SPLIT, or paper.
             Default: the bundled corpus.
-        pairs: File of pairs (sentence1, sentence2, similarity) to use instead of sampled ones.
+        pairs: File of sentence pairs (sentence1, sentence2, similarity), used instead of sampled pairs.
     """
 
     sentences: opt.Texts[str | None] = None
@@ -161,7 +161,7 @@ def detect(
     Example: stickytoken detect all-MiniLM-L6-v2 --sample 300
 
     Args:
-        sample: Measure only this number of tokens, drawn at random.
+        sample: Measure only a random sample of this number of tokens.
         out: Run folder. Default: runs/<model>-<method>-<identity>.
         write_report: Write report.html into the run folder, with curves and sentence pairs.
     """
@@ -239,9 +239,10 @@ def judge(
 
     Args:
         sentences: Your texts: a txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or hub:REPOSITORY@SPLIT.
-        queries: Compare with these queries, in a file as for --sentences, in place of the texts themselves.
+        queries: Queries to compare your texts with, in a file as for --sentences. Default: compare them with
+            each other.
         anchors: Maximum number of texts to compare with, drawn at random.
-        measure_all: Measure every token that may matter. Default: the 256 that matter most.
+        measure_all: Measure all tokens that may reach a threshold, even if there are more than 256.
         out: Write all tokens to this file: .csv, .json or .parquet.
         limit: Maximum number of tokens to list in a table.
         output_format: Print a table or one JSON document of the flagged tokens, or all tokens as CSV.

@@ -36,14 +36,14 @@ def tokens(
     trust_remote_code: opt.TrustRemoteCode = False,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Show which entries of a vocabulary text can produce, of a model or of tiktoken:NAME.
+    """Show which vocabulary entries can occur in text, for a model or for tiktoken:NAME.
 
     Example: stickytoken tokens all-MiniLM-L6-v2 --weights
 
     Args:
         limit: Maximum number of tokens to list.
-        weights: Also list the under-trained entries, from the weight file alone.
-        route: Route of an asymmetric model whose tokenizer to read, such as query. Default: the model's
+        weights: Also list under-trained entries, which are found from the weight file alone.
+        route: For an asymmetric model: the route whose tokenizer is read, such as query. Default: the model's
             default route.
     """
     from stickytoken.encoders.endpoint.vocabulary import load_vocabulary
@@ -190,7 +190,7 @@ def show(
     Args:
         token: Show one token, named by its vocabulary string or text.
         verdict: List tokens with this verdict, such as sticky or benign.
-        contains: List tokens whose text contains this.
+        contains: List tokens whose text contains this string.
         validated: List only tokens with a verdict: some methods give one to candidates only.
         sort: Column to sort by, largest first. Default: the column that the method ranks by.
         limit: Maximum number of tokens to list. Default: 50.
@@ -361,8 +361,8 @@ def published(
 
     Args:
         model: A model of the paper. Default: the model of --run, or all forty.
-        run: Run folder of the same model, to compare with.
-        add: Run folder of the method std, to add to the table of models. Repeatable.
+        run: Run folder of the same model, to compare with the published results.
+        add: Folder of a run of the method std that is added to the table of models. Repeatable.
         output_format: Print tables, one JSON document, or CSV.
     """
     from stickytoken.comparisons import published as paper
@@ -537,7 +537,7 @@ def report(
     explanations: opt.Texts[Path | None] = None,
     open_it: Annotated[bool, opt.output_option("--open")] = False,
 ) -> None:
-    """Report a run as HTML, Markdown or JSON. Needs no model; `stickytoken compare` compares runs.
+    """Write a report of a run: HTML, Markdown or JSON. Needs no model; `stickytoken compare` compares runs.
 
     Example: stickytoken report runs/all-MiniLM-L6-v2-profile-0123456789ab --open
 

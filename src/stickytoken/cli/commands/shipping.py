@@ -168,15 +168,16 @@ def check(
 
     Args:
         source: Model as for detect, or run folder. Default: the model in the table tool.stickytoken of
-            pyproject.toml, which can also set the options from --revision to --max.
+            pyproject.toml. The table can also set every option of this command.
         folder: For a model: the folder of its runs, or a run folder. Default: runs.
-        fail_on: Lowest severity that counts: mild, serious or severe. sticky counts every sticky token, also
-            those without a severity. Default: sticky.
-        max_tokens: Number of counted tokens to tolerate. Default: 0.
-        baseline: Run folder to compare with. Only tokens count that are new, or worse with intervals that do
-            not overlap.
+        fail_on: Lowest severity of a token that counts against the model: mild, serious or severe. With
+            sticky, every sticky token counts, also one without a severity. Default: sticky.
+        max_tokens: Largest number of tokens that count with which the model still passes. Default: 0.
+        baseline: Run folder to compare with. A token then counts only if it is new, or if it is worse and the
+            two intervals do not overlap.
         documents: Documents to search, as for scan. A copy of a flagged token closes the gate.
-        fail_on_documents: Other findings that close the gate: special, repetition or suspected. Repeatable.
+        fail_on_documents: Other findings in documents that close the gate: special, repetition or suspected.
+            Repeatable.
         output_format: Print a table, one JSON document, JUnit XML, SARIF 2.1.0, or GitHub annotations.
         out: File for the JSON, JUnit or SARIF document. The table is still printed.
     """

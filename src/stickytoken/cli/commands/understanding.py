@@ -60,7 +60,7 @@ def explain(
     Args:
         text: Put the copies into this text. Repeatable. Default: sentences of the corpus.
         sentences: Corpus, as for detect. Default: the corpus of the run, or the bundled one.
-        out: Folder for the tables. Default: explain in the run folder; none for a model.
+        out: Folder for the tables. Default: explain in the run folder; no folder for a model.
     """
     from stickytoken.explanation import require_unlocked
     from stickytoken.explanation.files import EXPLANATIONS_FOLDER, require_place
@@ -347,7 +347,7 @@ def impact(
     out: opt.Output[Path | None] = None,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Measure what sticky tokens cost on a task. Run the same command again to continue an interrupted one.
+    """Measure what sticky tokens cost on a task. Run the command again to continue after an interruption.
 
     Example: stickytoken impact all-MiniLM-L6-v2 --tokens '[CLS]' --task sts.jsonl --intrusion bundled
 
