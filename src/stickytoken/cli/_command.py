@@ -89,11 +89,9 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
     return decorate
 
 
-# Cached because many commands share a group.
-@functools.cache
-def _type_hints(item: Any) -> dict[str, Any]:
-    """Return the type hints of a function or group by name, with the metadata of Annotated types."""
-    return get_type_hints(item, include_extras=True)
+def _type_hints(function: _Command) -> dict[str, Any]:
+    """Return the type hints of a function by name, with the metadata of Annotated types."""
+    return get_type_hints(function, include_extras=True)
 
 
 def _groups_of(function: _Command) -> dict[str, Any]:
@@ -194,7 +192,8 @@ def _sources_of(function: _Command, groups: Mapping[str, Any]) -> list[_Source]:
     return sources
 
 
-# Options that users guess, by command, and what to use instead. A close match is suggested anyway.
+# Options that users expect but that do not exist, by command, with the advice to print. For a misspelled
+# option, Typer suggests the closest name.
 _INSTEAD = {
     "judge": {
         "tokens": "judge measures the strongest tokens of the run: name tokens with `stickytoken probe`",
@@ -425,7 +424,7 @@ def _read_config(ctx: typer.Context, value: Path | None) -> None:
 
 
 def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> dict[str, Any]:
-    """Return the values for a command in a file, by parameter name.
+    """Return the values that a file sets for a command, by parameter name.
 
     Args:
         ctx: Context of the command.

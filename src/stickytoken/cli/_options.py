@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from stickytoken.measurement.ray_engine import EngineChoice
 
 
-# The panels into which --help groups the options.
+# Titles of the panels into which --help groups the options.
 MODEL = "Model"
 TEXTS = "Tokens and texts"
 METHOD = "Method"
@@ -205,8 +205,8 @@ InCategory: TypeAlias = Annotated[
 ]
 
 
-# Groups of options. A command with a parameter of such a type has one option for each field. The settings of
-# the library, such as `Prompting`, are groups too.
+# Groups of options. A command with a parameter of such a type has one option for each field. The library's
+# settings classes are groups, too.
 
 
 @dataclass(frozen=True)
@@ -337,7 +337,7 @@ def _refuse_endpoint_options(model: str, loading: AnyModelOptions) -> None:
 
 
 def _announced_server(encoder: EndpointEncoder) -> stickytoken.Encoder:
-    """Print how an encoder's server behaves, make later waits be printed, and return the encoder."""
+    """Print the limits of an encoder's server, make the encoder print its waits, and return the encoder."""
     encoder.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
     server = encoder.server
     length = "reads any length that was tried"
@@ -369,7 +369,9 @@ def _names_endpoint(model: str, loading: LoadingSettings) -> bool:
 def load_for(
     source: str, run: RunRecord | None, loading: ModelOptions | AnyModelOptions, model: str | None = None
 ) -> stickytoken.Encoder:
-    """Load the model that the source names, or that of a run, with the options of the run by default.
+    """Load the model that the source names or, if it is a run, the model of the run.
+
+    An option that the user leaves out is that of the run.
 
     Args:
         source: A run folder or a model, as the user named it.
@@ -467,9 +469,9 @@ def announced(
     Args:
         encoder: The encoder, if the command uses one.
         loading: The options of the user.
-        measurement: Does the work of the command, with a stand-in for the encoder that only counts, and with
-            a temporary folder.
-        uncertain: Stage whose size depends on what earlier stages find.
+        measurement: Does the work of the command. It is called with a stand-in for the encoder, which only
+            counts texts, and with a temporary folder.
+        uncertain: Name of the first stage whose texts depend on earlier results.
     """
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
 

@@ -148,7 +148,7 @@ def print_table(
 
 
 def print_columns(title: str, columns: Sequence[Column], rows: pl.DataFrame) -> None:
-    """Print some columns of a data frame as a table."""
+    """Print the given columns of a data frame as a table."""
     keys = [column.key for column in columns]
     _print_cells(title, columns, [list(row) for row in rows.select(keys).iter_rows()])
 
@@ -315,6 +315,7 @@ def silence_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+# The bars that are on the terminal now; `bars_hidden` removes them for a while.
 _BARS: list[Bars] = []
 
 
@@ -401,7 +402,7 @@ class _ProgressBars:
 
 
 class _ProgressLines:
-    """Prints a line now and then, for logs."""
+    """Prints a line about each stage at intervals, for logs."""
 
     def __init__(self, console: Console, interval: float) -> None:
         self._console = console

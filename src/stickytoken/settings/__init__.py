@@ -1,4 +1,4 @@
-"""Settings: frozen dataclasses whose field types say which values are allowed.
+"""Settings: frozen dataclasses whose field types say which values are allowed. Each setting is declared once.
 
 A field is a bool, an int, a float, a str, a member of an enumeration or an object of another class; or one of
 these or None; or a tuple of these. The limits of a number are part of its type, such as
@@ -72,7 +72,7 @@ def check_settings(settings: DataclassInstance) -> None:
     """Check every field of frozen settings by its type, and convert it in place.
 
     Numbers become plain ints and floats, and names become members of their enumeration, so that 8, 8.0 and
-    NumPy's 8 are the same setting and give a run the same identity. To be called in ``__post_init__``.
+    NumPy's 8 are the same setting and give a run the same identity. Call this function in ``__post_init__``.
 
     Raises:
         InputError: A value has the wrong type or is out of range.

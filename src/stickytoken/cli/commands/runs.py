@@ -164,10 +164,11 @@ def _about_weights(learned: EntryWeights) -> str:
     size += f". {len(learned.untrained):,} rows cannot have been trained (reserved or beyond the vocabulary)"
     if not learned.judged:
         return f"{size}. The vocabulary is too small, or its rows too similar, to tell what is ordinary."
+    under_trained = learned.tokens["under_trained"].sum()
     return (
-        f"{size}. {learned.tokens['under_trained'].sum():,} entries are as close to them as they are to each "
-        f"other, and text can produce {len(learned.reachable):,} of these. `stickytoken detect` measures "
-        "what their copies do."
+        f"{size}. {under_trained:,} entries have rows as close to these rows as these rows are to each other. "
+        f"Text can produce {len(learned.reachable):,} of the entries. `stickytoken detect` measures what their "
+        "copies do."
     )
 
 

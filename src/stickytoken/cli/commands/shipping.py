@@ -15,7 +15,7 @@ from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command, project_table
 from stickytoken.cli.commands.runs import NAMED
 from stickytoken.errors import InputError, StickyTokenError
-from stickytoken.methods import Column
+from stickytoken.methods import Column, Severity
 from stickytoken.settings.repair import RepairSettings
 from stickytoken.version import __version__
 
@@ -116,8 +116,9 @@ def _print_repair(repair: stickytoken.Repair) -> None:
     console.print_line(f"{state}; repaired model: {repair.path}; {record.seconds:,.0f} s")
 
 
-# Choices of `check`, written down here because --help must not load what a check needs.
-_GRADES = ("sticky", "mild", "serious", "severe")
+# What --fail-on accepts: any sticky token, or a lowest severity.
+_GRADES = ("sticky", *(severity.value for severity in Severity))
+# What --fail-on-documents accepts, written down because --help must not load the package that defines it.
 _CAUSES = ("flagged", "special", "repetition", "suspected")
 
 
@@ -146,9 +147,7 @@ def check(
     folder: opt.Texts[Path | None] = None,
     fail_on: Annotated[
         str | None,
-        opt.method_option(
-            parser=_grade, autocompletion=lambda: list(_GRADES), metavar="sticky|mild|serious|severe"
-        ),
+        opt.method_option(parser=_grade, autocompletion=lambda: list(_GRADES), metavar="|".join(_GRADES)),
     ] = None,
     max_tokens: Annotated[int | None, opt.method_option("--max", min=0)] = None,
     baseline: opt.Method[Path | None] = None,

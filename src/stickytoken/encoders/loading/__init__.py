@@ -163,8 +163,8 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
             means the model's default route.
         tokenizer: tokenizer of a model behind an endpoint or of a function: an object, a folder, a hub name
             or ``tiktoken:NAME``. Other models bring their own.
-        candidates: strings to examine if the tokenizer is unpublished, or a file with one per line.
-        endpoint: how to use a model behind an endpoint.
+        candidates: strings to examine if the tokenizer is unpublished, or a file with one string per line.
+        endpoint: key, price and limits of a model behind an endpoint; None means the defaults.
 
     Raises:
         ModelError: The model cannot be found, reached or used.
@@ -210,7 +210,11 @@ def _loading_options(spec: EncoderSpec) -> dict[str, Any]:
 
 
 def _load_endpoint(model: str, spec: EncoderSpec, endpoint_options: dict[str, Any]) -> Encoder:
-    """Return the encoder of a model behind an endpoint; refuse the many options that it does not support."""
+    """Return the encoder of a model behind an endpoint.
+
+    Raises:
+        InputError: An option is set that such a model does not support.
+    """
     from stickytoken.encoders.endpoint.encoder import load_endpoint
 
     supported = ("prompt", "max_length", "truncate_dim")
@@ -268,7 +272,7 @@ def _encoder_of_object(
 
 
 def _refuse_loading_options(model: object, name: str, spec: EncoderSpec, supported: tuple[str, ...]) -> None:
-    """Refuse options that an encoder which is already loaded would ignore."""
+    """Raise an InputError if an option is set that an encoder would ignore because it is already loaded."""
     ignored = [option for option in _loading_options(spec) if option not in supported]
     if ignored:
         raise InputError(
@@ -278,7 +282,7 @@ def _refuse_loading_options(model: object, name: str, spec: EncoderSpec, support
 
 
 def _refuse_endpoint_options(model: object, options: dict[str, Any]) -> None:
-    """Refuse options of models that do not bring their own tokenizer."""
+    """Raise an InputError if an option is set that only a model without its own tokenizer needs."""
     names = [name for name, value in options.items() if value is not None]
     if names:
         raise InputError(
@@ -355,7 +359,7 @@ def route_of(encoder: Encoder, *, described: bool = False) -> str | None:
 
     Args:
         encoder: any encoder.
-        described: return a description instead, which also names the other routes.
+        described: whether to return a description of the route, which also names the other routes.
     """
     if not isinstance(encoder, RoutedEncoder) or encoder.route is None:
         return None
@@ -436,8 +440,8 @@ def _encoder_of_prompted_model(model: SentenceTransformer, spec: EncoderSpec, na
     _refuse_truncation(spec, name)
     if model.truncate_dim is not None:
         raise InputError(
-            f"{name} truncates its vectors to {model.truncate_dim}, and a model with a prompt is read whole: "
-            "set its truncate_dim to None"
+            f"{name} truncates its vectors to {model.truncate_dim}, and a model with a prompt needs vectors "
+            "of full length: set its truncate_dim to None"
         )
     normalize = _normalizes([type(module).__name__ for module in model], name)
     if spec.prompting != Prompting():
@@ -459,7 +463,7 @@ def _refuse_truncation(spec: EncoderSpec, name: str) -> None:
     if spec.truncate_dim is not None:
         raise InputError(
             f"truncate_dim is {spec.truncate_dim}, and {name} is a language model with a prompt, whose "
-            "vectors are read whole: leave it out"
+            "vectors are used at full length: leave it out"
         )
 
 
@@ -479,7 +483,7 @@ def _normalizes(modules: list[str], name: str) -> bool:
 
 
 def _refuse_prompt_options(options: Prompting, name: str) -> None:
-    """Refuse options that only prompted language models support."""
+    """Raise an InputError if an option is set that only prompted language models support."""
     if options.decoder_options:
         names = ", ".join(options.decoder_options)
         raise InputError(
@@ -562,7 +566,7 @@ def _load_causal(source: ModelSource, spec: EncoderSpec, saved_modules: list[str
 
 
 def _saved_prompting(source: ModelSource, options: Prompting, settings_file: Path) -> Prompting:
-    """Return the prompt with which a model was saved; refuse any prompt option of the user."""
+    """Return the prompt with which a model was saved; raise an InputError if the user sets another."""
     if options != Prompting():
         raise InputError(
             f"{source.name!r} was saved with its prompt and layers: leave out the prompt options"
@@ -574,14 +578,14 @@ def _saved_prompting(source: ModelSource, options: Prompting, settings_file: Pat
 
 
 def _precision_and_dtype(spec: EncoderSpec) -> tuple[Precision | None, str]:
-    """Return the precision of products (None if it is the weights' precision) and the type of the weights."""
+    """Return the precision of matrix products (None if it is that of the weights) and the weights' type."""
     if spec.dtype == Precision.TF32:
         return Precision.TF32, "float32"
     return None, spec.dtype or "float32"
 
 
 def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
-    """Load a SentenceTransformer, or a model of transformers; the pooling of the latter is guessed."""
+    """Load a SentenceTransformer, or a model of transformers, whose pooling sentence-transformers guesses."""
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -635,10 +639,10 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
 
 
 def _require_model_files(folder: Path, name: str) -> None:
-    """Refuse a folder without a model or without weights.
+    """Check that a folder has a model with weights.
 
     Raises:
-        ModelError: something is missing.
+        ModelError: the model or its weights are missing.
     """
     has_model = (folder / "modules.json").is_file() or (folder / "config.json").is_file()
     if not has_model:
@@ -672,7 +676,7 @@ def _require_supported_dtype(encoder: SentenceTransformerEncoder, dtype: str) ->
 
 
 def require_embedding_model(name: str, revision: str | None = None) -> None:
-    """Refuse a model name that refers to a cross-encoder or to a sparse or multi-vector model.
+    """Check that a name does not refer to a cross-encoder or to a sparse or multi-vector model.
 
     The model is not loaded.
 

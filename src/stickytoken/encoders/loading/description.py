@@ -49,7 +49,7 @@ _TEXT = "text"  # the modality
 
 
 def require_single_vectors(folder: Path, name: str) -> None:
-    """Refuse a model that does not give one dense vector for a text.
+    """Check that a model gives one dense vector for a text.
 
     Args:
         folder: folder with some or all of the files that describe the model.
@@ -83,7 +83,7 @@ def _architecture(folder: Path) -> str:
 
 
 def require_single_vectors_of(model: object) -> None:
-    """Refuse a loaded model of sentence-transformers that does not give one dense vector for a text.
+    """Check that a loaded model of sentence-transformers gives one dense vector for a text.
 
     Raises:
         ModelError: The model does not give one dense vector for a text.
@@ -154,15 +154,15 @@ def modules_on_route(folder: Path, route: str | None, name: str) -> Iterator[tup
 
 
 def _class_name(module_type: object) -> str:
-    """Return the name of a class without its package; empty if the type is not a text."""
+    """Return the name of a class without its package; empty if the type is not a string."""
     return module_type.rpartition(".")[2] if isinstance(module_type, str) else ""
 
 
 def _mappings(settings: Mapping[str, Any]) -> dict[tuple[str | None, Any], str]:
-    """Return the mappings of a Router, whose keys are written as Python's tuples."""
+    """Return the mappings of a Router, whose keys are stored as text: Python's notation of tuples."""
     mappings: dict[tuple[str | None, Any], str] = {}
     for key, value in (settings.get("route_mappings") or {}).items():
-        with suppress(ValueError, SyntaxError):  # the library leaves such a key out
+        with suppress(ValueError, SyntaxError):  # sentence-transformers skips such a key
             mappings[ast.literal_eval(key)] = value
     return mappings
 
@@ -202,7 +202,7 @@ def route_taken(
 
 
 def choices_of(routes: Sequence[str], mappings: Mapping[tuple[str | None, Any], str]) -> tuple[str, ...]:
-    """Return what the user can choose as a route: the routes, and the tasks that lead to them."""
+    """Return the names that the user can pass as a route: the routes, and the tasks mapped to them."""
     tasks = [task for task, _ in mappings if task is not None]
     return tuple(dict.fromkeys([*routes, *tasks]))
 

@@ -124,7 +124,7 @@ def _local_names() -> list[str]:
 
 
 def hub_repositories(name: str) -> tuple[str, ...]:
-    """Return the repositories that a name may refer to, in the order of SentenceTransformer."""
+    """Return the repositories that a name may refer to, in the order that SentenceTransformer tries them."""
     if "/" in name:
         return (name,)
     from sentence_transformers.util import ORIGINAL_TRANSFORMER_MODELS
@@ -135,7 +135,7 @@ def hub_repositories(name: str) -> tuple[str, ...]:
 
 
 def require_embedding_model(source: ModelSource, revision: str | None = None) -> None:
-    """Read the files that describe a model, and refuse a cross-encoder or a sparse or multi-vector model.
+    """Check by the files that describe a model that it is no cross-encoder, sparse or multi-vector model.
 
     Raises:
         ModelError: The model does not give one dense vector for a text.
@@ -225,7 +225,7 @@ def require_hub(*names: str) -> None:
         raise ConnectionError(f"{address.hostname} cannot be reached: {reason}") from error
 
 
-# Characters of another library's error that a message quotes.
+# Largest number of characters of another library's error that a message quotes.
 _SHOWN_REASON = 300
 # Held during a load, which changes global state: a method of transformers, its logger, torch's random state.
 _LOADING = threading.RLock()
@@ -233,10 +233,10 @@ _LOADING = threading.RLock()
 
 @contextmanager
 def loading_weights(source: ModelSource) -> Iterator[None]:
-    """Load a model of transformers in this context, which refuses a checkpoint that lacks tensors.
+    """Return a context manager for loading a model of transformers, which checks that no tensor is missing.
 
-    Tensors of a pooler may be missing, since no vector depends on them. The random seed is fixed, so every
-    load initialises them in the same way.
+    Tensors of a pooler may be missing, because no vector depends on them. The random seed is fixed, so that
+    every load initialises them in the same way.
 
     Raises:
         ModelError: the model cannot be loaded, or its checkpoint lacks tensors.
@@ -295,14 +295,14 @@ def _missing_tensors() -> Iterator[list[str]]:
 
 @contextmanager
 def explained(source: ModelSource, purpose: str) -> Iterator[None]:
-    """Turn whatever goes wrong while a model is loaded into an error that says what to do.
+    """Return a context manager that turns any error of loading a model into one that says what to do.
 
     Args:
         source: where the model is.
         purpose: what the files are for: ``model`` or ``tokenizer``.
 
     Raises:
-        ModelError: anything went wrong.
+        ModelError: loading failed.
     """
     try:
         if source.origin is Origin.HUB:
@@ -612,7 +612,7 @@ class TextModule:
 
 
 def text_module(folder: Path, name: str, route: str | None = None) -> TextModule:
-    """Find the module that reads text in the folder of a model: the one with the tokenizer.
+    """Return the module of a model that reads text: the first one on its route that has a tokenizer.
 
     Args:
         folder: folder of the model.

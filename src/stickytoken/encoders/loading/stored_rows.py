@@ -82,6 +82,7 @@ class StoredTensor:
         return numbers.reshape(end - begin, *self.shape[1:])
 
     def read_whole(self) -> NDArray[Any]:
+        """Return all rows in the stored type; bfloat16 as float32."""
         return self.read(0, self.shape[0])
 
 
@@ -180,10 +181,12 @@ class TokenRows:
 
 
 def static_rows(tensors: Sequence[StoredTensor]) -> TokenRows | None:
-    """Find the rows of a static model among the tensors of its file, as sentence-transformers reads them.
+    """Find the rows of a static model among the tensors of its weight file.
+
+    The names of the tensors are those that sentence-transformers looks for.
 
     Returns:
-        The rows, or None if the file is not that of a static model.
+        The rows, or None if the file belongs to another kind of model.
 
     Raises:
         ModelError: The mapping and the weights do not have an entry for each token.
