@@ -1,11 +1,13 @@
 """From a folder or an object to an encoder or a tokenizer, on a device, and what is said when that fails."""
 
 import importlib
+import inspect
 import logging
 import shutil
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -23,6 +25,7 @@ from stickytoken.encoders import load_encoder, load_tokenizer
 from stickytoken.encoders.loading import resolution
 from stickytoken.encoders.loading.resolution import Origin, require_hub, resolve_model
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
+from stickytoken.settings.loading import LoadingSettings
 
 pytestmark = pytest.mark.usefixtures("hub_cache")
 
@@ -30,6 +33,13 @@ pytestmark = pytest.mark.usefixtures("hub_cache")
 @pytest.fixture
 def folder(pristine, tmp_path) -> Path:
     return Path(shutil.copytree(pristine, tmp_path / "model"))
+
+
+def test_load_encoder_has_every_loading_setting_with_its_default():
+    parameters = inspect.signature(load_encoder).parameters
+    settings = {field.name: field.default for field in fields(LoadingSettings)}
+    settings["dtype"] = "float32"  # in the settings, None is the precision of the run
+    assert {name: parameters[name].default for name in settings} == settings
 
 
 @pytest.mark.parametrize("load", [load_encoder, load_tokenizer])
