@@ -27,7 +27,7 @@ STYLES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_a_narrow_terminal_breaks_text_between_words_and_never_a_number(width, monkeypatch, capsys):
+def test_a_narrow_terminal_never_breaks_a_number(width, monkeypatch, capsys):
     known_names = ("layer", "value", "low", "high", "benign low", "benign high", "deviations")
     rows = [
         ["embedding cosine to unused", 3, -0.1961, -0.1971, 0.1951, -0.4417, 0.4518, 1.1472, "no"],
@@ -45,7 +45,7 @@ def test_a_narrow_terminal_breaks_text_between_words_and_never_a_number(width, m
     assert len([line for line in lines if "benign low  benign high" in line]) == (width > 80)
 
 
-def test_cells_that_a_spreadsheet_would_compute_or_a_terminal_obey_are_harmless(capsys):
+def test_cells_are_harmless_in_spreadsheets_and_terminals(capsys):
     texts = ["=1+1", "+1", "-1", "@cmd", *HOSTILE, "plain"]
     console.print_csv(pl.DataFrame({"token": texts, "decoded": texts}))
     written = capsys.readouterr().out
@@ -71,7 +71,7 @@ def lines(capsys):
     return captured.err.splitlines()
 
 
-def test_a_log_file_gets_a_line_every_interval_and_one_when_a_stage_ends(capsys, clock):
+def test_a_log_gets_a_line_per_interval_and_at_the_end_of_a_stage(capsys, clock):
     with progress_bar(interval=30) as progress:
         for done in range(101):
             progress(Progress("score", done, 100, done, 500 * done))

@@ -78,7 +78,7 @@ stickytoken.encoders.load_encoder = load_encoder
     assert not re.search("Traceback|KeyboardInterrupt", stderr)
 
 
-def test_presses_in_quick_succession_are_one_and_a_later_one_counts(monkeypatch):
+def test_quick_presses_of_ctrl_c_count_as_one(monkeypatch):
     monkeypatch.setattr(interrupts, "_received", [])
     clock = iter([100.0, 100.2, 100.9, 101.0])
     monkeypatch.setattr(interrupts.time, "monotonic", lambda: next(clock))
@@ -109,14 +109,14 @@ def test_a_full_disk_behind_stdout_is_one_line(small_run, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("closed", "given"), [(2, "show"), (0, "clean")])
-def test_a_stream_that_was_closed_before_the_start_is_an_empty_one(closed, given, small_run):
-    command = [sys.executable, "-c", MAIN, given, str(small_run.path)]
-    closing = f"import os; os.close({closed}); os.execv({sys.executable!r}, {command!r})"
+@pytest.mark.parametrize(("closed_stream", "command"), [(2, "show"), (0, "clean")])
+def test_a_stream_closed_before_the_start_is_empty(closed_stream, command, small_run):
+    started = [sys.executable, "-c", MAIN, command, str(small_run.path)]
+    closing = f"import os; os.close({closed_stream}); os.execv({sys.executable!r}, {started!r})"
     arguments = [sys.executable, "-c", closing]
     ended = subprocess.run(arguments, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     assert (ended.returncode, "Traceback" in ended.stderr) == (0, False), ended.stderr
-    assert bool(ended.stdout) == (closed == 2)
+    assert bool(ended.stdout) == (closed_stream == 2)
 
 
 @pytest.mark.slow
@@ -132,7 +132,7 @@ def test_a_reader_that_closes_early_ends_a_command_quietly(bert_folder, sentence
     assert (tmp_path / "run" / "report.html").is_file()  # though nobody reads the output
 
 
-def test_an_error_is_one_line_an_interrupt_too_and_a_defect_keeps_its_traceback(monkeypatch, tmp_path):
+def test_only_a_defect_prints_a_traceback(monkeypatch, tmp_path):
     def ended(error):
         def fail(_):
             raise error
@@ -181,7 +181,7 @@ def test_wrong_usage_is_one_line_that_names_the_help(tmp_path, monkeypatch, argu
         ("detect MODEL --sentences absent.txt", "no file 'absent.txt' .in Python, pass sentences"),
         ("detect MODEL --set pairs=p.csv --column a", "--column 'a' is given without --sentences"),
         ("detect absent/model", "no model 'absent/model'.*not in the hub cache"),
-        ("detect MODEL --max-cost 1", "--max-cost apply only to models behind an endpoint"),
+        ("detect MODEL --max-cost 1", "is not behind an endpoint, so --max-cost cannot be set"),
         ("detect http://localhost:1/v1#m --set tokenizer=MODEL --max-cost 1", "without a price"),
         ("tokens http://localhost:1/v1#m", "hides its vocabulary: name its tokenizer"),
     ],

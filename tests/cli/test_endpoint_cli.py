@@ -21,7 +21,7 @@ KEY = "sk-planted-0123456789-abcdefghij"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def service(tmp_path_factory):
     """A server of a model with one sticky word, and a run of what is behind it."""
     folder = tmp_path_factory.mktemp("endpoint")
     profiled.planted_model(2, token=scanned.STICKY).save(str(folder / "model"))
@@ -38,13 +38,13 @@ def place(tmp_path_factory):
         yield SimpleNamespace(server=server, url=url, folder=folder, run=run.path)
 
 
-def sent(place, *command):
+def sent(service, *command):
     """Return the result of a command, and the tokens that the server counted for it."""
-    before = place.server.tokens
+    before = service.server.tokens
     result = planted.command(*command)
     assert result.exit_code in (0, 10), result.stderr
     assert KEY not in result.stdout + result.stderr
-    return result, place.server.tokens - before
+    return result, service.server.tokens - before
 
 
 def number(pattern, text):
@@ -52,12 +52,12 @@ def number(pattern, text):
 
 
 @pytest.mark.slow
-def test_a_detection_finds_what_the_model_itself_finds_and_pays_once(place, tmp_path, monkeypatch):
+def test_an_endpoint_gives_the_verdicts_of_the_model_and_is_paid_once(service, tmp_path, monkeypatch):
     monkeypatch.setenv("STICKYTOKEN_CACHE", str(tmp_path / "cache"))
-    server = place.server
-    model = place.folder / "model"
-    options = ("--sentences", place.folder / "corpus.txt", "--set", "report=false", "--format", "json")
-    endpoint = (f"{place.url}#mini", "--set", f"tokenizer={model}", *options, "--out", tmp_path / "run")
+    server = service.server
+    model = service.folder / "model"
+    options = ("--sentences", service.folder / "corpus.txt", "--set", "report=false", "--format", "json")
+    endpoint = (f"{service.url}#mini", "--set", f"tokenizer={model}", *options, "--out", tmp_path / "run")
     price = ("--set", "price-per-million=10")
     refusal = planted.command("detect", *endpoint, *price)
     assert refusal.exit_code == 1
@@ -95,22 +95,22 @@ def test_a_detection_finds_what_the_model_itself_finds_and_pays_once(place, tmp_
 
 
 @pytest.mark.slow
-def test_a_judgement_is_estimated_by_what_is_certain_and_what_it_may_be_at_most(place):
-    command = ("judge", place.run, "--sentences", place.folder / "own.txt", "--format", "json")
-    result, tokens = sent(place, *command)
+def test_the_estimate_of_a_judgement_is_a_range(service):
+    command = ("judge", service.run, "--sentences", service.folder / "own.txt", "--format", "json")
+    result, tokens = sent(service, *command)
     assert [row["token"] for row in json.loads(result.stdout)["flagged"]] == [scanned.STICKY]
     certain = number(r"estimate: .* texts, ([\d,]+) tokens", result.stderr)
     assert certain < tokens <= number(r"at most ([\d,]+) tokens", result.stderr)
-    assert sent(place, *command)[1] == 0
+    assert sent(service, *command)[1] == 0
 
 
 @pytest.mark.slow
-def test_a_check_takes_a_run_and_never_makes_one(place, tmp_path):
-    result, tokens = sent(place, "check", place.run, "--format", "json")
+def test_a_check_takes_a_run_and_never_makes_one(service, tmp_path):
+    result, tokens = sent(service, "check", service.run, "--format", "json")
     assert (result.exit_code, tokens) == (10, 0)
     assert "insertion" not in " ".join(json.loads(result.stdout)["notes"])
-    name = f"{place.url}#mini"
-    result, tokens = sent(place, "check", name, "--folder", place.run)
+    name = f"{service.url}#mini"
+    result, tokens = sent(service, "check", name, "--folder", service.run)
     assert result.exit_code == 10
     assert 0 < tokens < 200  # the fixed texts: is it the model that it was?
     planted.refused("check", name, "--folder", tmp_path, saying="run `stickytoken detect` first")
@@ -133,12 +133,12 @@ def said_by(*command, code=planted.COMMAND_LINE, **variables):
 
 
 @pytest.mark.slow
-def test_the_key_is_in_no_file_and_no_output(place, monkeypatch):
-    texts = place.folder / "spoken.txt"
+def test_the_key_is_in_no_file_and_no_output(service, monkeypatch):
+    texts = service.folder / "spoken.txt"
     texts.write_text("\n".join(profiled.sentences(10, seed=11)) + "\n", encoding="utf-8")
 
     def embedding(out):
-        return ("embed", f"{place.url}#mini", "--input", texts, "--out", place.folder / out, "--verbose")
+        return ("embed", f"{service.url}#mini", "--input", texts, "--out", service.folder / out, "--verbose")
 
     logged = said_by(*embedding("first.parquet"), OPENAI_LOG="debug")  # vectors need no tokenizer
     assert "HTTP Request" in logged
@@ -146,13 +146,13 @@ def test_the_key_is_in_no_file_and_no_output(place, monkeypatch):
     crashed = said_by(*embedding("second.parquet"), "--prompt", "never sent: ", code=CRASHING)
     assert "RuntimeError: a bug" in crashed
     assert "Traceback" in crashed
-    report = place.folder / "report.html"
-    reported = said_by("report", place.run, "--out", report)
+    report = service.folder / "report.html"
+    reported = said_by("report", service.run, "--out", report)
     assert report.is_file(), reported
-    monkeypatch.setattr(place.server.behaviour, "key", "another")
+    monkeypatch.setattr(service.server.behaviour, "key", "another")
     refused = said_by(*embedding("second.parquet"), "--prompt", "never sent: ", "--format", "json")
     assert "Incorrect API key provided: [key]" in refused
-    contents = [path.read_bytes() for path in place.folder.rglob("*") if path.is_file()]
+    contents = [path.read_bytes() for path in service.folder.rglob("*") if path.is_file()]
     assert any(b"report" in content for content in contents)
     for spelling in (KEY, KEY[::-1], base64.b64encode(KEY.encode()).decode().rstrip("=")):
         assert spelling not in logged + crashed + reported + refused
@@ -160,29 +160,31 @@ def test_the_key_is_in_no_file_and_no_output(place, monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_needs_the_model_itself_refuses_an_endpoint(place, tmp_path):
-    planted.refused("repair", place.run, "--out", tmp_path / "out", saying="needs the model itself")
+def test_what_needs_the_model_itself_refuses_an_endpoint(service, tmp_path):
+    planted.refused("repair", service.run, "--out", tmp_path / "out", saying="needs the model itself")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
-def test_the_tokenizer_of_a_run_may_have_moved(place):
-    moved = (place.folder / "model").rename(place.folder / "moved")
+def test_the_tokenizer_of_a_run_may_have_moved(service):
+    moved = (service.folder / "model").rename(service.folder / "moved")
     try:
-        command = ("judge", place.run, "--sentences", place.folder / "own.txt", "--format", "json")
+        command = ("judge", service.run, "--sentences", service.folder / "own.txt", "--format", "json")
         planted.refused(*command, saying="model")
-        result, _ = sent(place, *command, "--set", f"tokenizer={moved}")
+        result, _ = sent(service, *command, "--set", f"tokenizer={moved}")
     finally:
-        moved.rename(place.folder / "model")
+        moved.rename(service.folder / "model")
     assert [row["token"] for row in json.loads(result.stdout)["flagged"]] == [scanned.STICKY]
 
 
-def test_a_text_without_a_vector_is_null_in_the_file_and_named(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(place.server.behaviour, "bad_text", "nan")
+def test_a_text_without_a_vector_is_null_in_the_file_and_named(service, tmp_path, monkeypatch):
+    monkeypatch.setattr(service.server.behaviour, "bad_text", "nan")
     texts = tmp_path / "texts.txt"
     texts.write_text("river\na nan text\nstone\n", encoding="utf-8")
     out = tmp_path / "vectors.parquet"
-    result, _ = sent(place, "embed", f"{place.url}#mini", "--input", texts, "--out", out, "--format", "json")
+    result, _ = sent(
+        service, "embed", f"{service.url}#mini", "--input", texts, "--out", out, "--format", "json"
+    )
     assert json.loads(result.stdout)["without_vector"] == ["a nan text"]
     assert "no vector for 1 text:\n  'a nan text': HTTP 500" in result.stderr
     vectors = pl.read_parquet(out)["vector"]
@@ -190,12 +192,12 @@ def test_a_text_without_a_vector_is_null_in_the_file_and_named(place, tmp_path, 
 
 
 @pytest.mark.slow
-def test_a_token_whose_texts_get_no_vector_has_no_verdict_and_costs_no_other(place, tmp_path, monkeypatch):
+def test_a_token_without_vectors_has_no_verdict(service, tmp_path, monkeypatch):
     monkeypatch.setenv("STICKYTOKEN_CACHE", str(tmp_path / "cache"))
-    full = open_run(place.run).tokens.sort("token_id")
+    full = open_run(service.run).tokens.sort("token_id")
     bad = next(token for token in full["decoded"].to_list() if len(token) > 4 and token.isalpha())
-    monkeypatch.setattr(place.server.behaviour, "bad_text", f"{bad} {bad}")
-    encoder = load_encoder(f"{place.url}#mini", tokenizer=str(place.folder / "model"))
+    monkeypatch.setattr(service.server.behaviour, "bad_text", f"{bad} {bad}")
+    encoder = load_encoder(f"{service.url}#mini", tokenizer=str(service.folder / "model"))
     run = profiled.detect_profile(encoder, tmp_path / "run", smallest_lift=1, insertion="words")
     assert run.sticky["token"].to_list() == [scanned.STICKY]
     row = run.tokens.filter(pl.col("decoded") == bad).row(0, named=True)

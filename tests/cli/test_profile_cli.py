@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow  # whole runs
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def workspace(tmp_path_factory):
     folder = tmp_path_factory.mktemp("profile")
     profiled.planted_model(2).save(str(folder / "planted"))
     profiled.planted_model(0).save(str(folder / "ordinary"))
@@ -37,42 +37,42 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def options(place):
-    return ["--sentences", place / "sentences.txt", "--device", "cpu"]
+def options(workspace):
+    return ["--sentences", workspace / "sentences.txt", "--device", "cpu"]
 
 
 @pytest.fixture(scope="module")
-def run(place, options):
+def run(workspace, options):
     """The folder of a run over the whole vocabulary, and of its printed results."""
-    result = planted.command("detect", place / "planted", *options, "--out", place / "run")
+    result = planted.command("detect", workspace / "planted", *options, "--out", workspace / "run")
     assert result.exit_code == 0, result.stderr
-    (place / "printed.txt").write_text(result.stdout, encoding="utf-8")
-    return place / "run"
+    (workspace / "printed.txt").write_text(result.stdout, encoding="utf-8")
+    return workspace / "run"
 
 
-def test_detect_prints_what_show_prints(place, run):
-    assert planted.command("show", run).stdout == (place / "printed.txt").read_text("utf-8")
+def test_detect_prints_what_show_prints(workspace, run):
+    assert planted.command("show", run).stdout == (workspace / "printed.txt").read_text("utf-8")
 
 
-def test_detect_and_show_print_the_stored_wall_time(place, run):
+def test_detect_and_show_print_the_stored_wall_time(workspace, run):
     stored = open_run(run)
     assert stored.seconds == round(stored.result.seconds + stored.evidence.record.seconds, 1)
     time_taken = f", {minutes(stored.seconds)}. Run folder: {run}"
-    assert time_taken in (place / "printed.txt").read_text("utf-8")
+    assert time_taken in (workspace / "printed.txt").read_text("utf-8")
     assert time_taken in planted.command("show", run).stdout
     document = planted.document(planted.command("show", run, "--format", "json"))
     assert document["seconds"] == stored.seconds
 
 
-def test_the_answer_comes_first_and_says_the_harm_in_a_search(place, run):
+def test_the_answer_comes_first_and_says_the_harm_in_a_search(workspace, run):
     first, second, *_ = planted.command("show", run).stdout.splitlines()
-    assert first == f"{place / 'planted'}: 1 sticky token among {profiled.AVAILABLE}"
+    assert first == f"{workspace / 'planted'}: 1 sticky token among {profiled.AVAILABLE}"
     run_found = open_run(run)
     (sentence,) = run_found.harm_sentences(limit=1)
     assert second == f"{sentence}."
 
 
-def test_the_table_lists_sticky_tokens_and_then_the_strongest_others(run):
+def test_the_table_lists_sticky_tokens_before_the_others(run):
     printed = planted.command("show", run).stdout
     sticky, others = printed.split("Strongest tokens below the thresholds")
     assert re.search(r"^! +\d+% +[\d.]+ SD .*sticky, severe$", sticky, re.MULTILINE)
@@ -97,31 +97,42 @@ def test_json_has_the_result_and_the_sticky_tokens(run):
     assert (set(sticky), sticky["token"]) == (set(TOKEN_COLUMNS), planted.PLANTED)
 
 
-def test_a_clean_model_has_no_sticky_tokens(place, options, tmp_path):
-    ordinary = planted.command("detect", place / "ordinary", *options, "--out", tmp_path / "run")
-    assert ordinary.stdout.startswith(f"{place / 'ordinary'}: no sticky tokens among {profiled.AVAILABLE}\n")
+def test_a_clean_model_has_no_sticky_tokens(workspace, options, tmp_path):
+    ordinary = planted.command("detect", workspace / "ordinary", *options, "--out", tmp_path / "run")
+    assert ordinary.stdout.startswith(
+        f"{workspace / 'ordinary'}: no sticky tokens among {profiled.AVAILABLE}\n"
+    )
 
 
-def test_tokens_that_were_asked_for_are_all_listed(place, options, tmp_path, monkeypatch):
+def test_tokens_that_were_asked_for_are_all_listed(workspace, options, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    arguments = ("detect", place / "planted", *options, "--tokens", place / "chosen.txt", "--tokens", "a")
+    arguments = (
+        "detect",
+        workspace / "planted",
+        *options,
+        "--tokens",
+        workspace / "chosen.txt",
+        "--tokens",
+        "a",
+    )
     result = planted.command(*arguments)
     assert "Tokens that were asked for" in result.stdout
     for token in ("!", "a", "river", "stone"):
         assert re.search(rf"^{token} +−?\d+%", result.stdout, re.MULTILINE)
-    stages = [one.split(":")[0] for one in planted.lines_of(result.stderr) if one[:4] not in ("note", "Next")]
+    lines = planted.lines_of(result.stderr)
+    stages = [line.split(":")[0] for line in lines if line[:4] not in ("note", "Next")]
     assert stages == ["mean similarity", "pilot", "screen", "confirm", "evidence", "report"]
     (folder,) = Path("runs").iterdir()
     assert re.fullmatch(r"planted-profile-[0-9a-f]{12}", folder.name)
     assert sorted(open_run(folder).tokens["token"]) == ["!", "a", "river", "stone"]
 
 
-def test_the_options_of_detect_reach_the_run(place, options, tmp_path):
+def test_the_options_of_detect_reach_the_run(workspace, options, tmp_path):
     arguments = (
         "--method profile --seed 9 --insertion text --set budget=8 --set confidence=0.8 --set unusual=7 "
         "--set smallest-lift=0.3 --set smallest-erased=0.35 --sample 20 --set report=false"
     ).split()
-    result = planted.command("detect", place / "planted", *options, *arguments, "--out", tmp_path / "run")
+    result = planted.command("detect", workspace / "planted", *options, *arguments, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.stderr
     run = open_run(tmp_path / "run")
     expected = {"seed": 9, "insertion": "text", "budget": 8, "confidence": 0.8, "unusual": 7}
@@ -130,9 +141,9 @@ def test_the_options_of_detect_reach_the_run(place, options, tmp_path):
     assert len(run.tokens) == 20
 
 
-def test_without_options_a_run_has_the_default_settings(place, options, tmp_path):
+def test_without_options_a_run_has_the_default_settings(workspace, options, tmp_path):
     arguments = ("--sample", 3, "--out", tmp_path / "run")
-    result = planted.command("detect", place / "planted", *options, *arguments)
+    result = planted.command("detect", workspace / "planted", *options, *arguments)
     assert result.exit_code == 0, result.stderr
     assert open_run(tmp_path / "run").record.settings == json.loads(json.dumps(asdict(ProfileSettings())))
 
@@ -153,19 +164,19 @@ def test_without_options_a_run_has_the_default_settings(place, options, tmp_path
         ("show RUN --validated --sort lift", "profile, which judges every token: leave --validated"),
     ],
 )
-def test_what_a_method_or_a_run_does_not_have_is_refused(place, run, tmp_path, monkeypatch, command, saying):
+def test_what_a_method_or_a_run_does_not_have_is_refused(
+    workspace, run, tmp_path, monkeypatch, command, saying
+):
     monkeypatch.chdir(tmp_path)
-    words = {"MODEL": place / "planted", "RUN": run, "CORPUS": f"--sentences {place / 'own.txt'}"}
+    words = {"MODEL": workspace / "planted", "RUN": run, "CORPUS": f"--sentences {workspace / 'own.txt'}"}
     for name, value in words.items():
         command = command.replace(name, str(value))
     planted.refused(*command.split(), saying=saying)
 
 
-def test_probe_prints_the_evidence_and_both_curves_and_stores_nothing(
-    place, run, options, tmp_path, monkeypatch
-):
+def test_probe_prints_evidence_and_curves_and_stores_nothing(workspace, run, options, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = planted.command("probe", place / "planted", "!", "river", *options)
+    result = planted.command("probe", workspace / "planted", "!", "river", *options)
     assert re.search(r"34 +! +OK +\d+% +\d+% to \d+% +[\d.]+ SD .* sticky, severe", result.stdout)
     assert "'!': erases " in result.stdout
     for side in ("below", "above"):
@@ -177,17 +188,19 @@ def test_probe_prints_the_evidence_and_both_curves_and_stores_nothing(
 
 
 @pytest.fixture(scope="module")
-def short(place, options):
+def short(workspace, options):
     """The folder of a run at 24 of 32 dimensions; its printed results lie beside it."""
     truncation = "--truncate-dim 24".split()
-    result = planted.command("detect", place / "planted", *options, *truncation, "--out", place / "short")
+    result = planted.command(
+        "detect", workspace / "planted", *options, *truncation, "--out", workspace / "short"
+    )
     assert result.exit_code == 0, result.stderr
-    (place / "short.txt").write_text(result.stdout, encoding="utf-8")
-    return place / "short"
+    (workspace / "short.txt").write_text(result.stdout, encoding="utf-8")
+    return workspace / "short"
 
 
-def test_a_run_at_a_dimension_says_so(place, short):
-    assert "planted (24 dimensions): 1 sticky token" in (place / "short.txt").read_text("utf-8")
+def test_a_run_at_a_dimension_says_so(workspace, short):
+    assert "planted (24 dimensions): 1 sticky token" in (workspace / "short.txt").read_text("utf-8")
 
 
 def test_a_run_at_a_dimension_is_compared_by_its_name(run, short):
@@ -197,14 +210,14 @@ def test_a_run_at_a_dimension_is_compared_by_its_name(run, short):
     assert reason_text.endswith("have the same weights, used differently (length of the vectors)")
 
 
-def test_a_judgement_says_the_finding_first_then_the_tokens_and_what_they_rest_on(place, short):
+def test_a_judgement_says_the_finding_first(workspace, short):
     arguments = ("judge", short, "--sentences")
-    result = planted.command(*arguments, place / "own.txt")
+    result = planted.command(*arguments, workspace / "own.txt")
     assert result.exit_code == 0, result.stderr
-    assert " on own.txt: 1 sticky token\n" in result.stdout.replace(f"{place}/", "")
+    assert " on own.txt: 1 sticky token\n" in result.stdout.replace(f"{workspace}/", "")
     for phrase in ("tokens that were measured on these texts", "300 texts, compared with"):
         assert phrase in result.stdout
-    arguments = (*arguments, place / "own.csv", "--column", "body", "--format")
+    arguments = (*arguments, workspace / "own.csv", "--column", "body", "--format")
     rows = list(csv.DictReader(io.StringIO(planted.command(*arguments, "csv").stdout)))
     assert len(rows) == profiled.AVAILABLE
     document = planted.document(planted.command(*arguments, "json"))

@@ -155,7 +155,7 @@ def test_show_lists_what_its_filters_choose(partly_validated, arguments, conditi
         planted.refused("show", partly_validated, "--contains", "", saying="--contains is '': pass a part")
 
 
-def test_of_many_sticky_tokens_the_worst_are_printed_and_a_command_lists_all(planted_profile, tmp_path):
+def test_the_worst_of_many_sticky_tokens_are_printed(planted_profile, tmp_path):
     folder = Path(shutil.copytree(planted_profile[1], tmp_path / "a run"))
     table = pl.read_parquet(folder / "tokens.parquet").sort("lift", descending=True)
     many = pl.when(pl.int_range(pl.len()) < 25)

@@ -331,8 +331,7 @@ def _refuse_endpoint_options(model: str, loading: AnyModelOptions) -> None:
     refused = [flag for flag, value in flags.items() if value is not None]
     if refused:
         raise InputError(
-            f"{', '.join(refused)} apply only to models behind an endpoint, and {model} is not: leave "
-            "them out"
+            f"{model} is not behind an endpoint, so {', '.join(refused)} cannot be set: leave it out"
         )
 
 

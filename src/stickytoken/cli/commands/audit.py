@@ -69,8 +69,8 @@ def audit(
         settings=settings,
     )
 
-    def rehearsed(stand_in: Any, place: Path) -> object:
-        return measured(stand_in if run is None else run, encoder=stand_in, out=place)
+    def rehearsed(stand_in: Any, folder: Path) -> object:
+        return measured(stand_in if run is None else run, encoder=stand_in, out=folder)
 
     with opt.announced(encoder, loading, rehearsed) as progress:
         finished = measured(

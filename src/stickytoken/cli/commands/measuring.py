@@ -256,9 +256,9 @@ def judge(
     with console.status(f"reading {sentences}"):
         corpus = stickytoken.load_sentences(sentences, column)
     encoder = opt.load_for(str(run), opened.record, loading, model)
-    asked = None if queries is None else stickytoken.load_sentences(queries)
+    query_texts = None if queries is None else stickytoken.load_sentences(queries)
     run_judge = partial(
-        stickytoken.judge, opened, corpus, anchors=anchors, queries=asked, measure_all=measure_all
+        stickytoken.judge, opened, corpus, anchors=anchors, queries=query_texts, measure_all=measure_all
     )
 
     def rehearse(stand_in: Any, _: Path) -> object:
