@@ -85,7 +85,7 @@ def _value(param: Any) -> str:
 
 
 def _help(param: Any) -> str:
-    """Return the help of an option with its default, unless the help names that itself."""
+    """Return the help of an option, with its default unless the help states that itself."""
     text = _text(param.help or "")
     default = param.default
     if isinstance(default, Enum):
@@ -98,6 +98,6 @@ def _help(param: Any) -> str:
 
 
 def _text(help_text: str) -> str:
-    """Return a help text as Markdown: without the marks of the terminal, and with nothing read as markup."""
+    """Return a help text as Markdown, with special characters escaped."""
     plain = re.sub(r"\\\[", "[", help_text)
     return re.sub(r"([*_|`\[\]])", r"\\\1", html.escape(plain, quote=False)).replace("\n", " ")

@@ -1,4 +1,4 @@
-"""The detection methods and their options. A new method needs a module or folder here, and an entry below."""
+"""The detection methods. A new method needs a module or folder here, a settings class, and an entry below."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def register(entry: MethodEntry) -> None:
     """Add a method.
 
     Raises:
-        InputError: The name is taken, or a setting has the same name as one of another method, but another
-            type.
+        InputError: The name is taken, or another method has a setting of the same name and a different type.
     """
     if entry.name in _entries:
         raise InputError(f"a method {entry.name!r} is already registered: choose another name")

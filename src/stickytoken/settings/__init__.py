@@ -120,7 +120,7 @@ def command_line_types(settings_class: type[DataclassInstance]) -> Mapping[str, 
 
 
 def field_type(hint: Any) -> FieldType:
-    """Return the values that the type hint of a field allows."""
+    """Return the `FieldType` that a type hint describes."""
     optional = False
     repeated = False
     limits: list[Any] = []

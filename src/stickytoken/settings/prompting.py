@@ -92,7 +92,10 @@ class Prompting:
         return options
 
     def saved(self) -> dict[str, Any]:
-        """Return the settings as saved models and records have them: ``prompt`` is the prompt itself."""
+        """Return the settings by name, for saved models and records.
+
+        They have no ``prompt_name``, because their ``prompt`` is the text itself.
+        """
         values = asdict(self)
         del values["prompt_name"]
         return values

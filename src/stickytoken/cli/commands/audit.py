@@ -1,4 +1,4 @@
-"""stickytoken audit: from a model and documents to search results."""
+"""stickytoken audit: whether copies of a word bring documents into search results."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def audit(
         require_writable(out)
     run = opt.run_in(source, model)
     opt.require_found(source, None if run is None else run.record, loading, model)
-    open_documents(documents, NamedColumns(column))  # refused before the model is loaded
+    open_documents(documents, NamedColumns(column))  # rejected before the model is loaded
     encoder = opt.load_for(source, None if run is None else run.record, loading, model)
     settings = auditing
     if settings.insertion is Insertion.IDS and not reads_ids(encoder):

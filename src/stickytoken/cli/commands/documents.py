@@ -177,7 +177,7 @@ def _print_scan(scan: Scan, limit: int) -> None:
     _inform_skipped(result.skipped, result.skipped_first, "skipped")
 
 
-# Sources with findings that are listed.
+# Largest number of sources with findings that are listed.
 _MAX_SOURCES = 20
 
 
@@ -225,7 +225,8 @@ def _document_row(row: dict[str, Any]) -> dict[str, Any]:
 
 CleanFormat = StrEnum("CleanFormat", "TEXT JSON")
 
-# Bytes of cleaned documents for stdout that are kept in memory; more go to a temporary file.
+# Largest number of bytes of cleaned documents that are kept in memory before they go to stdout. More bytes
+# go to a temporary file.
 _IN_MEMORY = 64 * 2**20
 
 

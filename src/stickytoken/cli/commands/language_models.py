@@ -152,7 +152,7 @@ def _task_document(name: str, task: AnyTask, comparison: Comparison) -> dict[str
 
 
 def _print_scores(title: str, metrics: Sequence[str], comparison: Comparison) -> None:
-    """Print the scores of a task, one row per way of reading the model."""
+    """Print the scores of a task, with one row for each encoding, such as the plain prompt."""
     contrasting = any(row.contrast_layer is not None for row in comparison.scores)
     rows = []
     for row in comparison.scores:
@@ -173,7 +173,7 @@ def _print_differences(title: str, differences: Sequence[Difference]) -> None:
 
 @dataclass(frozen=True)
 class TuningOptions(Prompting):
-    """What to tune, and what to leave as it is.
+    """What to tune, and the settings that stay fixed.
 
     Attributes:
         prompt: prompteol, cot, ke, ck, metaeol, or a text with {sentence}.
@@ -251,7 +251,7 @@ def tune(
 
 
 def _print_tuning(model: str, tuning: Tuning) -> None:
-    """Print the best score of every setting, and the options that give the best of all."""
+    """Print the best score of each setting over all layers, and the options of the best setting."""
     best = tuning.best
     plain = tuning.plain_at_best
     contrasting = best.contrast_layer is not None
@@ -288,5 +288,5 @@ def _print_tuning(model: str, tuning: Tuning) -> None:
 
 
 def _setting_of(trial: Any) -> tuple[Any, ...]:
-    """Return the setting of a trial, which several layers share."""
+    """Return the settings of a trial without its layer."""
     return (trial.start, trial.exit, trial.contrast_layer, trial.contrast_strength)

@@ -50,7 +50,7 @@ class CorpusOptions:
 
 @dataclass(frozen=True)
 class MethodOptions:
-    """The method and its settings; a subclass has a field for every setting of every method."""
+    """The method and its settings. `method_options` makes a subclass with a field for every setting."""
 
     def settings(self, pairs_file: Path | None, texts_only: bool = False) -> MethodSettings:
         """Return the settings of the method that the user chose.
@@ -127,7 +127,7 @@ def _owners(probe: bool) -> dict[str, list[MethodEntry]]:
 
 
 def _help_for(name: str, owners: Sequence[MethodEntry]) -> str:
-    """Return the description of a setting and its default, by method unless all methods have the same."""
+    """Return the description of a setting with its default; if methods differ, with the default of each."""
     settings_class: Any = owners[0].settings
     description = descriptions(settings_class).get(name, "")
     defaults = {}
@@ -282,7 +282,7 @@ def judge(
 
 
 def _print_judgement(run: stickytoken.Run, judgement: Judgement, limit: int) -> None:
-    """Print what the tokens of a run do on a corpus, and the rule."""
+    """Print the verdicts of a judgement, its strongest tokens, and the rule."""
     from stickytoken.methods import base, wording
 
     count = len(judgement.sticky)
@@ -324,7 +324,7 @@ def _print_judgement(run: stickytoken.Run, judgement: Judgement, limit: int) -> 
 
 
 def _require_table(out: Path) -> None:
-    """Refuse a file that cannot take a judgement."""
+    """Check that a judgement can be written to a file: its suffix names a format, and its folder exists."""
     from stickytoken.measurement import require_writable
 
     if out.suffix.lower() not in (".csv", ".json", ".parquet"):
@@ -333,7 +333,7 @@ def _require_table(out: Path) -> None:
 
 
 def _write_judgement(judgement: Judgement, out: Path) -> None:
-    """Write what was judged, in the format that the ending of the file names."""
+    """Write a judgement to a file, in the format that its suffix names."""
     from stickytoken.measurement import write_atomically
 
     suffix = out.suffix.lower()

@@ -1,4 +1,4 @@
-"""stickytoken tokens, show, published, compare, card and report: look things up; needs no model."""
+"""stickytoken tokens, show, published, compare, card and report: commands that load no model."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _print_languages(scripts: list[dict[str, Any]], languages: list[dict[str, An
 
 
 def _about_weights(learned: EntryWeights) -> str:
-    """Return what the weights say of the vocabulary, in words."""
+    """Return sentences on what the weights say of the vocabulary."""
     size = f"{learned.tensor}: {learned.dimensions} dimensions, {learned.dtype}"
     if not learned.untrained:
         return (
@@ -223,7 +223,7 @@ def show(
 def _sorted_rows(
     run: stickytoken.Run, verdict: str | None, validated: bool, sort: str | None
 ) -> pl.DataFrame:
-    """Return the tokens with the given verdict, or all tokens with a verdict, in the order asked for.
+    """Return the tokens with the given verdict, or all tokens with a verdict, sorted as the user asked.
 
     Raises:
         InputError: The method of the run has no such column or verdict.

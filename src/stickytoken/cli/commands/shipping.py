@@ -126,14 +126,14 @@ CheckFormat = StrEnum("CheckFormat", "TABLE JSON JUNIT SARIF GITHUB")
 
 
 def _grade(name: str) -> str:
-    """Return the value of --fail-on, checked."""
+    """Return the value of --fail-on, or raise BadParameter if it is not a severity."""
     if name not in _GRADES:
         raise typer.BadParameter(f"{name!r} is not a severity: use one of {', '.join(_GRADES)}")
     return name
 
 
 def _cause(name: str) -> str:
-    """Return the value of --fail-on-documents, checked."""
+    """Return a value of --fail-on-documents, or raise BadParameter if it is not a cause."""
     if name not in _CAUSES:
         raise typer.BadParameter(f"{name!r} is not a cause: use one of {', '.join(_CAUSES)}")
     return name
@@ -234,7 +234,10 @@ def _words_of_audit(audit: Path | None, documents: str | None) -> tuple[str, ...
 
 
 def _line_in_repository() -> tuple[str, int] | None:
-    """Return the pyproject.toml that names the model, relative to the repository, and the line; or None."""
+    """Return the pyproject.toml that names the model, and the number of the line.
+
+    The path is relative to the repository. None: there is no such file, or no repository.
+    """
     from stickytoken.findings import repository_path
 
     project = project_table(Path.cwd())
@@ -276,7 +279,7 @@ def _write_document(output_format: CheckFormat, out: Path | None, outcome: Check
         console.inform(f"written: {out}")
 
 
-# Findings of each kind that a table lists.
+# Largest number of findings of each kind that a table lists.
 _MAX_FINDINGS = 50
 
 

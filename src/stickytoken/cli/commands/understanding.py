@@ -120,7 +120,7 @@ def _print_explanation(explanation: Explanation, settings: ExplainSettings) -> N
     console.inform_notes(explanation.notes)
 
 
-# The measures that say most. All of them are in the files and in JSON.
+# The measures that are printed. The files and the JSON have all measures.
 _PRINTED_MEASURES = (
     "lift_sentences",
     "attention_received",
@@ -189,7 +189,7 @@ def _print_token(explanation: Explanation, token: TokenExplanation) -> None:
 
 
 def _print_with_spaces(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table whose columns have names with underscores."""
+    """Print a table with spaces in place of the underscores in the names of its columns."""
     console.print_table(title, [column.replace("_", " ") for column in columns], rows)
 
 
@@ -268,10 +268,10 @@ _MAX_DELETIONS = 5
 
 
 def _print_deletions(name: str, text_parts: Iterable[Any]) -> None:
-    """Print by how much the cosine changes without one part of a text."""
+    """Print the largest changes of the cosine when one part of a text is deleted."""
     changes = [(part.text, part.deletion) for part in text_parts if part.deletion is not None]
     largest = sorted(changes, key=lambda change: -abs(change[1]))[:_MAX_DELETIONS]
-    title = f"What the cosine changes by without a part of the {name} text: the largest changes"
+    title = f"Largest changes of the cosine when a part of the {name} text is deleted"
     console.print_table(title, ("part", "change"), largest, (None, 3))
 
 

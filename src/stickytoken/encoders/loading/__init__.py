@@ -52,7 +52,7 @@ _PROMPT_MODULE = "stickytoken.encoders.causal_module.CausalPrompt"
 
 
 def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
-    """Convert all modules to the precision in which the backbone was loaded.
+    """Convert all modules of a model to `dtype`, the type in which its backbone should be loaded.
 
     Raises:
         ModelError: the backbone always loads in a different precision.
@@ -689,7 +689,7 @@ def require_embedding_model(name: str, revision: str | None = None) -> None:
 
 
 def require_model(name: str, revision: str | None = None) -> str:
-    """Return the name of a model if there is one, without loading it.
+    """Check that a model exists, without loading it, and return its name.
 
     Raises:
         ModelError: there is no such model, or it cannot be reached.
