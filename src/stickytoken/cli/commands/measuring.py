@@ -129,7 +129,7 @@ def _owners(probe: bool) -> dict[str, list[MethodEntry]]:
 def _help_for(name: str, owners: Sequence[MethodEntry]) -> str:
     """Return the description of a setting with its default; if methods differ, with the default of each."""
     settings_class: Any = owners[0].settings
-    description = descriptions(settings_class).get(name, "")
+    description = descriptions(*settings_class.__mro__).get(name, "")
     defaults = {}
     for entry in owners:
         (default,) = [field.default for field in fields(entry.settings) if field.name == name]
