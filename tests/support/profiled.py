@@ -75,7 +75,9 @@ def planted_model(
 
 
 def detect_profile(encoder: Encoder, out: Path, **options: object) -> Run:
-    changes = {name: options.pop(name) for name in list(options) if name in ProfileSettings.__slots__}
+    changes = {
+        name: options.pop(name) for name in list(options) if name in ProfileSettings.__dataclass_fields__
+    }
     arguments = {"sentences": corpus(), "settings": replace(SMALL, **changes)} | options
     return detect(encoder, out=out, **arguments)
 

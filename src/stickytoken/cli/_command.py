@@ -89,6 +89,8 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
     return decorate
 
 
+# Cached because every command needs its hints twice, and evaluating them takes a millisecond.
+@functools.cache
 def _type_hints(function: _Command) -> dict[str, Any]:
     """Return the type hints of a function by name, with the metadata of Annotated types."""
     return get_type_hints(function, include_extras=True)
@@ -182,14 +184,21 @@ def _sources_of(function: _Command, groups: Mapping[str, Any]) -> list[_Source]:
             value_type = field_type(hints[name])
             sources.append(_source(name, value_type, parameter.default, own_descriptions.get(name)))
             continue
-        group = groups[name]
-        value_types = command_line_types(group)
-        defaults = {field.name: field.default for field in fields(group)}
-        group_descriptions = descriptions(*group.__mro__)
-        for field, option in _option_names(group).items():
-            description = group_descriptions.get(field)
-            sources.append(_source(option, value_types[field], defaults[field], description))
+        sources += _sources_of_group(groups[name])
     return sources
+
+
+# Cached because many commands share a group.
+@functools.cache
+def _sources_of_group(group: Any) -> tuple[_Source, ...]:
+    """Return the sources of the options of a group."""
+    value_types = command_line_types(group)
+    defaults = {field.name: field.default for field in fields(group)}
+    group_descriptions = descriptions(*group.__mro__)
+    sources: list[_Source] = []
+    for field, option in _option_names(group).items():
+        sources.append(_source(option, value_types[field], defaults[field], group_descriptions.get(field)))
+    return tuple(sources)
 
 
 # Options that users expect but that do not exist, by command, with the advice to print. For a misspelled

@@ -11,7 +11,7 @@ from stickytoken.insertion import Insertion, Placement
 from stickytoken.settings import NaturalNumber, OptionName, PositiveCount, Proportion, check_settings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AuditSettings:
     """How an audit measures what copies of a token do to search results.
 

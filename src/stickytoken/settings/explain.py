@@ -22,7 +22,7 @@ LEAST_BENIGN = 3
 _BenignCount: TypeAlias = Annotated[int, Ge(LEAST_BENIGN)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ExplainSettings:
     """What an explanation measures.
 

@@ -11,7 +11,7 @@ from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.settings import NaturalNumber, OptionName, PositiveCount, Proportion, check_settings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ImpactSettings:
     """How the impact of copies is measured. MTEB tasks always insert the copies as words.
 

@@ -21,7 +21,7 @@ from stickytoken.settings import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProfileSettings:
     """Settings of the profile method.
 

@@ -20,7 +20,7 @@ class Strategy(StrEnum):
     NEAREST = "nearest"  # the row of the nearest entry that lifts and erases no more than the median token
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RepairSettings:
     """How a model is repaired.
 

@@ -24,7 +24,7 @@ PUBLISHED_SEED = 42
 """Seed of the published runs. With it, copies are placed exactly as in these runs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PlacementWeights:
     """Weights of the three placements; they sum to 1."""
 
@@ -40,7 +40,7 @@ class PlacementWeights:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ScoreConstants:
     """Constants of the sticky score (Chen et al. 2025, step 3 of the Sticky Token Detector).
 
@@ -67,7 +67,7 @@ class Scores(StrEnum):
     ALL = "all"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StdSettings:
     """Settings of the paper's method.
 
