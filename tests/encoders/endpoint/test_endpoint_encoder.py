@@ -260,6 +260,12 @@ def test_vectors_are_truncated_after_they_are_kept_whole(serve, encoder):
     assert endpoint.encode([]).shape == (0, 8)
 
 
+def test_new_vectors_of_a_truncated_model_are_truncated(serve):
+    served = serve()
+    truncated = served.encoder(truncate_dim=8).encode(TEXTS)
+    np.testing.assert_array_equal(truncated, served.encoder().encode(TEXTS)[:, :8])
+
+
 def test_a_rehearsal_has_vectors_of_the_truncated_length(serve):
     endpoint = serve().encoder(truncate_dim=8)
     shapes = []

@@ -213,7 +213,7 @@ class EndpointEncoder(TextEncoder):
         # repaired.
         self._send(sender, [[text] for text in refused_before], once=True)
         self._send(sender, to_send)
-        missing = np.full(self.dimension, np.nan, np.float32)
+        missing = np.full(self.server.dimension, np.nan, np.float32)
         return np.stack([vectors.get(text, missing) for text in prompted_texts])
 
     def _require_dimension(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
@@ -223,10 +223,10 @@ class EndpointEncoder(TextEncoder):
             EncodingError: a vector has another length than earlier vectors.
         """
         for text, vector in vectors.items():
-            if len(vector) != self.dimension:
+            if len(vector) != self.server.dimension:
                 raise EncodingError(
                     f"{self.name}: the vector of the text {shown(text)} has {len(vector)} components, "
-                    f"but earlier vectors had {self.dimension}: another model now answers under this name"
+                    f"but earlier vectors had {self.server.dimension}: another model now answers under this name"
                 )
 
     def _send(self, sender: Sender, batches: Sequence[Sequence[str]], *, once: bool = False) -> None:
