@@ -121,7 +121,7 @@ def test_it_is_an_encoder_of_float32_vectors_in_the_order_of_the_texts(subject):
     assert is_encoder(encoder)
     assert load_encoder(encoder) is encoder
     assert encoder.device == "cpu"
-    with pytest.raises(InputError, match=f"device, revision cannot be set on {encoder.name}"):
+    with pytest.raises(InputError, match=f"revision, device cannot be set on {encoder.name}"):
         load_encoder(encoder, device="cpu", revision="main")
     with pytest.raises(InputError, match="encode takes a list of texts, got the text 'river'"):
         encoder.encode("river")

@@ -285,7 +285,7 @@ def test_a_damaged_file_of_answers_is_named(serve):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"device": "cpu", "revision": "main"}, "device, revision cannot be set"),
+        ({"device": "cpu", "revision": "main"}, "revision, device cannot be set"),
         ({"layer": 1}, "layer cannot be set"),
         ({"truncate_dim": 33}, "truncate_dim is 33, but the vectors of .* have 32 components: pass 1 to 32"),
         ({"tokenizer": None}, "hides its vocabulary: pass its tokenizer"),
