@@ -226,7 +226,8 @@ class EndpointEncoder(TextEncoder):
             if len(vector) != self.server.dimension:
                 raise EncodingError(
                     f"{self.name}: the vector of the text {shown(text)} has {len(vector)} components, "
-                    f"but earlier vectors had {self.server.dimension}: another model now answers under this name"
+                    f"but earlier vectors had {self.server.dimension}: another model now answers under this "
+                    "name"
                 )
 
     def _send(self, sender: Sender, batches: Sequence[Sequence[str]], *, once: bool = False) -> None:
