@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from stickytoken.methods.profile.verdict import DISPLAYED, Measures, apply_rule, select_to_confirm
+from stickytoken.methods.profile.verdict import (
+    DISPLAYED,
+    Measures,
+    apply_rule,
+    select_to_confirm,
+    select_to_judge,
+)
 from stickytoken.methods.statistics import Estimates
 from stickytoken.settings.profile import ProfileSettings
 
@@ -147,3 +153,26 @@ def test_the_budget_leaves_out_those_that_reach_least_far():
     farthest = set(range(80 - 40, 80))
     assert set(chosen.ids.tolist()) == displayed | farthest
     assert chosen.left_out == 80 - 50
+
+
+IDS = np.arange(6)
+# Tokens 1 and 4 may reach the threshold on the corpus.
+LIFT_RATIOS = np.array([0.2, 1.5, 0.9, -1.0, 1.1, 0.3])
+
+
+def test_flagged_tokens_are_judged_first_then_those_that_lift_most():
+    chosen = select_to_judge(IDS, LIFT_RATIOS, flagged_ids=[3], count=3, measure_all=False)
+    assert chosen.ids.tolist() == [1, 3, 4]
+    assert chosen.left_out == 0
+
+
+def test_tokens_that_may_reach_the_threshold_but_are_not_judged_are_counted():
+    chosen = select_to_judge(IDS, LIFT_RATIOS, flagged_ids=[3], count=2, measure_all=False)
+    assert chosen.ids.tolist() == [1, 3]
+    assert chosen.left_out == 1
+
+
+def test_all_tokens_that_may_reach_the_threshold_can_be_judged():
+    chosen = select_to_judge(IDS, LIFT_RATIOS, flagged_ids=[3], count=2, measure_all=True)
+    assert chosen.ids.tolist() == [1, 3, 4]
+    assert chosen.left_out == 0

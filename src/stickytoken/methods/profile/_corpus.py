@@ -12,14 +12,14 @@ import polars as pl
 from stickytoken.encoders.protocol import without_refused_texts
 from stickytoken.errors import InputError, RunError
 from stickytoken.measurement.engine import ProgressCallback, encode_texts
-from stickytoken.methods import base
+from stickytoken.methods import Verdict, base
 from stickytoken.methods.base import Job, MemoryRunner
 from stickytoken.methods.probes import AnchorPanel, Vector
 from stickytoken.methods.profile import estimates, plan as planning, texts
 from stickytoken.methods.profile.estimates import EFFECTS_FILE, Ids
 from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import Round, round_measurements, round_stage
-from stickytoken.methods.profile.verdict import Measures, Selection, apply_rule, required_shares
+from stickytoken.methods.profile.verdict import Measures, apply_rule, required_shares, select_to_judge
 from stickytoken.methods.statistics import Estimates, Relative, TokenEffects, beyond_ordinary, predicted_lifts
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
@@ -89,7 +89,13 @@ def judge_corpus(
         job.encoder, settings, corpus.plan, corpus.panel, Round.CONFIRM, carriers, base.MEASURING
     )
     predicted = predicted_lifts(effects, stage.panel)
-    shortlist = _shortlist(tokens, effects, predicted, settings, corpus.plan, measure_all)
+    shortlist = select_to_judge(
+        ids=tokens["token_id"].to_numpy(),
+        lift_ratios=_lift_ratios(tokens, effects, predicted, settings, corpus.plan),
+        flagged_ids=tokens.filter(pl.col("verdict") != Verdict.BENIGN)["token_id"].to_list(),
+        count=_SHORTLIST,
+        measure_all=measure_all,
+    )
 
     pilots = np.array(run.plan.pilots, dtype=np.int64)
     available = {token.id: token for token in job.vocabulary.available}
@@ -152,41 +158,31 @@ def _prepared(
     return _Corpus(plan.model_copy(update=of_corpus), panel)
 
 
-def _shortlist(
+def _lift_ratios(
     tokens: pl.DataFrame,
     effects: TokenEffects,
     predicted: Vector,
     settings: ProfileSettings,
     plan: ProfilePlanRecord,
-    measure_all: bool,
-) -> Selection:
-    """Select the tokens that the run flags, and the tokens with the largest predicted lifts.
-
-    A predicted lift is compared with the threshold of the token, which is lower for an unusual vector.
+) -> Vector:
+    """Divide each predicted lift, beyond that of the ordinary token, by the threshold of the token.
 
     Args:
-        tokens: the judged rows of tokens.parquet.
+        tokens: the T judged rows of tokens.parquet.
         effects: contraction and pull of all tokens of the run.
         predicted: predicted lift of each of these tokens on the corpus, as a difference of cosines.
         settings: the thresholds of the rule.
         plan: the plan with the pilots, which define the ordinary token, and with the spread of the corpus.
-        measure_all: whether to select all tokens that are flagged or may reach a threshold, even if there are
-            more than `_SHORTLIST`.
+
+    Returns:
+        One ratio for each row of ``tokens``, shape (T,).
     """
-    flagged = tokens.filter(pl.col("verdict") != "benign")["token_id"].to_list()
-    ids = tokens["token_id"].to_numpy()
-    rows = np.searchsorted(effects.ids, ids)
+    rows = np.searchsorted(effects.ids, tokens["token_id"].to_numpy())
     ordinary = float(np.median(predicted[np.searchsorted(effects.ids, plan.pilots)]))
     lifts = (predicted[rows] - ordinary) / plan.similarity_spread
     required_share = required_shares(_numbers(tokens, "vector_deviation"), settings)
-    ratios = lifts / (required_share * settings.smallest_lift)
-    by_ratio = ids[np.lexsort((ids, -ratios))].tolist()
-    reaching = set(ids[ratios >= 1].tolist())
-    count = _SHORTLIST
-    if measure_all:
-        count = max(count, len(reaching.union(flagged)))
-    chosen = list(dict.fromkeys([*flagged, *by_ratio]))[:count]
-    return Selection(np.array(sorted(chosen), dtype=np.int64), len(reaching.difference(chosen)))
+    ratios: Vector = lifts / (required_share * settings.smallest_lift)
+    return ratios
 
 
 def _table(

@@ -164,6 +164,28 @@ def select_to_confirm(screened: Measures, settings: ProfileSettings, budgeted_to
     return Selection(np.array(sorted(selected_ids), dtype=np.int64), len(ranked_ids) - len(selected_ids))
 
 
+def select_to_judge(
+    ids: NDArray[np.int64], lift_ratios: Vector, flagged_ids: list[int], count: int, *, measure_all: bool
+) -> Selection:
+    """Select the tokens to measure on another corpus: those that the run flags, then the most lifting ones.
+
+    Args:
+        ids: ids of the T judged tokens of the run, shape (T,).
+        lift_ratios: predicted lift of each token on the corpus, divided by the threshold that the token must
+            reach, shape (T,).
+        flagged_ids: ids of the tokens that the run flags.
+        count: number of tokens to select.
+        measure_all: whether to select more than ``count`` if more are flagged or may reach the threshold.
+    """
+    reaching_ids = set(ids[lift_ratios >= 1].tolist())
+    if measure_all:
+        count = max(count, len(reaching_ids.union(flagged_ids)))
+    ranked_ids = list(dict.fromkeys(flagged_ids + _ids_of_largest(ids, lift_ratios, len(ids))))
+    selected_ids = ranked_ids[:count]
+    left_out = reaching_ids.difference(selected_ids)
+    return Selection(np.array(sorted(selected_ids), dtype=np.int64), len(left_out))
+
+
 def _ids_of_largest(ids: NDArray[np.int64], values: Vector, count: int) -> list[int]:
     """Return the ids of the ``count`` largest values, largest first; ties are in ascending order of id."""
     order = np.lexsort((ids, -values))
