@@ -225,9 +225,9 @@ def test_a_judgement_says_the_finding_first(workspace, short):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".json", ".parquet"])
-def test_out_of_a_judgement_holds_every_token(place, short, suffix):
-    out = place / f"judged{suffix}"
-    result = planted.command("judge", short, "--documents", place / "own.txt", "--out", out)
+def test_out_of_a_judgement_holds_every_token(workspace, short, suffix):
+    out = workspace / f"judged{suffix}"
+    result = planted.command("judge", short, "--documents", workspace / "own.txt", "--out", out)
     assert result.exit_code == 0, result.stderr
     if suffix == ".json":
         written = pl.DataFrame(json.loads(out.read_text("utf-8"))["tokens"], infer_schema_length=None)
@@ -239,16 +239,18 @@ def test_out_of_a_judgement_holds_every_token(place, short, suffix):
     assert written.filter(pl.col("verdict") == "sticky")["token"].to_list() == [planted.PLANTED]
 
 
-def test_out_of_a_judgement_needs_a_known_format(place, short):
-    result = planted.command("judge", short, "--documents", place / "own.txt", "--out", place / "judged.xlsx")
+def test_out_of_a_judgement_needs_a_known_format(workspace, short):
+    result = planted.command(
+        "judge", short, "--documents", workspace / "own.txt", "--out", workspace / "judged.xlsx"
+    )
     assert result.exit_code == 1
     assert "end it in .csv, .json or .parquet" in result.stderr
 
 
-def test_a_judgement_compares_documents_with_the_queries(place, short):
-    queries = place / "queries.txt"
+def test_a_judgement_compares_documents_with_the_queries(workspace, short):
+    queries = workspace / "queries.txt"
     queries.write_text("\n".join(profiled.sentences(50, seed=4)) + "\n", encoding="utf-8")
-    judge = ("judge", short, "--documents", place / "own.txt", "--format", "json")
+    judge = ("judge", short, "--documents", workspace / "own.txt", "--format", "json")
     alone = planted.document(planted.command(*judge))
     with_queries = planted.document(planted.command(*judge, "--queries", queries))
     assert with_queries["anchors"] == 50
