@@ -74,7 +74,7 @@ def test_the_answer_comes_first_and_says_the_harm_in_a_search(workspace, run):
 
 def test_the_table_lists_sticky_tokens_before_the_others(run):
     printed = planted.command("show", run).stdout
-    sticky, others = printed.split("Strongest tokens below the thresholds")
+    sticky, others = printed.split("Strongest unflagged tokens (thresholds: 40%, 0.50 SD)")
     assert re.search(r"^! +\d+% +[\d.]+ SD .*sticky, severe$", sticky, re.MULTILINE)
     assert not re.search("sticky, ", others)
     assert others.count("%") >= 8

@@ -453,6 +453,10 @@ class MethodWording(ABC):
         """Return rows of tokens.parquet as the answer of a run; None shows the columns in `listed`."""
         return None
 
+    def strongest_title(self, settings: StoredSettings) -> str:
+        """Return the title of the table of the strongest tokens that are not flagged."""
+        return "Tokens that come next"
+
     def notes(self, run: FinishedRun[Any, Any]) -> list[str]:
         """Return what a reader should know before relying on the run."""
         return []

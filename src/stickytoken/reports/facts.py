@@ -29,7 +29,7 @@ from stickytoken.reports.templating import number, plain
 from stickytoken.scanning import scan as scanning
 from stickytoken.scanning.scan import Scan
 
-# Number of tokens below the thresholds that are listed; the command line lists as many.
+# Number of unflagged tokens that are listed; the command line lists as many.
 _STRONGEST = 8
 # Maximum number of impact measurements, repairs and scans that are shown, latest first.
 MOST_IMPACTS = 3
@@ -116,16 +116,8 @@ def strongest(content: RunContent) -> ShownTable | None:
     rows = content.run.strongest(_STRONGEST)
     if rows.is_empty():
         return None
-    return ShownTable(_strongest_title(content, rows), token_table(content, rows))
-
-
-def _strongest_title(content: RunContent, rows: pl.DataFrame) -> str:
-    """Return the title of the table of strongest tokens; it contains the thresholds if the method has any."""
-    if "lift_sd" not in rows.columns:
-        return "Tokens that come next"
-    smallest_erased = wording.percent(content.settings.number("smallest_erased"))
-    smallest_lift = wording.in_sd(content.settings.number("smallest_lift"))
-    return f"Strongest unflagged tokens (thresholds: {smallest_erased}, {smallest_lift})"
+    title = content.run.method.strongest_title(content.run.settings)
+    return ShownTable(title, token_table(content, rows))
 
 
 def token_table(content: RunContent, rows: pl.DataFrame) -> DataTable:

@@ -249,7 +249,7 @@ def _sorted_rows(
 
 # Maximum number of tokens in the tables of an answer: sticky tokens, or all tokens that the user named.
 _FEW = 20
-# Number of tokens below the thresholds that are listed.
+# Number of unflagged tokens that are listed.
 _STRONGEST = 8
 
 
@@ -288,7 +288,8 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
         if len(sticky) > _FEW:
             listing = f"stickytoken show {quote(str(run.path))} --verdict sticky --limit {len(sticky)}"
             console.print_line(f"and {len(sticky) - _FEW:,} more: {listing}")
-        _print_tokens("Strongest tokens below the thresholds", run, run.strongest(_STRONGEST))
+        title = run.method.strongest_title(run.settings)
+        _print_tokens(title, run, run.strongest(_STRONGEST))
     for line in run.method.lines(run):
         console.print_line(line)
     mention = mention_of_paper(run)

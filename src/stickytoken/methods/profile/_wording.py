@@ -86,6 +86,11 @@ class ProfileWording(base.MethodWording):
         rows = [wording.table_row(row, *thresholds) for row in tokens.iter_rows(named=True)]
         return base.AnswerTable(_ANSWER_COLUMNS, pl.DataFrame(rows, schema=_ANSWER_TYPES))
 
+    def strongest_title(self, settings: base.StoredSettings) -> str:
+        smallest_erased = wording.percent(settings.number("smallest_erased"))
+        smallest_lift = wording.in_sd(settings.number("smallest_lift"))
+        return f"Strongest unflagged tokens (thresholds: {smallest_erased}, {smallest_lift})"
+
     def notes(self, run: Run) -> list[str]:
         """Return notes on what limits the verdicts: an older rule, the budget, the corpus, texts left out."""
         notes = []
