@@ -86,7 +86,11 @@ class SharedSetting(Generic[Value]):
 
     @contextmanager
     def at(self, value: Value) -> Iterator[None]:
-        """Return a context manager that sets a value for the duration of its block."""
+        """Return a context manager that sets a value for the duration of its block.
+
+        The last block to end restores the value that the user has set. A setting that is separate in every
+        thread is restored by every block.
+        """
         with self._guard:
             if not self._users:
                 self._original = self._read()

@@ -183,7 +183,7 @@ def test_a_word_that_may_help_is_named_with_what_to_do(finished):
     uncertain.result = uncertain.result.model_copy(update={"second_round_ids": ("d1",) * 48})
     named, *_, advice = wording.token_conclusions(uncertain)
     assert named.startswith(f"{scanned.STICKY!r} may get documents into results")
-    assert "--set stuffed=48" in advice
+    assert "--set stuffed=96" in advice
 
 
 def test_a_word_that_may_help_is_named_beside_one_that_helps(finished):

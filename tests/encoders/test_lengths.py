@@ -86,7 +86,7 @@ def test_a_static_model_reads_to_where_its_tokenizer_cuts_and_has_no_limit_to_se
 
 @pytest.mark.parametrize("length", [0, -100])
 def test_a_longest_input_below_1_is_refused_before_the_model_is_looked_for(length):
-    with pytest.raises(InputError, match=f"max_length is {length}: pass at least 1"):
+    with pytest.raises(InputError, match=f"max_length is {length}: it must be at least 1"):
         load("no-such/model", length)
 
 

@@ -137,3 +137,13 @@ def test_repetitions_that_edit_texts_alike_are_evaluated_once(encoder, tmp_path,
     condition = replace(condition_of(encoder, "river", settings.seed + 2), repetition=2)
     wrapped = EditingEncoder(encoder, condition, settings, 3)
     assert scores[2] == pytest.approx(evaluate(wrapped, MtebTask(Similarity())))
+
+
+@pytest.mark.parametrize(("side", "edited"), [(Side.QUERY, 4), (Side.DOCUMENT, 4), (Side.BOTH, 8)])
+def test_only_the_texts_of_the_edited_side_are_counted_as_edited(encoder, tmp_path, side, edited):
+    settings = replace(SETTINGS, side=side)
+    tokens = [files.token_id(encoder, "river")]
+    task = mocks.MockRetrievalTask()
+    result = impact(encoder, [task], tokens=tokens, settings=settings, out=tmp_path / "out")
+    (record,) = result.result.tasks
+    assert (record.texts, record.edited) == (8, edited)

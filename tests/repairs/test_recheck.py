@@ -84,8 +84,8 @@ def test_an_ordinary_token_is_benign(recheck, vocabulary):
 
 
 def test_the_thresholds_are_those_of_the_run(run, recheck):
-    assert recheck.thresholds.lift == run.settings.number("smallest_lift")
-    assert recheck.thresholds.erased == run.settings.number("smallest_erased")
+    assert recheck.job.settings.smallest_lift == run.settings.number("smallest_lift")
+    assert recheck.job.settings.smallest_erased == run.settings.number("smallest_erased")
 
 
 def test_a_token_does_as_text_what_it_does_as_ids(recheck, encoder, vocabulary):

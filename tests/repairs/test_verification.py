@@ -60,6 +60,12 @@ def test_a_neighbour_is_harmed_if_it_is_sticky_and_does_more_than_before(before,
     assert check_neighbours([neighbour(before, after)]).passed is passed
 
 
+def test_a_sticky_neighbour_that_acts_no_more_than_before_is_named():
+    finding = check_neighbours([neighbour((0.55, 0.0, "benign"), (0.6, 0.0, "sticky"))]).finding
+    assert "act no more than before" in finding
+    assert finding.endswith("'river'")
+
+
 def cosines(*exchanged):
     """Cosines that follow the scores of the pairs, but for two pairs that have exchanged theirs."""
     values = (np.arange(12) % 5 + np.linspace(0, 0.9, 12))[:, None] / 10

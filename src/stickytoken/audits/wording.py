@@ -81,7 +81,7 @@ def _without_copies(audit: Audit, token_id: int) -> str:
 
 
 def _undecided_advice(audit: Audit) -> str:
-    """Return a sentence that says how to find out whether an undecided token helps."""
+    """Return a sentence that says how to find out whether an undecided token helps, or that it is impossible."""
     documents = len(audit.result.second_round_ids)
     if not documents:
         return (
@@ -89,7 +89,7 @@ def _undecided_advice(audit: Audit) -> str:
         )
     return (
         f"The intervals are too wide to tell, even with {documents:,} documents: measure more with "
-        f"`--set stuffed={documents}`."
+        f"`--set stuffed={2 * documents}`."
     )
 
 

@@ -153,7 +153,11 @@ def _measured_lifts(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _beside_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) -> str:
-    """Return sentences that quote a run, and say whether the lift measured here agrees with the run."""
+    """Return sentences that quote a run, and compare the lift that was measured here with its verdict.
+
+    The lift is either consistent with the verdict, or rests on too few texts to contradict it. Without a
+    lift, the run is only quoted.
+    """
     run_verdict = run.get("verdict")
     severity = f" ({run['severity']})" if run.get("severity") else ""
     numbers = _numbers_of_run(run)
@@ -166,8 +170,9 @@ def _beside_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) -> str:
         f" Over {_texts(lift['carriers'])}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (benign tokens "
         f"{lift['benign_mean']:.3f}{distance})"
     )
-    rises = bool(lift["outside"]) and lift["value"] > lift["benign_mean"]
-    if rises == (run_verdict != Verdict.BENIGN):
+    is_lifting = bool(lift["outside"]) and lift["value"] > lift["benign_mean"]
+    is_flagged_by_run = run_verdict != Verdict.BENIGN
+    if is_lifting == is_flagged_by_run:
         return f"{quoted}, consistent with the run."
     if lift["outside"]:
         return f"{quoted}: too few texts and benign tokens to question the run."

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # Columns besides the score: numbers of encoded and of truncated texts.
 _TEXTS = "texts"
+_EDITED = "edited"
 _CUT = "cut"
 # Number of texts in a batch if MTEB sets no batch size.
 _BATCH = 32
@@ -58,6 +59,7 @@ class EditingEncoder:
         self.similarity = self._inner.similarity
         self.similarity_pairwise = self._inner.similarity_pairwise
         self.encoded = 0
+        self.edited = 0
         self.cut = 0
         identity = [asdict(encoder.identity), asdict(condition), asdict(self._settings), room]
         self.mteb_model_meta = self._inner.mteb_model_meta.model_copy(
@@ -73,6 +75,7 @@ class EditingEncoder:
             from torch.utils.data import DataLoader as Loader
 
             texts = self.edit([text for batch in inputs for text in batch["text"]])
+            self.edited += len(texts)
             inputs = Loader(Dataset.from_dict({"text": texts}), batch_size=inputs.batch_size or _BATCH)
         self.encoded += len(inputs.dataset)  # type: ignore[arg-type]
         return self._inner.encode(inputs, prompt_type=prompt_type, **options)
@@ -112,6 +115,7 @@ class _MtebWork(GroupWork):
                     UNIT: 0,
                     self.task.columns[0]: score,
                     _TEXTS: model.encoded,
+                    _EDITED: model.edited,
                     _CUT: model.cut,
                 }
             rows.append(row_by_seed[seed])
@@ -133,8 +137,9 @@ def run_mteb_task(runner: Runner, task: MtebTask) -> tuple[NDArray[np.float64], 
     def make_work() -> tuple[_MtebWork, ShardCost]:
         return work, ShardCost(0, 0)
 
-    columns = (*task.columns, _TEXTS, _CUT)
+    counts = (_TEXTS, _EDITED, _CUT)
+    columns = (*task.columns, *counts)
     outcomes = runner.run(work.name, make_work, task.units, columns, runner.conditions, task.name)
-    texts = int(outcomes[-1, -1, -2])
-    cut = int(outcomes[-1, -1, -1])
-    return outcomes[:, :, :-2], task_record(task, texts, texts, cut)
+    # An MTEB task has one unit, and its counts are the same in every condition.
+    texts, edited, cut = outcomes[0, 0, -len(counts) :].astype(int).tolist()
+    return outcomes[:, :, : -len(counts)], task_record(task, texts, edited, cut)

@@ -415,20 +415,29 @@ def _described(token: str, after: RecheckedToken) -> str:
 
 
 def check_neighbours(neighbours: Sequence[NeighbourRecord]) -> CheckRecord:
-    """Check that the repair made no neighbour sticky."""
+    """Check that no neighbour is sticky whose copies act clearly more than before the repair.
+
+    The verdict of a neighbour near a threshold may change although the repair did not change its vector.
+    """
     sticky = [neighbour for neighbour in neighbours if neighbour.after.verdict == Verdict.STICKY]
-    harmed = [neighbour for neighbour in sticky if _has_changed(neighbour)]
+    harmed = [neighbour for neighbour in sticky if _acts_more(neighbour)]
     counted = wording.counted(len(neighbours), "nearest neighbour")
     if harmed:
-        finding = f"of the {counted} of repaired tokens, some became sticky: {_names(harmed)}"
+        finding = (
+            f"of the {counted} of repaired tokens, some are sticky, and their copies act more than before: "
+            f"{_names(harmed)}"
+        )
         return CheckRecord(name="neighbours", passed=False, finding=finding)
     finding = f"none of the {counted} of repaired tokens became sticky"
     if sticky:
-        finding += f"; {len(sticky)} were already sticky before and should be repaired too: {_names(sticky)}"
+        finding = (
+            f"the {counted} of repaired tokens act no more than before; those that are sticky need a repair "
+            f"too: {_names(sticky)}"
+        )
     return CheckRecord(name="neighbours", passed=True, finding=finding)
 
 
-def _has_changed(neighbour: NeighbourRecord) -> bool:
+def _acts_more(neighbour: NeighbourRecord) -> bool:
     """Return whether copies of a neighbour lift or erase clearly more than before the repair."""
     before, after = neighbour.before, neighbour.after
     lifts_more = after.lift_sd > before.lift_sd + _SAME_LIFT

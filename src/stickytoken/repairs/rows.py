@@ -144,9 +144,10 @@ def related_rows(
 
 
 def _spellings(backend: Tokenizer, ids: Sequence[int], row_count: int) -> dict[int, str]:
-    """Return the spellings of ``ids`` and of all entries that contain a letter, by token id.
+    """Return the spellings, in lower case, of ``ids`` and of all entries with a letter, keyed by token id.
 
-    ``<`` marks the beginning of a word, and ``>`` the end of an entry.
+    Entries outside ``ids`` are left out if they are added tokens or have no row. ``>`` marks the end of an
+    entry, and ``<`` the beginning of one that does not continue a word with ``##``.
     """
     asked_ids = set(ids)
     added_ids = set(backend.get_added_tokens_decoder())
