@@ -81,7 +81,7 @@ def _without_copies(audit: Audit, token_id: int) -> str:
 
 
 def _undecided_advice(audit: Audit) -> str:
-    """Return a sentence that says how to find out whether an undecided token helps, or that it is impossible."""
+    """Return a sentence that says how to decide whether a token helps, or why that is impossible."""
     documents = len(audit.result.second_round_ids)
     if not documents:
         return (
