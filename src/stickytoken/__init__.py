@@ -122,9 +122,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _placeholder(name: str, error: MissingExtraError) -> Any:
-    """Return a function that stands in for one whose extra is not installed.
+    """Return a placeholder for a function whose extra is not installed.
 
-    `help` and ``import *`` work with the placeholder, but a call raises the error.
+    `help` and ``import *`` accept the placeholder, but calling it raises ``error``.
     """
 
     def placeholder(*_: Any, **__: Any) -> None:

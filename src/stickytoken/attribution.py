@@ -48,8 +48,8 @@ class ReadText:
     """A text, divided into the parts that the model reads."""
 
     text: str  # the whole text
-    parts: tuple[TextPart, ...]  # in reading order, up to the maximum input length
-    left_out: int  # number of tokens after the maximum input length, which the model does not read
+    parts: tuple[TextPart, ...]  # in reading order, truncated at the maximum input length
+    left_out: int  # number of tokens beyond the maximum input length, which the model does not read
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -78,29 +78,29 @@ class TokenPair:
 class Why:
     """The similarity of two texts as a sum over pairs of their parts.
 
-    `matrix`, `first_reference`, `second_reference` and `reference` sum to the similarity, except for the
-    completeness error. The reference of a text stands for a text without content. With Jacobians, it is the
-    text with its content replaced by padding. With deletion, it is the zero vector, so the three reference
-    terms are 0.
+    `matrix`, `first_reference`, `second_reference` and `reference` sum to the similarity, up to
+    `completeness_error`. The reference of a text is a baseline without content. With the method
+    ``jacobians``, it is the text with its content replaced by padding. With ``deletion``, it is the zero
+    vector, so the three reference terms are 0.
 
     Attributes:
         model: Name of the model.
         method: How the similarity was divided: ``deletion`` or ``jacobians``.
         similarity: Cosine of the vectors of the two texts, as the model encodes them.
-        u: Mean cosine of two vocabulary entries: taken from the run, or estimated if there is no run.
+        u: Mean cosine of two random vocabulary entries, taken from the run, or estimated if there is no run.
         first: The first text, divided into n parts.
         second: The second text, divided into m parts.
         matrix: Contribution of each pair of parts, float32 of shape (n, m).
-        first_reference: Contribution of each part of the first text, paired with the second reference,
-            shape (n,).
-        second_reference: Contribution of each part of the second text, paired with the first reference,
+        first_reference: Contribution of each pair of a part of the first text and the second reference, shape
+            (n,).
+        second_reference: Contribution of each pair of a part of the second text and the first reference,
             shape (m,).
         reference: Contribution of the pair of the two references.
         without_sticky: Cosine after the parts that the run calls sticky are deleted from both texts. None if
             there is no run, if no part is sticky, or if a text has only sticky parts.
         run: Folder of the run. None if no run was passed.
-        declared_similarity: The similarity function that the model declares. All numbers here are cosines,
-            whatever the model declares.
+        declared_similarity: The similarity function that the model declares. All similarities in this object
+            are cosines, even if the model declares another function.
     """
 
     model: str
@@ -154,8 +154,8 @@ class Why:
     def grouped(self) -> Why:
         """Return this attribution with neighbouring copies of a sticky token merged into one part.
 
-        The deletion effect of a merged part is known only if it holds all sticky parts of both texts.
-        Otherwise it is None.
+        A merged part has a deletion effect only if it contains all sticky parts of both texts. Otherwise its
+        effect is unknown, and so None.
         """
         sticky_effect = None if self.without_sticky is None else self.without_sticky - self.similarity
         first_groups = _groups_of_copies(self.first)
@@ -193,10 +193,10 @@ class Why:
         }
 
 
-# Largest number of parts of a text. A text of more tokens or words is divided into this many spans, because
-# the time grows with the number of parts.
+# Maximum number of parts of a text. A text with more tokens or words is divided into this many spans, because
+# the computing time grows with the number of parts.
 _MAX_PARTS = 48
-# Number of vocabulary entries from which u is estimated if there is no run.
+# Number of vocabulary entries from which `Why.u` is estimated if there is no run.
 _ENTRIES_FOR_U = 256
 
 
@@ -212,9 +212,9 @@ def why(
 ) -> Why:
     """Divide the similarity of two texts among pairs of their tokens.
 
-    The similarity is also computed again without each part. The order of the texts does not matter. A text
-    of more than 48 parts is divided into 48 spans. The similarity is always the cosine, even if the model
-    declares another one.
+    The effect of deleting each part is measured too. Swapping the two texts does not change the
+    contributions. A text of more than 48 parts is divided into 48 spans. The similarity is always the cosine,
+    even if the model declares another one.
 
     Args:
         encoder: The model: anything that `load_encoder` takes and that reads token ids, such as a
@@ -224,9 +224,9 @@ def why(
         method: How the similarity is divided among pairs: ``deletion`` (Shapley values) or ``jacobians``
             (integrated Jacobians).
         run: A finished run of this model, or its folder. Parts that contain a sticky token of the run are
-            marked. None marks no part.
+            marked. With None, no part is marked.
         words: Divide the texts into words instead of tokens.
-        progress: Called after every batch. Each text is a stage of its own.
+        progress: Called after every batch. Each text is reported as a separate stage.
 
     Returns:
         The similarity, the contribution of each pair, and the effect of deleting each part.
@@ -234,7 +234,7 @@ def why(
     Raises:
         InputError: A text is empty or not a string, or an argument cannot be used.
         ModelError: The method is ``jacobians``, which does not support the layers of this model.
-        EncodingError: A text has no tokens or no usable vector.
+        EncodingError: A text has no tokens, or the model returns no usable vector for it.
         RunError: The run was made with another model.
     """
     _require_text("first", first)
@@ -288,7 +288,7 @@ def _mean_similarity_of(model: IdEncoder) -> float:
 
 
 def _watch(stage: str, progress: ProgressCallback) -> Watch:
-    """Return a function that reports a number of finished steps and their total as progress of a stage."""
+    """Return a callback that takes the finished and total steps of a stage and reports them as progress."""
 
     def watch(done: int, total: int) -> None:
         progress(Progress(stage, done, total, done))
@@ -302,7 +302,7 @@ Attribute: TypeAlias = Callable[[ReadText, Watch], Contributions]
 def _attribution_by(
     method: AttributionMethod, model: IdEncoder, texts: tuple[ReadText, ReadText], similarity: float
 ) -> Attribute:
-    """Return the function with which this method divides the vector of a text among its parts."""
+    """Return the function that divides the vector of a text among its parts by the given method."""
     if method is AttributionMethod.DELETION:
         return partial(_shapley_contributions, model)
     return _by_jacobians(model, texts, similarity)
@@ -386,7 +386,7 @@ def _readable_count(encoder: IdEncoder, ids: tuple[int, ...]) -> int:
 
 
 def _first_ids(pieces: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
-    """Return the pieces with the first ``count`` ids; the last piece may be truncated."""
+    """Return the pieces that cover the first ``count`` ids, the last one truncated if needed."""
     kept_pieces = []
     missing = count
     for piece in pieces:
@@ -397,13 +397,13 @@ def _first_ids(pieces: Sequence[tuple[int, ...]], count: int) -> list[tuple[int,
 
 
 def _joined_to_spans(pieces: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Join neighbouring pieces into `_MAX_PARTS` spans; the spans differ by at most one piece in length."""
+    """Join neighbouring pieces into `_MAX_PARTS` spans whose numbers of pieces differ by at most one."""
     groups = np.array_split(np.arange(len(pieces)), _MAX_PARTS)
     return [tuple(token_id for index in group for token_id in pieces[index]) for group in groups]
 
 
 def _name_of(piece: tuple[int, ...], decoded: str, entries: Mapping[int, str]) -> str:
-    """Return the text to show for a part: its decoded text, or else its vocabulary strings.
+    """Return the display name of a part: its decoded text, or its vocabulary strings if it has none.
 
     Some tokens have no decoded text, such as a single byte of a multi-byte character.
     """
@@ -413,12 +413,13 @@ def _name_of(piece: tuple[int, ...], decoded: str, entries: Mapping[int, str]) -
     return "".join(entries.get(token_id, str(token_id)) for token_id in piece)
 
 
-# Largest number of parts for which all sets of parts are encoded, so that the Shapley values are exact.
+# Maximum number of parts for which all subsets of the parts are encoded, which makes the Shapley values
+# exact.
 MAX_EXACT_PARTS = 8
-# A text of more parts is encoded with about this many subsets of its parts. The subsets come from random
-# orders in which the parts are added one by one.
+# For a text with more parts, about this many subsets of the parts are encoded. They arise by adding the parts
+# one by one in random orders.
 ENCODED_TEXTS = 512
-# Smallest number of random orders. Each order is used with its reverse, which lowers the error of the mean.
+# Minimum number of random orders. Each order is paired with its reverse, which lowers the error of the mean.
 _MIN_ORDERS = 16
 # Number of texts in one call of the encoder.
 _BATCH = 256
@@ -495,12 +496,12 @@ def _units_of_subsets(
     return by_subset
 
 
-# Numbers of integration points to try in turn. The first with all errors within the limits below is used; if
-# there is none, the last.
+# Numbers of integration points, tried in turn until all errors are within the limits below. If they never
+# are, the last number is used.
 _STEPS = (8, 12, 16, 24, 32, 48, 64, 96)
-# Largest error of a text's unit vector, as a Euclidean norm.
+# Maximum error of a text's unit vector, as a Euclidean norm.
 _MAX_NORM_ERROR = 0.01
-# Largest error of the similarity: this share of the similarity, or this absolute error, whichever is larger.
+# Maximum error of the similarity: the larger of a relative and an absolute error.
 _MAX_SIMILARITY_ERROR_SHARE = 0.01
 _MAX_SIMILARITY_ERROR = 0.0001
 # From this number of points on, only the error of the similarity is checked.
@@ -510,8 +511,8 @@ _ENOUGH_STEPS = 16
 def _by_jacobians(model: IdEncoder, texts: Sequence[ReadText], similarity: float) -> Attribute:
     """Return the function that divides a text's vector among its parts, using integrated Jacobians.
 
-    The number of integration points is chosen first. To choose it, each text is treated as a single part,
-    because the errors do not depend on how the text is divided.
+    The number of integration points is chosen first. For this choice, each text is treated as a single part,
+    because the integration errors do not depend on how a text is divided.
     """
     from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
@@ -533,7 +534,7 @@ def _by_jacobians(model: IdEncoder, texts: Sequence[ReadText], similarity: float
 
 
 def _groups_of_copies(text: ReadText) -> list[range]:
-    """Divide the part indices into ranges: one per series of equal sticky parts, and one per other part."""
+    """Divide the part indices into ranges: one per sequence of equal sticky parts, and one per other part."""
     starts = []
     previous: TextPart | None = None
     for index, part in enumerate(text.parts):
@@ -555,7 +556,7 @@ def _merged_copies(
         groups: Indices of the parts to merge, from `_groups_of_copies`.
         sticky_count: Number of sticky parts in both texts.
         sticky_effect: Change of the similarity when all sticky parts are deleted; None if unknown. A merged
-            part that holds all of them has this deletion effect, and any other merged part has None.
+            part that contains all sticky parts gets this effect; any other merged part gets None.
     """
     parts = []
     for group in groups:
@@ -573,7 +574,7 @@ def _merged_copies(
 # `_MIN_PARTNERS` different parts of the other text.
 _RECURRING_SHARE = 0.6
 _MIN_PARTNERS = 4
-# Largest number of sticky tokens that the summary names.
+# Maximum number of sticky tokens that the summary names.
 _NAMED_TOKENS = 3
 
 
@@ -596,7 +597,7 @@ def summary(result: Why, top: int = 10) -> list[str]:
 
 
 def _notes_on_length(name: str, text: ReadText) -> list[str]:
-    """Return a sentence for each way in which the length of a text limits the result."""
+    """Return notes on a text that is too long to be read or divided in full, one sentence each."""
     notes = []
     if text.left_out:
         notes.append(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class Interval(NamedTuple):
-    """A value and the ends of its confidence interval; None for what is undefined."""
+    """A value and the ends of its confidence interval; undefined numbers are None."""
 
     value: float | None
     low: float | None
@@ -38,9 +38,9 @@ def resampled(
     """Compute scores on all units, then on each sample.
 
     Args:
-        scores: Function that returns the scores of all conditions on the units with these indices, or on all
-            units if it gets None. All conditions are scored on the same units, so that their differences can
-            be resampled.
+        scores: Function that takes indices of units, or None for all units, and returns the scores of all
+            conditions on these units. All conditions share the units, so that their differences can be
+            resampled.
         samples: Indices of units, one row per sample.
 
     Returns:
@@ -56,9 +56,9 @@ def contrast_intervals(
     """Compute linear contrasts of scores with bootstrap percentile intervals (Efron 1979).
 
     Args:
-        scores: what `resampled` returned, shape (1 + samples, conditions).
+        scores: the result of `resampled`, shape (1 + samples, conditions).
         contrasts: weights of the conditions, one row per contrast.
-        confidence: coverage of the intervals.
+        confidence: nominal coverage of the intervals, such as 0.95.
 
     Returns:
         One interval per contrast. Samples on which a contrast is undefined are left out. A contrast that is
@@ -80,7 +80,7 @@ def contrast_intervals(
 
 
 def combine(contrasts: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the weighted sum of scores for each contrast; NaN if a score with a nonzero weight is NaN."""
+    """Return the weighted sum of scores for each contrast; NaN if any score with nonzero weight is NaN."""
     is_undefined = ((contrasts != 0) & np.isnan(scores)).any(axis=1)
     return np.where(is_undefined, np.nan, contrasts @ np.nan_to_num(scores))
 

@@ -29,12 +29,12 @@ from stickytoken.vocabulary import Category, RoundTripTokenizer, Vocabulary
 
 __all__ = ["EntryWeights", "entry_weights", "fertility", "script_shares"]
 
-# Smallest number of ordinary entries from which the spread of their distances is estimated.
+# Minimum number of ordinary entries needed to estimate the spread of their distances.
 _LEAST_ORDINARY = 200
-# An entry is near the mean untrained row if its distance is at most this quantile of the untrained rows'
-# distances.
+# An entry is near the mean untrained row if its distance to that mean is at most this quantile of the
+# distances of the untrained rows.
 _UNTRAINED_QUANTILE = 0.95
-# Number of rows that are read from the file at a time.
+# Number of rows read from the file at a time.
 _ROWS = 8192
 # Substrings of the names of input and output embedding matrices, the most common first.
 _INPUT_NAMES = ("word_embeddings", "embed_tokens", "wte", "shared", "tok_embeddings", "embed")
@@ -57,12 +57,12 @@ class EntryWeights:
 
     Attributes:
         tensor: Name of the embedding matrix in its file.
-        output: Name of the separate output matrix, from whose rows the cosine distance is computed. None if
+        output: Name of the separate output matrix, whose rows are then used for the cosine distance. None if
             the files have no such matrix.
         dtype: Precision of the stored rows, such as ``F32``.
         dimensions: Length of a row.
         untrained: Indices of the rows that cannot have been trained: those of reserved entries, and those
-            beyond the vocabulary. If there are none, distances and verdicts are null.
+            beyond the vocabulary. Without such rows, distances and verdicts are null.
         tokens: One row per vocabulary entry, with the columns token_id, token, decoded and category; norm
             (Euclidean length of the row); distance (Euclidean, to the mean of the untrained rows);
             cosine_distance (to the mean of the untrained rows, after the first principal component is
@@ -115,7 +115,7 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
     Raises:
         ModelError: The model has no ``*.safetensors`` files, a file is missing or damaged, or no file has a
             floating-point matrix with a row for every entry.
-        InputError: A revision is given for a folder.
+        InputError: The model is a folder, for which no revision can be passed.
     """
     rows, output = _matrices(str(model), revision, vocabulary.ids[-1] + 1)
     ids = np.array(vocabulary.ids)
@@ -154,13 +154,13 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
 
 
 def _untrained_rows(vocabulary: Vocabulary, row_count: int) -> NDArray[np.int64]:
-    """Return the indices of the rows that belong to an unused vocabulary entry or to no entry at all."""
+    """Return the indices of the rows that belong to a reserved vocabulary entry or to no entry."""
     mark = vocabularies.word_mark(vocabulary.tokens)
     is_trained = np.zeros(row_count, bool)
     is_trained[np.array(vocabulary.ids)] = True
     entries = zip(vocabulary.ids, vocabulary.tokens, vocabulary.decoded, vocabulary.categories, strict=True)
     for token_id, token, text, category in entries:
-        # Only an entry in brackets can be unused, so the slow check is skipped for all other entries.
+        # Only an entry that starts with a bracket can be reserved, so other entries skip the slow check.
         if token[:1] in ("[", "<"):
             kind = vocabularies.kind_of(token, text, category, mark)
             is_trained[token_id] = kind is not vocabularies.Kind.UNUSED
@@ -168,7 +168,7 @@ def _untrained_rows(vocabulary: Vocabulary, row_count: int) -> NDArray[np.int64]
 
 
 def _as_series(columns: dict[str, Any], count: int) -> list[pl.Series]:
-    """Return all measurement columns with their types; null where a value is NaN or was not computed."""
+    """Return all measurement columns with their types; values that are NaN or were not computed are null."""
     series_list = []
     for name, dtype in _COLUMNS.items():
         values = columns.get(name)
@@ -208,10 +208,10 @@ def _under_trained(
 
 
 def _deviations(rows: _Matrix, available: NDArray[np.int64]) -> NDArray[np.float64] | None:
-    """Return how unusual the row of each available entry is, one number per entry.
+    """Measure how unusual the row of each available entry is; see `vector_deviations_of`.
 
-    The rows are read block by block. None if there are too few rows or they hardly differ; see
-    `vector_deviations_of`.
+    The rows are read block by block. The result has one number per entry, and is None if there are too few
+    rows or if they hardly differ.
     """
 
     def blocks() -> Iterator[NDArray[np.float64]]:
@@ -234,7 +234,8 @@ def _distances(
         matrix: The rows, shape (N, D).
         untrained: Indices of the untrained rows.
         squares: Squared lengths of all rows, shape (N,).
-        covariance: Scatter matrix of the rows, shape (D, D). None computes only Euclidean distances.
+        covariance: Scatter matrix of the rows, shape (D, D). With None, only Euclidean distances are
+            computed.
 
     Returns:
         Euclidean distances, and cosine distances after the first principal component is removed, each of
@@ -256,13 +257,13 @@ def _distances(
     lengths = np.sqrt(np.maximum(squares - along_component**2, 0.0)) * np.linalg.norm(
         centre_without_component
     )
-    # A row of zeros has no direction: its similarity is 0.
+    # The cosine of a zero row is undefined, so it is set to 0.
     similarities = np.divide(products, lengths, out=np.zeros(len(matrix)), where=lengths > 0)
     return distances, 1 - similarities
 
 
 class _Matrix:
-    """A stored matrix that is read block by block, which takes little memory and needs no torch."""
+    """A stored matrix that is read block by block, to save memory and to avoid loading torch."""
 
     def __init__(self, rows: TokenRows) -> None:
         self.name = rows.matrix.name
@@ -290,7 +291,8 @@ class _Matrix:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
         """Return the squared length of every row, shape (N,), and the scatter matrix, shape (D, D).
 
-        The scatter matrix is the covariance times N. It is None if ``with_covariance`` is false.
+        The scatter matrix is the covariance matrix times the number of rows; it is None if
+        ``with_covariance`` is false.
         """
         squares = np.empty(len(self))
         total = np.zeros(self.shape[1])
@@ -316,7 +318,7 @@ class _Matrix:
 
 
 def _matrices(model: str, revision: str | None, entries: int) -> tuple[_Matrix, _Matrix | None]:
-    """Return the input embedding matrix of a model, and its output matrix, which is None if none is stored.
+    """Return the input embedding matrix of a model, and its output matrix, or None if none is stored.
 
     Raises:
         ModelError: No floating-point matrix has a row for every entry.
@@ -364,7 +366,7 @@ def _first_named(matrices: Sequence[_Matrix], names: Sequence[str]) -> _Matrix |
 def _weight_files(model: str, revision: str | None) -> list[Path]:
     """Return the safetensors files of a model.
 
-    They are in the model's folder, or else in the first subfolder that has any.
+    They are taken from the model's folder, or else from the first subfolder that contains any.
 
     Raises:
         ModelError: The model has no safetensors files, or a shard is missing.
@@ -412,7 +414,7 @@ def _downloaded(name: str, revision: str | None) -> Path:
 
 
 def script_shares(vocabulary: Vocabulary) -> pl.DataFrame:
-    """Count the entries that text can produce, by script.
+    """Count the vocabulary entries of each script, among those that text can produce.
 
     The script of an entry is the most frequent script among its letters.
 
@@ -431,9 +433,9 @@ def fertility(tokenizer: RoundTripTokenizer) -> pl.DataFrame:
     """Return how many tokens a tokenizer needs for the same twenty plain sentences in ten languages.
 
     Fertility is the number of tokens per word (Rust et al., "How Good is Your Tokenizer?", ACL 2021). It is
-    high for a language for which the vocabulary has only few and short entries. The ratio to English is the
+    high for a language that has only a few short entries in the vocabulary. The ratio to English is the
     premium of Petrov et al., "Language Model Tokenizers Introduce Unfairness Between Languages" (NeurIPS
-    2023). It compares sentences of the same meaning, so it also applies to languages without spaces.
+    2023). It compares translations of the same sentences, so it also applies to languages without spaces.
 
     Returns:
         One row per language, with the columns language; unit (``word``, or ``character`` for languages
@@ -453,7 +455,7 @@ def fertility(tokenizer: RoundTripTokenizer) -> pl.DataFrame:
             if spans is not None:
                 unknown_counts[row] += int(unread_characters(texts[row], ids, spans, None))
     unknown = pl.Series(unknown_counts, dtype=pl.Int64)
-    # Languages without spaces are counted by characters.
+    # Languages without spaces have no word count, so their characters are counted.
     unspaced = pl.col("language").is_in(("Chinese", "Japanese"))
     words = pl.col("sentence").str.split(" ").list.len()
     letters = pl.col("sentence").str.count_matches(r"\p{L}")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-# Beginning of the note on an error that stops a measurement after some shards were finished.
+# Start of the note added to an error that stops a measurement after some shards are finished.
 KEPT_NOTE = "finished shards are kept"
 
 
@@ -41,7 +41,7 @@ class RunError(StickyTokenError):
 
 
 class RepairError(StickyTokenError):
-    """A model or tokenizer that cannot be repaired as asked, or a repaired model that cannot be written."""
+    """A model or tokenizer that cannot be repaired as requested, or a repaired one that cannot be written."""
 
 
 class MissingExtraError(StickyTokenError):
@@ -53,10 +53,10 @@ class MissingExtraError(StickyTokenError):
 
 @contextmanager
 def reading(name: object, kind: type[StickyTokenError] = InputError) -> Iterator[None]:
-    """Return a context manager that turns an OSError into an error that names what was being read.
+    """Return a context manager that turns an OSError into a StickyTokenError that names the file.
 
     Args:
-        name: The file or folder, for the message.
+        name: The file or folder to name in the message.
         kind: Class of the error to raise.
     """
     try:
@@ -69,8 +69,8 @@ def require_package(package: str, purpose: str, extra: str) -> None:
     """Raise MissingExtraError unless an optional package is installed; the package is not imported.
 
     Args:
-        package: Name by which the package is imported.
-        purpose: What needs the package, such as ``a report``; the message begins with it.
+        package: Import name of the package.
+        purpose: What the package is needed for, such as ``a report``; the message begins with it.
         extra: The extra of stickytoken that installs the package.
     """
     if find_spec(package) is None:

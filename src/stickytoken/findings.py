@@ -51,14 +51,14 @@ class Finding:
     Attributes:
         rule: id of the rule.
         level: severity.
-        message: one sentence for people.
-        path: file in the repository, relative to its root, with slashes; None if the finding is not in a
-            file of the repository.
-        line: line in the file, counted from 1; None if unknown.
-        outside: absolute path of a file outside the repository, or another source such as ``stdin``; None
-            if the finding is in neither.
-        identity: values by which a later run recognises the finding, such as model and token.
-        properties: further values for JSON and SARIF.
+        message: one sentence that describes the finding.
+        path: path of the file relative to the root of the repository, with forward slashes; None if the
+            finding is not in a file of the repository.
+        line: 1-based line number in the file; None if unknown.
+        outside: absolute path of a file outside the repository, or the name of another source such as
+            ``stdin``; None if the finding is in the repository or has no source.
+        identity: values that identify the finding across runs, such as the model and the token.
+        properties: further values to include in JSON and SARIF output.
     """
 
     rule: str
@@ -72,7 +72,7 @@ class Finding:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of rule and identity, by which build servers recognise the finding."""
+        """Hash of the rule and the identity, which lets build servers recognise the finding in later runs."""
         return digest([self.rule, *(self.identity or (self.message, self.path or ""))])
 
 
@@ -87,7 +87,7 @@ def github_annotations(findings: Iterable[Finding], incomplete: Sequence[str] = 
 
     Args:
         findings: the findings.
-        incomplete: reasons why not everything could be checked.
+        incomplete: the reasons why some checks could not be made.
     """
     for message in incomplete:
         yield _command("error", {"title": "stickytoken could not check everything"}, message)
@@ -122,7 +122,7 @@ def junit(
         findings: the findings.
         rules: the rules that were checked.
         suite: name of the test suite.
-        incomplete: reasons why not everything could be checked. If there are any, no rule counts as passed.
+        incomplete: the reasons why some checks could not be made. If there are any, no rule counts as passed.
     """
     by_rule: dict[str, list[Finding]] = {rule.id: [] for rule in rules}
     for finding in findings:
@@ -207,7 +207,7 @@ STDIN_NAME = "stdin"
 _PROJECT_FILE = "pyproject.toml"
 _IN_REPOSITORY = "SRCROOT"
 _OUTSIDE = "FILESYSTEM"
-# Largest number of results that GitHub accepts in a file.
+# Maximum number of results that GitHub accepts in one file.
 _MOST_RESULTS = 25_000
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 # The only fingerprint that GitHub reads. Without it, GitHub hashes the line, which several findings share.
@@ -226,7 +226,7 @@ def sarif(
         findings: the findings.
         rules: the rules that were checked.
         tool_version: version of stickytoken.
-        incomplete: reasons why not everything could be checked.
+        incomplete: the reasons why some checks could not be made.
     """
     listed_findings = list(findings)
     notifications = [_notification("error", message) for message in incomplete]
@@ -291,7 +291,7 @@ def _notification(level: str, message: str) -> dict[str, Any]:
 
 
 def _location(finding: Finding) -> dict[str, Any]:
-    """Return a finding's file and line in SARIF, and also its name if it has no file in the repository."""
+    """Return the SARIF location of a finding; if it has no file in the repository, its name is added."""
     line = finding.line or 1
     if finding.path is not None:
         return _physical(finding.path, _IN_REPOSITORY, line)
@@ -304,12 +304,12 @@ def _location(finding: Finding) -> dict[str, Any]:
 
 
 def _physical(path: str, base: str, line: int) -> dict[str, Any]:
-    """Return a SARIF location: a line of a file.
+    """Return the SARIF location of a line in a file.
 
-    The URI of the file is relative to ``base``. It has no leading slash, no ``..`` and no unescaped colon.
+    The URI of the file is relative to ``base``; special characters in it are percent-encoded.
     """
     try:
-        uri = quote(path, errors="surrogateescape")  # keeps bytes that are not UTF-8
+        uri = quote(path, errors="surrogateescape")  # preserves bytes that are not valid UTF-8
     except UnicodeEncodeError:
         uri = quote(path, errors="surrogatepass")
     file = {"uri": uri, "uriBaseId": base}
@@ -319,7 +319,7 @@ def _physical(path: str, base: str, line: int) -> dict[str, Any]:
 def message_text(text: str) -> str:
     """Escape text so that no part of it acts as a placeholder (SARIF, section 3.11.5) or a link (3.11.6)."""
     escaped = visible(text)
-    if "](" in escaped:  # other brackets are literal, and easier to read without a backslash
+    if "](" in escaped:  # only this sequence forms a link; other brackets read better without a backslash
         for character in "\\[]":
             escaped = escaped.replace(character, f"\\{character}")
     return escaped.replace("{", "{{").replace("}", "}}")

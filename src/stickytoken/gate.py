@@ -61,14 +61,14 @@ class FailOn(StrEnum):
 
 
 class CheckedDocuments(NamedTuple):
-    """The documents of a check: how many were searched, have findings, and close the gate."""
+    """How many documents of a check were searched, have findings, and close the gate."""
 
     collection: str  # name of the collection of documents
     searched: int  # number of documents searched
     counted: int  # number of documents that close the gate
-    causes: Mapping[str, int]  # number of documents that close the gate, by kind of finding
+    causes: Mapping[str, int]  # number of documents that close the gate, keyed by kind of finding
     found: int  # number of documents with findings of any kind
-    kinds: Mapping[str, int]  # number of documents with findings, by kind of finding
+    kinds: Mapping[str, int]  # number of documents with findings, keyed by kind of finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +79,21 @@ class Check:
         model: name of the model in the run.
         run: folder of the run that was checked.
         fail_on: mildest grade of sticky token that counts.
-        max_tokens: largest number of counted tokens that is tolerated.
-        counted: number of sticky tokens that count: of the grade `fail_on` or worse, and not already known
-            from the baseline.
-        sticky: number of all sticky tokens of the run.
-        baseline: folder of the run that this run was compared with; None without a baseline.
+        max_tokens: maximum number of counted tokens that is tolerated.
+        counted: number of sticky tokens that count: those of the grade `fail_on` or worse that are not
+            already known from the baseline.
+        sticky: total number of sticky tokens in the run.
+        baseline: folder of the run that served as the baseline; None without a baseline.
         rules: the rules that were checked.
         findings: the findings, the worst first. A finding of level error closes the gate.
-        incomplete: one sentence about each thing that could not be checked. The check passes only if this is
-            empty.
-        notes: remarks for the reader.
+        incomplete: the reasons why some checks could not be made, one sentence each. The check passes only if
+            there are none.
+        notes: remarks that do not affect the outcome.
         documents: result of the search of documents; None if no documents were passed.
         examined: number of tokens that the run examined.
-        available: number of tokens that the run could have examined.
-        is_of_older_rule: whether the verdicts of the run follow the rule of an earlier version. If so, no
-            finding closes the gate.
+        available: number of tokens in the vocabulary that the run could have examined.
+        is_of_older_rule: whether the run was judged by the rule of an earlier version. The findings of such a
+            run do not close the gate.
     """
 
     model: str
@@ -128,7 +128,7 @@ class Check:
         return f"<Check: {self.model}, {self.outcome.value}, {self.counted:,} counted, run in {self.run}>"
 
     def headline(self) -> str:
-        """Return one sentence with the outcome and the numbers of tokens and documents behind it."""
+        """Return one sentence with the outcome and the counts of tokens and documents that led to it."""
         conditions = []
         if self.fail_on is not FailOn.STICKY:
             grades = list(FailOn)
@@ -207,12 +207,14 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
     Args:
         source: a run, or a model: anything that `load_encoder` takes. For a model, the check uses the newest
-            run that covers the whole vocabulary of exactly this model. If there is none, it detects first.
+            run that covers the whole vocabulary of exactly this model. If there is none, a detection is run
+            first.
         fail_on: mildest grade that counts: ``sticky`` (every sticky token), ``mild``, ``serious`` or
             ``severe``.
-        max_tokens: largest number of counted tokens that is tolerated.
-        baseline: a run of an earlier version of the model, or of another model. With a baseline, a sticky
-            token counts only if it is new, or if its interval lies above its interval in the baseline.
+        max_tokens: maximum number of counted tokens that is tolerated.
+        baseline: a run to compare with, of an earlier version of the model or of another model. With a
+            baseline, a sticky token counts only if it is new, or if one of its intervals lies above the
+            interval in the baseline.
         documents: anything that `stickytoken.scan` takes. A document with a finding of a kind in
             ``fail_on_documents`` closes the gate. A document that cannot be read makes the check
             inconclusive.
@@ -222,8 +224,8 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         words: further words that documents must not repeat, such as the words of an audit.
         folder: for a model: the folder that holds its runs, or a run folder.
         revision: branch, tag or commit of a model on the hub.
-        place: file in the repository, and line in it, at which findings about tokens are reported. None
-            reports them at the run's table of tokens.
+        place: file in the repository, and line in it, at which findings about tokens are reported. With None,
+            they are reported at the run's table of tokens.
         progress: called after every step of a detection.
 
     Returns:
@@ -244,7 +246,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     if isinstance(documents, (str, Path)):
         from stickytoken.data.documents import NamedColumns, open_documents
 
-        open_documents(documents, NamedColumns(column))  # fail early, before a detection
+        open_documents(documents, NamedColumns(column))  # fail before a detection, not after it
     baseline_run = None if baseline is None else open_run(baseline)
     folder = file_path("folder", folder)
     notes: list[str] = []
@@ -310,15 +312,15 @@ def _closing_causes(fail_on_documents: Sequence[SpanKind | str]) -> set[str]:
 
 
 def _without_closing(finding: Finding) -> Finding:
-    """Return the finding as a warning if it is an error; other findings are returned as they are."""
+    """Return an error as a warning, and any other finding unchanged."""
     return replace(finding, level=Level.WARNING) if finding.level is Level.ERROR else finding
 
 
 def run_of(source: AnyModel | Run, folder: Path, progress: ProgressCallback = ignore_progress) -> Run:
     """Return the run to check.
 
-    That is the run passed in, or the newest run over the whole vocabulary of the model passed in. If there is
-    no such run, the sticky tokens of the model are detected.
+    That is the run that was passed, or the newest run over the whole vocabulary of the model that was passed.
+    If a model has no such run, a detection is run.
 
     Args:
         source: a run or its folder, or a model: anything that `load_encoder` takes.
@@ -462,8 +464,8 @@ def _candidates(runs: Path) -> tuple[list[_Candidate], list[str]]:
         runs: a folder of runs, or a run folder.
 
     Returns:
-        The runs, and one note for each run that cannot be read. Runs judged by today's rule come before the
-        other runs, and newer runs before older ones.
+        The runs, and one note for each run that cannot be read. Runs judged by the current rule come before
+        the other runs, and within each group, newer runs come first.
     """
     method = registry.choose_method(None, None, pairs_given=False)
     with reading(f"the folder of runs {runs}", RunError):
@@ -490,13 +492,12 @@ def _candidates(runs: Path) -> tuple[list[_Candidate], list[str]]:
     return sorted(candidates, key=preference, reverse=True), notes
 
 
-# A token is expected to have a verdict if the tokenizer reads at least this share of its written copies as
-# the token itself.
+# A token should have a verdict if the tokenizer reads at least this share of its written copies as the token.
 _SEEN_COPIES = 0.5
 
 
 def _gaps(run: Run, which: str) -> list[str]:
-    """List the reasons why a model may have more sticky tokens than its run shows.
+    """List the reasons why a model may have more sticky tokens than the run found.
 
     Args:
         run: the run to check, or the baseline.
@@ -551,7 +552,7 @@ def _gaps(run: Run, which: str) -> list[str]:
 
 
 def _tokens_without_verdict(run: Run) -> int:
-    """Return how many tokens should have a verdict but lack it, or lack the lift on which it is based.
+    """Count the tokens that should have a verdict but lack the verdict, or lack the lift it is based on.
 
     Returns:
         The number of tokens; 0 if the method of the run does not judge every token.
@@ -560,7 +561,7 @@ def _tokens_without_verdict(run: Run) -> int:
         return 0
     tokens = run.tokens
     if "copies_seen" in tokens.columns:
-        # The other tokens do not occur in text, so the method gives them no verdict.
+        # Tokens that text does not produce get no verdict, so their missing verdicts do not count.
         is_read = pl.col("copies_seen") >= _SEEN_COPIES
         tokens = tokens.filter(pl.col("verdict").is_not_null() | is_read)
     required = ["verdict", "lift"] if run.method.measures_lift else ["verdict"]
@@ -568,7 +569,7 @@ def _tokens_without_verdict(run: Run) -> int:
 
 
 def _remarks(run: Run) -> list[str]:
-    """Return the method's notes on the run, and a note on its non-default settings."""
+    """Return the method's notes on the run, and a note that lists the non-default settings of the run."""
     remarks = list(run.method.notes(run))
     loading = run.record.model.loading
     is_behind_endpoint = loading is not None and loading.endpoint is not None
@@ -593,13 +594,13 @@ class _Effect(NamedTuple):
     high: float
 
 
-# Columns of tokens.parquet with a measure that has an interval: the share of a text that is erased, and the
-# lift in standard deviations.
+# Columns of tokens.parquet whose measures have intervals: the erased share of a text, and the lift in
+# standard deviations.
 _MEASURES = ("erased", "lift_sd")
 
 
 def _effects_of(row: Mapping[str, Any]) -> dict[str, _Effect]:
-    """Return the measures in a row of tokens.parquet, by column; those without an interval are left out."""
+    """Return the measures in a row of tokens.parquet that have an interval, keyed by column."""
     effects = {}
     for name in _MEASURES:
         value = row.get(name)
@@ -611,7 +612,7 @@ def _effects_of(row: Mapping[str, Any]) -> dict[str, _Effect]:
 
 
 def _require_comparable(run: Run, baseline: Run) -> None:
-    """Raise an error if the baseline has another method, other texts or settings, or no intervals."""
+    """Raise InputError unless both runs used the same method, texts and settings, and have intervals."""
     if run.record.method != baseline.record.method:
         raise InputError(
             f"the baseline {baseline.path} used the method {baseline.record.method}, the run in {run.path} "
@@ -627,9 +628,9 @@ def _require_comparable(run: Run, baseline: Run) -> None:
             f"the baseline {baseline.path} was measured on {baseline.record.corpus.source}, but the run in "
             f"{run.path} on other texts, {run.record.corpus.source}: detect both on the same sentences"
         )
-    # The seed and the effort settings change only the random error.
+    # The seed and the effort settings affect only the random error, so they may differ.
     names = {*run.record.settings, *baseline.record.settings} - {"seed", *run.method.effort}
-    # A run that is older than a setting counts as having the default of that setting.
+    # A run from before a setting existed is treated as if it had used the default of that setting.
     different = sorted(name for name in names if run.settings.text(name) != baseline.settings.text(name))
     if different:
         raise InputError(
@@ -646,7 +647,7 @@ _STICKY_TOKEN = Rule(
     "`stickytoken explain`, repair the model, or use a baseline to accept the known tokens of a model.",
     Level.ERROR,
 )
-# The grades that count, by the mildest of them; None if every sticky token counts.
+# The grades that count, keyed by the mildest one; None if every sticky token counts, whatever its grade.
 _COUNTED_GRADES = {
     FailOn.STICKY: None,
     FailOn.MILD: {"mild", "serious", "severe"},
@@ -659,9 +660,9 @@ class _JudgedToken(NamedTuple):
     """A sticky token, compared with the baseline."""
 
     row: Mapping[str, Any]  # the token's row in tokens.parquet
-    effects: dict[str, _Effect]  # by column
-    baseline_effects: dict[str, _Effect]  # by column; empty without the token in a baseline
-    change: str | None  # new, worse or known; None without a baseline
+    effects: dict[str, _Effect]  # keyed by column
+    baseline_effects: dict[str, _Effect]  # keyed by column; empty if no baseline has the token
+    change: str | None  # ``new``, ``worse`` or ``known``; None without a baseline
     counts: bool  # whether the token counts against the model
 
 
@@ -673,13 +674,13 @@ def _judge_tokens(
     Args:
         run: the run.
         fail_on: mildest grade that counts.
-        max_tokens: largest number of counted tokens that is tolerated.
+        max_tokens: maximum number of counted tokens that is tolerated.
         baseline: the run to compare with; None without a baseline.
-        place: file in the repository and line at which findings are reported; None reports them at the
-            table of tokens.
+        place: file in the repository, and line in it, at which findings are reported; with None, they are
+            reported at the table of tokens.
 
     Returns:
-        One finding per sticky token, with those of counted tokens first, and the number of counted tokens.
+        One finding per sticky token, counted tokens first; and the number of counted tokens.
 
     Raises:
         InputError: the method of the run does not grade tokens.
@@ -715,7 +716,7 @@ def _level(token: _JudgedToken, *, is_over_limit: bool) -> Level:
 
     Args:
         token: the sticky token.
-        is_over_limit: whether more tokens count than are tolerated.
+        is_over_limit: whether the number of counted tokens exceeds the tolerated number.
 
     Returns:
         A note for a token known from the baseline; an error for a counted token if the limit is exceeded;
@@ -765,8 +766,8 @@ def _change(
 
     Args:
         baseline_row: the token's row in the baseline; None if the baseline lacks the token.
-        effects: the token's measures in the run, by column.
-        baseline_effects: the token's measures in the baseline, by column.
+        effects: the token's measures in the run, keyed by column.
+        baseline_effects: the token's measures in the baseline, keyed by column.
 
     Returns:
         ``known`` if no interval lies above the interval of the same measure in the baseline. Otherwise
@@ -782,7 +783,7 @@ def _change(
 
 
 def _properties(token: _JudgedToken) -> dict[str, Any]:
-    """Return the values of a sticky token for JSON and SARIF; a value that is missing is None."""
+    """Return the values of a sticky token for JSON and SARIF; missing values are None."""
     row = token.row
     properties = {name: row.get(name) for name in ("token_id", "token", "severity")}
     for name in _MEASURES:
@@ -812,7 +813,7 @@ def _message(token: _JudgedToken) -> str:
 
 
 def _in_words(effects: dict[str, _Effect]) -> str:
-    """Return the measures of a token as text, such as ``60% erased, lift 0.7 SD``."""
+    """Write the measures of a token, such as ``60% erased, lift 0.7 SD``."""
     phrases = []
     if "erased" in effects:
         phrases.append(f"{wording.percent(effects['erased'].value)} erased")

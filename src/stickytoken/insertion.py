@@ -98,9 +98,9 @@ class TokenizedText:
     """The token ids of a text without special tokens, divided into words.
 
     Attributes:
-        head: Ids before the words, such as those of a prompt.
+        head: Ids before the words, such as those of a prompt prefix.
         words: The ids of each word.
-        tail: Ids after the words, such as a quotation mark of the prompt.
+        tail: Ids after the words, such as that of a closing quotation mark in the prompt.
     """
 
     head: tuple[int, ...]
@@ -131,7 +131,7 @@ def insert_as_text(
 def insert_as_ids(
     token: Token, text: TokenizedText, placement: Placement, counts: int, path: Sequence[int] = ()
 ) -> list[tuple[int, ...]]:
-    """Return ``counts`` lists of ids: of the text with 1 copy of a token, with 2 copies, and so on.
+    """Return the ids of ``counts`` texts: with 1 copy of a token, with 2 copies, and so on.
 
     ``path`` holds the gap of each copy; it is used for random placement only.
     """
@@ -197,11 +197,12 @@ def _text_of_copy(token: Token) -> str:
 def _texts_at_random(
     copies: Sequence[str], text: str, path: Sequence[int], joining: Joining = Joining.GLUED
 ) -> Iterator[str]:
-    """Yield the text after each step of random placement."""
+    """Yield the text after each inserted copy of random placement."""
     for copy, gap in _steps(copies, path):
         words = text.split()
         if joining is Joining.ATTACHED and words:
-            # Attached copies add no words, so a gap may lie beyond the last word.
+            # Paths assume that every copy adds a word. Attached copies do not, so a gap may lie beyond the
+            # last word.
             words_before = min(gap, len(words))
             if words_before:
                 words[words_before - 1] += copy
@@ -216,9 +217,9 @@ def _texts_at_random(
 def _words_at_random(
     copies: Sequence[int], text: TokenizedText, path: Sequence[int]
 ) -> Iterator[list[tuple[int, ...]]]:
-    """Yield the ids of each word after each step of random placement.
+    """Yield the ids of all words after each inserted copy of random placement.
 
-    The same list is yielded every time, with one more word in it.
+    Every step yields the same list object, extended by one word.
     """
     words = list(text.words)
     for copy, gap in _steps(copies, path):
@@ -227,7 +228,7 @@ def _words_at_random(
 
 
 def _steps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[tuple[Copy, int]]:
-    """Return pairs of a copy and its gap.
+    """Pair each copy with its gap.
 
     Raises:
         InputError: The path has fewer gaps than there are copies.

@@ -30,7 +30,7 @@ def cache_folder() -> Path:
 
 
 def recalled(name: str) -> dict[str, Any] | None:
-    """Return the values that `keep` cached under a name; None if there are none or they cannot be read."""
+    """Return the values that `keep` cached under a name; None if none are cached or readable."""
     try:
         values = json.loads((cache_folder() / f"{name}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -39,7 +39,7 @@ def recalled(name: str) -> dict[str, Any] | None:
 
 
 def keep(name: str, values: Mapping[str, Any]) -> None:
-    """Cache JSON values under a name, for `recalled`. If they cannot be written, the error is only logged."""
+    """Cache JSON values under a name, to be read by `recalled`; a failure to write is only logged."""
     folder = cache_folder()
     temporary = folder / f".{name}.{secrets.token_hex(8)}.tmp"
     try:
@@ -59,13 +59,12 @@ class SharedSetting(Generic[Value]):
     """A setting of the whole process that several threads may change at once.
 
     The first thread to enter `at` remembers the user's value, and the last thread to leave restores it. If
-    every thread restored the value that it had read, overlapping threads could leave a temporary value
-    behind.
+    each thread restored the value that it had found, it could restore another thread's temporary value.
 
     Args:
         read: Returns the current value.
         write: Sets a value.
-        per_thread: Whether each thread has its own copy of the setting and must restore it itself.
+        per_thread: Whether the setting is thread-local, so that each thread must restore its own copy.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class SharedSetting(Generic[Value]):
 
     @property
     def original(self) -> Value:
-        """The value that the user has set, even while `at` has replaced it."""
+        """The value that the user has set, even while `at` overrides it."""
         with self._guard:
             return self._original if self._users and self._original is not None else self._read()
 
@@ -120,7 +119,7 @@ def digest(value: Any) -> str:
 
 
 class Precision(StrEnum):
-    """A reduced precision of matrix products."""
+    """A reduced precision for matrix products."""
 
     TF32 = "tf32"
     BFLOAT16 = "bfloat16"

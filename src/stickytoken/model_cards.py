@@ -1,4 +1,4 @@
-"""Publish what a run found, in a model card or as evaluation results, in files or on the hub."""
+"""Publish the results of a run in a model card or as evaluation results, in local files or on the hub."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ END = "<!-- stickytoken:end -->"
 
 
 def card_block(run: Run) -> str:
-    """Return a run's block for a model card, from marker to marker, without a final line break.
+    """Return a run's block for a model card, including both markers, without a final line break.
 
-    The same run always gives the same block. Local folders and addresses of endpoints are left out.
+    The same run always gives the same block. It does not reveal local folders or addresses of endpoints.
     """
     paragraphs = [BEGIN, "## Sticky tokens", f"**{markdown(comparisons.short_headline(run))}**"]
     paragraphs += _list_of_tokens(run)
@@ -43,14 +43,14 @@ def card_block(run: Run) -> str:
     return "\n\n".join(paragraphs)
 
 
-# Largest number of sticky tokens that a card lists.
+# Maximum number of sticky tokens that a card lists.
 _LISTED = 10
 
 
 def _list_of_tokens(run: Run) -> list[str]:
     """Return the paragraphs on the worst sticky tokens; empty if no token is sticky.
 
-    A sentence that does not name its token appears once, after the list.
+    Sentences that do not name a token can apply to several tokens; each is written once, after the list.
     """
     worst = run.sticky.head(_LISTED)
     if worst.is_empty():
@@ -83,7 +83,7 @@ def _list_of_tokens(run: Run) -> list[str]:
 
 
 def _facts(row: Mapping[str, Any]) -> str:
-    """Return the measures of a token as text, with their intervals and units."""
+    """Write the measures of a token with their intervals and units."""
     facts = []
     for measure in wording.MEASURES:
         value = row.get(measure.key)
@@ -134,12 +134,12 @@ def _line_of(marker: str) -> re.Pattern[bytes]:
 
 _BEGIN_LINE = _line_of(BEGIN)
 _END_LINE = _line_of(END)
-# The beginning of a marker, even if the rest of it is damaged.
+# Matches the beginning of a marker, so that a damaged marker is noticed too.
 _ANY_MARKER = re.compile(rb"<!--[ \t]*stickytoken:", re.IGNORECASE)
 
 
 def with_block(card: bytes, block: str, name: str) -> bytes:
-    """Return a model card with a block: in place of the earlier block, or else at the end.
+    """Insert a block into a model card: in place of the earlier block, or else at the end.
 
     Args:
         card: the content of the card.
@@ -147,7 +147,7 @@ def with_block(card: bytes, block: str, name: str) -> bytes:
         name: name of the card, for messages.
 
     Returns:
-        The new content. Every byte outside the block stays.
+        The new content. Every byte outside the block is preserved.
 
     Raises:
         InputError: the card is not UTF-8, or it does not have exactly one intact pair of markers.
@@ -322,21 +322,21 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
 
 _CARD = "README.md"
 _EVAL_FILE = ".eval_results/stickytoken.yaml"
-# Largest number of characters of a hub error that a message quotes.
+# Maximum number of characters of a hub error that a message quotes.
 _SHOWN_ERROR = 200
 
 
 def push_card(
     run: Run, repository: str, dataset: str | None = None, endpoint: str | None = None
 ) -> str | None:
-    """Put the block into the card of a repository on the hub, in one commit.
+    """Write the block of a run into the model card of a repository on the hub, in one commit.
 
-    The hub rejects the commit if the repository received another one after the card was read.
+    The hub rejects the commit if another commit was made after the card was read.
 
     Args:
         run: the run.
         repository: a model repository, owner/name.
-        dataset: id of a benchmark data set. If it is passed, the evaluation results are sent too.
+        dataset: id of a benchmark data set. With it, the same commit also contains the evaluation results.
         endpoint: address of the hub; None uses the default hub.
 
     Returns:
@@ -349,7 +349,7 @@ def push_card(
     """
     from huggingface_hub import CommitOperationAdd, HfApi, constants
 
-    # The error class of the HTTP client that the library uses.
+    # The base class of network errors depends on the HTTP client of huggingface_hub.
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     require_id("the repository", repository)

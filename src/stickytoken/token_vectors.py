@@ -8,14 +8,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-# Smallest number of rows for each dimension. With fewer, the covariance is too uncertain in the directions in
-# which rows hardly vary.
+# Minimum number of rows per dimension. With fewer, the estimate of the covariance is too uncertain in the
+# directions in which rows hardly vary.
 ROWS_PER_DIMENSION = 10
-# Number of rows that are processed at a time, so that a large matrix is never copied as a whole.
+# Number of rows processed at a time, so that a large matrix is never copied as a whole.
 _BLOCK_ROWS = 8192
-# A row is unusual if it lies at least this many median absolute deviations above the median. That holds for
-# 125 of the 23,699 natural rows of all-MiniLM-L6-v2. Rows that were optimised by an attacker lie 6.5 to 16
-# median absolute deviations above the median.
+# A row is unusual if its statistic lies at least this many median absolute deviations above the median, as it
+# does for 125 of the 23,699 natural rows of all-MiniLM-L6-v2. Rows that were optimised by an attacker lie 6.5
+# to 16 median absolute deviations above the median.
 UNUSUAL_DEVIATION = 6.0
 
 Blocks: TypeAlias = Callable[[], Iterator[NDArray[np.floating[Any]]]]
@@ -35,12 +35,12 @@ def vector_deviations_of(blocks: Blocks, count: int, dimensions: int) -> NDArray
     """Measure how unusual each row is among the others, without holding all rows in memory.
 
     The statistic is d = (squared Mahalanobis distance from the mean row) / (squared Euclidean distance from
-    the mean row). It does not depend on how far the row is from the mean, only on the direction: d is large
-    in directions in which the other rows hardly vary. Training leaves few rows with a large d, but rows that
-    an attacker optimised have one.
+    the mean row). It depends only on the direction of the row from the mean, not on its distance: d is large
+    in directions in which the other rows hardly vary. Few trained rows have a large d, but rows that an
+    attacker optimised do.
 
     Args:
-        blocks: function that returns an iterator over blocks of rows. It is called several times.
+        blocks: function that returns a new iterator over blocks of rows at each call.
         count: number of rows n.
         dimensions: length of a row.
 
@@ -81,7 +81,7 @@ def robust_deviations(
 
     Args:
         values: shape (n,).
-        reference: the values whose median and median absolute deviation are used. None uses ``values``.
+        reference: the values whose median and median absolute deviation are used; None stands for ``values``.
 
     Returns:
         Deviations, shape (n,); None if the median absolute deviation is 0.

@@ -15,11 +15,11 @@ from stickytoken.errors import InputError
 
 Value = TypeVar("Value")
 
-# Longest value that an error quotes, in characters.
+# Maximum length of a quoted value in an error, in characters.
 _QUOTED = 80
-# Largest number of names that an error suggests.
+# Maximum number of names that an error suggests.
 _SUGGESTED = 3
-# Lowest similarity of a suggested name to the mistyped one, from 0 to 1, as difflib measures it.
+# Minimum difflib similarity between a suggested name and the mistyped one, from 0 to 1.
 _CLOSE = 0.5
 
 
@@ -60,14 +60,14 @@ def file_path(name: str, value: object) -> Path:
         path = Path(text).expanduser()
         path.resolve()
         return path
-    except RuntimeError as error:  # an unknown user after ~, or circular links
+    except RuntimeError as error:  # raised for an unknown user after ~, or for circular links
         raise InputError(f"{name} is {text!r}: {error}") from error
 
 
 def or_default(name: str, value: object, default: Value) -> Value:
     """Return the settings object that a user passed, or the default if the user passed None.
 
-    An object whose type is not that of the default is rejected.
+    An object that does not have the type of the default is rejected.
     """
     if value is None:
         return default
@@ -91,7 +91,7 @@ def list_of(items: str, name: str, values: object, *, ordered: bool = True) -> l
         items: What the list should contain, such as ``texts``; used in errors.
         name: Name of the argument; used in errors.
         values: A list, an iterator, a one-dimensional array, or a single column of a table.
-        ordered: Whether the order matters. If it does, sets are rejected, because they have none.
+        ordered: Whether the order matters. If so, sets are rejected, because they are unordered.
     """
     if isinstance(values, (str, bytes, bytearray, os.PathLike)):
         raise InputError(f"{name} is {shown(values)}: pass a list of {items}")
@@ -122,14 +122,14 @@ def shown(value: object) -> str:
 
 
 def closest_names(name: str, names: Iterable[str]) -> list[str]:
-    """Return the names that resemble a mistyped one, closest first, at most three; case is ignored."""
+    """Return up to three names that resemble a mistyped one, the closest first, ignoring case."""
     names_by_key = {candidate.lower(): candidate for candidate in names}
     keys = get_close_matches(name.lower(), names_by_key, n=_SUGGESTED, cutoff=_CLOSE)
     return [names_by_key[key] for key in keys]
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
-    """Return a question to add to an error about a mistyped name; empty if no name resembles it."""
+    """Return a "did you mean" question for an error about a mistyped name; empty if no name is similar."""
     close_names = closest_names(name, names)
     return f" (did you mean {' or '.join(close_names)}?)" if close_names else ""
 
@@ -152,8 +152,8 @@ def _columns_of(values: object) -> list[str] | None:
 # parts of an address that turn it into a link.
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]#|~$@!^]|(?<=:)/|(?<=www)\.|^[-+=]|(?<=^\d)[.)])", re.IGNORECASE)
 
-# Characters that Python calls printable although a terminal shows nothing or an empty box: blanks, fillers,
-# and variation selectors that do not follow an emoji or a letter.
+# Characters that `str.isprintable` accepts although a terminal shows nothing or an empty box: blanks,
+# fillers, and variation selectors that do not follow an emoji or a letter.
 _BLANK = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\uffa0]"
     "|(?<![^\\s'\"#\u2581])[\ufe00-\ufe0f\U000e0100-\U000e01ef](?!\u20e3)"
@@ -161,13 +161,13 @@ _BLANK = re.compile(
 
 
 def visible(text: str) -> str:
-    """Return a text in which every control or invisible character is an escape, such as ``\\x1b``."""
+    """Replace every control or invisible character of a text by an escape, such as ``\\x1b``."""
     escaped = "".join(character if character.isprintable() else _code_point(character) for character in text)
     return escaped if escaped.isascii() else _BLANK.sub(lambda match: _code_point(match[0]), escaped)
 
 
 def _code_point(character: str) -> str:
-    """Return a character as a Python escape, such as ``\\u200b``; lone surrogates included."""
+    """Return a character as a Python escape, such as ``\\u200b``, even if it is a lone surrogate."""
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 

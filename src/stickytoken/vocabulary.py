@@ -19,13 +19,13 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Joining, Placement, Token, copies_as_text
 from stickytoken.settings.explain import LEAST_BENIGN
 
-# Some tokenizers add a space at the beginning of a text. For those, an entry is put after one of these
-# characters before it is decoded and encoded.
+# Some tokenizers add a space at the beginning of a text. With these tokenizers, one of these characters is
+# put before an entry when the entry is decoded and encoded.
 _ANCHORS = ("«", "»", "¿", "#", ":", "a", "b")
 
 
 class Category(StrEnum):
-    """Whether an entry, decoded to text, encodes to itself again, and if not, why.
+    """Whether the text of an entry encodes back to the entry, and if not, why.
 
     Attributes:
         OK: The text of the entry encodes to the entry.
@@ -34,8 +34,8 @@ class Category(StrEnum):
         UNREACHABLE_SPECIAL: The entry looks like <...> or [...], and either its text encodes to something
             else or the model has no row for it.
         UNDECODEABLE: The entry is not valid UTF-8 on its own.
-        UNREACHABLE_SINGLE_TOKEN: The text of the entry encodes to another single entry, or the model has no
-            row for the entry.
+        UNREACHABLE_SINGLE_TOKEN: The text of the entry encodes to one entry, but a different one, or the
+            model has no row for the entry.
         UNREACHABLE_MULTI_TOKEN: The text of the entry encodes to several entries.
     """
 
@@ -58,14 +58,14 @@ class RoundTripTokenizer(Protocol):
 
     @property
     def entries(self) -> Mapping[int, str]:
-        """Vocabulary strings by id, ids ascending."""
+        """Vocabulary strings, keyed by id, in ascending order of id."""
 
     @property
     def special_ids(self) -> frozenset[int]:
         """Ids with the role of a special token, except the sequence-start (cls) role."""
 
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Decode each list of ids; keep special tokens, and do not clean up spaces."""
+        """Decode each list of ids, keeping special tokens and leaving spaces as they are."""
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode each text without special tokens, padding or truncation."""
@@ -99,8 +99,8 @@ class Vocabulary:
         decoded: The text of each entry, with its leading space if it has one.
         categories: Category of each entry.
         joinings: How copies of each entry are written as text; empty if all are glued.
-        unspelled: The share of copies in a text that the tokenizer reads as the entry, by token id. Only
-            entries with a share below one half are listed.
+        unspelled: Share of the written copies of an entry that the tokenizer reads as the entry, keyed by
+            token id. Only shares below one half are listed.
     """
 
     ids: tuple[int, ...]
@@ -141,7 +141,7 @@ class Vocabulary:
         return index
 
     def counts(self) -> dict[str, int]:
-        """Return the number of entries in each category, by the name of the category."""
+        """Return the number of entries in each category, keyed by the name of the category."""
         counter = Counter(self.categories)
         return {category.value: counter[category] for category in Category}
 
@@ -153,7 +153,7 @@ class Vocabulary:
         return pl.DataFrame({"token_id": self.ids} | columns, schema=schema)
 
 
-# What an available category becomes if the model has no row for the entry.
+# The category that replaces an available category if the model has no row for the entry.
 _WITHOUT_ROW = {
     Category.OK: Category.UNREACHABLE_SINGLE_TOKEN,
     Category.OK_SPECIAL: Category.UNREACHABLE_SPECIAL,
@@ -168,7 +168,7 @@ class _RoundTrip(NamedTuple):
 
 
 class _Anchor(NamedTuple):
-    """A text before an entry, and the ids of that text. Without an anchor, both are empty."""
+    """A text to put before an entry, and its ids. Both are empty in `_NO_ANCHOR`."""
 
     text: str
     ids: tuple[int, ...]
@@ -181,7 +181,7 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
     """Return the vocabulary of a tokenizer, with the category of every entry.
 
     To find the category, the entry is decoded and its text is encoded again. If the tokenizer adds a space at
-    the beginning of a text, the entry is first put after an anchor. An entry without a row in the model is
+    the beginning of a text, an anchor is put before the entry. An entry without a row in the model is
     unreachable even if its text encodes to it.
     """
     entries = tokenizer.entries
@@ -204,7 +204,7 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
 
 
 def _usable_anchors(tokenizer: RoundTripTokenizer) -> list[_Anchor]:
-    """Return the anchors that decode to themselves; none if the tokenizer adds no space to a text."""
+    """Return the anchors that survive a round trip; none if the tokenizer does not add a space to texts."""
     first_ids = tokenizer.encode_many(["test"])[0][:1]
     adds_space = bool(first_ids) and tokenizer.entries.get(first_ids[0], "").startswith((" ", "▁", "_", "Ġ"))
     if not adds_space:
@@ -224,8 +224,8 @@ def _round_trips(
     """Decode and encode entries after an anchor.
 
     Returns:
-        The round trip of each entry, by token id. Entries that change the text or the ids of the anchor are
-        left out.
+        The round trip of each entry, keyed by token id. Entries that change the text or the ids of the anchor
+        are left out.
     """
     texts = tokenizer.decode_many([[*anchor.ids, token_id] for token_id in token_ids])
     text_of = {}
@@ -256,12 +256,13 @@ def _category(token_id: int, trip: _RoundTrip, is_special: bool) -> Category:
     return Category.UNREACHABLE_SINGLE_TOKEN if len(ids) == 1 else Category.UNREACHABLE_MULTI_TOKEN
 
 
-# Benign tokens are drawn in blocks of this size, so that a smaller draw is the beginning of a larger one.
+# Benign tokens are drawn in blocks of this size, so that a smaller sample is always the start of a larger
+# one.
 _BLOCK = 16
-# Number of most similar tokens to draw from, as a multiple of the number of tokens drawn.
+# Size of the pool of most similar tokens, as a multiple of the number of tokens drawn from it.
 _POOL = 4
-# Difference in position, as a share of the vocabulary, that weighs as much as one character of difference in
-# length.
+# Weight of one character of difference in length, as a difference in position relative to the size of the
+# vocabulary.
 _SHARE_PER_CHARACTER = 0.05
 
 
@@ -270,8 +271,8 @@ class BenignMatch(NamedTuple):
 
     Attributes:
         tokens: The benign tokens.
-        same_category: Whether all of them have the category of the token. False if its category has too few
-            tokens.
+        same_category: Whether all of them have the category of the token. They do not if that category has
+            too few tokens.
     """
 
     tokens: tuple[Token, ...]
@@ -284,7 +285,7 @@ def match_benign(
     """Draw benign tokens that resemble a token in category, beginning, length and position.
 
     Most tokenizers order their vocabulary by frequency, so entries with near positions are about equally
-    frequent. The tokens for a smaller ``count`` are the first of those for a larger ``count``.
+    frequent. A larger ``count`` only adds tokens after those of a smaller ``count``.
 
     Args:
         vocabulary: The vocabulary.
@@ -311,7 +312,7 @@ def match_benign(
 def match_apart(
     vocabulary: Vocabulary, token_ids: Sequence[int], excluded: Collection[int], count: int, seed: int
 ) -> list[Token]:
-    """Draw ``count`` benign tokens for each token, like `match_benign`, but no benign token twice.
+    """Draw ``count`` benign tokens for each token, like `match_benign`, without drawing any of them twice.
 
     Returns:
         The benign tokens: the first one for each of the ``token_ids`` in order, then the second one for each,
@@ -330,7 +331,7 @@ def match_apart(
             matches_of[token_id] = _draw_benign(vocabulary, index, unusable_ids, count, seed)
         free = [match for match in matches_of[token_id] if vocabulary.ids[match] not in used_ids]
         if not free:
-            # The other tokens have used all matches of this token: draw again.
+            # All matches of this token have been used for other tokens, so draw new ones.
             free = _draw_benign(vocabulary, index, unusable_ids | used_ids, count, seed)
             matches_of[token_id] = free
         if not free:
@@ -357,7 +358,8 @@ def _draw_benign(
         seed: Seed of the random draw.
 
     Returns:
-        Indices of the drawn tokens: ``count`` rounded up to whole blocks, or as many as there are.
+        Indices of the drawn tokens. Their number is ``count`` rounded up to whole blocks, or less if the
+        vocabulary has fewer.
     """
     matches: list[int] = []
     block_count = -(-count // _BLOCK)
@@ -375,8 +377,8 @@ def _draw_benign(
 def _nearest(vocabulary: Vocabulary, index: int, excluded: Collection[int], count: int) -> list[int]:
     """Return the indices of the ``4 * count`` tokens most similar to a token, the most similar first.
 
-    Tokens of the same category, and with the same beginning (``##``, a space or neither), are preferred. The
-    other tokens are used only if there are too few of these.
+    Tokens of the same category, and with the same beginning (``##``, a space or neither), are preferred.
+    Other tokens are used only if too few of these exist.
     """
     usable = []
     for candidate, category in enumerate(vocabulary.categories):
@@ -408,7 +410,7 @@ _UNUSED = re.compile(
 )
 _BRACKETED = re.compile(r"\[[^\s\[\]]*[^\W\d_][^\s\[\]]*\]|<[^\s<>]*[^\W\d_][^\s<>]*>")
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
-# The scripts of most vocabularies. Every other script is "Other".
+# The scripts that vocabularies commonly contain. Letters of all other scripts count as "Other".
 _SCRIPTS = (
     "Latin", "Cyrillic", "Greek", "Han", "Hiragana", "Katakana", "Hangul", "Arabic", "Hebrew", "Devanagari",
     "Bengali", "Tamil", "Telugu", "Kannada", "Malayalam", "Gujarati", "Gurmukhi", "Sinhala", "Thai", "Lao",
@@ -450,7 +452,7 @@ class WordMark(StrEnum):
 
 
 def word_mark(tokens: Iterable[str]) -> WordMark:
-    """Return the mark with which the most entries begin; `WordMark.NONE` if no entry has one."""
+    """Return the most frequent mark at the beginning of entries; `WordMark.NONE` if no entry has a mark."""
     counter: Counter[WordMark] = Counter()
     for token in tokens:
         for mark in (WordMark.CONTINUED, WordMark.BYTE_LEVEL, WordMark.SENTENCEPIECE):
@@ -499,23 +501,23 @@ def _script_of_character(character: str) -> str | None:
     return str(match.lastgroup) if match else None
 
 
-# The ways to write an entry are compared in texts with this number of copies.
+# Number of copies in the texts that compare the ways to write an entry.
 _COPIES = 8
 
 
 def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: Insertion) -> Vocabulary:
     """Return the vocabulary with the best way to write copies of each entry.
 
-    The best way is the one in which the tokenizer reads the most copies as the entry. Each copy is a word of
-    its own, unless the tokenizer reads more copies as the entry when they are attached to each other. Entries
-    of which it reads fewer than half of the copies are listed in ``unspelled``. The vocabulary is returned
-    unchanged unless ``insertion`` is `Insertion.WORDS`.
+    The best way is the one in which the tokenizer reads the most copies as the entry: each copy as a separate
+    word or, only if more copies are then read, all copies attached to each other. Entries of which it reads
+    fewer than half of the copies are listed in ``unspelled``. The vocabulary is returned unchanged unless
+    ``insertion`` is `Insertion.WORDS`.
     """
     if insertion is not Insertion.WORDS:
         return vocabulary
     available = [index for index, category in enumerate(vocabulary.categories) if category.available]
     read_as_words = _copies_read(vocabulary, tokenizer, available, Joining.WORDS)
-    # The tokenizer does not read all copies of these entries as the entry.
+    # Attaching the copies can help only where some copies, written as words, are not read as the entry.
     incomplete = [index for index in available if read_as_words[index] < _COPIES]
     read_attached = _copies_read(vocabulary, tokenizer, incomplete, Joining.ATTACHED)
     joinings = [Joining.WORDS] * len(vocabulary)
@@ -523,7 +525,8 @@ def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: In
         if read_attached[index] > read_as_words[index]:
             joinings[index] = Joining.ATTACHED
     if isinstance(tokenizer, CandidateTokenizer):
-        # A list of candidates does not show how the model tokenizes.
+        # A list of candidate strings does not reveal how the model tokenizes copies, so no shares are
+        # computed.
         return replace(vocabulary, joinings=tuple(joinings))
     unspelled = {}
     for index in available:
@@ -536,7 +539,7 @@ def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: In
 def _copies_read(
     vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, indices: Sequence[int], joining: Joining
 ) -> dict[int, int]:
-    """Return how many of eight copies of each entry the tokenizer reads as the entry, by index."""
+    """Return how many of eight copies of each entry the tokenizer reads as the entry, keyed by index."""
     tokens = [replace(vocabulary.token(index), joining=joining) for index in indices]
     texts = [copies_as_text(token, "a", Placement.SUFFIX, _COPIES) for token in tokens]
     encoded = tokenizer.encode_many(texts)

@@ -14,7 +14,7 @@ _command_began: ContextVar[float | None] = ContextVar("command_began", default=N
 def of_command() -> Iterator[None]:
     """Return a context manager that starts the clock of a command.
 
-    A command loads its model before it calls the library. With this clock, the loading time counts too.
+    A command loads its model before it calls the library. This clock includes the loading time.
     """
     token = _command_began.set(time.perf_counter())
     try:
@@ -24,10 +24,10 @@ def of_command() -> Iterator[None]:
 
 
 def beginning() -> float:
-    """Return the start time of the work that the caller begins, in seconds of `time.perf_counter`.
+    """Return the start time of the work that the caller is about to do, as a `time.perf_counter` value.
 
-    For the first work in a command, that is the start of the command. For all other work, it is now, so that
-    no time is counted twice.
+    For the first work in a command, that is the start of the command. For all other work, it is the current
+    time, so that no time is counted twice.
     """
     began = _command_began.get()
     if began is None:
