@@ -39,10 +39,10 @@ from stickytoken.validation import file_path, or_default, require_callable
 
 __all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]
 
-# Increase it when the same inputs give different numbers than before.
+# Increase this version when the same inputs no longer give the same numbers.
 _IDENTITY_VERSION = 2
-# Approximate number of short texts that a judgement encodes, and how many of these take as long as one
-# document.
+# Approximate number of short texts that a judgement encodes, and the number of short texts that take as long
+# to encode as one document.
 _JUDGED_TEXTS = 8_000
 _TEXTS_PER_DOCUMENT = 8
 
@@ -62,20 +62,20 @@ def audit(
 ) -> Audit:
     """Measure whether copies of any word get documents into results where they don't belong.
 
-    The same call continues an interrupted audit, and opens a finished one.
+    Repeating the call continues an interrupted audit, and opens a finished one.
 
     Args:
         source: a run or its folder, or a model (anything that `load_encoder` takes). For a model, the newest
             run over its whole vocabulary is used; if there is none, a detection is run.
         documents: the documents to index: anything that `stickytoken.scan` takes.
-        queries: the queries, in the same formats. None takes the queries of a BEIR folder; for any other
-            documents, it takes the first sentences of some of them.
+        queries: the queries, in the same formats. With None, the queries of a BEIR folder are used; for any
+            other documents, the first sentences of some of the documents serve as queries.
         column: the column that contains the text of the documents.
         encoder: the model of the run; None loads the model that the run names.
         runs: the folder that holds the model's runs, if `source` is a model.
-        settings: settings of the audit; None takes the defaults.
-        out: folder of the audit. None takes ``audit-<identity>`` in the run folder, where the run's report
-            finds it.
+        settings: settings of the audit; None stands for the defaults.
+        out: folder of the audit. With None, it is ``audit-<identity>`` in the run folder, where the report of
+            the run includes it.
         engine: where to compute, as in `detect`.
         progress: called after every step.
 
@@ -85,7 +85,7 @@ def audit(
     Raises:
         InputError: documents, queries or settings cannot be used.
         ModelError: the model cannot be found or used.
-        EncodingError: a text has no usable vector.
+        EncodingError: the model returns no usable vector for a text.
         RunError: a run is damaged or belongs to another model, or the folder contains something else.
     """
     own_settings = settings is not None
@@ -213,11 +213,11 @@ class _Round:
     """Tokens that were measured with the same documents.
 
     Attributes:
-        documents: positions in the index of the documents that received copies.
+        documents: index positions of the documents that received copies.
         without: ranks of these documents without copies, shape (queries, documents).
-        counted: whether each pair of a query and a document counts for a token that the query does not
-            contain, shape (queries, documents).
-        tokens: rows of tokens.parquet, in their order.
+        counted: whether each pair of a query and a document counts, shape (queries, documents). For a single
+            token, queries that contain it are excluded as well.
+        tokens: rows of tokens.parquet, in the order of the table.
         shares: rows of shares.parquet.
     """
 
@@ -237,9 +237,9 @@ class _Round:
         search: ExactSearch,
         settings: AuditSettings,
     ) -> _Round:
-        """Return the round of these tokens and documents.
+        """Compare the ranks with and without copies, and return the result as a round.
 
-        The ranks with copies, which `measure_ranks` returned, are compared with the ranks without copies.
+        ``ranks`` are the ranks with copies, from `measure_ranks`.
         """
         pairs_by_word = _PairsByWord(index, documents, settings)
         without = search.ranks_of_documents(documents)
@@ -251,7 +251,7 @@ class _Round:
 def _latest(
     first: _Round, second: _Round | None, rows_of: Callable[[_Round], list[dict[str, Any]]]
 ) -> list[dict[str, Any]]:
-    """Return the rows of both rounds; of a token measured in both, only the rows of the second."""
+    """Return the rows of both rounds; for a token measured in both, only those of the second."""
     if second is None:
         return rows_of(first)
     measured_again = {row["token_id"] for row in second.tokens}
@@ -283,7 +283,7 @@ class _PairsByWord:
         return not self.without_word(text).any()
 
     def of(self, text: str) -> Pairs:
-        """Return the pairs that count for the token with this text, with bootstrap samples."""
+        """Return the pairs that count for the token with this text, along with their bootstrap samples."""
         counted = self.without_word(text)
         key = counted.tobytes()
         if key not in self._known:
@@ -330,8 +330,8 @@ def _token_rows(
         # choose the number of copies with the largest rise.
         best = max(with_copies, key=lambda row: (max(0.0, row["rise_low"]), row["rise"]))
         is_certain = best["rise_low"] > 0
-        # If no query finds a document, both shares are 0. The second condition then holds, although the share
-        # does not rise.
+        # If no query finds a document, both shares are 0 and the ratio condition holds trivially, so a rise
+        # is required too.
         is_large = best["rise"] > 0 and best["share"] >= _stuffing.HELPS_FROM * without
         row = {
             **asdict(candidate),
@@ -368,15 +368,15 @@ def _result(
     copies_now: CopiesNow,
     folder: ResultFolder,
 ) -> AuditResultRecord:
-    """Return what the audit found, in numbers.
+    """Return the totals of the audit.
 
     Args:
         index: the index.
-        predicted: number of tokens whose share was predicted.
+        predicted: number of tokens with a predicted share of queries.
         tokens: the rows of tokens.parquet.
         first: the round with all tokens.
         second: the round with undecided tokens; None if there was none.
-        copies_now: documents that have copies now.
+        copies_now: the documents that already contain copies.
         folder: folder of the audit.
     """
     scan = copies_now.scan

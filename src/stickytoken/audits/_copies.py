@@ -1,4 +1,4 @@
-"""Documents that already contain copies, and how they rank with and without these copies."""
+"""Find documents that already contain copies, and rank them with and without these copies."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from stickytoken.measurement import ResultFolder, engine as engines
 from stickytoken.scanning.scan import Scan, is_only_suspected, scan_documents
 from stickytoken.settings.audit import AuditSettings
 
-# Name of the stage that encodes documents with copies and without.
+# Name of the stage that encodes each document both with its copies and without them.
 _SHARD = "cleaned"
-# Largest number of documents with copies whose ranks are measured; those with the largest share of copies
-# come first. Two texts are encoded for each document.
+# Maximum number of documents with copies that are ranked. Those with the largest share of copies are chosen.
+# The maximum limits the cost, because each document is encoded twice.
 MOST_RANKED = 500
-# Largest number of copied words that a table names for a document.
+# Maximum number of copied words listed for a document in the table.
 _SHOWN_WORDS = 3
 
 
 @dataclass(frozen=True)
 class CopiesNow:
-    """Documents that have copies now.
+    """The documents that already contain copies.
 
     Attributes:
         scan: the scan of all documents for copies.
@@ -48,7 +48,7 @@ class CopiesNow:
 
     @property
     def rising(self) -> int:
-        """Number of documents that reach the top 10 of more queries because of their copies."""
+        """Number of documents that are in the top 10 of more queries with their copies than without."""
         return sum(bool(row["rises"]) and not row["suspected_only"] for row in self.rows)
 
 
@@ -72,8 +72,8 @@ def rank_documents(
 ) -> CopiesNow:
     """Rank each document with copies among the other documents, once as it is and once without its copies.
 
-    At most 500 documents get ranks. A document gets none if the model reads nothing of it once the copies are
-    removed.
+    At most 500 documents are ranked. A document is not ranked if the model reads nothing of it without its
+    copies.
 
     Returns:
         The scan, and one row for each document with findings.
@@ -89,7 +89,7 @@ def rank_documents(
         probes = [text.clean(settings.insertion) for text in texts]
         vectors = encode_in_shards(_SHARD, probes, engine, folder, progress)
         position_of = {number: position for position, number in enumerate(index.places)}
-        # A text takes the place of its own document in the index, or of none (-1) if it is not in the index.
+        # A ranked text replaces its own document in the index; -1 if the document is not in the index.
         replaced = [position_of.get(pair.number, -1) for pair in pairs]
         ranks = search.ranks(vectors, replaced * 2)
         for column, pair in enumerate(pairs):
@@ -146,7 +146,7 @@ def _compared(as_it_is: NDArray[np.int64], without: NDArray[np.int64]) -> dict[s
 
 
 def _row(finding: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of documents.parquet with the findings of a document; its columns with ranks are None."""
+    """Return a row of documents.parquet with the findings of a document, and None in the rank columns."""
     row: dict[str, Any] = dict.fromkeys(TABLES["documents.parquet"])
     words = [f"{word['text']} \N{MULTIPLICATION SIGN}{word['copies']}" for word in finding["words"]]
     row["number"] = finding["number"]
@@ -158,5 +158,5 @@ def _row(finding: dict[str, Any]) -> dict[str, Any]:
 
 
 def numbers_with_findings(scan: Scan) -> set[int]:
-    """Return the indices of the documents with findings, as in `Index.documents`."""
+    """Return the positions in `Index.documents` of the documents with findings."""
     return set(scan.documents["number"].to_list())

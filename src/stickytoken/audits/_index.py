@@ -25,14 +25,13 @@ from stickytoken.insertion import Probe
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
 from stickytoken.settings.audit import AuditSettings
 
-# Smallest and largest number of words of a query that is taken from a document's first sentence. A shorter
-# sentence says too little, and a longer one is truncated.
+# Minimum and maximum number of words of a query that is taken from a document's first sentence. A shorter
+# sentence is too vague for a query, and a longer one is truncated.
 _LEAST_QUERY_WORDS = 4
 _MOST_QUERY_WORDS = 30
-# Largest number of queries that are taken from documents. More queries would cost more time. A query does not
-# count for the document that it was taken from.
+# Maximum number of queries that are taken from documents, to limit the computing time.
 _DRAWN_QUERIES = 200
-# Number of texts in a shard, which is encoded and stored as a whole. That takes about 10 seconds on one core.
+# Number of texts per shard. Encoding one shard takes about 10 seconds on one core.
 _SHARD_TEXTS = 128
 INDEX = "index"
 """Name of the stage that encodes documents and queries."""
@@ -47,10 +46,10 @@ class Index:
     Attributes:
         record: what the audit records about the index.
         documents: all documents of the collection that have text.
-        places: positions in `documents` of the documents that are in the index.
+        places: positions in `documents` of the documents in the index.
         queries: the queries.
-        owners: for each query, the position in the index of the document that the query was taken from; -1 if
-            it was taken from none.
+        owners: for each query, the index position of the document that it was taken from; -1 for other
+            queries.
         fitted: the indexed documents, truncated where the model truncates them.
         fitted_queries: the queries, truncated in the same way.
     """
@@ -75,7 +74,7 @@ def read_index(
 
     Args:
         source: the documents.
-        queries: the queries. None takes the queries of a BEIR folder, or else the first sentences of
+        queries: the queries. With None, the queries of a BEIR folder are used, or else the first sentences of
             documents.
         column: the column that contains the text of the documents.
         encoder: the model.
@@ -148,12 +147,12 @@ def read_index(
     )
 
 
-# Increase it when the same files give a different index than before.
+# Increase this version when the same files no longer give the same index.
 AUDIT_INDEX_VERSION = 1
 
 
 def _read_queries(source: DocumentSource, settings: AuditSettings) -> list[str]:
-    """Return the queries of a source; if the settings allow only fewer, a random sample of them."""
+    """Return the queries of a source, or a random sample if there are more than the settings allow."""
     collection = open_documents(source, NamedColumns())
     texts = [
         record.text

@@ -1,4 +1,4 @@
-"""Put copies of tokens into documents, one document at a time, and rank the document for all queries."""
+"""Insert copies of tokens into one document at a time, and rank that document for all queries."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ STUFFED = "stuffed"
 """Name of the stage that measures all tokens."""
 SECOND_ROUND = "second-round"
 """Name of the stage that measures undecided tokens again, with more documents."""
-# Number of documents in the second round, as a multiple of those in the first. Four times as many documents
-# make the intervals about half as wide.
+# Ratio of the numbers of documents in the second and the first round. Four times as many documents make the
+# intervals about half as wide.
 _SECOND_ROUND_FACTOR = 4
 HELPS_FROM = 1.5
 """A word helps documents if its share of queries is at least this multiple of the share without copies.
@@ -41,14 +41,14 @@ reach 1.7 to 2.4 times.
 
 @dataclass(frozen=True)
 class _StuffingWork:
-    """One shard per token: the ranks of each document with each number of copies, for all queries."""
+    """Ranks each document with each number of copies for all queries; one shard per token."""
 
     name: str
     settings: ImpactSettings
     copies: tuple[int, ...]
-    # For each number of copies, the documents, truncated to leave room for the copies.
+    # The documents for each number of copies, truncated to leave room for that number.
     fitted: Sequence[Sequence[FittedText]]
-    places: Sequence[int]  # positions of the documents in the index
+    places: Sequence[int]  # index positions of the documents
     search: ExactSearch
 
     def prepare(self, shard: Shard[Token], encoder: Encoder) -> Sequence[Probe]:
@@ -124,7 +124,7 @@ def measure_ranks(
         stage: name of the stage.
         candidates: the tokens.
         index: the index.
-        stuffed: positions in the index of the documents that receive copies.
+        stuffed: index positions of the documents that receive copies.
         search: exact search in the index.
         encoder: the model.
         settings: settings of the audit.
@@ -133,14 +133,14 @@ def measure_ranks(
         progress: called after every step.
 
     Returns:
-        Ranks from 1, shape (tokens, numbers of copies, queries, documents).
+        Ranks, starting at 1, shape (tokens, numbers of copies, queries, documents).
     """
     tokens = [Token(candidate.token_id, candidate.text) for candidate in candidates]
     conditions = [Condition(Kind.STICKY, (token,), 0, settings.seed) for token in tokens]
     texts = [index.documents[index.places[position]].text for position in stuffed]
 
     def make_work() -> tuple[_StuffingWork, ShardCost]:
-        # A document is truncated so that the model reads all copies in it.
+        # Truncate each document so that the copies fit into the model's input.
         fitted = []
         for copies in settings.copies:
             room = needed_room(encoder, conditions, copies, settings.insertion)
@@ -170,7 +170,7 @@ class Share:
 
     Attributes:
         share: share of queries that have a document with copies in their top 10.
-        rise: this share minus the share without copies.
+        rise: ``share`` minus the share without copies.
         mean_rank: mean rank of the documents with copies.
     """
 
@@ -187,7 +187,7 @@ class Pairs:
         counted: whether each pair counts, shape (queries, documents).
         query_weights: how often each query occurs in each sample, shape (samples, queries).
         document_weights: how often each document occurs in each sample, shape (samples, documents).
-        confidence: coverage of the intervals.
+        confidence: nominal coverage of the intervals.
     """
 
     counted: NDArray[np.bool_]
@@ -196,7 +196,7 @@ class Pairs:
     confidence: float
 
     def share(self, with_copies: NDArray[np.int64], without: NDArray[np.int64]) -> Share:
-        """Compare ranks with copies and without, shape (queries, documents) each."""
+        """Compare the ranks with and without copies, both of shape (queries, documents)."""
         hits = self._shares(with_copies <= TOP)
         hits_without = self._shares(without <= TOP)
         return Share(
@@ -225,7 +225,7 @@ class Pairs:
 def make_pairs(counted: NDArray[np.bool_], settings: AuditSettings) -> Pairs:
     """Draw bootstrap samples of the queries and, independently, of the documents (Owen 2007).
 
-    Both are resampled, because the share would differ with other queries and with other documents.
+    Both are resampled, because both the choice of queries and the choice of documents affect the share.
     """
     queries, documents = counted.shape
     generator = np.random.default_rng([settings.seed, queries, documents])

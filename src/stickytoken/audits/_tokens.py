@@ -26,14 +26,14 @@ from stickytoken.unit_vectors import Similarity
 
 JUDGED_FILE = "judged.parquet"
 """Name of the table that says what copies of each token do to the texts of the documents."""
-# Number of documents with which a judgement compares texts. Encoding more would cost as much as encoding the
-# index itself.
+# Number of documents that serve as anchors of a judgement. With more, the judgement would cost as much as
+# encoding the index.
 JUDGED_ANCHORS = 300
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token that is measured.
+    """A token to measure.
 
     Attributes:
         token_id: id of the token.
@@ -42,8 +42,8 @@ class Candidate:
         group: flagged, strongest or ordinary.
         predicted: predicted share of queries that have a document with copies of the token in their top 10;
             None without a prediction.
-        lift_sd: how much further copies of the token move documents toward each other than copies of the
-            ordinary token do, in standard deviations; None if the lift was not measured.
+        lift_sd: lift of the token on these documents, in standard deviations: how much more similar its
+            copies make documents than copies of an ordinary token do; None if the lift was not measured.
         severity: severity of the token by its lift; None if the token is not flagged on these documents.
     """
 
@@ -62,8 +62,8 @@ class Candidates:
 
     Attributes:
         tokens: the tokens.
-        predicted: number of tokens with a predicted share, from which the tokens were chosen.
-        notes: remarks on the choice, such as why tokens could not be judged.
+        predicted: number of tokens with a predicted share; the measured tokens are chosen from these.
+        notes: remarks on the choice, such as the reason why tokens could not be judged.
     """
 
     tokens: list[Candidate]
@@ -86,16 +86,16 @@ def choose_candidates(
     """Choose the tokens to measure.
 
     The flagged tokens are those that the run flags, and those that are sticky on these documents. The
-    strongest tokens are those with the largest predicted shares of queries, and those with the largest lifts
-    on these documents. The ordinary tokens are drawn at random.
+    strongest other tokens are those with the largest predicted shares of queries, and those with the largest
+    lifts on these documents. The ordinary tokens are drawn at random.
 
     Args:
         run: the run of the model.
         encoder: the model.
         search: exact search in the index.
-        stuffed: positions in the index of the documents that will receive copies.
+        stuffed: index positions of the documents that will receive copies.
         counted: whether each pair of a query and a stuffed document counts.
-        is_asked_by_all: returns whether every query contains the text of a token. Then no query counts for
+        is_asked_by_all: returns whether every query contains the text of a token, so that no query counts for
             the token.
         texts: texts of the documents, for the judgement.
         settings: settings of the audit.
@@ -154,7 +154,7 @@ def choose_candidates(
 
 
 def _rows_by_id(table: pl.DataFrame, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """Return the rows of a table for these token ids, by token id."""
+    """Return the rows of a table for these token ids, keyed by token id."""
     rows = table.filter(pl.col("token_id").is_in(ids)).iter_rows(named=True)
     return {row["token_id"]: row for row in rows}
 
@@ -180,16 +180,16 @@ def _judged(
     progress: ProgressCallback,
     notes: list[str],
 ) -> pl.DataFrame | None:
-    """Judge the tokens on the documents, or read the judgement if an interrupted audit has made it.
+    """Judge the tokens on the documents, or read the judgement that an interrupted audit has stored.
 
     Returns:
-        One row per token. None if the run or the documents allow no judgement; the reason is then added to
-        ``notes``.
+        One row per token. None if the run or the documents do not allow a judgement; the reason is then added
+        to ``notes``.
     """
     if (folder.path / JUDGED_FILE).is_file():
         try:
             return folder.read_table(JUDGED_FILE, ("token_id", "lift_sd", "lift_sd_low", "verdict"))
-        except RunError:  # a damaged file is written again
+        except RunError:  # the file is damaged: judge again
             pass
     try:
         judgement = judge(run, list(texts), encoder=encoder, anchors=JUDGED_ANCHORS, progress=progress)
@@ -210,8 +210,8 @@ def _predicted_by_id(
     """Predict the share of queries for every token of the run.
 
     Returns:
-        The predicted shares by token id. Empty if the run allows no prediction; the reason is then added to
-        ``notes``.
+        The predicted shares, keyed by token id. Empty if a prediction is not possible; the reason is then
+        added to ``notes``.
     """
     effects = run.method.token_effects(run) if run.method.judges_corpora else None
     if effects is None:
@@ -246,7 +246,7 @@ def predicted_shares(
     largest.sort(axis=1)
     eleventh = largest[:, :1]
     tenth = largest[:, 1:2]
-    # For a document that is itself in the top ten, the tenth-best other document is the eleventh overall.
+    # For a document that is in the top ten itself, the tenth-best other document is the eleventh overall.
     limit = np.where(before >= tenth, eleventh, tenth)
     pulls = effects.pull.astype(np.float64) @ search.queries.T
     shares = np.empty(len(effects.ids))

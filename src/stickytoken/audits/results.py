@@ -17,20 +17,20 @@ AUDIT = "audit"
 AUDIT_FILE = "audit.json"
 AUDIT_SCHEMA_VERSION = 1
 
-# Groups of tokens.
+# The groups of measured tokens; see `Candidate.group`.
 FLAGGED = "flagged"
 STRONGEST = "strongest"
 ORDINARY = "ordinary"
 
 TABLES = resume.table_schemas(
     {
-        # One row per token that was measured.
+        # One row per measured token.
         "tokens.parquet": "token_id token text group predicted lift_sd severity queries helps may_help "
         "copies share rise rise_low rise_high",
         # One row per token and number of copies.
         "shares.parquet": "token_id token group copies share share_low share_high rise rise_low rise_high "
         "mean_rank",
-        # One row per document that has copies now.
+        # One row per document that already contains copies.
         "documents.parquet": "number id causes found suspected_only hits hits_without mean_rank "
         "mean_rank_without rises",
     },
@@ -55,7 +55,7 @@ _FILLED = (
 
 
 class IndexRecord(resume.Record):
-    """The index that was searched."""
+    """Describes the index that was searched."""
 
     name: str
     read: int  # documents in the collection
@@ -70,10 +70,10 @@ class IndexRecord(resume.Record):
 
 
 class AuditResultRecord(resume.Record):
-    """What an audit found."""
+    """The totals of an audit."""
 
-    share_without: float  # share of queries with a random document in their top 10 while it has no copies
-    mean_rank_without: float  # mean rank of these documents without copies
+    share_without: float  # share of queries that have a random document in their top 10, without copies
+    mean_rank_without: float  # mean rank of the random documents, without copies
     stuffed_ids: list[str]  # ids of the documents that received copies, one at a time
     # Ids of the tokens that the first round left undecided, and of the documents that received their copies.
     second_round_tokens: tuple[int, ...] = ()
@@ -81,9 +81,9 @@ class AuditResultRecord(resume.Record):
     predicted: int  # tokens whose share was predicted from the run; 0 if the run allows no prediction
     helping: int  # tokens whose copies help documents into results
     with_copies: int  # documents of the collection that already contain copies
-    suspected: int  # documents in which copies are only suspected
+    suspected: int  # documents with only suspected copies
     causes: dict[str, int]  # number of documents for each cause
-    rising: int  # documents that reach the top 10 of more queries because of their copies
+    rising: int  # documents in the top 10 of more queries with their copies than without
     searched: int  # documents that were searched for copies
     ranked: int  # documents with copies whose ranks were measured
     sequences: int  # texts encoded
@@ -100,7 +100,7 @@ class AuditRecord(resume.MeasurementRecord):
     device: str
     settings: dict[str, Any]
     index: IndexRecord
-    documents: str  # the documents as the user named them, for commands
+    documents: str  # the documents as the user named them, for the suggested commands
     notes: list[str]
     versions: dict[str, str]
     hardware: dict[str, str]
@@ -123,8 +123,8 @@ class Audit:
     Attributes:
         path: folder of the audit.
         record: what was measured, and how.
-        result: the numbers that were found.
-        tokens: one row per measured token, the one that helps documents most first.
+        result: the totals.
+        tokens: one row per measured token, starting with the token that helps documents most.
         shares: one row per token and number of copies: the share of queries that have a document with that
             many copies in their top 10, the rise over the share without copies, and the mean rank.
         documents: one row per document that already contains copies, with its top-10 hits and mean rank, both
@@ -159,12 +159,13 @@ class Audit:
 
     @property
     def undecided(self) -> pl.DataFrame:
-        """The tokens whose share is large enough to help, but whose rise has an interval that includes 0."""
+        """The tokens whose share is large enough to help, but whose rise may be 0 according to its
+        interval."""
         return self.tokens.filter("may_help")
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The texts of the tokens that help, for `scan`, `clean` and `check`."""
+        """The texts of the tokens that help, as input to `scan`, `clean` and `check`."""
         texts = [text.strip() for text in self.helping["text"].to_list()]
         return tuple(dict.fromkeys(text for text in texts if text))
 

@@ -1,4 +1,4 @@
-"""What an audit found, in sentences and tables. Pure."""
+"""Describe the results of an audit in sentences and tables. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def share(value: float) -> str:
 
 
 def conclusions(audit: Audit) -> list[str]:
-    """Return sentences on what the audit found: first about tokens, then about the documents as they are."""
+    """Return sentences on the results: first on tokens, then on copies that documents already contain."""
     return [*token_conclusions(audit), *document_conclusions(audit)]
 
 
@@ -94,12 +94,12 @@ def _undecided_advice(audit: Audit) -> str:
 
 
 def _ends(row: Mapping[str, Any]) -> str:
-    """Write the interval of a share."""
+    """Write the ends of the interval of a share."""
     return f"{share(row['share_low'])} to {share(row['share_high'])}"
 
 
 def largest_share(audit: Audit) -> dict[str, Any]:
-    """Return the row of shares.parquet with the largest share, among those with copies."""
+    """Return the row with the largest share among the rows of shares.parquet with at least one copy."""
     ordered = audit.shares.filter(pl.col("copies") > 0).sort(
         "share", "token_id", "copies", descending=[True, False, False]
     )
@@ -112,7 +112,7 @@ def _share_of(audit: Audit, token_id: int, copies: int) -> dict[str, Any]:
 
 
 def document_conclusions(audit: Audit) -> list[str]:
-    """Return sentences on which documents have copies now, and which rank higher because of the copies."""
+    """Return sentences on the documents that already contain copies, and those that gain rank by them."""
     result = audit.result
     number, causes = document_counts(result.with_copies, result.searched, result.causes)
     verb = "has" if result.with_copies <= 1 else "have"
@@ -128,7 +128,7 @@ def document_conclusions(audit: Audit) -> list[str]:
 
 
 def _rising_sentence(audit: Audit) -> str:
-    """Return a sentence on which documents reach the top 10 of more queries because of their copies."""
+    """Return a sentence on the documents that are in more top 10 lists because of their copies."""
     gained = pl.col("hits") - pl.col("hits_without")
     rising = audit.documents.filter("rises", ~pl.col("suspected_only"))
     if rising.is_empty():
@@ -207,7 +207,7 @@ def basis(audit: Audit) -> str:
 
 
 def next_steps(audit: Audit) -> list[NextStep]:
-    """Return what the user should do next, each step with a command."""
+    """Return the recommended next steps, each with a command."""
     run = quote(audit.record.run)
     folder = quote(str(audit.path))
     documents = quote(audit.record.documents)
