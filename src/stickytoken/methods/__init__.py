@@ -1,4 +1,4 @@
-"""What is known about detection methods before they are loaded. This module imports nothing heavy."""
+"""Types that describe detection methods and their results. This module has no heavy imports."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MethodEntry:
-    """What is known of a method before it is loaded.
+    """A method that is registered, but not necessarily loaded.
 
     Attributes:
-        name: Its name, for ``--method``.
-        summary: A few words on what it does.
-        settings: The dataclass of its settings. The command line makes its options from the fields.
-        takes_pairs: Whether it can use sentence pairs in place of sentences.
-        load: Imports and returns the method, a `stickytoken.methods.base.Method`.
+        name: name of the method, as passed to ``--method``.
+        summary: short description of the method.
+        settings: dataclass of the method's settings. The command line derives its options from the fields.
+        takes_pairs: whether the method accepts sentence pairs instead of sentences.
+        load: imports and returns the method, a `stickytoken.methods.base.Method`.
     """
 
     name: str
@@ -35,11 +35,11 @@ class Column(NamedTuple):
 
     key: str  # in tokens.parquet
     title: str
-    digits: int | None = None  # decimals; None for text and whole numbers
-    unit: str = ""  # shown after the number; a share in % is multiplied by 100
+    digits: int | None = None  # number of decimals; None for text and whole numbers
+    unit: str = ""  # shown after the number; if it is "%", the number is multiplied by 100
 
     def text(self, value: object) -> str:
-        """Return a value of the column as text; empty if the value is missing."""
+        """Return a value of the column as text, or an empty string if the value is missing."""
         if value is None:
             return ""
         if self.digits is None or not isinstance(value, int | float):
@@ -65,26 +65,26 @@ class Scale(NamedTuple):
     ordinary: float  # lift of the ordinary token, as a difference of cosines
     spread: float  # standard deviation of the model's own similarities
     confidence: float  # coverage of the intervals of the lift
-    serious: float  # smallest serious lift beyond the ordinary token's, in standard deviations
+    serious: float  # smallest lift of a serious token, relative to the ordinary token, in standard deviations
 
 
 class Moved(NamedTuple):
     """How copies of a token change the rank of an average unrelated document in a search.
 
-    Without copies, such a document outranks half of the other unrelated documents.
+    Without copies, the average unrelated document outranks half of the others.
     """
 
     copies: int
-    ahead: float  # share of the other unrelated documents that the document outranks with the copies
-    ordinary: float | None  # the same share, averaged over ordinary tokens; None if not measured
+    ahead: float  # share of the other unrelated documents that the document with copies outranks
+    ordinary: float | None  # mean of this share over ordinary tokens; None if it was not measured
 
 
 class PlanTexts(NamedTuple):
     """The texts of a plan."""
 
-    carriers: list[str]  # best first
-    anchors: list[str]  # none of them a carrier
-    by_topic: bool  # whether the anchors are grouped by topic; a small selection is then best spread evenly
+    carriers: list[str]  # in order of preference
+    anchors: list[str]  # texts that are not carriers
+    by_topic: bool  # whether the anchors are grouped by topic; if so, a small selection is spread evenly
 
 
 class Distribution(NamedTuple):
@@ -93,7 +93,7 @@ class Distribution(NamedTuple):
     name: str
     title: str
     column: Column
-    lines: Mapping[str, float]  # values to mark, by label
+    lines: Mapping[str, float]  # values marked by a line, keyed by the label of the line
     reading: str  # how to read the figure
 
 
@@ -119,7 +119,7 @@ class ProbeTable(NamedTuple):
 
 
 class Verdict(StrEnum):
-    """The verdict of a run on a token. A method need not use all verdicts."""
+    """The verdict of a run on a token. Not every method uses all of these verdicts."""
 
     STICKY = "sticky"
     TOPICAL = "topical"
@@ -139,5 +139,5 @@ class Severity(StrEnum):
 
 
 def severity_counts(tokens: pl.DataFrame) -> dict[str, int]:
-    """Return the number of tokens by severity, worst severity first."""
+    """Return the number of tokens of each severity, from severe to mild."""
     return {grade.value: int((tokens["severity"] == grade.value).sum()) for grade in reversed(Severity)}

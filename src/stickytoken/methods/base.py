@@ -38,9 +38,9 @@ class PlanRecord(Record):
 
     mean_similarity: float  # u, the mean cosine over the vocabulary
     mean_similarity_entries: int  # number of vocabulary entries from which u is estimated
-    mean_similarity_error: float = 0.0  # standard error of u; 0 if it is computed from the whole vocabulary
+    mean_similarity_error: float = 0.0  # standard error of u; 0 if u is computed from the whole vocabulary
     isoscore: float | None = (
-        None  # how evenly the vocabulary's vectors use all directions; null in earlier runs
+        None  # how evenly the vocabulary's vectors are spread over all directions; null in older runs
     )
 
     @property
@@ -50,11 +50,11 @@ class PlanRecord(Record):
 
 
 class ResultRecord(Record):
-    """Numbers of a finished run that every method provides."""
+    """The result of a finished run: the numbers that every method provides."""
 
     sticky: int  # number of sticky tokens
     sequences: int  # number of texts encoded for shards
-    seconds: float  # wall time of all sessions in seconds, without the evidence for reports
+    seconds: float  # wall time of all sessions in seconds, excluding the evidence for reports
 
 
 class MethodSettings(Protocol):
@@ -69,7 +69,7 @@ class MethodSettings(Protocol):
 
 
 def adjusted_defaults(settings: MethodSettings, texts_only: bool) -> MethodSettings:
-    """Return the settings; for a model that reads only texts, insertion by ids becomes insertion by words."""
+    """Return the settings, with insertion by ids replaced by insertion by words if ``texts_only`` is true."""
     if texts_only and settings.insertion is Insertion.IDS:
         return replace(settings, insertion=Insertion.WORDS)
     return settings
@@ -89,15 +89,15 @@ class Job(Generic[Settings_co]):
     tokens: list[Token]  # the tokens to measure; in a run, they are in ascending order of id
     _: KW_ONLY
     restricted: bool  # whether some available tokens are left out
-    sampled: bool  # whether the tokens are all available tokens or a random sample, not named by a user
+    sampled: bool  # True for all available tokens or a random sample of them; False if a user named them
 
     @property
     def sentences(self) -> Sentences:
         return cast(Sentences, self.corpus)
 
 
-# Number of texts in a shard. A killed run loses at most one shard, and a shard has enough texts of every
-# length to fill batches.
+# Number of texts in a shard. Shards are small, because a killed run loses the current shard, but they have
+# enough texts of every length to fill batches.
 SHARD_PROBES = 8192
 # Number of texts in a shard on a CUDA GPU, which encodes them in a second or two. Smaller shards would leave
 # parts of the GPU idle.
@@ -120,12 +120,12 @@ class FolderRunner:
     folder: ResultFolder
     progress: ProgressCallback
     shard_probes: int = SHARD_PROBES
-    # For each token that could not be measured, by id: a text for which the server gave no vector.
+    # A text for which the server gave no vector, keyed by the id of the token that it left unmeasured.
     unanswered: dict[int, str] = field(default_factory=dict)
-    _shards: dict[str, int] = field(default_factory=dict)  # number of shards, by name of the stage
+    _shards: dict[str, int] = field(default_factory=dict)  # number of shards, keyed by stage name
 
     def __call__(self, stage: Stage, tokens: Sequence[Token], truncate: bool = False) -> pl.DataFrame:
-        """Run a stage and return one row per token; ``truncate`` allows cutting texts to fit the model."""
+        """Run a stage and return one row per token. With ``truncate``, texts are cut to the model's limit."""
         shards = engines.cut_into_shards(tokens, stage.probes_per_token, self.shard_probes)
         self._shards[stage.name] = len(shards)
         rows: engines.Rows[engines.Shard] = engines.Rows(
@@ -149,9 +149,9 @@ class FolderRunner:
         return table
 
     def without_unanswered(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Return the table with nulls for the numbers and verdicts of tokens with an unanswered text.
+        """Return the table with null instead of the numbers and verdicts of the tokens in `unanswered`.
 
-        If the table has a column ``reason``, the reason names the text.
+        If the table has a column ``reason``, it then quotes the text for which the server gave no vector.
         """
         if not self.unanswered:
             return table
@@ -190,7 +190,7 @@ class MemoryRunner:
 
     encoder: Encoder
     progress: ProgressCallback
-    shard_probes: int = 2048  # number of texts in a shard, small enough to report progress often
+    shard_probes: int = 2048  # number of texts in a shard; small, so that progress is reported often
 
     def __call__(self, stage: Stage, tokens: Sequence[Token], truncate: bool = False) -> pl.DataFrame:
         size = max(1, self.shard_probes // stage.probes_per_token)
@@ -207,23 +207,24 @@ class MemoryRunner:
 
 
 def model_mean(encoder: Encoder, progress: ProgressCallback, most: int | None = None) -> MeanSimilarity:
-    """Return u from the cache, or compute it if the cache lacks the model; see `mean_similarity`.
+    """Return the mean similarity u of the model from the cache, or compute it with `mean_similarity`.
 
     Args:
         encoder: the model.
-        progress: called with the number of vocabulary entries that were encoded.
-        most: largest number of entries from which u is estimated; None uses all.
+        progress: called with the number of vocabulary entries encoded so far.
+        most: maximum number of entries from which u is estimated; None uses all entries.
     """
 
     def report(done: int, total: int, computed: int) -> None:
         progress(Progress("mean similarity", done, total, computed, computed))
 
     key = None
-    # An encoder that reads only texts is a user's object or a server, either of which may change unnoticed.
+    # An encoder that reads only texts wraps a server or a user's object. Either may change unnoticed, so its
+    # mean similarity is not cached.
     if reads_ids(encoder):
-        # Increase the version if a change of the code gives the same model another value.
+        # Increase the version if a code change alters the value for the same model.
         key = f"mean-similarity-{digest({'version': 2, 'encoder': asdict(encoder.identity), 'most': most})}"
-        with suppress(TypeError):  # nothing usable is in the cache: compute u
+        with suppress(TypeError):  # the cache has no usable value: compute u
             kept_value = MeanSimilarity(**(recalled(key) or {}))
             entries = kept_value.entries + kept_value.left_out
             report(0, entries, 0)
@@ -237,20 +238,20 @@ def model_mean(encoder: Encoder, progress: ProgressCallback, most: int | None = 
 
 @dataclass(frozen=True)
 class StoredSettings:
-    """The settings of a finished run, as they are in run.json."""
+    """The settings of a finished run, as stored in run.json."""
 
     values: Mapping[str, Any]  # from run.json
     defaults: MethodSettings  # the method's default settings
-    place: str  # the file of the settings, for error messages
+    place: str  # where the settings are stored, for error messages
 
     def number(self, name: str) -> float:
         default = getattr(self.defaults, name, None)  # a run of an earlier version may lack the setting
         return real_number(f"{name} in {self.place}", self.values.get(name, default))
 
     def restored(self) -> MethodSettings:
-        """Return the settings in the method's own class.
+        """Return the settings as an instance of the method's settings class.
 
-        Unknown settings are ignored. Settings that consist of several values keep their defaults.
+        Unknown settings are ignored. Settings that are stored as mappings keep their defaults.
         """
         names = self.defaults.__dataclass_fields__
         plain = {
@@ -263,7 +264,7 @@ class StoredSettings:
         return replace(self.defaults, **plain)
 
     def text(self, name: str) -> str:
-        """Return a setting as text; several values are joined by "or"."""
+        """Return a setting as text, with several values joined by "or"."""
         value = self.values.get(name, getattr(self.defaults, name, None))
         return " or ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
@@ -272,12 +273,12 @@ PLAIN_TEXTS = "plain texts"
 """Name of the stage that encodes texts without copies of a token."""
 
 MEASURING = "measure"
-"""Name of the stage of a judgement whose tokens depend on the results of earlier stages."""
+"""Name of the stage of a judgement that measures the tokens selected by their predicted lifts."""
 
 
-# Numbers of copies in the curves of reports, enough to show the shape of a curve.
+# Numbers of copies in the curves of reports. These few are enough to show the shape of a curve.
 _EVIDENCE_COPIES = (1, 2, 4, 8, 16, 32)
-# Largest number of copies in the pairs of texts that reports show.
+# Maximum number of copies in the pairs of texts that reports show.
 _MOST_PAIR_COPIES = 8
 
 
@@ -287,11 +288,11 @@ def evidence_stage(
     """Return the stage that measures curves and example pairs for reports.
 
     Args:
-        job: the model, and how copies are inserted.
+        job: provides the model, and the way in which copies are inserted.
         carriers: the texts into which copies are inserted.
-        sentences: the anchors as texts.
-        anchors: the anchors as vectors.
-        u: pairs below this similarity count as unrelated.
+        sentences: the texts of the anchors.
+        anchors: the vectors of the anchors, in the same order.
+        u: similarity below which a pair of texts counts as unrelated.
     """
     encoder = job.encoder
     insertion = job.settings.insertion
@@ -311,20 +312,21 @@ class Judgement:
     """Verdicts on the tokens of a run, measured on the texts of a corpus.
 
     Attributes:
-        tokens: one row per token of the run, with the columns of its tokens.parquet except ``strongest_kind``
-            and ``rising_share``. The lift and its interval are measured on the corpus; the erased share is
-            that of the run. Tokens that were not measured on the corpus (``confirmed`` is false) have no lift
-            and no verdict.
+        tokens: one row per token of the run, with the columns of the run's tokens.parquet except
+            ``strongest_kind`` and ``rising_share``. The lift and its interval are measured on the corpus; the
+            erased share is copied from the run. Tokens that were not measured on the corpus (``confirmed`` is
+            false) have no lift and no verdict.
         source: where the corpus comes from.
         texts: number of distinct texts of the corpus.
-        anchors: number of texts that carriers were compared with.
-        left_out: number of texts that the model would truncate.
+        anchors: number of texts that the carriers were compared with.
+        left_out: number of texts that were left out because the model does not read them in full or gives
+            them no vector.
         ordinary_lift: lift of the ordinary token on the corpus, as a difference of cosines.
         similarity_spread: standard deviation of the similarities within the corpus.
-        measured: number of tokens that were inserted into texts of the corpus.
-        undecided: number of tokens that were not measured although their predicted lift reaches a threshold.
-        narrow_limit: median similarity within the corpus, if it has too few pairs below the model's mean
-            similarity. Pairs below this median then count as unrelated. None for any other corpus.
+        measured: number of tokens of the run that were measured on the corpus.
+        undecided: number of tokens whose predicted lift reaches a threshold, but that were not measured.
+        narrow_limit: None, unless the corpus has too few pairs below the model's mean similarity. In that
+            case, pairs below this limit, the median similarity within the corpus, count as unrelated.
         seconds: wall time of the judgement.
     """
 
@@ -355,7 +357,7 @@ class Judgement:
         return self.having(terms.Verdict.STICKY, terms.Verdict.TOPICAL)
 
     def having(self, *verdicts: terms.Verdict) -> pl.DataFrame:
-        """The tokens with one of these verdicts, worst first."""
+        """Return the tokens with one of the given verdicts, worst first."""
         return worst_first(self.tokens.filter(pl.col("verdict").is_in(list(verdicts))))
 
     def severities(self) -> dict[str, int]:
@@ -363,13 +365,16 @@ class Judgement:
         return terms.severity_counts(self.tokens)
 
     def summary(self) -> dict[str, Any]:
-        """The judgement as JSON values, with the flagged tokens."""
+        """Return the judgement as JSON values, with the flagged tokens instead of all tokens."""
         numbers = {name: value for name, value in vars(self).items() if name != "tokens"}
         return numbers | {"flagged": self.flagged.to_dicts()}
 
 
 def worst_first(tokens: pl.DataFrame) -> pl.DataFrame:
-    """Sort tokens: sticky, topical, others; within each, by severity, erased share and lift, worst first."""
+    """Sort tokens: sticky tokens first, then topical tokens, then all others.
+
+    Tokens with the same verdict are sorted by severity, then by erased share, then by lift, worst first.
+    """
     verdicts = {verdict.value: rank for rank, verdict in enumerate(terms.Verdict)}
     grades = {grade.value: rank for rank, grade in enumerate(terms.Severity)}
     order = [
@@ -385,7 +390,7 @@ Plan_co = TypeVar("Plan_co", bound=PlanRecord, covariant=True)
 Result_co = TypeVar("Result_co", bound=ResultRecord, covariant=True)
 
 
-class ProbedToken(Protocol):  # results for a token: a dataclass with at least these fields
+class ProbedToken(Protocol):  # what a probe measured for a token: a dataclass with at least these fields
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     @property
@@ -400,7 +405,7 @@ class FinishedRun(Protocol[Plan_co, Result_co]):  # the part of `stickytoken.det
     @property
     def model_name(self) -> str: ...  # as the user named it
     @property
-    def model_title(self) -> str: ...  # the name, with the options that differ from the saved model
+    def model_title(self) -> str: ...  # the name, followed by the options that differ from the saved model
     @property
     def available(self) -> int: ...  # number of vocabulary entries that can occur in text
     @property
@@ -412,8 +417,8 @@ class FinishedRun(Protocol[Plan_co, Result_co]):  # the part of `stickytoken.det
     @property
     def tokens(self) -> pl.DataFrame: ...
     @property
-    def sticky(self) -> pl.DataFrame: ...  # worst first
-    def moved(self, token_id: int) -> terms.Moved | None: ...  # None if the run did not store it
+    def sticky(self) -> pl.DataFrame: ...  # the sticky tokens, worst first
+    def moved(self, token_id: int) -> terms.Moved | None: ...  # None if not measured
     @property
     def is_of_older_rule(self) -> bool: ...
 
@@ -426,16 +431,16 @@ class AnswerTable(NamedTuple):
 
 
 class MethodWording(ABC):
-    """What a method says about its runs in terminals, reports, cards and the web app."""
+    """The texts in which a method describes its runs in terminals, reports, cards and the web app."""
 
     entry: terms.MethodEntry  # set by the registry
-    # Columns that `stickytoken show` prints between category and verdict. A text column is omitted if it is
-    # empty.
+    # Columns that `stickytoken show` prints between the category and the verdict. A text column is omitted if
+    # it has no values.
     listed: tuple[terms.Column, ...]
     # Columns that a report shows after the verdict.
     reported: tuple[terms.Column, ...]
     ranked_by: terms.Column  # the column by which tokens are ranked; the worst token has the highest value
-    glossary: Mapping[str, str] = MappingProxyType({})  # terms in the method's reports, with their meanings
+    glossary: Mapping[str, str] = MappingProxyType({})  # meanings of terms in reports, keyed by term
 
     @abstractmethod
     def headline(self, run: FinishedRun[Any, Any]) -> str:
@@ -446,11 +451,14 @@ class MethodWording(ABC):
         """Return an explanation of the method in a few sentences."""
 
     def lines(self, run: FinishedRun[Any, Any]) -> list[str]:
-        """Return a summary of a run for a terminal: the result first, then what it is based on."""
+        """Return a summary of a run for a terminal: first the result, then the basis of the result."""
         return [self.headline(run)]
 
     def answer_table(self, run: FinishedRun[Any, Any], tokens: pl.DataFrame) -> AnswerTable | None:
-        """Return rows of tokens.parquet as the answer of a run; None shows the columns in `listed`."""
+        """Return the table that shows the given tokens as the answer of a run.
+
+        The default, None, stands for a table with the columns in `listed`.
+        """
         return None
 
     def strongest_title(self, settings: StoredSettings) -> str:
@@ -458,11 +466,11 @@ class MethodWording(ABC):
         return "Tokens that come next"
 
     def notes(self, run: FinishedRun[Any, Any]) -> list[str]:
-        """Return what a reader should know before relying on the run."""
+        """Return the caveats that a reader should know before relying on the run."""
         return []
 
     def key_facts(self, run: FinishedRun[Any, Any]) -> list[terms.Fact]:
-        """Return numbers that only this method has, to show at the head of a report."""
+        """Return method-specific numbers to show at the head of a report."""
         return []
 
     def plan_facts(self, plan: Any) -> dict[str, Any]:
@@ -477,7 +485,7 @@ class MethodWording(ABC):
         ]
 
     def scale(self, run: FinishedRun[Any, Any]) -> terms.Scale | None:
-        """Return the scale on which lifts are comparable between models; None if the method has none."""
+        """Return the scale on which lifts can be compared between models, or None if there is none."""
         return None
 
     def probe_lines(self, probed: Sequence[Any]) -> list[terms.ProbeTable | str]:
@@ -490,10 +498,10 @@ class MethodWording(ABC):
 class Method(MethodWording):
     """A detection method.
 
-    tokens.parquet has at least token_id, token, decoded, category, lift and verdict. A method that grades
-    flagged tokens also has a column severity (severe, serious or mild, null for benign tokens). A method that
-    gives intervals has them in two more columns, whose names end in _low and _high. Reports use these columns
-    if they exist.
+    tokens.parquet has at least the columns token_id, token, decoded, category, lift and verdict. If a method
+    grades flagged tokens, it adds a column severity (severe, serious or mild; null for benign tokens). If it
+    computes intervals, it adds two columns for the ends of each interval, whose names end in _low and _high.
+    Reports use these optional columns if they exist.
     """
 
     plan_record: type[PlanRecord]  # class of the plan in plan.json
@@ -503,12 +511,12 @@ class Method(MethodWording):
     judges_every_token: bool = True  # whether every measured token gets a verdict
     judges_corpora: bool = False  # whether `judge` can apply a finished run to another corpus
     measures_lift: bool = True  # whether tokens are inserted into texts; if not, the column lift is null
-    uncertain_stage: str | None = None  # name of the stage whose number of texts depends on earlier results
-    rule_since: int = 0  # schema version of the first runs whose verdicts follow the current rule
-    uses_topics: bool = False  # whether numbers depend on topics and on the bundled kinds of text
+    uncertain_stage: str | None = None  # stage whose number of texts depends on earlier results, if any
+    rule_since: int = 0  # first schema version of runs whose verdicts follow the current rule
+    uses_topics: bool = False  # whether results depend on topics and on the bundled kinds of text
     effort: frozenset[str] = (
         frozenset()
-    )  # settings that change how precise the numbers are, not their meaning
+    )  # settings that change the precision of the results, but not their meaning
 
     @property
     def settings(self) -> type[Any]:
@@ -517,22 +525,22 @@ class Method(MethodWording):
 
     @abstractmethod
     def make_plan(self, job: Job[Any], progress: ProgressCallback) -> Any:
-        """Return the `plan_record`, computed from the model and the corpus before any token is measured."""
+        """Compute the plan, a `plan_record`, from the model and the corpus before any token is measured."""
 
     @abstractmethod
     def compute(
         self, job: Job[Any], plan: Any, vocabulary: pl.DataFrame, run: FolderRunner
     ) -> tuple[pl.DataFrame, Any]:
-        """Run all stages and judge the tokens; return the rows of tokens.parquet, and the `result_record`."""
+        """Run all stages and judge the tokens. Return the table tokens.parquet and a `result_record`."""
 
     def probe(self, job: Job[Any], progress: ProgressCallback) -> Sequence[ProbedToken]:
-        """Measure the job's tokens without a run folder, in the job's order."""
+        """Measure the job's tokens without a run folder. Return one result per token, in the same order."""
         raise InputError(
             f"the method {self.entry.name} does not measure single tokens: use detect, or another method"
         )
 
     def evidence_stage(self, job: Job[Any], plan: Any) -> EvidenceStage | None:
-        """Return the stage that shows a token's effect on the plan's texts; None if the plan has no texts."""
+        """Return the stage that shows how tokens affect the plan's texts, or None if there are no texts."""
         return None
 
     def texts(self, plan: Any) -> terms.PlanTexts:
@@ -542,19 +550,19 @@ class Method(MethodWording):
     def thresholds(
         self, run: FinishedRun[Any, Any], row: Mapping[str, Any] | None = None
     ) -> dict[str, float]:
-        """Return the thresholds for a token, by column.
+        """Return the thresholds for a token, keyed by column.
 
-        ``row`` is the token's row of tokens.parquet. The thresholds are lower for a token with an unusual
-        vector; None returns the full thresholds.
+        ``row`` is the token's row of tokens.parquet. If the token has an unusual vector, the thresholds are
+        lower. Without a row, return the full thresholds.
         """
         return {}
 
     def token_effects(self, run: FinishedRun[Any, Any]) -> TokenEffects | None:
-        """Return contraction and pull of every token; None if the method does not measure them."""
+        """Return the contraction and pull of every token, or None if the method does not measure them."""
         return None
 
     def require_judging(self, run: FinishedRun[Any, Any]) -> None:
-        """Raise an error if the run cannot judge another corpus."""
+        """Raise an error if the tokens of the run cannot be judged on another corpus."""
         raise InputError(
             f"{run.path} is a run of the method {self.entry.name}, which cannot judge another corpus: detect "
             "with --method profile"
@@ -575,10 +583,10 @@ class Method(MethodWording):
         Args:
             job: the tokens of the run, with the corpus to judge them on.
             run: the finished run.
-            anchors: largest number of texts of the corpus that carriers are compared with.
+            anchors: maximum number of texts of the corpus that carriers are compared with.
             progress: called after every step.
-            measure_all: whether to measure every token that may reach a threshold, however many there are.
-            queries: texts that carriers are compared with; None takes texts of the corpus.
+            measure_all: whether to measure every token that may reach a threshold, without a maximum number.
+            queries: texts that carriers are compared with; None draws them from the corpus.
         """
         raise NotImplementedError
 

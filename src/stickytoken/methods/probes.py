@@ -28,8 +28,8 @@ Carrier: TypeAlias = str | TokenizedText
 Path: TypeAlias = tuple[int, ...]
 Vector = NDArray[np.float64]
 
-# Number of tokens reserved for each copy that is inserted as text. The tokenizer may split such a copy into
-# several tokens.
+# Number of tokens reserved for each copy that is inserted as text, because the tokenizer may split the copy
+# into several tokens.
 _TOKENS_PER_TEXT_COPY = 8
 # Numbers of copies in a symptom curve.
 SYMPTOM_COPIES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -38,7 +38,7 @@ SYMPTOM_CARRIERS = 12
 # Smallest difference that counts as a rise of a similarity. Similarities are float32 numbers, so smaller
 # differences are rounding errors.
 _ROUNDING = 1e-6
-# Smallest number of words of a carrier that is shown as an example. A shorter carrier tells a reader too
+# Minimum number of words in a carrier that is shown as an example. A shorter carrier tells a reader too
 # little.
 _LEAST_SHOWN_WORDS = 4
 
@@ -57,7 +57,7 @@ def as_carriers(encoder: Encoder, insertion: Insertion, texts: Sequence[str]) ->
 
 
 def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:
-    """Return how many tokens of an input to leave free for copies: at most half of the model's limit."""
+    """Return the number of tokens to reserve for copies in an input, at most half of the model's limit."""
     room = copies if insertion is Insertion.IDS else copies * _TOKENS_PER_TEXT_COPY
     return room if encoder.max_length is None else min(room, encoder.max_length // 2)
 
@@ -65,9 +65,9 @@ def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:
 def fitting_copies(
     encoder: Encoder, insertion: Insertion, texts: Sequence[str], counts: Sequence[int] = SYMPTOM_COPIES
 ) -> tuple[int, ...]:
-    """Return those numbers of copies with which the longest text still fits into the model.
+    """Return the numbers from ``counts`` with which the longest text, including its copies, fits the model.
 
-    If there is no such number, the result is ``(1,)``.
+    If none of these numbers fits, the result is ``(1,)``.
     """
     longest = max(encoder.content_ids(texts), key=len)
     tokens_per_copy = 1 if insertion is Insertion.IDS else _TOKENS_PER_TEXT_COPY
@@ -76,9 +76,9 @@ def fitting_copies(
 
 
 def with_copies(token: Token, carrier: Carrier, placement: Placement, copies: int, path: Path = ()) -> Probe:
-    """Return a carrier with copies of a token.
+    """Return a carrier with copies of a token inserted.
 
-    Random placement needs a path: for each copy, the index of the gap between words into which it goes.
+    Random placement needs a path, which gives the index of a gap between words for each copy.
     """
     if isinstance(carrier, str):
         return copies_as_text(token, carrier, placement, copies, path)
@@ -86,19 +86,19 @@ def with_copies(token: Token, carrier: Carrier, placement: Placement, copies: in
 
 
 def word_count(carrier: Carrier) -> int:
-    """Return the number of words of a carrier."""
+    """Return the number of words in a carrier."""
     return len(carrier.split()) if isinstance(carrier, str) else len(carrier.words)
 
 
 def balanced(groups: Sequence[str], count: int, seed: int | Sequence[int]) -> list[int]:
-    """Draw elements at random from all groups in turn.
+    """Draw elements at random, one from each group in turn.
 
-    The same number of elements is drawn from every group; a smaller group contributes all it has.
+    Every group thus contributes the same number of elements, or all of its elements if it has fewer.
 
     Args:
-        groups: name of the group of each element.
-        count: largest number of elements to draw.
-        seed: seed of the draw.
+        groups: for each element, the name of its group.
+        count: maximum number of elements to draw.
+        seed: seed of the random generator.
 
     Returns:
         Indices of the drawn elements.
@@ -113,20 +113,22 @@ def balanced(groups: Sequence[str], count: int, seed: int | Sequence[int]) -> li
 
 
 def words_added(token: Token, insertion: Insertion) -> int:
-    """Return the number of words that one copy adds to a text; a copy as a token id counts as one word."""
+    """Return the number of words that a copy adds to a text. A copy inserted as an id counts as one word."""
     return 1 if insertion is Insertion.IDS else len(token.text.split())
 
 
 @dataclass(frozen=True)
 class KeyedPaths:
-    """Random placements of copies in K carriers, which depend only on seed, key, token id and carrier.
+    """Random placements of copies in K carriers.
+
+    A placement depends only on the seed, the key, the token id and the index of the carrier.
 
     Attributes:
         seed: seed of the run.
-        key: number of the stage. Stages with different keys draw independently.
+        key: number that identifies the stage. Placements under different keys are independent.
         words: number of words in each carrier, shape (K,).
         copies: number of copies in each carrier.
-        insertion: how copies are put into a text.
+        insertion: how copies are inserted into a text.
     """
 
     seed: int
@@ -136,7 +138,7 @@ class KeyedPaths:
     insertion: Insertion = Insertion.TEXT
 
     def of(self, token: Token) -> list[Path]:
-        """Return a path for each carrier: for each copy, its gap among the words and the earlier copies."""
+        """Return a path for each carrier: the gap for each copy, among the words and the earlier copies."""
         added = words_added(token, self.insertion)
         paths: list[Path] = []
         for index, words in enumerate(self.words):
@@ -148,13 +150,13 @@ class KeyedPaths:
 
 @dataclass(frozen=True)
 class AnchorPanel:
-    """A anchors in G groups. Each group has a weight in the lift, which its anchors share equally.
+    """A anchors in G groups. The weight of a group in the lift is divided equally among its anchors.
 
     Attributes:
         vectors: unit vectors of the anchors, shape (A, d).
         groups: index of the group of each anchor, shape (A,).
-        group_weights: weights of the groups, which sum to 1, shape (G,). A group of weight 0 is measured, but
-            is not part of the lift.
+        group_weights: weights of the groups, which sum to 1, shape (G,). Similarities to a group of weight 0
+            are measured, but are not part of the lift.
     """
 
     vectors: NDArray[np.float32]
@@ -170,7 +172,7 @@ class AnchorPanel:
 
     @cached_property
     def membership(self) -> NDArray[np.float32]:
-        """1 where an anchor (row) belongs to a group (column), else 0; shape (A, G)."""
+        """Indicator matrix, shape (A, G): 1 if the anchor (row) is in the group (column), else 0."""
         return np.eye(len(self.group_weights), dtype=np.float32)[self.groups]
 
     def against(self, carriers: NDArray[np.float32], mean_similarity: float) -> CarrierPanel:
@@ -178,22 +180,23 @@ class AnchorPanel:
 
         Args:
             carriers: unit vectors of the carriers, shape (K, d).
-            mean_similarity: pairs with a similarity below it count for the lift.
+            mean_similarity: similarity below which a pair of carrier and anchor counts for the lift.
         """
         before = (carriers @ self.vectors.T).astype(np.float64)
         return CarrierPanel(self, carriers, before, before < mean_similarity)
 
 
 class Response(NamedTuple):
-    """What copies of T tokens do to the similarities of K carriers with anchors in G groups.
+    """How copies of T tokens change the similarities between K carriers and the anchors in G groups.
 
     A pair of carrier and anchor counts if its similarity without copies is below the mean similarity.
 
     Attributes:
         lifts: weighted mean rise of the similarity over the pairs that count, shape (T, K).
-        group_lifts: mean rise by group of anchors over the pairs that count; NaN where a carrier has no such
-            pair in the group, shape (T, K, G).
-        rising_shares: weighted share of the pairs that count whose similarity rises, shape (T, K).
+        group_lifts: mean rise over the pairs that count in each group of anchors, shape (T, K, G); NaN if no
+            pair of the carrier counts in the group.
+        rising_shares: among the pairs that count, the weighted share of those whose similarity rises, shape
+            (T, K).
     """
 
     lifts: Vector
@@ -203,13 +206,14 @@ class Response(NamedTuple):
 
 @dataclass(frozen=True)
 class CarrierPanel:
-    """The similarities of K carriers without copies with A anchors in G groups.
+    """The similarities between K carriers, without copies, and A anchors in G groups.
 
     Attributes:
         panel: the anchors.
         vectors: unit vectors of the carriers, shape (K, d).
-        before: cosines of carriers with anchors, shape (K, A).
-        below: whether a pair lies below the mean similarity and thus counts for the lift, shape (K, A).
+        before: cosines between carriers and anchors, shape (K, A).
+        below: whether the cosine of a pair is below the mean similarity, so that the pair counts for the
+            lift, shape (K, A).
     """
 
     panel: AnchorPanel
@@ -219,7 +223,7 @@ class CarrierPanel:
 
     @cached_property
     def _counts(self) -> Vector:
-        """Number of pairs below the mean similarity, by carrier and group, shape (K, G)."""
+        """Number of pairs below the mean similarity, for each carrier and group, shape (K, G)."""
         return np.asarray(self.below @ self.panel.membership, dtype=np.float64)
 
     @cached_property
@@ -240,7 +244,7 @@ class CarrierPanel:
 
     @cached_property
     def _group_means(self) -> Vector:
-        """Mean vector of each group's anchors that count for a carrier; zeros if none do, shape (K, G, d)."""
+        """Mean of the anchors in a group that count for a carrier, shape (K, G, d); 0 if no anchor counts."""
         carriers, groups = self._counts.shape
         pairs = self.below[:, None, :] * self.panel.membership.T
         # One large matrix product is faster than many small ones, whose threads would wait for each other.
@@ -249,20 +253,22 @@ class CarrierPanel:
         return np.asarray(sums.reshape(carriers, groups, -1) / counts[..., None], dtype=np.float64)
 
     def ahead(self, similarities: Vector) -> list[float]:
-        """Return how far a document with copies rises among the results of a search.
+        """Return how many of the unrelated documents a document with copies outranks in a search.
 
-        Every anchor is a query. Its unrelated documents are the carriers below the mean similarity to it.
-        Each of these documents in turn gets copies and is ranked among the others, which have none.
+        Every anchor is a query. The unrelated documents of a query are the carriers whose similarity to the
+        query is below the mean similarity. Copies are added to one of these documents at a time, and its rank
+        among the others, without copies, is computed.
 
         Args:
-            similarities: cosines with the anchors, by carrier and number of copies, shape (K, C, A).
+            similarities: cosines between each carrier, with each number of copies, and each anchor, shape
+                (K, C, A).
 
         Returns:
-            For each number of copies, the mean share of the other documents that the document with copies
-            outranks; an empty list if no query has two unrelated documents.
+            For each number of copies, the mean share of the other unrelated documents that the document with
+            copies outranks; an empty list if no query has two unrelated documents.
         """
         is_another = ~np.eye(len(self.below), dtype=np.bool_)
-        # Axes: the document with copies, the document that it is compared with, the query.
+        # The axes are the document with copies, the document that it is compared with, and the query.
         compared = self.below[:, None] & self.below & is_another[..., None]
         counts = compared.sum(axis=(0, 1))
         query_weights = np.where(counts > 0, self.panel.weights, 0.0)
@@ -284,7 +290,7 @@ class CarrierPanel:
     def response(self, vectors: NDArray[np.float32]) -> Response:
         """Return how copies change the similarities.
 
-        The mean rise over a group of anchors is computed as the rise of the similarity to the mean anchor.
+        The mean rise over a group of anchors equals the rise of the dot product with the mean anchor.
 
         Args:
             vectors: unit vectors of the carriers with copies, shape (T, K, d).
@@ -305,14 +311,16 @@ class CarrierPanel:
 
 @dataclass(frozen=True)
 class SymptomStage:
-    """Measures a symptom curve: mean similarities by number of copies at the end of the carriers.
+    """Measures a symptom curve: mean similarities as a function of the number of copies.
+
+    The copies are appended to the carriers.
 
     Attributes:
         carriers: the K carriers.
         copies: the numbers of copies, without 0.
         panel: the similarities between the anchors and the carriers without copies.
         name: name of the stage.
-        precision: precision of the model; None is its own.
+        precision: precision to run the model in; None keeps the model's own.
     """
 
     carriers: tuple[Carrier, ...]
@@ -335,23 +343,26 @@ class SymptomStage:
         ]
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, Measured]:
-        """Return both curves of a token (``below``, ``above``) from the vectors of its probes."""
+        """Compute the curves ``below`` and ``above`` of a token from the vectors of its probes."""
         return self._averages(self._similarities(vectors))
 
     def _similarities(self, vectors: NDArray[np.float32]) -> Vector:
-        """Return similarities of carriers with anchors for 0 copies and each number of copies: (K, C, A)."""
+        """Return the cosines between carriers and anchors for each number of copies, 0 first: (K, C, A)."""
         units = unit_vectors(vectors).reshape(len(self.carriers), len(self.copies), -1)
         after = units @ self.panel.panel.vectors.T
         return np.concatenate([self.panel.before[:, None], after.astype(np.float64)], axis=1)
 
     def _averages(self, curves: Vector) -> dict[str, Measured]:
-        """Average similarities (K, C, A) over pairs below the mean similarity, and over all other pairs."""
+        """Average the similarities, shape (K, C, A), separately over pairs below the mean and all others."""
         below = self.panel.below[:, None]
         return {"below": _mean_curve(curves, below), "above": _mean_curve(curves, ~below)}
 
 
 def _mean_curve(curves: Vector, pairs: NDArray[np.bool_]) -> list[float]:
-    """Average similarities (K, C, A) over pairs (K, 1, A), by number of copies; empty if there is no pair."""
+    """Average the similarities, shape (K, C, A), over the pairs in the mask ``pairs``, shape (K, 1, A).
+
+    Return one mean per number of copies, or an empty list if the mask is empty.
+    """
     count = int(pairs.sum())
     if not count:
         return []
@@ -365,7 +376,7 @@ SIMILARITY_EDGES: Sequence[float] = [round(-1 + 0.02 * step, 2) for step in rang
 
 
 def similarity_counts(similarities: Vector) -> list[int]:
-    """Return the number of similarities in each bin of `SIMILARITY_EDGES`, after clipping to -1 to 1."""
+    """Clip similarities to [-1, 1], and count them in each bin of `SIMILARITY_EDGES`."""
     counts: list[int] = np.histogram(similarities.clip(-1, 1), SIMILARITY_EDGES)[0].tolist()
     return counts
 
@@ -375,9 +386,9 @@ class EvidenceStage(SymptomStage):
     """Measures a symptom curve and ranks in a search, and picks two pairs of texts as examples.
 
     Attributes:
-        pair_copies: number of copies in the example pairs; it must be one of ``copies``.
-        texts: the carriers as text.
-        sentences: the anchors as text.
+        pair_copies: number of copies in the example pairs, one of the numbers in ``copies``.
+        texts: the texts of the carriers.
+        sentences: the texts of the anchors.
     """
 
     name: str = "evidence"
@@ -386,7 +397,7 @@ class EvidenceStage(SymptomStage):
     sentences: Sequence[str] = ()
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, Measured]:
-        """Return the curves, the ranks by number of copies (``ahead``) and the example pairs of a token."""
+        """Return the curves, the ranks for each number of copies (``ahead``) and the example pairs."""
         curves = self._similarities(vectors)
         row = self._averages(curves)
         row["ahead"] = self.panel.ahead(curves)
@@ -395,15 +406,16 @@ class EvidenceStage(SymptomStage):
         return row | self._example_pairs(after)
 
     def _example_pairs(self, after: Vector) -> dict[str, Measured]:
-        """Return two pairs below the mean similarity: a typical one, and the one that rises most.
+        """Return two pairs below the mean similarity: a typical pair, and the pair with the largest rise.
 
-        The typical pair is the one whose rise is nearest to the lift.
+        The typical pair is the pair whose rise is nearest to the lift.
 
         Args:
             after: similarities with copies, shape (K, A).
 
         Returns:
-            The columns of both pairs, see `_pair_columns`; empty if no pair lies below the mean similarity.
+            The columns of both pairs (see `_pair_columns`), or no columns if no pair is below the mean
+            similarity.
         """
         panel = self.panel
         is_readable = np.array([word_count(carrier) >= _LEAST_SHOWN_WORDS for carrier in self.carriers])
@@ -422,7 +434,7 @@ class EvidenceStage(SymptomStage):
         return row | self._pair_columns("largest", pairs[rises.argmax()], after)
 
     def _pair_columns(self, kind: str, pair: NDArray[np.intp], after: Vector) -> dict[str, Measured]:
-        """Return texts and similarities of a pair, by column; the column names begin with the kind."""
+        """Return the texts and similarities of a pair, keyed by column. Column names begin with ``kind``."""
         carrier, anchor = pair.tolist()
         return {
             f"{kind}_carrier": self.texts[carrier],

@@ -1,4 +1,7 @@
-"""The detection methods. A new method needs a module or folder here, a settings class, and an entry below."""
+"""The registry of detection methods.
+
+To add a method, write a module or folder here, write its settings class, and register an entry below.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ _STD = MethodEntry(
     takes_pairs=True,
     load=lambda: import_module("stickytoken.methods.std").StdMethod(),
 )
-# The first one is the default.
+# The first method is the default.
 _BUILT_IN = (_PROFILE, _STD)
 _entries: dict[str, MethodEntry] = {}
 
@@ -39,7 +42,7 @@ def register(entry: MethodEntry) -> None:
     """Add a method.
 
     Raises:
-        InputError: The name is taken, or another method has a setting of the same name and a different type.
+        InputError: The name is taken, or another method has a setting with the same name but another type.
     """
     if entry.name in _entries:
         raise InputError(f"a method {entry.name!r} is already registered: choose another name")
@@ -66,7 +69,7 @@ def entries() -> tuple[MethodEntry, ...]:
 
 
 def entry_of(name: object, pairs_given: bool) -> MethodEntry:
-    """Return the entry of a method; None stands for the first method that accepts the input."""
+    """Return the entry of the named method. Without a name, return the first entry that accepts the input."""
     if name is None:
         return next(entry for entry in entries() if entry.takes_pairs or not pairs_given)
     if not isinstance(name, str) or name not in _entries:
@@ -76,7 +79,7 @@ def entry_of(name: object, pairs_given: bool) -> MethodEntry:
 
 @cache
 def method_named(name: str) -> AnyMethod:
-    """Return the method with this name, loaded once."""
+    """Load the method with this name at the first call, and return it."""
     entry = entry_of(name, pairs_given=False)
     method: AnyMethod = entry.load()
     method.entry = entry
@@ -84,10 +87,13 @@ def method_named(name: str) -> AnyMethod:
 
 
 def choose_method(name: str | None, settings: MethodSettings | None, pairs_given: bool) -> AnyMethod:
-    """Return the named method; without a name, the one that takes the settings, or the default.
+    """Return the named method.
+
+    Without a name, return the method to which the settings belong, or else the first method that accepts the
+    input.
 
     Raises:
-        InputError: The method is unknown, or does not take the settings or the pairs.
+        InputError: The method is unknown, or does not accept the settings or the pairs.
     """
     chosen = method_named(entry_of(name, pairs_given and settings is None).name)
     if settings is not None and not isinstance(settings, chosen.entry.settings):

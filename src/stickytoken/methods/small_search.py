@@ -1,7 +1,8 @@
 """A small search that shows how copies of a token in documents change search results.
 
-Each text is cut in half: the first half is a query, the second half the document that answers it. A document
-is found if it is among the first ten results of its query. One document at a time gets copies.
+Each text is cut in half: the first half is a query, the second half is the document that answers the query. A
+document is found if it is among the first ten results of its query. Copies are added to one document at a
+time, and the other documents stay as they are.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from stickytoken.measurement.engine import Measured
 from stickytoken.methods.probes import Carrier, as_carriers, room_for, with_copies
 from stickytoken.unit_vectors import unit_vectors
 
-# Number of results that a user looks at; a document among them counts as found.
+# Number of results that a user is assumed to look at. A document among these results counts as found.
 TOP = 10
-# Number of copies in a document.
+# Number of copies that are appended to a document.
 COPIES = 8
-# Smallest number of words of a text. Halves of a shorter text are too short for a query or a document.
+# Minimum number of words in a text. The halves of a shorter text are too short for a query and a document.
 _LEAST_WORDS = 12
-# Largest and smallest number of documents. With more, the search takes too long; with fewer, nearly every
-# document is a top result.
+# Maximum and minimum number of documents. With more, the search takes too long; with fewer, too many
+# documents are among the first ten results by chance.
 _MOST_DOCUMENTS = 200
 _LEAST_DOCUMENTS = 5 * TOP
 
@@ -35,8 +36,8 @@ _LEAST_DOCUMENTS = 5 * TOP
 class SearchShares(NamedTuple):
     """How often a document is among the first ten results of a query."""
 
-    answering: float  # share for queries that the document answers (recall@10)
-    unrelated: float  # share for queries that the document does not answer
+    answering: float  # share over pairs of a query and the document that answers it (recall@10)
+    unrelated: float  # share over all other pairs of a query and a document
 
 
 class Halves(NamedTuple):
@@ -47,7 +48,7 @@ class Halves(NamedTuple):
 
 
 def halves_of(texts: Sequence[str]) -> Halves:
-    """Return both halves of each text that has at least twelve words."""
+    """Cut each text of at least twelve words in half, and return the queries and documents."""
     queries = []
     documents = []
     for text in texts:
@@ -63,7 +64,7 @@ class SearchStage:
     """Appends copies of a token to each document and searches with all queries."""
 
     documents: tuple[Carrier, ...]
-    similarities: NDArray[np.float64]  # of each query to each document without copies, shape (N, N)
+    similarities: NDArray[np.float64]  # between queries and documents without copies, shape (N, N)
     queries: NDArray[np.float32]  # unit vectors, shape (N, d)
     name: str = "search"
     precision: Precision | None = None
@@ -82,17 +83,17 @@ class SearchStage:
 
     @property
     def without_copies(self) -> SearchShares:
-        """The shares of the documents without copies."""
+        """How often documents without copies are among the first ten results."""
         return search_shares(self.similarities, self.similarities)
 
 
 def search_shares(before: NDArray[np.float64], after: NDArray[np.float64]) -> SearchShares:
-    """Return how often a document with copies is among the first ten results among N documents.
+    """Return how often a document with copies is among the first ten of N results.
 
     Args:
-        before: similarities of queries (rows) to documents without copies, shape (N, N). Document i answers
-            query i.
-        after: the same similarities, but every document has copies.
+        before: similarities between queries (rows) and documents (columns) without copies, shape (N, N).
+            Document i answers query i.
+        after: the same similarities, with copies in every document.
     """
     descending = -np.sort(-before, axis=1)
     tenth = descending[:, TOP - 1 : TOP]
@@ -106,9 +107,9 @@ def search_shares(before: NDArray[np.float64], after: NDArray[np.float64]) -> Se
 
 
 def search_stage(encoder: Encoder, insertion: Insertion, texts: Sequence[str]) -> SearchStage | None:
-    """Return a small search in the texts.
+    """Return a stage that searches the texts.
 
-    The result is None if too few texts are long enough and leave room for the copies.
+    Return None if too few of the texts are long enough and leave room for the copies.
     """
     room = room_for(encoder, insertion, COPIES)
     halves = halves_of(texts)
@@ -116,7 +117,7 @@ def search_stage(encoder: Encoder, insertion: Insertion, texts: Sequence[str]) -
     fitting = [index for index, ids in enumerate(tokenized) if encoder.fits((0,) * (len(ids) + room))]
     if len(fitting) < _LEAST_DOCUMENTS:
         return None
-    # The texts are grouped by kind, so texts at equal distances cover all kinds.
+    # The texts are sorted by kind, so evenly spaced texts cover all kinds.
     even = np.linspace(0, len(fitting) - 1, min(len(fitting), _MOST_DOCUMENTS)).round().astype(np.intp)
     document_indices = [fitting[position] for position in even]
     documents = [halves.documents[index] for index in document_indices]

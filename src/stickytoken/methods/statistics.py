@@ -28,7 +28,7 @@ class Estimates(NamedTuple):
     high: Vector
 
     def divided_by(self, unit: float) -> Estimates:
-        """Return the effects and their intervals in multiples of ``unit``, which must be positive."""
+        """Divide the effects and their intervals by ``unit``, which must be positive."""
         return Estimates(self.value / unit, self.low / unit, self.high / unit)
 
     def of_rows(self, rows: NDArray[np.intp]) -> Estimates:
@@ -37,7 +37,7 @@ class Estimates(NamedTuple):
 
 
 class Relative(NamedTuple):
-    """Effects of T tokens beyond the effect of the ordinary token.
+    """Effects of T tokens relative to the ordinary token.
 
     Attributes:
         estimates: effect of each token minus that of the ordinary token.
@@ -51,22 +51,22 @@ class Relative(NamedTuple):
 def beyond_ordinary(
     values: Vector, is_random: NDArray[np.bool_], confidence: float, least_variance: float = 0.0
 ) -> Relative:
-    """Average the effect of each token over its carriers, and subtract the effect of the ordinary token.
+    """Average the effect of each token over the carriers, and subtract the effect of the ordinary token.
 
-    The effect of the ordinary token is the median effect of the random tokens. A carrier may raise or lower
-    the values of all tokens by the same amount, so each carrier's mean over the random tokens is subtracted
-    first. The Student intervals treat the carriers as a random sample, and include the standard error of the
-    median.
+    The effect of the ordinary token is the median effect of the random tokens. Some carriers raise or lower
+    the values of all tokens. To remove this carrier effect, each carrier's mean over the random tokens is
+    subtracted first. The intervals are Student intervals that treat the carriers as a random sample; they
+    include the standard error of the median.
 
     Args:
-        values: effect of each token in each carrier, shape (T, K), K at least 2.
+        values: effect of each token in each carrier, shape (T, K), with K at least 2.
         is_random: whether each token was drawn at random, shape (T,).
         confidence: coverage of the two-sided intervals.
-        least_variance: smallest variance to assume for a single value, for example the variance between
-            repeated calls to a server.
+        least_variance: lower bound for the variance of a single value, such as the variance between repeated
+            calls to a server.
 
     Returns:
-        The effects beyond the ordinary token with their intervals, and the effect of the ordinary token.
+        The effects relative to the ordinary token, with intervals, and the effect of the ordinary token.
     """
     carriers = values.shape[1]
     carrier_means = values[is_random].mean(axis=0)
@@ -86,7 +86,7 @@ def beyond_ordinary(
 
 
 def present_mean(values: Vector) -> Vector:
-    """Return the mean over the first axis, ignoring NaN; NaN where all values are NaN."""
+    """Return the mean over the first axis, ignoring NaN. The mean is NaN if all values are NaN."""
     present = np.isfinite(values)
     counts = present.sum(axis=0)
     sums = np.where(present, values, 0.0).sum(axis=0)
@@ -94,18 +94,20 @@ def present_mean(values: Vector) -> Vector:
     return np.asarray(means, dtype=np.float64)
 
 
-# If the squared deviations of the carriers from their mean vector have a smaller sum, the carriers differ
-# only by rounding errors.
+# If the sum of the squared deviations of the carriers from their mean vector is smaller than this, the
+# carriers differ only by rounding errors.
 _NO_VARIATION = 1e-12
 
 
 class Pull(NamedTuple):
-    """What copies of T tokens do to a similarity with an anchor: after = (1 - k) x before + p . anchor.
+    """A model of how copies of T tokens change the similarity between a text and an anchor.
+
+    The model is after = (1 - k) x before + p . anchor.
 
     Attributes:
-        contraction: k, share of a text's meaning that copies erase, shape (T,). 0 leaves all of the meaning,
-            and 1 leaves none.
-        pull: p, vector that copies add to the vectors of texts, shape (T, d).
+        contraction: k, the share of a text's meaning that copies erase, shape (T,): 0 if all of the meaning
+            remains, and 1 if none remains.
+        pull: p, the vector that copies add to the vectors of texts, shape (T, d).
     """
 
     contraction: Vector
@@ -113,7 +115,7 @@ class Pull(NamedTuple):
 
 
 class TokenEffects(NamedTuple):
-    """Contraction and pull of T tokens, as in `Pull`, in ascending order of token id."""
+    """Contraction and pull of T tokens (see `Pull`), in ascending order of token id."""
 
     ids: NDArray[np.int64]
     contraction: Vector
@@ -133,7 +135,7 @@ def fit_pull(before: NDArray[np.float32], after: NDArray[np.float32]) -> Pull:
     variation = float((deviations**2).sum())
     if variation < _NO_VARIATION:
         return Pull(np.zeros(len(after)), mean_after - mean_before)
-    # The deviations sum to zero, so the vectors with copies need not be centred.
+    # The deviations sum to zero, so centring the vectors with copies would not change the slopes.
     slopes = after.reshape(len(after), -1).astype(np.float64) @ deviations.ravel() / variation
     return Pull(1 - slopes, mean_after - slopes[:, None] * mean_before)
 
@@ -141,7 +143,7 @@ def fit_pull(before: NDArray[np.float32], after: NDArray[np.float32]) -> Pull:
 def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]) -> Vector:
     """Return the contraction of each token in each carrier.
 
-    The mean of a token's contractions over the carriers is its contraction in `fit_pull`.
+    The mean of these contractions over the carriers equals the contraction that `fit_pull` estimates.
 
     Args:
         before: unit vectors of the carriers without copies, shape (K, d).
@@ -160,10 +162,10 @@ def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]
 
 
 def predicted_lifts(tokens: Pull | TokenEffects, carriers: CarrierPanel) -> Vector:
-    """Compute lifts from contraction k and pull p: p . mean anchor - k x mean similarity.
+    """Predict lifts from contraction k and pull p as p . mean anchor - k x mean similarity.
 
-    Both means are taken in each carrier over the pairs of carrier and anchor that count for the lift, and
-    then over the carriers that have such pairs.
+    For both means, the weighted mean over the anchors that count for the lift is computed in each carrier,
+    and then averaged over the carriers that have such anchors.
 
     Returns:
         The lifts as differences of cosines, shape (T,).
@@ -176,7 +178,9 @@ def predicted_lifts(tokens: Pull | TokenEffects, carriers: CarrierPanel) -> Vect
 
 
 def share_erased(contraction: Vector | float, ordinary: float) -> Any:
-    """Return the share that a token erases of what the ordinary token leaves: (k - k0) / (1 - k0).
+    """Return the erased share: of what the ordinary token leaves of a text, the share that a token erases.
+
+    It is (k - k0) / (1 - k0).
 
     Args:
         contraction: k, the contraction of one token or of several tokens.

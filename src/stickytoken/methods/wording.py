@@ -11,43 +11,43 @@ from stickytoken.methods.small_search import COPIES, TOP, SearchShares
 from stickytoken.validation import visible
 
 MINUS = "\N{MINUS SIGN}"
-# The two measures of the rule, as every output shows them.
+# How all outputs display the two measures of the rule.
 ERASED = Column("erased", "erased", 0, "%")
 LIFT = Column("lift_sd", "lift", 2, "SD")
 MEASURES = (ERASED, LIFT)
 
-# Smallest lift and smallest erased share of a severe token. 0.8 SD is a large effect (Cohen 1988): an average
-# unrelated text overtakes about four in five of the others. With 70% erased, a search finds hardly any of the
-# documents.
+# Minimum lift and minimum erased share of a severe token; either is enough. A lift of 0.8 SD is a large
+# effect (Cohen 1988): an average unrelated text overtakes about four in five of the others. With 70% erased,
+# a search finds hardly any of the documents with copies.
 SEVERE_LIFT = 0.8
 SEVERE_ERASED = 0.7
 
 
 def percent(share: float) -> str:
-    """Return a share as a whole percentage, with a true minus sign in place of a hyphen."""
+    """Format a share as a whole percentage, with a true minus sign instead of a hyphen."""
     return f"{share:.0%}".replace("-0%", "0%").replace("-", MINUS)
 
 
 def in_sd(value: float) -> str:
-    """Return a number of standard deviations as text."""
+    """Format a number of standard deviations, such as "0.53 SD"."""
     return f"{value:.2f} SD".replace("-0.00", "0.00").replace("-", MINUS)
 
 
 def percent_interval(low: float, high: float) -> str:
-    """Write an interval of shares in percent, such as "39% to 42%"."""
+    """Format an interval of shares in percent, such as "39% to 42%"."""
     return _rounded_outward(low, high, Decimal("0.01"), ".0%")
 
 
 def sd_interval(low: float, high: float) -> str:
-    """Write an interval of standard deviations, such as "0.49 to 0.63 SD"."""
+    """Format an interval in standard deviations, such as "0.49 to 0.63 SD"."""
     return f"{_rounded_outward(low, high, Decimal('0.01'), '.2f')} SD"
 
 
 def _rounded_outward(low: float, high: float, step: Decimal, written_as: str) -> str:
-    """Write both ends of an interval as multiples of ``step``, in the format ``written_as``.
+    """Round both ends of an interval to multiples of ``step``, and format them with ``written_as``.
 
-    The low end is rounded down and the high end up: an interval that begins just below a threshold must not
-    look as if it began at it.
+    The low end is rounded down and the high end up. Otherwise, an interval that begins just below a threshold
+    could look as if it began at the threshold.
     """
     rounded_low = Decimal(repr(float(low))).quantize(step, ROUND_FLOOR) + 0  # + 0 turns -0 into 0
     rounded_high = Decimal(repr(float(high))).quantize(step, ROUND_CEILING) + 0
@@ -60,12 +60,12 @@ def quoted(token: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, which is in the plural unless the number is 1."""
+    """Return the number followed by the noun, in the plural unless the number is 1."""
     return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def rule(smallest_lift: float, smallest_erased: float) -> str:
-    """Return the rule in words, with the thresholds of a run."""
+    """Describe the rule in words, with the given thresholds."""
     return (
         f"A sticky token's copies erase at least {percent(smallest_erased)} of what an ordinary token's "
         f"copies leave of a text, or move unrelated texts at least {smallest_lift:g} SD closer than those "
@@ -74,7 +74,7 @@ def rule(smallest_lift: float, smallest_erased: float) -> str:
 
 
 def vector_in_words(deviation: float, unusual: float) -> str:
-    """Return a phrase with the distance of a token's vector from the median, and the smallest unusual one."""
+    """Describe how far a token's vector is from the median, and from which deviation on it is unusual."""
     side = "above" if deviation >= 0 else "below"
     return (
         f"{abs(deviation):.1f} median absolute deviations {side} the median of all token vectors; unusual "
@@ -89,11 +89,11 @@ WITHOUT_VECTORS = (
 
 
 def reason(*, erased: float | None, lift_sd: float | None, unusual_vector: bool) -> str:
-    """Return why a token is flagged, in words.
+    """Describe in words why a token is flagged.
 
     Args:
         erased: erased share of the token; None if it does not reach the threshold.
-        lift_sd: lift beyond the ordinary token's; None if it does not reach the threshold.
+        lift_sd: lift relative to the ordinary token; None if it does not reach the threshold.
         unusual_vector: whether the token is flagged only because its vector is unusual.
     """
     reasons = []
@@ -107,9 +107,9 @@ def reason(*, erased: float | None, lift_sd: float | None, unusual_vector: bool)
 
 
 class SearchHarm(NamedTuple):
-    """Shares of a small search: with copies of a token, without copies, and with copies of ordinary tokens.
+    """Results of a small search with copies of a token, without copies, and with copies of ordinary tokens.
 
-    The last shares are None if they were not measured.
+    ``ordinary`` is None if ordinary tokens were not measured.
     """
 
     token: SearchShares
@@ -117,7 +117,7 @@ class SearchHarm(NamedTuple):
     ordinary: SearchShares | None
 
     def not_found(self, token: str) -> str:
-        """Say how often documents with copies are found by the queries that they answer."""
+        """Return a sentence on how often the queries that a document with copies answers find it."""
         return self._sentence(
             token,
             "queries that it answers",
@@ -127,7 +127,7 @@ class SearchHarm(NamedTuple):
         )
 
     def turns_up(self, token: str) -> str:
-        """Say how often documents with copies turn up in searches for other things."""
+        """Return a sentence on how often documents with copies turn up in searches for other things."""
         return self._sentence(
             token,
             "queries about other things",
@@ -148,8 +148,8 @@ class SearchHarm(NamedTuple):
         )
 
 
-# What a high value of each measure means for a search. These are clauses without a capital and a full stop:
-# `consequences` makes sentences of them, and the glossary continues its sentences with them.
+# What a high value of each measure means for a search. These are clauses without a capital letter or a full
+# stop: `consequences` turns them into sentences, and the glossary appends them to its sentences.
 _NOT_FOUND = "documents with copies are no longer found for what they say"
 _ELSEWHERE = "where they turn up instead depends on texts that were not measured: judge your own"
 MEANING_OF_ERASED = f"{_NOT_FOUND}; {_ELSEWHERE}"
@@ -162,7 +162,7 @@ MEANING_OF_UNUSUAL = "no trained token has a vector like it: it was altered, or 
 def harm_sentence(row: Mapping[str, Any], harm: SearchHarm | None) -> str | None:
     """Return a sentence on what copies of a token do in a search.
 
-    The sentence is about the measure by which the token stands out more.
+    The sentence is about the measure by which the token is more extreme, erased share or lift.
 
     Args:
         row: the token's row of tokens.parquet.
@@ -185,15 +185,16 @@ def harm_sentence(row: Mapping[str, Any], harm: SearchHarm | None) -> str | None
 def consequences(
     row: Mapping[str, Any], thresholds: Mapping[str, float], harm: SearchHarm | None
 ) -> list[str]:
-    """Return what copies of a flagged token do in a search, by each measure for which it was flagged.
+    """Return sentences on what copies of a flagged token do in a search.
 
     Args:
         row: the token's row of tokens.parquet.
-        thresholds: thresholds for the token, by column.
+        thresholds: thresholds for the token, keyed by column.
         harm: results of the small search; None if it was not run.
 
     Returns:
-        Sentences with full stops, the erased share first; empty for a token that is not flagged.
+        Sentences with full stops, for each measure that reaches its threshold, the erased share first; an
+        empty list for a token that is not flagged.
     """
     if row.get("severity") is None:
         return []
@@ -222,7 +223,7 @@ def reaches(row: Mapping[str, Any], measure: str, thresholds: Mapping[str, float
 
 
 def rank_in_a_search(token: str, lift_sd: float, moved: Moved) -> str:
-    """Return a sentence on what a lift means for the rank of an average unrelated document."""
+    """Return a sentence on how copies change the rank of an average unrelated document in a search."""
     copies = "1 copy" if moved.copies == 1 else f"{moved.copies} copies"
     ordinary = ""
     if moved.ordinary is not None:
@@ -236,9 +237,9 @@ def rank_in_a_search(token: str, lift_sd: float, moved: Moved) -> str:
 def table_row(
     row: Mapping[str, Any], smallest_lift: float, smallest_erased: float, unusual: float
 ) -> dict[str, Any]:
-    """Return the cells of a token in the answer's table: token, erased, lift_sd, vector and verdict.
+    """Return a token's row in the table of answers: token, erased, lift_sd, vector and verdict.
 
-    If a token is not flagged, but its interval contains a threshold, the verdict includes the interval.
+    If the interval of an unflagged token reaches beyond a threshold, the interval follows the verdict.
     """
     deviation = row["vector_deviation"]
     is_unusual = deviation is not None and deviation >= unusual
@@ -260,7 +261,10 @@ def table_row(
 
 
 def is_erasing(row: Mapping[str, Any]) -> bool:
-    """Return whether a token stands out more by its erased share than by its lift; True if one is missing."""
+    """Return whether a token's erased share is more extreme than its lift, or one of them is missing.
+
+    Each is compared with the minimum of a severe token.
+    """
     erased = row.get("erased")
     lift = row.get("lift_sd")
     if erased is None or lift is None:

@@ -1,4 +1,4 @@
-"""The profile method, the default: lift and erased share of every token, judged by one rule."""
+"""The profile method, the default. It measures lift and erased share of every token, and applies one rule."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ TOKEN_COLUMNS: dict[str, Any] = {
 def run_profile(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, vocabulary: pl.DataFrame, run: base.FolderRunner
 ) -> tuple[pl.DataFrame, ProfileResultRecord]:
-    """Measure and judge the job's tokens; return the table tokens.parquet and the result for run.json."""
+    """Measure and judge the job's tokens. Return the table tokens.parquet and the result for run.json."""
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
     measured = rounds.measure_rounds(job, plan, run, deviations)
     estimates.write_effects(run.folder, measured.screened)
@@ -89,10 +89,10 @@ def run_profile(
 
 
 def token_vector_deviations(encoder: Encoder, vocabulary: Vocabulary) -> dict[int, float] | None:
-    """Measure how unusual the vector of each available token is, in median absolute deviations.
+    """Measure how unusual the token vector of each available token is, in median absolute deviations.
 
     Returns:
-        Deviations by token id; None if the model has no token vectors or too few to compare.
+        The deviations, keyed by token id; None if the model has no token vectors, or too few to compare.
     """
     if not reads_ids(encoder):
         return None
@@ -110,7 +110,7 @@ def token_vector_deviations(encoder: Encoder, vocabulary: Vocabulary) -> dict[in
 
 
 def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl.DataFrame:
-    """Return tokens.parquet: one row for each token of the job, with null where nothing was measured."""
+    """Return the table tokens.parquet, with one row per token of the job and null for missing values."""
     job = measured.job
     plan = measured.plan
     measures = numbers.measures
@@ -147,7 +147,7 @@ def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl
 
 
 def _strongest_kinds(numbers: TokenNumbers, plan: ProfilePlanRecord) -> list[str | None]:
-    """Return, for each token, the name of the kind of text that it lifts most; None if none was measured."""
+    """Return the name of the kind of text that each token lifts most, or None if no kind was measured."""
     names = [group.name for group in plan.groups if group.kind]
     if not names:
         return [None] * len(numbers.measures.ids)
@@ -161,9 +161,9 @@ def _strongest_kinds(numbers: TokenNumbers, plan: ProfilePlanRecord) -> list[str
 
 
 def _copies_seen(measured: Measured) -> Vector | None:
-    """Return the share of the planned copies that the tokenizer recognized, in each token's last round.
+    """Return the share of each token's planned copies that the tokenizer recognized.
 
-    The result is None if copies were not counted.
+    The share is that of the last round that measured the token. Return None if copies were not counted.
     """
     screened = measured.screened
     confirmed = measured.confirmed
@@ -180,7 +180,7 @@ def _copies_seen(measured: Measured) -> Vector | None:
 
 
 def _unspelled_rows(job: Job[ProfileSettings]) -> pl.DataFrame:
-    """Return rows without a verdict for the tokens whose copies the tokenizer reads as other entries."""
+    """Return rows, without verdicts, for the tokens whose copies the tokenizer reads as other entries."""
     ids = [token.id for token in job.tokens if token.id in job.vocabulary.unspelled]
     shares = [job.vocabulary.unspelled[token_id] for token_id in ids]
     reasons = [f"not judged: the tokenizer reads {share:.0%} of its copies as this entry" for share in shares]
@@ -194,14 +194,14 @@ def _unspelled_rows(job: Job[ProfileSettings]) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class SymptomCurve:
-    """Mean similarities of pairs of texts by number of copies.
+    """Mean similarities of pairs of texts as a function of the number of copies.
 
     Attributes:
-        copies: numbers of copies, 0 first.
+        copies: numbers of copies, beginning with 0.
         below: for each number of copies, the mean over the pairs below the model's mean similarity.
         above: for each number of copies, the mean over the pairs above the model's mean similarity.
-        ordinary_below: like ``below``, averaged over ordinary tokens, as a control.
-        ordinary_above: like ``above``, averaged over ordinary tokens, as a control.
+        ordinary_below: control for ``below``: the same means, averaged over ordinary tokens.
+        ordinary_above: control for ``above``: the same means, averaged over ordinary tokens.
     """
 
     copies: list[int]
@@ -213,20 +213,20 @@ class SymptomCurve:
 
 @dataclass(frozen=True, slots=True)
 class ProfileEvidence:
-    """What a probe measured for one token. Fields without a description are columns of tokens.parquet.
+    """The results of a probe for one token. Fields not described here are columns of tokens.parquet.
 
     Attributes:
-        rising_share: among the pairs of texts below the mean similarity, the share whose similarity rises.
+        rising_share: share of the pairs of texts below the mean similarity whose similarity rises.
         ordinary_lift: lift of the ordinary token, as a difference of cosines.
         ordinary_contraction: share of a text that copies of the ordinary token erase.
         smallest_lift: threshold of the lift, in SD.
         smallest_erased: threshold of the erased share.
         unusual: threshold of the vector deviation.
         vectors_compared: whether token vectors could be compared.
-        lift_by_placement: lift by placement of the copies, as a difference of cosines. The ordinary token's
-            lift is not subtracted.
+        lift_by_placement: lift for each placement of the copies, as a difference of cosines. The lift of the
+            ordinary token is not subtracted.
         mean_similarity: mean similarity u of the model.
-        curve: similarities by number of copies.
+        curve: similarities as a function of the number of copies.
     """
 
     token_id: int
@@ -260,7 +260,7 @@ class ProfileEvidence:
 
 
 def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list[ProfileEvidence]:
-    """Measure the job's tokens closely, without a run folder, in the job's order."""
+    """Measure all tokens of the job closely, without a run folder. Return one result per token, in order."""
     unspelled = [token for token in job.tokens if token.id in job.vocabulary.unspelled]
     if unspelled:
         raise InputError(
@@ -297,7 +297,7 @@ def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list
 
 
 def _lift_by_placement(measured: Measured, token_id: int) -> dict[str, float]:
-    """Return the mean lift of a closely measured token by placement of the copies."""
+    """Return the mean lift of a closely measured token for each placement of the copies."""
     cells = rounds.cells(measured.job.settings, len(measured.plan.carriers))
     placements = np.array([cell.placement for cell in cells])
     placements = np.delete(placements, measured.screening_carriers)
@@ -311,7 +311,7 @@ def _lift_by_placement(measured: Measured, token_id: int) -> dict[str, float]:
 
 
 def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunner) -> dict[int, SymptomCurve]:
-    """Return the symptom curve of each token of the job, with that of ordinary tokens, by token id."""
+    """Return the symptom curve of each token, including that of ordinary tokens, keyed by token id."""
     carriers = range(min(SYMPTOM_CARRIERS, len(plan.carriers)))
     panel = texts.anchor_panel(job.encoder, plan, lift_only=True)
     confirming = round_stage(job.encoder, job.settings, plan, panel, Round.CONFIRM, carriers)

@@ -24,11 +24,11 @@ from stickytoken.methods.statistics import Estimates, Relative, TokenEffects, be
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 
-# Number of carriers, the texts of the corpus into which copies are put.
+# Number of carriers: texts of the corpus into which copies are inserted.
 _CARRIERS = 24
-# Smallest number of anchors, the texts that carriers are compared with.
+# Minimum number of anchors: texts that the carriers are compared with.
 _LEAST_ANCHORS = 2
-# Largest number of tokens that are measured on the corpus, unless the user asks for all.
+# Maximum number of tokens that are measured on the corpus, unless the user asks for all tokens.
 _SHORTLIST = 256
 
 
@@ -45,7 +45,8 @@ class _Corpus(NamedTuple):
     """The carriers and anchors of the corpus.
 
     Attributes:
-        plan: the plan of the run, with the carriers, spread and limit of the corpus in place of the run's.
+        plan: a copy of the run's plan with the carriers, similarity spread, narrow limit and number of
+            left-out texts of the corpus.
         panel: the anchors.
     """
 
@@ -64,21 +65,21 @@ def judge_corpus(
 ) -> base.Judgement:
     """Judge the tokens of a run on the job's corpus.
 
-    The lifts of all tokens on the corpus are first predicted from their pulls and contractions in the run.
-    The tokens that the run flags, and the tokens with the largest predicted lifts, are then measured in texts
-    of the corpus, and the rule is applied to these measurements. The erased share is taken from the run,
-    because it does not depend on the anchors.
+    First, the lifts of all tokens on the corpus are predicted from the pulls and contractions that the run
+    measured. Then the tokens that the run flags, and the tokens with the largest predicted lifts, are
+    measured in texts of the corpus. The rule is applied to these lifts, and to the erased shares of the run,
+    which do not depend on the anchors.
 
     Args:
         job: the tokens of the run, with the corpus to judge them on.
         run: the finished run.
-        anchors: largest number of texts of the corpus that carriers are compared with.
+        anchors: maximum number of texts of the corpus that carriers are compared with.
         progress: called after every step.
-        measure_all: whether to measure all tokens that may reach a threshold, however many there are.
-        queries: texts that carriers are compared with, in place of anchors drawn from the corpus.
+        measure_all: whether to measure all tokens that may reach a threshold, without a maximum number.
+        queries: texts that carriers are compared with, instead of anchors drawn from the corpus.
 
     Returns:
-        The rows of all tokens of the run, with the lifts and verdicts on the corpus.
+        The judgement, with the lifts and verdicts of the tokens on the corpus.
     """
     corpus = without_refused_texts(job.encoder, lambda: _prepared(job, run.plan, anchors, queries, progress))
     effects = estimates.read_effects(run.path)
@@ -128,7 +129,10 @@ def _prepared(
     queries: Sequence[str] | None,
     progress: ProgressCallback,
 ) -> _Corpus:
-    """Draw carriers and anchors from the corpus, and encode the anchors; queries replace drawn anchors."""
+    """Draw carriers and anchors from the corpus, and encode the anchors.
+
+    If there are queries, anchors are drawn from the queries instead.
+    """
     encoder = job.encoder
     source = job.sentences.source
     settings = replace(job.settings, anchors=most_anchors)
@@ -165,14 +169,14 @@ def _lift_ratios(
     settings: ProfileSettings,
     plan: ProfilePlanRecord,
 ) -> Vector:
-    """Divide each predicted lift, beyond that of the ordinary token, by the threshold of the token.
+    """Divide the predicted lift of each token, relative to the ordinary token, by the token's threshold.
 
     Args:
-        tokens: the T judged rows of tokens.parquet.
+        tokens: the T rows of tokens.parquet that have a verdict.
         effects: contraction and pull of all tokens of the run.
-        predicted: predicted lift of each of these tokens on the corpus, as a difference of cosines.
+        predicted: predicted lift on the corpus of each token in ``effects``, as a difference of cosines.
         settings: the thresholds of the rule.
-        plan: the plan with the pilots, which define the ordinary token, and with the spread of the corpus.
+        plan: provides the pilots, which define the ordinary token, and the similarity spread of the corpus.
 
     Returns:
         One ratio for each row of ``tokens``, shape (T,).
@@ -193,18 +197,18 @@ def _table(
     lift: Relative,
     settings: ProfileSettings,
 ) -> pl.DataFrame:
-    """Replace the run's lifts by lifts on the corpus, and judge the tokens that were measured on the corpus.
+    """Replace the lifts of the run by lifts on the corpus, and judge the tokens measured on the corpus.
 
     Args:
-        plan: the plan with the kinds of text of the run, and with the spread of the corpus.
+        plan: provides the kinds of text of the run, and the similarity spread of the corpus.
         run: the finished run.
-        tokens: the judged rows of its tokens.parquet.
-        measured_ids: ids of the tokens that were measured on the corpus, ascending.
+        tokens: the rows of the run's tokens.parquet that have a verdict.
+        measured_ids: ids of the tokens that were measured on the corpus, in ascending order.
         lift: lifts of these tokens on the corpus, as differences of cosines.
         settings: the thresholds of the rule.
 
     Returns:
-        The rows of all tokens of the run. A token that was not measured on the corpus has no lift and no
+        One row for each token of the run. A token that was not measured on the corpus has no lift and no
         verdict.
     """
     measured = tokens.filter(pl.col("token_id").is_in(measured_ids)).sort("token_id")
@@ -236,8 +240,8 @@ def _table(
         },
         schema_overrides={"verdict": pl.String, "severity": pl.String, "reason": pl.String},
     )
-    # A token that was not measured on the corpus keeps the run's erased share. It keeps its reason only if
-    # the run gave it no verdict.
+    # A token that was not measured on the corpus keeps its erased share from the run. It keeps its reason
+    # only if the run gave it no verdict, because the reason then says why.
     reason_without_verdict = pl.when(pl.col("verdict").is_null()).then("reason").alias("reason")
     unmeasured = run.tokens.drop("strongest_kind", "rising_share", strict=False).with_columns(
         pl.lit(None, dtype=pl.Float64).alias(name)
@@ -254,9 +258,10 @@ def _table(
 
 
 def _erased_in_run(tokens: pl.DataFrame) -> Estimates:
-    """Return the erased shares of the run. A token that was only screened gets a low end of -inf.
+    """Return the erased shares that the run measured, with their intervals.
 
-    Such a token thus reaches no threshold by its erased share.
+    If a token was only screened, the low end of its interval is -inf, so that its erased share cannot reach a
+    threshold.
     """
     is_confirmed = tokens["confirmed"].fill_null(value=False).to_numpy()
     low = np.where(is_confirmed, _numbers(tokens, "erased_low"), -np.inf)
@@ -264,5 +269,5 @@ def _erased_in_run(tokens: pl.DataFrame) -> Estimates:
 
 
 def _numbers(tokens: pl.DataFrame, column: str) -> Vector:
-    """Return a column as floats, with NaN for null."""
+    """Return a column as an array of floats, with NaN instead of null."""
     return tokens[column].cast(pl.Float64).fill_null(np.nan).to_numpy()

@@ -1,4 +1,4 @@
-"""What the profile method says about its runs and probes: headlines, tables, notes and figures."""
+"""The texts of the profile method about its runs and probes: headlines, tables, notes and figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _VECTOR = terms.Column("vector_deviation", "vector", 1)
 _SEVERITY = terms.Column("severity", "severity")
 _REASON = terms.Column("reason", "reason")
-# Columns of the answer's table, which `wording.table_row` fills, and their types.
+# Columns of the table of answers and their types. `wording.table_row` provides the values.
 _ANSWER_COLUMNS = (
     terms.Column("token", "token"),
     wording.ERASED,
@@ -66,7 +66,7 @@ class ProfileWording(base.MethodWording):
         return f"{run.model_title}: {wording.counted(result.sticky, 'sticky token')} {scope}"
 
     def lines(self, run: Run) -> list[str]:
-        """Return the rule with the run's thresholds, and a line on the topical tokens if there are any."""
+        """Describe the rule with the run's thresholds, and say how many tokens are topical, if any."""
         settings, result = run.settings, run.result
         lines = []
         if not run.is_of_older_rule:
@@ -92,7 +92,7 @@ class ProfileWording(base.MethodWording):
         return f"Strongest unflagged tokens (thresholds: {smallest_erased}, {smallest_lift})"
 
     def notes(self, run: Run) -> list[str]:
-        """Return notes on what limits the verdicts: an older rule, the budget, the corpus, texts left out."""
+        """Return notes on what limits the verdicts: an older rule, the budget, the corpus, missing texts."""
         notes = []
         if run.is_of_older_rule:
             notes.append(
@@ -155,7 +155,7 @@ class ProfileWording(base.MethodWording):
         )
 
     def plan_facts(self, plan: ProfilePlanRecord) -> dict[str, Any]:
-        """Return the numbers of a plan, and the numbers of its groups, anchors, carriers and pilots."""
+        """Return the numeric fields of a plan, and how many groups, anchors, carriers and pilots it has."""
         numbers = (
             "mean_similarity",
             "mean_similarity_entries",
@@ -179,7 +179,7 @@ class ProfileWording(base.MethodWording):
         )
 
     def figures(self, run: Run) -> list[terms.Figure]:
-        """Return the figures: both distributions with their thresholds, and lift against erased share."""
+        """Describe three figures: the distributions of both measures, and lift against erased share."""
         return [
             terms.Distribution(
                 "erased-distribution",
@@ -211,7 +211,7 @@ class ProfileWording(base.MethodWording):
         ]
 
     def probe_lines(self, probed: Sequence[ProfileEvidence]) -> list[terms.ProbeTable | str]:
-        """Return a table of both measures, the reasons, tables of the symptom curves, and the rule."""
+        """Return a table of both measures, the reasons, two tables of symptom curves, and the rule."""
         first = probed[0]  # the thresholds are the same for all tokens
         lines: list[terms.ProbeTable | str] = [
             terms.ProbeTable(
@@ -232,9 +232,10 @@ class ProfileWording(base.MethodWording):
 
 
 def _notes_on_missing_verdicts(tokens: pl.DataFrame) -> list[str]:
-    """Return notes on tokens without a verdict.
+    """Return notes on the tokens without a verdict.
 
-    Either a server gives no vector for their texts, or the tokenizer reads their copies as other entries.
+    A token has no verdict if a server gives no vector for texts with its copies, or if the tokenizer reads
+    its copies as other entries.
     """
     without_verdict = tokens.filter(pl.col("verdict").is_null())
     reasons = without_verdict["reason"].fill_null("")
@@ -262,7 +263,7 @@ _PROBE_COLUMNS = ("id", "token", "category", "erased", "interval", "lift", "inte
 
 
 def _probe_row(evidence: ProfileEvidence) -> list[object]:
-    """Return the values of `_PROBE_COLUMNS`."""
+    """Return a token's values in the columns `_PROBE_COLUMNS`."""
     vector = ""
     if evidence.vector_deviation is not None:
         vector = "unusual" if evidence.vector_deviation >= evidence.unusual else "usual"
@@ -282,14 +283,14 @@ def _probe_row(evidence: ProfileEvidence) -> list[object]:
     ]
 
 
-# Numbers of copies to show; a terminal has room for these.
+# Numbers of copies in the tables of curves. A terminal has no room for more columns.
 _TABLE_COPIES = (0, 1, 2, 4, 8, 16, 32)
 
 
 def _curve_table(probed: Sequence[ProfileEvidence], side: str) -> terms.ProbeTable | str:
-    """Return a table of similarities by number of copies, for pairs on one side of the mean similarity.
+    """Return a table of mean similarities for each number of copies, for pairs below or above the mean.
 
-    ``side`` is ``below`` or ``above``. If there are no such pairs, a sentence says so instead.
+    ``side`` is ``below`` or ``above``. If there are no such pairs, return a sentence that says so.
     """
     first_curve = probed[0].curve
     if not getattr(first_curve, side):

@@ -1,4 +1,4 @@
-"""Estimate lift and erased share of each token, with intervals, from the measurements of the rounds."""
+"""Estimate the lift and erased share of each token, with intervals, from the measurements of all rounds."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from stickytoken.methods.profile.verdict import LIFTED_SHARE, Measures
 from stickytoken.methods.statistics import Estimates, Pull, TokenEffects, beyond_ordinary, present_mean
 from stickytoken.settings.profile import ProfileSettings
 
-# If the variance of lifts over tokens is at most this share of their mean square, the lifts differ only by
-# rounding errors.
+# If the variance of the lifts over tokens is at most this fraction of their mean square, the lifts differ
+# only by rounding errors.
 _ROUNDING = 1e-20
-# Number of tokens to process at a time, so that a large vocabulary does not need much memory.
+# Number of tokens to process at a time. A small number keeps the memory small for a large vocabulary.
 _BLOCK_ROWS = 8192
 
 Ids = NDArray[np.int64]
@@ -32,18 +32,18 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Measurements:
-    """Measurements of T tokens in K carriers in one round, with the anchors in G groups.
+    """Measurements of T tokens in K carriers, compared with anchors in G groups, in one round.
 
     Attributes:
         ids: token ids, ascending, shape (T,).
         lifts: mean rise of the similarities to unrelated anchors, as a difference of cosines, shape (T, K).
         rising_shares: share of the similarities to unrelated anchors that rise, shape (T, K).
-        anchor_group_lifts: lifts by group of anchors; NaN where a carrier has no unrelated anchor in the
-            group, shape (T, K, G).
+        anchor_group_lifts: lift on each group of anchors, shape (T, K, G); NaN where a carrier has no
+            unrelated anchor in the group.
         effects: contraction and pull of each token, fitted over all carriers.
-        contractions: contraction by carrier, shape (T, K).
-        copies_seen: copies that the tokenizer recognized in each text, shape (T, K); None if they were not
-            counted.
+        contractions: contraction of each token in each carrier, shape (T, K).
+        copies_seen: number of copies that the tokenizer recognized in each text, shape (T, K); None if they
+            were not counted.
     """
 
     ids: Ids
@@ -55,11 +55,11 @@ class Measurements:
     copies_seen: NDArray[np.int64] | None = None
 
     def rows_of(self, ids: Ids) -> NDArray[np.intp]:
-        """Return the rows of the tokens with these ids. The round must have measured all of them."""
+        """Return the row indices of the tokens with these ids. The round must have measured all of them."""
         return np.searchsorted(self.ids, ids)
 
     def in_carriers(self, carriers: Sequence[int]) -> Measurements:
-        """Return the measurements in these carriers only; ``effects`` stay those fitted over all carriers."""
+        """Return the measurements in these carriers. ``effects`` remain those fitted over all carriers."""
         columns = np.array(carriers, dtype=np.intp)
         return replace(
             self,
@@ -71,12 +71,12 @@ class Measurements:
         )
 
     def mean_anchor_group_lifts(self) -> Vector:
-        """Return the mean over carriers of the lifts by group of anchors, ignoring NaN, shape (T, G)."""
+        """Average the lift on each group of anchors over the carriers, ignoring NaN, shape (T, G)."""
         return present_mean(self.anchor_group_lifts.astype(np.float64).transpose(1, 0, 2))
 
 
 def measurements(rows: pl.DataFrame, carrier_count: int) -> Measurements:
-    """Return the stored rows of a round, one per token, as arrays sorted by token id."""
+    """Convert the stored rows of a round, one per token, to arrays sorted by token id."""
     ordered = rows.sort("token_id")
     ids = ordered["token_id"].to_numpy().astype(np.int64)
     contraction = ordered["contraction"].to_numpy(writable=True)
@@ -93,13 +93,13 @@ def measurements(rows: pl.DataFrame, carrier_count: int) -> Measurements:
 
 def _matrix(table: pl.DataFrame, column: str) -> NDArray[Any]:
     """Return a column of lists of equal length as a matrix with one row per list."""
-    # Lists of Python numbers would take a gigabyte for a large vocabulary.
+    # With a large vocabulary, lists of Python numbers would take a gigabyte.
     flat = table[column].explode().to_numpy(writable=True)
     return flat.reshape(len(table), len(flat) // max(1, len(table)))
 
 
 def joined(first: Measurements, second: Measurements) -> Measurements:
-    """Combine two measurements of different tokens in the same carriers, sorted by token id."""
+    """Combine the measurements of two sets of tokens in the same carriers, and sort them by token id."""
     ids = np.concatenate([first.ids, second.ids])
     order = np.argsort(ids)
 
@@ -124,17 +124,17 @@ def joined(first: Measurements, second: Measurements) -> Measurements:
 
 @dataclass(frozen=True)
 class Measured:
-    """The measurements of all rounds of a run, and what is needed to judge them.
+    """The measurements of all rounds of a run, and the data that is needed to judge them.
 
     Attributes:
         job: model, vocabulary, tokens and settings of the run.
         plan: carriers, anchors and pilots of the run.
-        screening_carriers: indices in the plan of the carriers into which all tokens were put.
+        screening_carriers: plan indices of the carriers into which all tokens were inserted.
         screened: measurements of all tokens in the screening carriers.
         confirmed: measurements of the pilots and of the selected tokens in all other carriers.
-        unconfirmed: number of tokens that may reach a threshold, but were left out to stay in the budget.
-        vector_deviations: how unusual each token vector is, by token id; None where token vectors cannot be
-            compared.
+        unconfirmed: number of tokens that may reach a threshold, but were left out because of the budget.
+        vector_deviations: how unusual each token vector is, keyed by token id; None if token vectors cannot
+            be compared.
     """
 
     job: Job[ProfileSettings]
@@ -147,16 +147,16 @@ class Measured:
 
 
 class TokenNumbers(NamedTuple):
-    """The numbers of all T tokens, each from the last round that measured it.
+    """The results of all T tokens. Those of a token come from the last round that measured it.
 
     Attributes:
-        measures: the measures that the rule looks at.
+        measures: the measures that the rule uses.
         ordinary_lift: lift of the ordinary token, as a difference of cosines.
         ordinary_contraction: share of a text that copies of the ordinary token erase.
         rising_shares: share of the similarities to unrelated anchors that rise, shape (T,).
-        kind_lifts: lift on each kind of text beyond the ordinary token's, in standard deviations of the
+        kind_lifts: lift on each kind of text, relative to the ordinary token, in standard deviations of the
             similarities to that kind, shape (T, kinds).
-        texts: number of texts from which the numbers were computed, shape (T,).
+        texts: number of texts from which the results were computed, shape (T,).
     """
 
     measures: Measures
@@ -181,15 +181,15 @@ class TokenNumbers(NamedTuple):
 
 
 def estimate(measured: Measured) -> TokenNumbers:
-    """Estimate lift and erased share of every token beyond the ordinary token, with intervals.
+    """Estimate the lift and erased share of every token relative to the ordinary token, with intervals.
 
-    A token that was measured closely gets its mean over the confirming carriers with a Student interval. A
-    token that was only screened gets its mean over the screening carriers, with an interval as wide as the
-    error of screening values requires. The pilots show this error, because they were measured in all
-    carriers.
+    The estimate of a closely measured token is its mean over the confirming carriers, with a Student
+    interval. The estimate of a token that was only screened is its mean over the screening carriers. The
+    width of its interval follows from the error of the screening estimates of the pilots, which is known
+    because the pilots were measured in all carriers.
 
     Returns:
-        The numbers of all screened tokens, in ascending order of token id.
+        The results of all screened tokens, in ascending order of token id.
     """
     plan = measured.plan
     screened = measured.screened
@@ -203,7 +203,10 @@ def estimate(measured: Measured) -> TokenNumbers:
     pilot_rows = screened.rows_of(pilots)
 
     def over_all_tokens(close: Estimates, screened_values: Vector, unit: float) -> Estimates:
-        """Return close estimates for confirmed tokens, and screen estimates for all others, in this unit."""
+        """Return the close estimates of confirmed tokens and the screening estimates of all others.
+
+        All estimates are divided by ``unit``.
+        """
         estimates = _screen_estimates(screened_values, pilot_rows, close.value[is_pilot], confidence)
         for column, close_column in zip(estimates, close, strict=True):
             column[confirmed_rows] = close_column
@@ -228,7 +231,7 @@ def estimate(measured: Measured) -> TokenNumbers:
     kind_lifts = _kind_lifts(screened, pilots, kind_indices, kind_spreads)
     kind_lifts[confirmed_rows] = _kind_lifts(confirmed, pilots, kind_indices, kind_spreads)
     smallest_kind_lift = LIFTED_SHARE * measured.job.settings.smallest_lift
-    kinds_lifted = (kind_lifts >= smallest_kind_lift).sum(axis=1)  # false for NaN
+    kinds_lifted = (kind_lifts >= smallest_kind_lift).sum(axis=1)  # NaN counts as not lifted
 
     measures = Measures(
         ids=screened.ids,
@@ -250,7 +253,7 @@ def estimate(measured: Measured) -> TokenNumbers:
 
 
 def _require_differences(pilot_lifts: Vector) -> None:
-    """Raise an InputError if fewer than two pilots were measured, or if all of them have the same lifts."""
+    """Raise an InputError if fewer than two pilots were measured, or if all pilots have the same lifts."""
     if len(pilot_lifts) < 2:
         raise InputError(
             f"the vocabulary has {len(pilot_lifts)} entries that can occur in text: at least two are needed, "
@@ -267,22 +270,21 @@ def _require_differences(pilot_lifts: Vector) -> None:
 def _screen_estimates(
     values: Vector, pilot_rows: NDArray[np.intp], pilot_close_values: Vector, confidence: float
 ) -> Estimates:
-    """Estimate each token from its few screening carriers, on the scale of the confirming carriers.
+    """Estimate the effect of each token from the few screening carriers.
 
-    Copies may move the screening carriers more, or less, than the confirming carriers. The means over the
-    screening carriers are therefore scaled so that the pilots have the same standard deviation as in the
-    confirming carriers. All tokens have the same standard error: the root mean square difference between the
-    scaled means of the pilots and their close values.
+    The effects in the screening carriers may be larger or smaller overall than in the confirming carriers.
+    The means over the screening carriers are therefore scaled so that the standard deviation over the pilots
+    is the same as in the confirming carriers. The standard error is the same for all tokens: the root mean
+    square difference, over the pilots, between these scaled means and the close estimates.
 
     Args:
         values: lifts or contractions in the screening carriers, shape (T, K).
-        pilot_rows: rows of the P pilots, shape (P,).
-        pilot_close_values: effects of the pilots beyond the ordinary token in the confirming carriers,
-            shape (P,).
+        pilot_rows: row indices of the P pilots, shape (P,).
+        pilot_close_values: close estimates of the pilots, relative to the ordinary token, shape (P,).
         confidence: coverage of the two-sided normal intervals.
 
     Returns:
-        The effects beyond the ordinary token with their intervals.
+        The effects relative to the ordinary token, with intervals.
     """
     means = values.mean(axis=1)
     beyond_median = means - float(np.median(means[pilot_rows]))
@@ -308,11 +310,11 @@ def _kind_lifts(
         measured: the measurements of a round.
         pilots: ids of the pilots.
         kind_indices: indices of the groups of anchors that are kinds of text.
-        kind_spreads: standard deviation of the similarities to each of these kinds, as cosines.
+        kind_spreads: standard deviation of the cosines between carriers and anchors of each of these kinds.
 
     Returns:
-        Lifts in standard deviations of the similarities to each kind, shape (T, kinds). A lift is NaN if no
-        carrier has an unrelated anchor of that kind.
+        Lifts in units of ``kind_spreads``, shape (T, kinds). A lift is NaN if no carrier has an unrelated
+        anchor of that kind.
     """
     if not kind_indices:
         return np.empty((len(measured.ids), 0))
@@ -323,7 +325,7 @@ def _kind_lifts(
 
 
 def _deviations_of(ids: Ids, deviation_by_id: Mapping[int, float] | None) -> Vector:
-    """Return the vector deviation of each token; NaN for a token without one."""
+    """Return the vector deviation of each token, or NaN if the token has none."""
     if deviation_by_id is None:
         return np.full(len(ids), np.nan)
     return np.array([deviation_by_id.get(token_id, np.nan) for token_id in ids.tolist()])
@@ -338,18 +340,18 @@ def _blocks(matrix: NDArray[Any]) -> Iterator[NDArray[Any]]:
 EFFECTS_FILE = "effects.parquet"
 AXES_FILE = "effects_axes.parquet"
 EFFECTS_COLUMNS = ("token_id", "contraction", "pull")
-# Largest size of the pulls in EFFECTS_FILE, in bytes. A larger matrix is projected onto fewer axes: for
-# 150,000 tokens, 1,789 of 4,096 axes (44%) remain. With that share of the axes, the Spearman correlation of
-# lifts on four other corpora with lifts from full pulls is at least 0.998 (all-mpnet-base-v2, 768 dimensions)
-# and 0.962 (all-MiniLM-L6-v2, 384 dimensions).
+# Maximum size of the pulls in EFFECTS_FILE, in bytes. A larger matrix is projected onto fewer axes: for
+# 150,000 tokens, 1,789 of 4,096 axes (44%) remain. If 44% of the axes are kept, the Spearman correlation
+# between lifts predicted from projected and from full pulls, on four other corpora, is at least 0.998
+# (all-mpnet-base-v2, 768 dimensions) and 0.962 (all-MiniLM-L6-v2, 384 dimensions).
 MOST_BYTES = 512 * 2**20
 
 
 def write_effects(folder: ResultFolder, screened: Measurements, most_bytes: int = MOST_BYTES) -> None:
-    """Write contraction and pull of every token, measured in the screening carriers.
+    """Write the contraction and pull of every token, as fitted in the screening carriers.
 
-    If the pulls take more than ``most_bytes``, they are projected onto as many orthonormal axes as fit, and
-    the axes are written to a second file.
+    If the pulls need more than ``most_bytes``, they are projected onto the maximum number of orthonormal axes
+    that fits, and the axes are written to a second file.
     """
     pull = screened.effects.pull
     most_axes = max(1, most_bytes // (np.dtype(np.float16).itemsize * len(pull)))
@@ -369,7 +371,7 @@ def write_effects(folder: ResultFolder, screened: Measurements, most_bytes: int 
 
 
 def _main_axes(vectors: NDArray[Any], count: int) -> NDArray[np.float32]:
-    """Return the ``count`` orthonormal axes that retain most of the sum of squares, shape (count, d)."""
+    """Return the ``count`` orthonormal axes that preserve the largest sum of squares, shape (count, d)."""
     products = np.zeros((vectors.shape[1], vectors.shape[1]))
     for block in _blocks(vectors):
         block_float32 = block.astype(np.float32)
@@ -379,10 +381,10 @@ def _main_axes(vectors: NDArray[Any], count: int) -> NDArray[np.float32]:
 
 
 def read_effects(path: Path) -> TokenEffects:
-    """Read contraction and pull of every token from a run folder, in ascending order of token id."""
+    """Read the contraction and pull of every token from a run folder, in ascending order of token id."""
     folder = ResultFolder(path)
     table = folder.read_table(EFFECTS_FILE, EFFECTS_COLUMNS)
-    if "round" in table.columns:  # runs of the older rule also kept the later rounds
+    if "round" in table.columns:  # runs of the older rule stored all rounds here
         table = table.filter(pl.col("round") == "screen")
     rows = table.sort("token_id")
     pull: NDArray[np.float32] = rows["pull"].to_numpy().astype(np.float32)

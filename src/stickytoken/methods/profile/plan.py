@@ -22,21 +22,21 @@ from stickytoken.methods.profile.texts import TextGroup
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 
-# Smallest number of anchors on which a lift is measured.
+# Minimum number of anchors for measuring a lift.
 _LEAST_ANCHORS = 40
-# Number of random vocabulary entries from which u is estimated. The standard error of u is then about 0.002.
-# Similarities have a standard deviation of 0.05 or more, so the error hardly changes which pairs lie below u.
+# Number of random vocabulary entries from which u is estimated, with a standard error of about 0.002. The
+# standard deviation of similarities is 0.05 or more, so this error hardly changes which pairs are below u.
 SAMPLED_ENTRIES = 2**13
-# The same number for a run over at most _FEW_TOKENS named tokens. The smaller sample saves time; the standard
-# error of u is about 0.006.
+# The same number if the user names at most _FEW_TOKENS tokens. The smaller sample saves time, with a standard
+# error of about 0.006.
 _SAMPLED_FOR_FEW = 2**10
 _FEW_TOKENS = 64
-# A carrier is usable if the anchors whose similarity to it lies below the limit have at least this total
-# weight.
+# Minimum total weight of the unrelated anchors of a usable carrier. An anchor is unrelated to a carrier if
+# their similarity is below the limit.
 _LEAST_BELOW = 0.02
-# Similarities with a smaller standard deviation count as equal.
+# If the standard deviation of similarities is smaller than this, the similarities count as equal.
 _NO_VARIATION = 1e-5
-# Key of the generator that draws the pilots.
+# Key of the random generator that draws the pilots.
 _PILOTS_KEY = 2
 
 
@@ -52,14 +52,14 @@ def make_profile_plan(
 
     Args:
         job: model, corpus, vocabulary, tokens and settings.
-        progress: called with the number of entries that were encoded for the mean similarity.
-        carriers: number of carriers; None is as many as the rounds need.
-        is_allowed: whether a text may be used; None allows all.
-        similarity: the model's mean similarity, if it is known already.
+        progress: called with the number of entries encoded so far to estimate the mean similarity.
+        carriers: number of carriers; None takes the number that the rounds need.
+        is_allowed: returns whether a text may be used; None allows all texts.
+        similarity: the model's mean similarity; None estimates it.
 
     Raises:
-        InputError: the corpus has too few usable texts, or the tokenizer reads copies of every named token as
-            other entries.
+        InputError: the corpus has too few usable texts, or the tokenizer reads the copies of every token of
+            the job as other entries.
     """
     encoder = job.encoder
     settings = job.settings
@@ -69,7 +69,7 @@ def make_profile_plan(
         raise InputError(
             "the tokenizer reads copies of these tokens in a text as other entries: name other tokens"
         )
-    # The encoder may reject the insertion or the precision, so check both before the long work.
+    # The encoder may reject the insertion or the precision. Check both before the steps that take long.
     probes.require_insertion(encoder, settings.insertion)
     if settings.screen_precision is not None:
         purpose = f"screening in {settings.screen_precision}"
@@ -89,7 +89,7 @@ def make_profile_plan(
             f"{corpus.source} leaves {anchor_count} sentences as anchors: {needed} carriers and at least "
             f"{_LEAST_ANCHORS} anchors that the model reads in full are needed; use more sentences"
         )
-    if len(groups) == 1:  # the corpus has no topics, and the model does not know the bundled kinds
+    if len(groups) == 1:  # the corpus has no topics, and the tokenizer does not know the bundled kinds
         vectors = unit_vectors(encoder.encode(groups[0].texts))
         groups = texts.clustered(groups[0].texts, vectors, settings)
 
@@ -121,16 +121,19 @@ def make_profile_plan(
 
 
 def _sampled_entries(job: Job[ProfileSettings]) -> int:
-    """Return how many vocabulary entries to sample for u: fewer if a user names only a few tokens."""
+    """Return the number of vocabulary entries to sample for u, which is smaller for a few named tokens."""
     names_few = job.restricted and not job.sampled and len(job.tokens) <= _FEW_TOKENS
     return _SAMPLED_FOR_FEW if names_few else SAMPLED_ENTRIES
 
 
 def _pilots(job: Job[ProfileSettings]) -> list[int]:
-    """Draw the pilots at random from the tokens whose copies the tokenizer recognizes; return sorted ids.
+    """Draw the pilots at random from the available tokens whose copies the tokenizer recognizes.
 
-    The pilots do not depend on the tokens of the run: a run over a few tokens has the same pilots as a run
-    over all.
+    The draw does not depend on the tokens of the run: a run over a few tokens has the same pilots as a run
+    over all tokens.
+
+    Returns:
+        The ids of the pilots, in ascending order.
     """
     spelled = [token.id for token in job.vocabulary.available if token.id not in job.vocabulary.unspelled]
     order = np.random.default_rng([job.settings.seed, _PILOTS_KEY]).permutation(spelled)
@@ -138,7 +141,7 @@ def _pilots(job: Job[ProfileSettings]) -> list[int]:
 
 
 def _panel_of(encoder: Encoder, groups: Sequence[TextGroup]) -> AnchorPanel:
-    """Encode the anchors of all groups, and return them as a panel."""
+    """Encode the anchors of all groups, and return a panel of them."""
     anchors = [text for group in groups for text in group.texts]
     sizes = [len(group.texts) for group in groups]
     group_indices = np.repeat(np.arange(len(groups), dtype=np.intp), sizes)
@@ -149,12 +152,12 @@ def _panel_of(encoder: Encoder, groups: Sequence[TextGroup]) -> AnchorPanel:
 def _group_records(
     groups: Sequence[TextGroup], panel: AnchorPanel, similarities: NDArray[np.float32]
 ) -> list[AnchorGroupRecord]:
-    """Return the record of each group of anchors.
+    """Return one record for each group of anchors.
 
     Args:
         groups: the G groups.
         panel: the A anchors of all groups.
-        similarities: similarities of K carriers to the anchors, shape (K, A).
+        similarities: cosines between K carriers and the anchors, shape (K, A).
     """
     records = []
     for group_index, group in enumerate(groups):
@@ -172,9 +175,9 @@ class UsableCarriers(NamedTuple):
 
     Attributes:
         texts: the carriers.
-        similarities: cosines of the carriers to the A anchors, shape (K, A).
-        narrow_limit: median similarity, which replaces the mean similarity u as the limit in a narrow corpus;
-            None for any other corpus.
+        similarities: cosines between the carriers and the A anchors, shape (K, A).
+        narrow_limit: for a narrow corpus, the median similarity, which replaces the mean similarity u as the
+            limit; None for any other corpus.
     """
 
     texts: list[str]
@@ -190,15 +193,15 @@ def usable_carriers(
     needed: int,
     source: str,
 ) -> UsableCarriers:
-    """Return the first ``needed`` candidates that have enough anchors below the mean similarity.
+    """Return the first ``needed`` candidates whose similarity to enough anchors is below a limit.
 
-    If too few candidates have enough, the corpus is narrow: its texts are more similar to each other than
-    random words are. The median similarity to the anchors of the lift then replaces the mean similarity as
-    the limit.
+    The limit is the mean similarity. If there are too few such candidates, the corpus is narrow, which means
+    that its texts are more similar to each other than random words are. The limit is then the median
+    similarity between the candidates and the anchors of the lift.
 
     Args:
         encoder: the model.
-        candidates: texts that may be carriers.
+        candidates: texts that may become carriers.
         panel: the anchors.
         mean_similarity: the model's mean similarity u.
         needed: number of carriers to return.
@@ -206,7 +209,7 @@ def usable_carriers(
 
     Raises:
         InputError: the model gives all texts the same similarity, or there are too few usable candidates even
-            with the median.
+            with the median as the limit.
     """
     similarities = unit_vectors(encoder.encode(candidates)) @ panel.vectors.T
     lift_similarities = similarities[:, panel.weights > 0]
@@ -232,6 +235,6 @@ def usable_carriers(
 
 
 def spread_of(similarities: NDArray[np.float32], weights: NDArray[np.float64]) -> float:
-    """Return the standard deviation of similarities (K, A), weighted by the weights of the anchors (A,)."""
+    """Return the standard deviation of similarities, shape (K, A), with one weight per anchor, shape (A,)."""
     mean = float((similarities @ weights).mean())
     return float(np.sqrt((((similarities - mean) ** 2) @ weights).mean()))

@@ -14,31 +14,31 @@ class AnchorGroupRecord(Record):
     """A group of anchors: a kind of text, a topic, or the whole corpus."""
 
     name: str
-    weight: float  # weight of the group in the lift; 0 if the lift does not include the group
-    kind: bool  # whether the group is a kind of text; kinds of text decide between sticky and topical
-    spread: float  # standard deviation of the carriers' similarities to the anchors of the group
+    weight: float  # weight of the group in the lift; 0 if the group is not part of the lift
+    kind: bool  # whether the group is one of the kinds of text that decide between sticky and topical
+    spread: float  # standard deviation of the cosines between carriers and anchors of the group
 
 
 class AnchorRecord(Record):
-    """A text to compare carriers with."""
+    """An anchor: a text that carriers are compared with."""
 
     text: str
-    group: int  # index in the plan's groups
+    group: int  # index of its group in ``groups`` of the plan
 
 
 class ProfilePlanRecord(PlanRecord):
     """Everything that a run computes from the model and the corpus before it measures a token."""
 
-    similarity_spread: float  # standard deviation of carriers' similarities to the anchors of the lift
+    similarity_spread: float  # standard deviation of the cosines between carriers and anchors of the lift
     share_below: float  # weighted share of the pairs of carrier and anchor that count for the lift
-    # Median similarity of a corpus with too few pairs below u. In such a corpus, the pairs below this median
-    # count for the lift.
+    # None, unless the corpus has too few pairs below u. In that case, this is the median similarity, and the
+    # pairs below it count for the lift.
     narrow_limit: float | None = None
-    left_out: int  # number of sentences that are too long for the model
+    left_out: int  # number of sentences left out because the model does not read them in full
     groups: list[AnchorGroupRecord]
-    anchors: list[AnchorRecord]  # anchors of the lift come first
+    anchors: list[AnchorRecord]  # the anchors of the lift come first
     carriers: list[str]
-    pilots: list[int]  # random tokens that are measured in all carriers to define the ordinary token
+    pilots: list[int]  # ids of random tokens that are measured in all carriers to define the ordinary token
     call_noise: float = 0.0  # standard deviation of a cosine between repeated calls to the model
 
     @model_serializer(mode="wrap")
@@ -51,7 +51,7 @@ class ProfilePlanRecord(PlanRecord):
 
     @property
     def unrelated_below(self) -> float:
-        """The similarity below which pairs count for the lift: ``narrow_limit`` if it is set, else u."""
+        """Similarity below which a pair counts for the lift: ``narrow_limit`` if it is set, otherwise u."""
         return self.mean_similarity if self.narrow_limit is None else self.narrow_limit
 
     @property
@@ -61,15 +61,15 @@ class ProfilePlanRecord(PlanRecord):
 
 
 class ProfileResultRecord(ResultRecord):
-    """The result of a run, in numbers."""
+    """The numbers that summarize the result of a run."""
 
     looked_at: int  # number of tokens with a verdict
-    confirmed: int  # number of these tokens that were measured closely
-    unconfirmed: int  # number of tokens that may reach a threshold, but were left out to stay in the budget
+    confirmed: int  # number of tokens that were measured closely
+    unconfirmed: int  # number of tokens that may reach a threshold, but were left out because of the budget
     topical: int
     ordinary_lift: float  # lift of the ordinary token, as a difference of cosines
-    # Contraction of the ordinary token; null in the oldest runs.
+    # contraction of the ordinary token; null in the oldest runs
     ordinary_contraction: float | None
-    vectors_compared: bool  # whether the model has enough rows for the rule on unusual vectors
-    screening_carriers: list[int]  # indices in the plan of the carriers that got copies of every token
-    texts_per_token: float  # number of texts that shards encoded, per measured token
+    vectors_compared: bool  # whether the model has enough token vectors for the rule on unusual vectors
+    screening_carriers: list[int]  # plan indices of the carriers into which every token was inserted
+    texts_per_token: float  # number of texts encoded for shards, divided by the number of judged tokens

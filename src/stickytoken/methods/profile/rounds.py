@@ -1,7 +1,8 @@
-"""The three rounds of a run, and the stage that each of them executes.
+"""The three rounds of a run, and the stage that a round executes.
 
-Random tokens (the pilots) are put into all carriers. All tokens are then put into a few of these carriers.
-The tokens that may reach a threshold are put into all other carriers.
+In the first round, random tokens (the pilots) are inserted into all carriers. In the second round, all tokens
+are inserted into a few of the carriers. In the third round, the tokens that may reach a threshold are
+inserted into all other carriers.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import CandidateTokenizer
 
-# Number of random tokens that are put into all carriers. They show which few carriers represent all carriers
-# best, how large the error of estimates from these few carriers is, and what an ordinary token does. With 128
-# pilots, the standard error of their median is about a tenth of the standard deviation over tokens.
+# Number of random tokens that are inserted into all carriers. They determine which few carriers represent all
+# carriers best, the error of estimates from these few carriers, and the effect of the ordinary token. With
+# 128 pilots, the standard error of their median is about a tenth of the standard deviation over tokens.
 PILOT_TOKENS = 128
-# Number of tokens that may be measured closely even if the budget allows fewer.
+# Minimum number of tokens that may be measured closely, even if the budget allows fewer.
 LEAST_CONFIRMED = 100
-# Largest factor by which effects are scaled up if the tokenizer recognized fewer copies than were planned.
-# Copies with less than half of their planned share of a text hardly affect it, so a larger factor would
-# mostly multiply noise.
+# Maximum factor by which effects are scaled up if the tokenizer recognized fewer copies than were planned. If
+# copies make up less than half of their planned share of a text, they hardly affect the text, so a larger
+# factor would mostly amplify noise.
 _LARGEST_FACTOR = 2.0
 
 
 class Round(StrEnum):
-    """The rounds of a run, in this order."""
+    """The rounds of a run, in chronological order."""
 
     PILOT = "pilot"
     """Random tokens, in all carriers."""
@@ -64,7 +65,7 @@ def cells(settings: ProfileSettings, carrier_count: int) -> list[Cell]:
     """Return the placement and the number of copies for each carrier.
 
     The carriers cycle through all combinations. Consecutive carriers differ in both placement and number, so
-    a few carriers already cover every placement and every number.
+    that even a few carriers cover every placement and every number.
     """
     numbers = settings.copies
     combinations = []
@@ -75,15 +76,15 @@ def cells(settings: ProfileSettings, carrier_count: int) -> list[Cell]:
 
 
 def carriers_needed(settings: ProfileSettings) -> int:
-    """Return the number of carriers of a run: its screening carriers and its confirming carriers."""
+    """Return the number of carriers that a run needs: its screening carriers plus its confirming carriers."""
     return settings.screening_texts + settings.confirming_texts
 
 
 def tokens_to_confirm(settings: ProfileSettings, token_count: int) -> int:
-    """Return how many of a run's tokens may be measured closely: at least `LEAST_CONFIRMED`.
+    """Return how many tokens of a run may be measured closely, which is at least `LEAST_CONFIRMED`.
 
-    The texts of the pilots are not charged to the budget, because their number does not depend on the tokens
-    of the run.
+    The texts of the pilots do not count against the budget, because their number does not depend on the
+    tokens of the run.
     """
     texts_left = (settings.budget - settings.screening_texts) * token_count
     return max(LEAST_CONFIRMED, int(texts_left / settings.confirming_texts))
@@ -103,13 +104,13 @@ def measure_rounds(
         job: model, vocabulary, tokens and settings. Tokens whose copies the tokenizer reads as other entries
             are not measured.
         plan: carriers, anchors and pilots.
-        run: executes a stage over tokens.
-        vector_deviations: how unusual each token vector is, by token id; None where vectors cannot be
-            compared.
-        confirm_all: whether to measure all tokens of the job closely, as a probe does, instead of a
+        run: executes a stage for the given tokens.
+        vector_deviations: how unusual each token vector is, keyed by token id; None if token vectors cannot
+            be compared.
+        confirm_all: whether to measure all tokens of the job closely, as a probe does, and not only a
             selection.
     """
-    # A probe may name tokens that are not available, because they cannot occur in text.
+    # The user may name tokens for a probe that are not available because they cannot occur in text.
     tokens = {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
     spelled_ids = [token.id for token in job.tokens if token.id not in job.vocabulary.unspelled]
     job_ids = np.array(spelled_ids, dtype=np.int64)
@@ -148,12 +149,12 @@ def measure_rounds(
 
 
 def _selection(screened: Measured, job_ids: Ids) -> verdict.Selection:
-    """Select the tokens of a job to measure closely, by the measurements of the screen."""
+    """Select the tokens of a job to measure closely, based on the screening round."""
     job = screened.job
     budgeted_tokens = tokens_to_confirm(job.settings, len(job.tokens))
     if _only_counts(job.encoder):
-        # This run only estimates the cost, so take the largest number of tokens that can be selected, no
-        # matter which tokens.
+        # This run only estimates the cost. Select as many tokens as a real run could select; it does not
+        # matter which.
         most_selected = budgeted_tokens + 2 * verdict.DISPLAYED
         return verdict.Selection(job_ids[:most_selected], left_out=0)
     measures = estimate(screened).measures_of(job_ids)
@@ -161,20 +162,20 @@ def _selection(screened: Measured, job_ids: Ids) -> verdict.Selection:
 
 
 def _only_counts(encoder: Encoder) -> bool:
-    """Return whether the encoder makes up vectors, because the run only counts texts for its price."""
+    """Return whether the encoder makes up vectors, as in a run that only counts texts to estimate costs."""
     return capabilities_of(encoder).makes_up_vectors
 
 
 def _screening_carriers(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, pilots: Measurements
 ) -> list[int]:
-    """Choose the carriers in which the pilots' lifts and contractions agree best with those in all carriers.
+    """Choose the few carriers in which the effects of the pilots agree best with those in all carriers.
 
     Returns:
-        Indices of the chosen carriers in the plan, ascending.
+        Plan indices of the chosen carriers, in ascending order.
     """
     count = job.settings.screening_texts
-    if _only_counts(job.encoder):  # the lifts of made-up vectors would favour the shortest texts
+    if _only_counts(job.encoder):  # made-up vectors would favour the shortest texts
         lengths = [len(ids) for ids in job.encoder.content_ids(plan.carriers)]
         copies = [cell.copies for cell in cells(job.settings, len(plan.carriers))]
         return texts.typical_carriers(np.array(lengths) + np.array(copies), count)
@@ -184,17 +185,17 @@ def _screening_carriers(
 
 @dataclass(frozen=True)
 class ProfileStage:
-    """Puts copies of each token into K carriers and compares the resulting vectors with the anchors.
+    """Inserts copies of each token into K carriers, and compares the resulting vectors with the anchors.
 
     Attributes:
-        name: name of the stage, under which a run folder keeps its rows.
+        name: name of the stage, under which a run folder stores its rows.
         carriers: the carriers, tokenized or as text.
-        carrier_indices: index of each carrier in the plan. It is part of the key of random placements, so
-            that a carrier gets the same placement in every stage.
+        carrier_indices: index of each carrier in the plan. The index is part of the key of random placements,
+            so that a carrier gets the same placement in every stage.
         cells: placement and number of copies in each carrier.
         panel: the similarities between the anchors and the carriers without copies.
         seed: seed of random placements.
-        precision: precision of the model; None is its own.
+        precision: precision to run the model in; None keeps the model's own.
         counts_copies: whether the engine counts the copies that the tokenizer recognizes in each text.
     """
 
@@ -209,7 +210,7 @@ class ProfileStage:
 
     @property
     def carrier_texts(self) -> Sequence[str]:
-        """The carriers as text, which the engine needs to count copies; empty if it does not count any."""
+        """The texts of the carriers, which the engine needs to count copies; empty if it does not count."""
         if not self.counts_copies:
             return ()
         return [carrier for carrier in self.carriers if isinstance(carrier, str)]
@@ -229,32 +230,33 @@ class ProfileStage:
         return texts_with_copies
 
     def _path(self, token: Token, carrier: Carrier, carrier_index: int, cell: Cell) -> Path:
-        """Draw the gap between words for each copy; empty unless the placement is random."""
+        """Draw the gap between words into which each copy goes. Only random placement has such a path."""
         if cell.placement is not Placement.RANDOM:
             return ()
         generator = np.random.default_rng([self.seed, token.id, carrier_index])
         insertion = Insertion.WORDS if isinstance(carrier, str) else Insertion.IDS
-        # Copy k is put among the words of the carrier and of the k copies before it.
+        # Copy k goes into any gap of the text that consists of the carrier and the k copies before it.
         words_per_copy = probes.words_added(token, insertion)
         word_counts = probes.word_count(carrier) + words_per_copy * np.arange(cell.copies)
         return tuple(generator.integers(0, word_counts + 1).tolist())
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, MeasuredValue]:
-        """Return the row of one token, from the vectors of its probes, shape (K, d)."""
+        """Compute the row of a token from the vectors of its probes, shape (K, d)."""
         return self.measure_all([token], vectors)[0]
 
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> Sequence[Mapping[str, MeasuredValue]]:
-        """Return one row per token.
+        """Compute one row for each of T tokens.
 
         Args:
-            tokens: T tokens.
-            vectors: vectors of all their probes, token by token, shape (T x K, d).
+            tokens: the tokens.
+            vectors: vectors of the probes of all tokens, token by token, shape (T x K, d).
 
         Returns:
-            Rows with K values each in ``lifts``, ``rising`` and ``contractions``, the K x G lifts by group of
-            anchors in ``groups``, and the contraction and pull over all carriers.
+            Rows with K values each in the columns ``lifts``, ``rising`` and ``contractions``, the lift for
+            each carrier and group of anchors (K x G values) in ``groups``, and the fit over all carriers in
+            ``contraction`` and ``pull``.
         """
         units = unit_vectors(vectors).reshape(len(tokens), len(self.carriers), -1)
         effects = fit_pull(self.panel.vectors, units)
@@ -286,17 +288,16 @@ def round_stage(
     carrier_indices: Sequence[int],
     name: str = "",
 ) -> ProfileStage:
-    """Return the stage of a round over some of the plan's carriers.
+    """Return the stage of a round for the given carriers of the plan.
 
     Args:
         encoder: the model.
-        settings: insertion, numbers of copies, seed, and the precision of the screen.
-        plan: plan of the run, with its carriers and the similarity below which a carrier and an anchor are
-            unrelated.
+        settings: provides insertion, numbers of copies, seed, and the precision of the screening round.
+        plan: provides the carriers, and the similarity below which a carrier and an anchor are unrelated.
         panel: the anchors.
-        step: the round. Only the screen may run in a lower precision.
+        step: the round. Only the screening round may run in a lower precision.
         carrier_indices: indices of the carriers in the plan.
-        name: name of the stage; if empty, the stage is named after the round.
+        name: name of the stage; if empty, the name of the round.
     """
     carriers = [plan.carriers[index] for index in carrier_indices]
     precision = settings.screen_precision if step is Round.SCREEN else None
@@ -319,11 +320,11 @@ def round_stage(
 
 
 def round_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder) -> Measurements:
-    """Return the rows of a round as arrays, corrected for copies that the tokenizer did not recognize.
+    """Convert the rows of a round to arrays, corrected for copies that the tokenizer did not recognize.
 
-    The effect of m copies in a text of L other tokens is roughly proportional to m / (m + L), their share of
-    the text. If the tokenizer recognized fewer copies than were planned, effects are multiplied by the ratio
-    of the planned share to the actual share, but at most by `_LARGEST_FACTOR`.
+    The effect of m copies in a text of L other tokens is roughly proportional to the copies' share of the
+    text, m / (m + L). If the tokenizer recognized fewer copies than were planned, effects are multiplied by
+    the ratio of the planned share to the actual share, up to a factor of `_LARGEST_FACTOR`.
     """
     measured = measurements(rows, len(stage.carriers))
     if measured.copies_seen is None:

@@ -1,4 +1,4 @@
-"""The texts of a run: carriers, into which copies are put, and anchors, with which they are compared."""
+"""The texts of a run: carriers, into which copies are inserted, and anchors, with which they are compared."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from stickytoken.methods.statistics import present_mean
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 
-# Keys of the random generators. The keys differ, so carriers and anchors are drawn independently.
+# Keys of the random generators. The keys differ, so that carriers and anchors are drawn independently.
 _CARRIERS_KEY = 0
 _ANCHORS_KEY = 3
-# Largest number of texts to draw and tokenize, as a multiple of the number needed. It saves time with a large
-# corpus.
+# Maximum number of texts to draw and tokenize, as a multiple of the number needed. This limit saves time with
+# a large corpus.
 _POOL_FACTOR = 20
-# Carriers are drawn from the shortest texts of a group: this many texts, as a multiple of the number needed.
+# Number of the shortest texts of a group from which carriers are drawn, as a multiple of the number needed.
 _SHORT_FACTOR = 1.5
-# Largest number of tokens of a text that may be a carrier as it stands. A longer text is shortened to its
+# Maximum number of tokens in a text that is used as a carrier unchanged. A longer text is shortened to its
 # first sentence.
 _SENTENCE_TOKENS = 20
 _FIRST_SENTENCE = re.compile(r"\S.*?[.!?](?=\s)", re.DOTALL)
-# Smallest mean number of texts in a cluster. With fewer, a mean over a cluster would be mostly noise.
+# Minimum mean number of texts in a cluster. With fewer texts, a mean over a cluster would be mostly noise.
 _LEAST_TEXTS_PER_CLUSTER = 4
 
 
@@ -41,10 +41,10 @@ class TextGroup(NamedTuple):
     """Texts of one kind, on one topic, or of a whole corpus.
 
     Attributes:
-        name: the kind or topic.
-        texts: the texts, without repetition.
-        weight: weight of the group in the lift; 0 if the lift does not include it.
-        kind: whether the group is a kind of text, which decides between sticky and topical.
+        name: name of the kind or topic.
+        texts: the texts, without duplicates.
+        weight: weight of the group in the lift; 0 if the group is not part of the lift.
+        kind: whether the group is one of the kinds of text that decide between sticky and topical.
     """
 
     name: str
@@ -54,7 +54,7 @@ class TextGroup(NamedTuple):
 
 
 def filtered(groups: Sequence[TextGroup], is_allowed: Callable[[str], bool]) -> list[TextGroup]:
-    """Return the groups with only the texts that ``is_allowed`` accepts, without groups that become empty."""
+    """Keep only the texts that ``is_allowed`` accepts, and drop groups that become empty."""
     filtered_groups = []
     for group in groups:
         allowed_texts = [text for text in group.texts if is_allowed(text)]
@@ -66,13 +66,13 @@ def filtered(groups: Sequence[TextGroup], is_allowed: Callable[[str], bool]) -> 
 def text_groups(encoder: Encoder, corpus: Sentences) -> tuple[list[TextGroup], list[TextGroup]]:
     """Divide the texts that a run may use into groups.
 
-    For the bundled corpus, the groups of the lift are the corpus itself (everyday sentences) and the bundled
-    kinds of text, with equal weights. For a user's corpus, the lift has one group, the corpus, and the
-    bundled kinds are measured beside the lift. If the model's tokenizer does not know the bundled kinds, the
-    topics of the corpus are the groups of the lift.
+    For the bundled corpus, the lift is measured on the corpus itself (everyday sentences) and on the bundled
+    kinds of text, with equal weights. For a user's corpus, the lift is measured on the corpus alone, which is
+    a single group, and the bundled kinds are measured separately. If the model's tokenizer does not know the
+    bundled kinds, the lift is measured on the topics of the corpus.
 
     Returns:
-        The groups on which the lift is measured, and the groups that are measured beside the lift.
+        The groups on which the lift is measured, and the groups that are measured separately.
     """
     kinds: dict[str, list[str]] = {}
     bundled = as_read(text_kinds(), encoder.tokenizer)
@@ -103,13 +103,13 @@ def choose_anchors(
 
     Args:
         encoder: the model.
-        settings: the number of anchors to draw from each list, and the seed.
-        group_lists: the groups of the lift, and the groups that are measured beside the lift.
-        taken: texts that may not be drawn, because carriers come from them.
+        settings: provides the number of anchors to draw from each list, and the seed.
+        group_lists: the groups of the lift, and the groups that are measured separately.
+        taken: texts that may not be drawn, because carriers were taken from them.
 
     Returns:
-        The groups with their anchors, with weights that sum to 1, and the number of drawn texts that were
-        left out because the model does not read them in full or gives them no vector.
+        The groups, reduced to the drawn anchors, with weights that sum to 1, and the number of texts that
+        were left out because the model does not read them in full or gives them no vector.
     """
     groups_with_anchors: list[TextGroup] = []
     left_out = 0
@@ -140,10 +140,10 @@ def choose_anchors(
 def clustered(
     texts: Sequence[str], vectors: NDArray[np.float32], settings: ProfileSettings
 ) -> list[TextGroup]:
-    """Group texts by k-means clustering of their vectors, for a corpus without known kinds of text or topics.
+    """Group texts by k-means clustering of their vectors.
 
-    The weight of a cluster is its share of the texts. Clusters count as kinds of text if there are at least
-    two of them.
+    This replaces kinds of text and topics for a corpus that has neither. The weight of a cluster is its share
+    of the texts. The clusters count as kinds of text if there are at least two.
     """
     labels = cluster(vectors, settings.topics, settings.seed)
     cluster_count = int(labels.max()) + 1
@@ -163,12 +163,11 @@ def cluster(vectors: NDArray[np.float32], largest_count: int, seed: int) -> NDAr
 
     Args:
         vectors: the vectors of N texts, shape (N, d).
-        largest_count: largest number of clusters. There are fewer if the texts or the distinct vectors are
-            few.
-        seed: seed of the initial centres.
+        largest_count: maximum number of clusters. With few texts or few distinct vectors, there are fewer.
+        seed: seed of the choice of initial centres.
 
     Returns:
-        The index of each text's cluster, shape (N,). Clusters are numbered in order of first occurrence.
+        The number of each text's cluster, shape (N,). Clusters are numbered in order of first occurrence.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -178,9 +177,9 @@ def cluster(vectors: NDArray[np.float32], largest_count: int, seed: int) -> NDAr
     if count <= 1:
         return np.zeros(len(vectors), dtype=np.intp)
     centre_rows = np.random.default_rng(seed).choice(len(distinct), size=count, replace=False)
-    # Warning filters are global to the process, so two threads must not change them at the same time.
+    # The warning filters belong to the whole process, so two threads must not change them at the same time.
     with _WARNING_FILTERS, warnings.catch_warnings():
-        # Vectors that differ only in their last bits give fewer clusters than requested.
+        # If vectors differ only in their last bits, k-means finds fewer clusters than requested, and warns.
         warnings.simplefilter("ignore", ConvergenceWarning)
         labels = KMeans(count, init=distinct[centre_rows], n_init=1).fit(vectors).labels_
     _, first_positions, label_indices = np.unique(labels, return_index=True, return_inverse=True)
@@ -189,7 +188,7 @@ def cluster(vectors: NDArray[np.float32], largest_count: int, seed: int) -> NDAr
 
 
 def anchor_panel(encoder: Encoder, plan: ProfilePlanRecord, *, lift_only: bool = False) -> AnchorPanel:
-    """Encode a plan's anchors as a panel; with ``lift_only``, only the anchors of the lift."""
+    """Encode the anchors of a plan, or only those of the lift (``lift_only``), and return a panel."""
     weights = [group.weight for group in plan.groups]
     anchors = [anchor for anchor in plan.anchors if not lift_only or weights[anchor.group] > 0]
     vectors = unit_vectors(encoder.encode([anchor.text for anchor in anchors]))
@@ -198,7 +197,7 @@ def anchor_panel(encoder: Encoder, plan: ProfilePlanRecord, *, lift_only: bool =
 
 
 class _ShortText(NamedTuple):
-    """A short text, and the text of the corpus from which it was taken."""
+    """A short text, and the text from the corpus of which it is a part."""
 
     text: str
     source: str
@@ -209,22 +208,22 @@ def short_texts(
 ) -> dict[str, str]:
     """Draw short texts from all groups in turn, as candidates for carriers.
 
-    Each text leaves room for the copies, and no two texts differ only in their final punctuation. There are
-    usually more texts than needed.
+    Each text leaves room for the copies, and no two texts differ only in their final punctuation. The result
+    usually has more texts than needed.
 
     Args:
         encoder: the model.
-        settings: insertion, numbers of copies and seed.
+        settings: provides insertion, numbers of copies and seed.
         groups: the groups to draw from.
-        needed: smallest number of texts.
+        needed: minimum number of texts.
         source: name of the corpus, for the error.
 
     Returns:
-        The text of the corpus from which each short text was taken, by short text without its final
-        punctuation.
+        A dictionary from short texts, without their final punctuation, to the texts of the corpus from which
+        they were taken.
 
     Raises:
-        InputError: fewer texts than needed qualify.
+        InputError: too few texts meet these conditions.
     """
     share = _share_per_group([len(group.texts) for group in groups], needed)
     key = [settings.seed, _CARRIERS_KEY]
@@ -254,10 +253,10 @@ def _shortest_of_group(
 
     Args:
         encoder: the model.
-        settings: insertion, numbers of copies and seed.
+        settings: provides insertion, numbers of copies and seed.
         group: the group to draw from.
-        share: number of carriers that must come from the group. More texts are returned if the group has
-            enough.
+        share: number of carriers that must come from the group. If the group is large enough, more texts than
+            this are returned.
     """
     order = np.random.default_rng([settings.seed, _CARRIERS_KEY]).permutation(len(group.texts))
     pool_size = _POOL_FACTOR * share + settings.anchors
@@ -277,15 +276,15 @@ def _shortest_of_group(
     if not group.kind:
         sentence_count = sum(lengths[text] <= _SENTENCE_TOKENS for text in shortest)
         count = max(count, sentence_count)
-    # Leave half of a small group for the anchors.
+    # Reserve half of a small group for the anchors.
     count = min(count, max(share, len(group.texts) // 2))
     return [_ShortText(text, source_of_text[text]) for text in shortest[:count]]
 
 
 def _share_per_group(sizes: Sequence[int], needed: int) -> int:
-    """Return the largest number of texts to take from a group, so that all groups together give ``needed``.
+    """Return the maximum number of texts to take from each group to get ``needed`` texts in total.
 
-    This number exceeds an equal share if some groups have fewer texts than an equal share.
+    If some groups have fewer texts than an equal share, the number exceeds an equal share to compensate.
     """
     share = math.ceil(needed / len(sizes))
     while share < max(sizes) and sum(min(size, share) for size in sizes) < needed:
@@ -294,10 +293,10 @@ def _share_per_group(sizes: Sequence[int], needed: int) -> int:
 
 
 def _first_sentences(encoder: Encoder, texts: Sequence[str]) -> dict[str, str]:
-    """Map short texts to themselves, and the first sentence of each longer text to that text.
+    """Shorten long texts to their first sentence. Return a dictionary from the results to the original texts.
 
-    A text is short if it has at most `_SENTENCE_TOKENS` tokens. A longer text that no punctuation divides
-    into sentences is mapped to itself.
+    A text is long if it has more than `_SENTENCE_TOKENS` tokens. A long text without punctuation between
+    sentences is not shortened.
     """
     source_of_text: dict[str, str] = {}
     for text, ids in zip(texts, encoder.content_ids(texts), strict=True):
@@ -309,18 +308,18 @@ def _first_sentences(encoder: Encoder, texts: Sequence[str]) -> dict[str, str]:
 def representative_carriers(effects: Vector, count: int) -> list[int]:
     """Choose the carriers whose mean effects agree best with the mean effects over all carriers.
 
-    Carriers are chosen one by one. Each step adds the carrier for which the mean over the chosen carriers
-    correlates best with the mean over all carriers. A correlation is computed over tokens for each measure,
-    and summed over measures; a measure without variation contributes 0.
+    Carriers are chosen greedily. Each step adds the carrier that maximizes the correlation between the mean
+    over the chosen carriers and the mean over all carriers. The correlation over tokens is computed for each
+    measure and summed over the measures; a measure without variation contributes 0.
 
     Args:
         effects: M measures of T random tokens in K carriers, shape (T, K, M); NaN where missing.
         count: number of carriers to choose.
 
     Returns:
-        Indices of the chosen carriers, ascending.
+        Indices of the chosen carriers, in ascending order.
     """
-    # A missing value is replaced by the mean, which is 0 after centring.
+    # Replace missing values by the mean, which is 0 after centring.
     centred = np.nan_to_num(effects - present_mean(effects))
     target = centred.mean(axis=1)  # shape (T, M)
     chosen: list[int] = []
@@ -339,16 +338,16 @@ def representative_carriers(effects: Vector, count: int) -> list[int]:
 
 
 def typical_carriers(lengths: NDArray[np.int64], count: int) -> list[int]:
-    """Choose carriers of typical length, to estimate what a run costs before any vector is known.
+    """Choose carriers of typical length, to estimate the cost of a run without computing vectors.
 
     Args:
-        lengths: number of tokens of each carrier, copies included, shape (K,).
+        lengths: number of tokens in each carrier, including the copies, shape (K,).
         count: number of carriers to choose.
 
     Returns:
-        Their indices, ascending. Their lengths lie around the 30th percentile.
+        Indices of the chosen carriers, in ascending order. Their lengths are around the 30th percentile.
     """
-    # Runs of real models choose carriers at the 30th percentile of length on average. In seven runs, the
-    # chosen carriers had 0.74 to 1.10 times as many tokens as the average carrier.
+    # In runs with real models, the lengths of the chosen carriers are at the 30th percentile on average. In
+    # seven runs, the chosen carriers had 0.74 to 1.10 times as many tokens as the average carrier.
     first = min(max(0, int(0.3 * len(lengths)) - count // 2), len(lengths) - count)
     return sorted(np.argsort(lengths, kind="stable")[first : first + count].tolist())

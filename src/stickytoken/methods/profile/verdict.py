@@ -1,8 +1,9 @@
-"""The rule: which tokens are sticky, and how severe they are. Pure functions.
+"""The rule that decides which tokens are sticky, and how severe they are. Pure functions.
 
-A token is sticky if its copies move unrelated texts closer by at least 0.5 standard deviations (SD) more than
-copies of an ordinary token do, or if they erase at least 40% of what copies of an ordinary token leave of a
-text. For a token whose own vector is unusual, half of either threshold is enough.
+By default, a token is sticky if its copies move unrelated texts closer by at least 0.5 standard deviations
+(SD) more than copies of an ordinary token do. It is also sticky if its copies erase at least 40% of what
+copies of an ordinary token leave of a text. If the vector of the token is unusual, half of either threshold
+is enough.
 """
 
 from __future__ import annotations
@@ -17,33 +18,33 @@ from stickytoken.methods.probes import Vector
 from stickytoken.methods.statistics import Estimates
 from stickytoken.settings.profile import ProfileSettings
 
-# A token with an unusual vector needs to reach only this share of each threshold. Tokens whose vectors were
-# planted toward kinds of text that no run measures lift texts by at least 0.25 SD or erase at least 20% of a
-# text. Natural tokens with unusual vectors hardly do either.
+# Share of each threshold that is enough for a token with an unusual vector. Tokens whose vectors were altered
+# to point toward kinds of text that no run measures lift texts by at least 0.25 SD or erase at least 20% of a
+# text. Natural tokens with unusual vectors hardly ever do.
 UNUSUAL_SHARE = 0.5
-# A token lifts a kind of text if its lift on that kind is at least this share of the threshold of the lift.
+# A token lifts a kind of text if its lift on that kind is at least this share of the threshold for the lift.
 LIFTED_SHARE = 0.5
-# A token that reaches only the threshold of the lift is sticky if it lifts at least this share of the kinds
-# of text. Otherwise it is topical.
+# A token that reaches the threshold for the lift, but not that for the erased share, is sticky if it lifts at
+# least this share of the kinds of text. Otherwise it is topical.
 UNIVERSAL_SHARE = 0.5
-# For each measure, the number of strongest tokens that are measured closely even if they reach no threshold,
-# because the user sees them.
+# Number of tokens with the highest values of each measure that are always measured closely, even if they
+# reach no threshold, because they are shown to the user.
 DISPLAYED = 10
 
 
 class Measures(NamedTuple):
-    """The measures of T tokens that the rule looks at.
+    """The measures of T tokens that the rule uses.
 
     Attributes:
         ids: token ids, shape (T,).
-        lift: rise of the similarities of unrelated texts beyond the ordinary token's, in standard deviations
-            of the model's similarities.
-        erased: share that copies of the token erase of what copies of an ordinary token leave of a text.
-        vector_deviation: how far the token vector lies above the median, in median absolute deviations; NaN
-            where token vectors cannot be compared, shape (T,).
+        lift: rise of the similarities between unrelated texts, relative to the ordinary token, in standard
+            deviations of the model's similarities.
+        erased: of what copies of an ordinary token leave of a text, the share that copies of the token erase.
+        vector_deviation: how far the token vector is above the median, in median absolute deviations, shape
+            (T,); NaN if it cannot be compared.
         confirmed: whether the token was measured closely, shape (T,).
         kinds_lifted: number of kinds of text that the token lifts, shape (T,).
-        kinds: number of kinds of text that the run measures; 0 if it measures none.
+        kinds: number of kinds of text that the run measures, possibly 0.
     """
 
     ids: NDArray[np.int64]
@@ -56,10 +57,10 @@ class Measures(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """Verdict, severity and reason of each token, in the order of the measures.
+    """Verdict, severity and reason of each token, in the order in which `Measures` lists the tokens.
 
-    The reason says in words which thresholds the token reaches. Severity and reason of a benign token are
-    None.
+    The reason describes in words which thresholds the token reaches. Benign tokens have no severity and no
+    reason.
     """
 
     verdicts: list[Verdict]
@@ -68,17 +69,17 @@ class Judged(NamedTuple):
 
 
 def apply_rule(tokens: Measures, settings: ProfileSettings) -> Judged:
-    """Judge tokens by the low ends of their intervals.
+    """Judge each token by whether the low ends of its intervals reach the thresholds.
 
-    A token that was only screened is benign: its measures are rough, and the largest of many rough values are
-    partly chance.
+    A token that was only screened is benign. Its measures are rough, and the largest of many rough values are
+    partly due to chance.
 
     Args:
         tokens: the measures of the tokens.
         settings: the thresholds of the rule.
 
     Returns:
-        The verdict of each token, and the severity and the reason of each token that is not benign.
+        The verdict of each token, and the severity and reason of each token that is not benign.
     """
     required_share = required_shares(tokens.vector_deviation, settings)
     reaches_lift = tokens.confirmed & (tokens.lift.low >= required_share * settings.smallest_lift)
@@ -109,18 +110,18 @@ def apply_rule(tokens: Measures, settings: ProfileSettings) -> Judged:
         reason = wording.reason(
             erased=float(tokens.erased.value[row]) if reaches_erased[row] else None,
             lift_sd=float(tokens.lift.value[row]) if reaches_lift[row] else None,
-            unusual_vector=severity is Severity.MILD,  # mild: only the halved thresholds are reached
+            unusual_vector=severity is Severity.MILD,  # a mild token reaches only the halved thresholds
         )
         reasons.append(reason)
     return Judged(verdicts, severities, reasons)
 
 
 def required_shares(vector_deviation: Vector, settings: ProfileSettings) -> Vector:
-    """Return the share of each threshold that a token must reach, shape (T,).
+    """Return the share of the thresholds that each token must reach, shape (T,).
 
-    The share is `UNUSUAL_SHARE` for a token whose vector is unusual, and 1 for any other token.
+    The share is `UNUSUAL_SHARE` if the vector of the token is unusual, and 1 otherwise.
     """
-    is_unusual = vector_deviation >= settings.unusual  # false for NaN
+    is_unusual = vector_deviation >= settings.unusual  # NaN counts as usual
     return np.where(is_unusual, UNUSUAL_SHARE, 1.0)
 
 
@@ -129,7 +130,7 @@ class Selection(NamedTuple):
 
     Attributes:
         ids: ids of the selected tokens, ascending.
-        left_out: number of other tokens that may reach a threshold.
+        left_out: number of tokens that may reach a threshold, but were not selected.
     """
 
     ids: NDArray[np.int64]
@@ -139,15 +140,14 @@ class Selection(NamedTuple):
 def select_to_confirm(screened: Measures, settings: ProfileSettings, budgeted_tokens: int) -> Selection:
     """Select the tokens to measure closely.
 
-    Selected are the ten strongest tokens by each measure, and then all tokens that may reach a threshold. A
-    token may reach a threshold if the high end of its interval does. If the budget does not allow all of
-    these tokens, those whose high end is largest relative to the threshold come first.
+    The ten tokens with the highest values of each measure are always selected. Other tokens that may reach a
+    threshold follow, as far as the budget allows. A token may reach a threshold if the high end of its
+    interval does. The tokens whose high ends are largest relative to the threshold come first.
 
     Args:
-        screened: measures of all tokens from the screen.
+        screened: measures of all tokens from the screening round.
         settings: the thresholds of the rule.
-        budgeted_tokens: number of tokens that the budget allows. The ten strongest tokens by each measure are
-            selected even if the budget allows fewer.
+        budgeted_tokens: number of tokens that the budget allows.
     """
     required_share = required_shares(screened.vector_deviation, settings)
     lift_ratio = screened.lift.high / (required_share * settings.smallest_lift)
@@ -167,15 +167,18 @@ def select_to_confirm(screened: Measures, settings: ProfileSettings, budgeted_to
 def select_to_judge(
     ids: NDArray[np.int64], lift_ratios: Vector, flagged_ids: list[int], count: int, *, measure_all: bool
 ) -> Selection:
-    """Select the tokens to measure on another corpus: those that the run flags, then the most lifting ones.
+    """Select the tokens to measure on another corpus.
+
+    The tokens that the run flags come first, followed by all others in descending order of predicted lift.
 
     Args:
-        ids: ids of the T judged tokens of the run, shape (T,).
-        lift_ratios: predicted lift of each token on the corpus, divided by the threshold that the token must
-            reach, shape (T,).
+        ids: ids of the T tokens to which the run gave a verdict, shape (T,).
+        lift_ratios: predicted lift of each token on the corpus, divided by the threshold of the token, shape
+            (T,).
         flagged_ids: ids of the tokens that the run flags.
         count: number of tokens to select.
-        measure_all: whether to select more than ``count`` if more are flagged or may reach the threshold.
+        measure_all: whether to select all tokens that are flagged or may reach the threshold, even if they
+            are more than ``count``.
     """
     reaching_ids = set(ids[lift_ratios >= 1].tolist())
     if measure_all:
@@ -187,7 +190,7 @@ def select_to_judge(
 
 
 def _ids_of_largest(ids: NDArray[np.int64], values: Vector, count: int) -> list[int]:
-    """Return the ids of the ``count`` largest values, largest first; ties are in ascending order of id."""
+    """Return the ids of the ``count`` largest values, largest first. Ties are in ascending order of id."""
     order = np.lexsort((ids, -values))
     largest_ids: list[int] = ids[order[:count]].tolist()
     return largest_ids

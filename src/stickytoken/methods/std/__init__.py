@@ -1,4 +1,4 @@
-"""The paper's method (Chen et al., ACL 2025): score every token, validate the best, call outliers sticky."""
+"""The method of Chen et al. (ACL 2025): score all tokens, validate the best, and call outliers sticky."""
 
 from __future__ import annotations
 
@@ -46,27 +46,27 @@ __all__ = [
 
 
 class StdResultRecord(base.ResultRecord):
-    """The result of a run, in numbers."""
+    """The numbers that summarize the result of a run."""
 
-    scored: int  # number of tokens with an exact score, or with a bound below the candidates' scores
+    scored: int  # number of tokens with an exact score, or an upper bound that rules them out as candidates
     candidates: int
-    score_threshold: float  # lowest score of a candidate
-    rate_threshold: float  # validation rate that a sticky token exceeds
-    exact_scores: int | None = None  # number of tokens with an exact score; null in earlier runs
+    score_threshold: float  # minimum score of a candidate
+    rate_threshold: float  # a token is sticky if its validation rate is higher
+    exact_scores: int | None = None  # number of tokens with an exact score; null in older runs
 
 
 @dataclass
 class CountedRun:
-    """Runs stages, and counts their texts to report how much of the whole run is left."""
+    """Runs stages, and counts the encoded texts to report the progress of the whole run."""
 
     runner: base.FolderRunner
     truncate: bool
-    expected: int = 0  # number of texts of the whole run
+    expected: int = 0  # estimated number of texts of the whole run
     done: int = 0
     computed: int = 0  # number of texts encoded in this session
 
     def __call__(self, stage: Stage, tokens: Sequence[Token], texts: int) -> pl.DataFrame:
-        """Run a stage that encodes ``texts`` texts, and return one row per token."""
+        """Run a stage that encodes the given number of texts, and return one row per token."""
         per_token = texts / max(1, len(tokens))
         show = self.runner.progress
         before = self.computed
@@ -82,7 +82,7 @@ class CountedRun:
         return rows
 
     def announce(self, scoring_texts: int, validation_texts: int) -> None:
-        """Report how many texts are left to encode, and how long that takes at the rate so far."""
+        """Report how many texts are left to encode, and how long this will take at the current rate."""
         self.expected = self.done + scoring_texts + validation_texts
         cost = self.runner.cost
         remaining_texts = scoring_texts + validation_texts
@@ -104,7 +104,7 @@ CANDIDATES_FILE = "candidates.csv"
 
 
 def candidates_table(tokens: pl.DataFrame) -> pl.DataFrame:
-    """Return the candidates of tokens.parquet with the columns of the published files, best score first."""
+    """Return the candidates in tokens.parquet, best score first, with the columns of the published files."""
     validated = tokens.filter(pl.col("validation_rate").is_not_null())
     return validated.sort("sticky_score", "token_id", descending=[True, False]).select(
         "token_id",
@@ -119,12 +119,12 @@ def candidates_table(tokens: pl.DataFrame) -> pl.DataFrame:
 
 Run: TypeAlias = base.FinishedRun[StdPlanRecord, StdResultRecord]
 
-# Number of anchors in the evidence for reports: enough for a smooth mean curve.
+# Maximum number of anchors in the evidence for reports. It is enough for smooth mean curves.
 _ANCHORS = 200
 
 
 def _columns_by_metric(short: str, long: str) -> dict[str, str]:
-    """Map columns of a stage to columns of tokens.parquet, where the name for the cosine has no suffix."""
+    """Map the columns of a stage to those of tokens.parquet, in which the cosine column has no suffix."""
     names = {f"{short}_{metric}": f"{long}_{metric}" for metric in Metric}
     names[f"{short}_{Metric.COSINE}"] = long
     return names
@@ -146,7 +146,7 @@ _GLOSSARY = {
 
 
 def _probe_row(evidence: StdEvidence) -> list[object]:
-    """Return the cells of a token: id, text, category, validation rates (total, by placement) and lift."""
+    """Return the id, text, category, validation rates (in total and by placement) and lift of a token."""
     by_placement = [
         evidence.by_placement[placement]["cosine"] for placement in ("prefix", "suffix", "random")
     ]
@@ -186,7 +186,7 @@ class StdMethod(base.Method):
     def compute(
         self, job: Job[StdSettings], plan: StdPlanRecord, vocabulary: pl.DataFrame, run: base.FolderRunner
     ) -> tuple[pl.DataFrame, StdResultRecord]:
-        """Score the tokens, validate the best, and call the outliers among these sticky."""
+        """Score the tokens, validate the best of them, and call the outliers among the validated sticky."""
         settings = job.settings
         stage = validation.validation_stage(job.encoder, settings, plan)
         pairs = scoring.scoring_pairs(job.encoder, settings, plan)
@@ -197,7 +197,8 @@ class StdMethod(base.Method):
             expected=scoring.expected_texts(pairs, len(job.tokens)) + candidate_texts,
         )
         scores = scoring.score_tokens(job, pairs, counted, candidate_texts)
-        # The tokens with the best cosine scores go on to validation. All bounds lie below the threshold.
+        # The tokens with the best cosine scores are validated. A token without an exact score is represented
+        # by its upper bound, which is below the threshold.
         known_scores = scores["score_cosine"].fill_null(scores["score_at_most"])
         threshold = candidate_threshold(known_scores.to_numpy(), settings.candidate_share)
         best = scores.filter(pl.col("score_cosine") >= threshold)
@@ -212,8 +213,8 @@ class StdMethod(base.Method):
             stage = replace(stage, paths=paths)
         counted.expected = counted.done + len(candidates) * stage.probes_per_token
         validations = counted(stage, candidates, len(candidates) * stage.probes_per_token)
-        # The outliers among the candidates are sticky. Tokens that were not validated have null rates and
-        # verdicts.
+        # The outliers among the candidates are sticky. For tokens that were not validated, the rates and
+        # verdicts are null.
         outlier_bound = outlier_threshold(validations["rate_cosine"].to_list(), settings.outlier_range)
         rates = validations.select("token_id", "lift", *_RATES).rename(_RATES)
         tokens = (
@@ -277,7 +278,7 @@ class StdMethod(base.Method):
         return f"{count_in_words} by the paper's definition among {run.result.candidates} validated {among}."
 
     def lines(self, run: Run) -> list[str]:
-        """Return the finding, what was measured, and how candidates and sticky tokens were chosen."""
+        """Return the finding, the scope of the run, and the thresholds for candidates and sticky tokens."""
         result = run.result
         plan = run.plan
         scope = "all" if result.scored == run.available else "a selection of"
@@ -295,11 +296,11 @@ class StdMethod(base.Method):
         return lines
 
     def notes(self, run: Run) -> list[str]:
-        """Return what limits the verdicts of a run: few candidates, and truncated texts."""
+        """Return notes on what limits the verdicts of a run, such as few candidates and truncated texts."""
         result = run.result
         plan = run.plan
         notes = []
-        if result.candidates < 20:  # quartiles of fewer rates are unreliable
+        if result.candidates < 20:  # the quartiles of so few rates are unreliable
             notes.append(
                 f"the verdict is an outlier rule, and {result.candidates} candidates are few for it: "
                 "look at more tokens before you rely on it"
@@ -353,12 +354,12 @@ class StdMethod(base.Method):
         return {name: getattr(plan, name) for name in names} | counts
 
     def figures(self, run: Run) -> list[terms.Figure]:
-        """Return the figures: scores of all tokens, rates of the candidates, and rates against lifts."""
+        """Describe three figures: scores of random tokens, rates of candidates, and rates against lifts."""
         return [
             terms.Distribution(
                 "score-distribution",
                 "Sticky scores over the vocabulary",
-                # A run of an earlier version has no sampled scores, but an exact score for every token.
+                # Runs of older versions have no sampled scores, but an exact score for every token.
                 _SCORE if run.tokens["sampled_score"].null_count() == len(run.tokens) else _SAMPLED_SCORE,
                 {"candidates": run.result.score_threshold},
                 "Scores of random tokens in the paper's first stage, on a few sentence pairs. Tokens to the "

@@ -18,7 +18,7 @@ PLACEMENTS = tuple(Placement)
 
 
 class Metric(StrEnum):
-    """Distances for which scores and rates are computed. Verdicts use the cosine distance."""
+    """Distances from which scores and rates are computed. Verdicts use the cosine distance."""
 
     COSINE = "cosine"
     EUCLIDEAN = "euclidean"
@@ -26,14 +26,14 @@ class Metric(StrEnum):
 
 
 def distances(vectors: NDArray[np.floating], others: NDArray[np.floating]) -> dict[Metric, Vector]:
-    """Return the distances between two arrays of vectors, by metric.
+    """Return the distances between two arrays of vectors, keyed by metric.
 
     Args:
-        vectors: shape (..., d).
-        others: an array whose shape can be broadcast with that of ``vectors``.
+        vectors: an array of shape (..., d).
+        others: an array that can be broadcast against ``vectors``.
 
     Returns:
-        For each metric, the distances in the broadcast shape without the last axis.
+        For each metric, an array that has the broadcast shape without the last axis.
 
     Raises:
         EncodingError: a vector is zero.
@@ -59,18 +59,19 @@ def distances(vectors: NDArray[np.floating], others: NDArray[np.floating]) -> di
 def sticky_score(distances: Vector, alone: Vector, constants: ScoreConstants) -> Vector:
     """Compute the sticky score (Chen et al. 2025, step 3).
 
-    The score is high if the distance between carrier and anchor falls as copies are added, and low if it
+    The score is high if the distance between carrier and anchor falls with additional copies, and low if it
     rises.
 
     Args:
-        distances: distances of carrier and anchor for 0, 1, 2, ... copies, shape (..., copies + 1).
-        alone: distances of the anchor and a text that is only the token, shape (...).
+        distances: distances between carrier and anchor with 0, 1, 2, ... copies, shape (..., copies + 1).
+        alone: distances between the anchor and a text that is only the token, shape (...).
         constants: constants of the score.
 
     Returns:
         Scores, shape (...).
     """
-    # score = (sum of falls + alpha x number of falls + 0.1 x alone) / (sum of rises + beta x rises + gamma)
+    # The score is (sum of falls + alpha x number of falls + 0.1 x alone)
+    # divided by (sum of rises + beta x number of rises + gamma).
     changes = np.diff(distances, axis=-1)
     falls = np.clip(-changes, 0, None)
     rises = np.clip(changes, 0, None)
@@ -81,22 +82,22 @@ def sticky_score(distances: Vector, alone: Vector, constants: ScoreConstants) ->
 
 
 def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) -> Vector:
-    """Return upper bounds of `sticky_score`, given only some of the distances.
+    """Return upper bounds of `sticky_score` when only some of the distances are known.
 
     Args:
-        distances: as for `sticky_score`, with NaN where a distance is unknown. The distance for 0 copies must
-            be known.
+        distances: as for `sticky_score`, with NaN for unknown distances. The distance with 0 copies must be
+            known.
         alone: as for `sticky_score`.
         constants: constants of the score.
 
     Returns:
-        The score where all distances are known. Elsewhere, a number that the score cannot exceed, whatever
-        the unknown distances are. Shape (...).
+        An upper bound of the score that holds for all values of the unknown distances, or the score itself if
+        all distances are known; shape (...).
     """
-    # Consider two known distances with unknown ones between them. The score is largest if as many steps as
-    # possible fall. If the second distance is lower, all steps can fall. If it is higher, one step must rise
-    # by at least the difference, and all other steps can fall. After the last known distance, the unknown
-    # distances can fall to 0.
+    # Consider two known distances, and the steps between them over unknown distances. The score is largest if
+    # the maximum number of steps falls. If the second distance is lower, all steps can fall. If it is higher,
+    # one step must rise by at least the difference, and all other steps can fall. After the last known
+    # distance, the unknown distances can fall to 0.
     shape = distances.shape[:-1]
     last = distances[..., 0].copy()
     last_copies = np.zeros(shape, dtype=np.intp)
@@ -110,7 +111,7 @@ def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) ->
         change = np.where(is_known, distances[..., copies] - last, 0.0)
         rises = is_known & (change > 0)
         falls = is_known & ~rises
-        is_level = (change == 0) & (steps == 1)  # a step without a change is neither a fall nor a rise
+        is_level = (change == 0) & (steps == 1)  # a step without change is neither a fall nor a rise
         penalty += np.where(rises, change + constants.beta, 0.0)
         reward += np.where(falls, -change, 0.0)
         reward += constants.alpha * np.where(rises, steps - 1, 0)
@@ -120,48 +121,51 @@ def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) ->
     steps = distances.shape[-1] - 1 - last_copies
     reward += np.where(steps > 0, last + constants.alpha * steps, 0.0)
     bounds: Vector = reward / penalty
-    # An additional rise and fall by x between two known distances adds x to both sums, which moves the
-    # quotient toward 1.
+    # Between two known distances, an additional rise and fall by the same amount x would add x to both the
+    # numerator and the denominator, which moves their quotient toward 1.
     return np.where(is_complete, bounds, np.maximum(bounds, 1.0))
 
 
 def has_risen(distances: Vector) -> NDArray[np.bool_]:
-    """Return whether any known distance is larger than the known distance before it, shape (...)."""
+    """Return whether any known distance is larger than the previous known distance, shape (...)."""
     last = distances[..., 0].copy()
     exceeds = np.zeros(last.shape, dtype=np.bool_)
     for copies in range(1, distances.shape[-1]):
         known_distances = distances[..., copies]
-        exceeds |= known_distances > last  # NaN compares as false
+        exceeds |= known_distances > last  # false if the distance is NaN
         last = np.where(np.isnan(known_distances), last, known_distances)
     return exceeds
 
 
 def placement_weights(weights: PlacementWeights) -> Vector:
-    """Return the weights in the order of `PLACEMENTS`."""
+    """Return the weights of the placements as an array, in the order of `PLACEMENTS`."""
     return np.array([getattr(weights, placement.value) for placement in PLACEMENTS])
 
 
 def weighted(values: Vector, weights: PlacementWeights) -> Vector:
-    """Average values (..., pairs, placements) over pairs, and sum over weighted placements; shape (...)."""
+    """Average values, shape (..., pairs, placements), over pairs, and return their weighted sum, shape (...).
+
+    The weights are those of the placements.
+    """
     means: Vector = values.mean(axis=-2) @ placement_weights(weights)
     return means
 
 
 def candidate_threshold(scores: Sequence[float] | Vector, share: float) -> float:
-    """Return the score that only ``share`` of the tokens reach (Chen et al. 2025, step 3)."""
+    """Return the score that only a fraction ``share`` of the tokens reaches (Chen et al. 2025, step 3)."""
     return float(np.quantile(np.asarray(scores, dtype=np.float64), 1 - share))
 
 
 def scores_behind_threshold(tokens: int, share: float) -> int:
     """Return how many of the best scores must be known exactly to compute `candidate_threshold`.
 
-    The threshold is interpolated between two neighbouring scores.
+    The threshold is interpolated between two adjacent scores.
     """
-    # One more than needed, in case rounding moves the position of the quantile to the next score.
+    # Add 1 in case rounding moves the position of the quantile to the next score.
     return min(tokens, tokens - int((tokens - 1) * (1 - share)) + 1)
 
 
 def outlier_threshold(rates: Sequence[float], outlier_range: float) -> float:
-    """Return Q3 + outlier_range x IQR of validation rates, above which a candidate is sticky (step 4)."""
+    """Return Q3 + outlier_range x IQR of the validation rates. A candidate above it is sticky (step 4)."""
     first, third = np.quantile(np.asarray(rates, dtype=np.float64), [0.25, 0.75])
     return float(third + outlier_range * (third - first))

@@ -1,9 +1,9 @@
-"""Random placement: choose the gaps for the copies of a token, as in the published runs or by token.
+"""Random placement: draw the gaps for the copies of a token, as in the published runs or separately by token.
 
-The published code drew all gaps from one stream, ``random.Random(42)``: first for scoring, token by token in
-order of id, then for validation, candidate by candidate in descending order of score. Seed, vocabulary,
-carriers and the order of the candidates therefore determine all gaps, and they can be drawn again without
-encoding a text.
+The published code drew all gaps from a single random stream, ``random.Random(42)``: first the gaps for
+scoring, for each token in order of id, then the gaps for validation, for each candidate in descending order
+of score. The gaps therefore depend only on the seed, the vocabulary, the carriers and the order of the
+candidates, and can be reproduced without encoding a text.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from stickytoken.methods import probes
 
 TIE = 1e-5
 """Scores that differ by less than this are ties, because float32 vectors are not exact enough to order them.
-Our scores differ from the published scores by less than this. Two published candidates whose scores differ by
-less are in order of id.
+Our scores differ from the published scores by less than this. In the published files, candidates whose scores
+differ by less are in order of id.
 """
 
 
@@ -31,7 +31,7 @@ class Walk:
     Attributes:
         words: number of words in each carrier.
         copies: number of copies in each carrier.
-        insertion: how copies are put into a text.
+        insertion: how copies are inserted into a text.
     """
 
     words: tuple[int, ...]
@@ -39,7 +39,7 @@ class Walk:
     insertion: Insertion = Insertion.TEXT
 
     def paths(self, stream: random.Random, token: Token) -> tuple[probes.Path, ...]:
-        """Draw a path for each carrier: for each copy, its gap among the words and the earlier copies."""
+        """Draw a path for each carrier: the gap for each copy, among the words and the earlier copies."""
         words_per_copy = probes.words_added(token, self.insertion)
         paths = []
         for words in self.words:
@@ -51,13 +51,16 @@ class Walk:
 def walk_vocabulary(
     seed: int, vocabulary: Iterable[Token], tokens: Iterable[Token], walk: Walk
 ) -> dict[int, tuple[probes.Path, ...]]:
-    """Replay the random stream of scoring; return the paths of some tokens, one per carrier, by token id.
+    """Replay the random stream of scoring. Return the paths of the given tokens, keyed by token id.
+
+    A token has one path per carrier.
 
     Args:
         seed: seed of the stream.
-        vocabulary: all available tokens, in order of id, because each of them advances the stream.
+        vocabulary: all available tokens, in order of id. They are needed because each token advances the
+            stream.
         tokens: the tokens whose paths are returned.
-        walk: how gaps are drawn.
+        walk: draws the gaps.
     """
     stream = random.Random(seed)
     token_ids = {token.id for token in tokens}
@@ -75,14 +78,14 @@ def walk_vocabulary(
 def walk_candidates(
     seed: int, vocabulary: Iterable[Token], scoring: Walk, candidates: Iterable[Token], validation: Walk
 ) -> dict[int, tuple[probes.Path, ...]]:
-    """Replay the random stream of scoring and validation; return the candidates' paths by token id.
+    """Replay the random stream of scoring and validation. Return the candidates' paths, keyed by token id.
 
     Args:
         seed: seed of the stream.
         vocabulary: all available tokens, in order of id.
-        scoring: how gaps were drawn for scoring.
+        scoring: draws the gaps for scoring.
         candidates: the candidates, in the order in which they are validated.
-        validation: how gaps are drawn for validation.
+        validation: draws the gaps for validation.
     """
     stream = random.Random(seed)
     for token in vocabulary:
@@ -91,17 +94,16 @@ def walk_candidates(
 
 
 def validation_order(scores: Mapping[int, float]) -> list[int]:
-    """Return token ids in order of descending score; ties are in order of id."""
+    """Return the token ids in descending order of score. Ties are in order of id."""
     ids = np.array(sorted(scores), dtype=np.int64)
     values = np.array([scores[token_id] for token_id in ids.tolist()], dtype=np.float64)
     by_score = np.argsort(-values, kind="stable")
-    # Tied scores form a group. A new group begins where a score is lower than the previous one by more than
-    # TIE.
+    # Tied scores form a group. A new group begins where the score drops by more than TIE.
     groups = np.cumsum(np.append(0, -np.diff(values[by_score]) > TIE))[: len(ids)]
     in_order: list[int] = ids[by_score][np.lexsort((ids[by_score], groups))].tolist()
     return in_order
 
 
 def paths_by_token(seed: int, words: Sequence[int], copies: int, insertion: Insertion) -> probes.KeyedPaths:
-    """Return placements for validation that depend on seed, token and pair, not on the order of tokens."""
+    """Return placements for validation that depend on seed, token and pair, but not on the token order."""
     return probes.KeyedPaths(seed, 1, tuple(words), copies, insertion)

@@ -20,25 +20,25 @@ from stickytoken.settings.std import StdSettings
 class StdPlanRecord(base.PlanRecord):
     """The plan of a run: the pairs for scoring tokens and for validating candidates."""
 
-    left_out: int  # number of sentences or pairs that are too long with the copies
-    similarity_deviation: float  # largest difference between a recorded similarity and the model's own
+    left_out: int  # number of sentences or pairs that are too long once the copies are inserted
+    similarity_deviation: float  # largest difference between a similarity in the corpus and the model's own
     scoring: list[SentencePair]
     validation: list[SentencePair]
-    # Texts of these pairs that the model truncates once the copies are inserted.
+    # Texts in these pairs that the model truncates once the copies are inserted.
     truncated: tuple[str, ...] = ()
 
 
 def truncates(encoder: Encoder, insertion: Insertion) -> bool:
-    """Return whether texts that are too long are cut, as in the published runs, rather than left out.
+    """Return whether texts that are too long are truncated, as in the published runs, and not left out.
 
     Texts are left out if copies are inserted as token ids, because all copies must be encoded. Texts are also
-    left out if a server or a user's function encodes them, because they cannot be cut here.
+    left out if a server or a user's function encodes them, because only token ids can be truncated here.
     """
     return insertion is not Insertion.IDS and reads_ids(encoder)
 
 
 def encode_texts(encoder: Encoder, texts: Sequence[str], insertion: Insertion) -> NDArray[np.float32]:
-    """Return the vectors of texts. If `truncates` says so, the texts are cut to the model's limit first."""
+    """Encode texts. If `truncates` returns true, the texts are first truncated to the model's limit."""
     if not truncates(encoder, insertion) or not reads_ids(encoder):
         return encoder.encode(texts)
     limit = content_limit(encoder)
@@ -48,8 +48,8 @@ def encode_texts(encoder: Encoder, texts: Sequence[str], insertion: Insertion) -
 def make_plan(
     encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus, progress: ProgressCallback
 ) -> StdPlanRecord:
-    """Return the plan with the pairs for scoring and for validation (Chen et al. 2025, step 1)."""
-    # Check first what may fail, because the rest takes long.
+    """Choose the pairs for scoring and for validation (Chen et al. 2025, step 1), and return the plan."""
+    # Run the checks that may fail first, because the other steps take long.
     probes.require_insertion(encoder, settings.insertion)
     room = probes.room_for(encoder, settings.insertion, settings.copies)
     sentences, pairs, left_out = _usable_texts(encoder, settings, corpus, room)
@@ -86,9 +86,10 @@ def make_plan(
 def _usable_texts(
     encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus, room: int
 ) -> tuple[list[str], list[SentencePair], int]:
-    """Return the usable sentences or pairs of the corpus, and how many were left out.
+    """Return the usable sentences, the usable pairs, and the number of sentences or pairs that were left out.
 
-    One of the two lists is empty. ``room`` is the number of tokens to leave free for copies.
+    A corpus has either sentences or pairs, so one of the lists is empty. ``room`` is the number of tokens to
+    reserve for copies.
     """
     keeps_all = truncates(encoder, settings.insertion)
     sentences: list[str] = []
@@ -115,7 +116,7 @@ def _usable_texts(
 
 
 def fitting(encoder: Encoder, texts: Sequence[str], room: int) -> set[str]:
-    """Return the texts that fit into the model with ``room`` additional tokens."""
+    """Return the texts that the model reads in full even with ``room`` additional tokens."""
     distinct = list(dict.fromkeys(texts))
     tokenized = zip(distinct, encoder.content_ids(distinct), strict=True)
     refused = refused_texts(encoder)

@@ -1,9 +1,9 @@
-"""Step 3: score tokens on a few pairs, with only as many texts as are needed to find the best tokens.
+"""Step 3: score tokens on a few pairs, and encode only the texts that are needed to find the best tokens.
 
-A series is a pair with a placement. Its distances by number of copies determine a score, and some of them
-already give an upper bound of the score (`score_bounds`). Once the bound shows that a token is not among the
-best, the token needs no further texts. Tokens are scored in rounds. In each round, the texts of a token are
-those that are expected to lower its bound most.
+A series is the combination of a pair and a placement. The distances of a series with 0, 1, 2, ... copies
+determine its score, and a part of them already gives an upper bound of the score (`score_bounds`). Once the
+bound shows that a token is not among the best, no further texts of the token are encoded. Tokens are scored
+in rounds. Each round encodes, for every undecided token, the texts that are expected to lower its bound most.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from stickytoken.methods.std.plan import StdPlanRecord, pair_vectors
 from stickytoken.settings.std import ScoreConstants, Scores, StdSettings
 
 SAMPLE = 256
-"""Number of random tokens that are scored exactly. They show how scores are distributed, which texts lower a
-bound most, and roughly which score the candidates reach. For all-MiniLM-L6-v2, the standard error of that
-score is 1.5.
+"""Number of random tokens that are scored exactly. They show the distribution of scores, which texts lower a
+bound most, and roughly which score the candidates reach. For all-MiniLM-L6-v2, the standard error of this
+estimate of the candidates' score is 1.5.
 """
 
 NEEDED_SHARE = 0.26
-"""Average share of a token's texts that must be encoded despite the bounds, measured on all-MiniLM-L6-v2."""
+"""Mean share of a token's texts that must be encoded despite the bounds, measured on all-MiniLM-L6-v2."""
 
-# Smallest ratio of the number of tokens to the sample size. With fewer tokens, all are scored exactly.
+# Minimum ratio of the number of tokens to the sample size. With fewer tokens, all tokens are scored exactly.
 _SAMPLED_FROM = 4
-_ROUND_TEXTS = 8192  # number of texts in a round, enough texts of every length to fill batches
-_MOST_TEXTS = 3  # largest number of texts of a token in a round; a fourth would often be unnecessary
-# The first threshold is the score that this share of the candidates reaches in the sample. With a threshold
-# that is too low, every token gets unnecessary texts; one that is too high only takes more rounds.
+_ROUND_TEXTS = 8192  # number of texts in a round, which has enough texts of every length to fill batches
+_MOST_TEXTS = 3  # maximum number of texts per token in a round; more would often be unnecessary
+# The first threshold is the score that this share of the candidates reaches in the sample. If the threshold
+# is too low, unnecessary texts are encoded for every token; if it is too high, there are only more rounds.
 _LIKELY_PART = 0.75
 # Number of tokens to score at a time until the threshold is known, as a multiple of the number of candidates.
 _AT_A_TIME = 1.5
-# Smallest number of sampled tokens for a mean by series. With fewer, the mean over all series is used.
+# Minimum number of sampled tokens for a separate mean per series. With fewer tokens, all series are pooled.
 _LEAST_OBSERVED = 4
-_SLACK = 1e-9  # sums of the same numbers in different orders differ by less
-_SAMPLE_KEY = 2  # key of the random generator; it makes the sample independent of other draws
+_SLACK = 1e-9  # the order of summation changes a sum of the same numbers by less than this
+_SAMPLE_KEY = 2  # key of the random generator, which makes the sample independent of other draws
 _ROWS_AT_A_TIME = 8192  # number of vectors that are converted to double precision at a time
 
 
@@ -68,8 +68,8 @@ _ROWS_AT_A_TIME = 8192  # number of vectors that are converted to double precisi
 class ScoringPairs:
     """The P pairs that score a token, and their vectors.
 
-    The index of a text numbers the texts of a token: series by series, and by number of copies within a
-    series.
+    A text index identifies one of the texts of a token. The texts are numbered series by series, and within a
+    series by the number of copies.
 
     Attributes:
         settings: settings of the method.
@@ -100,31 +100,31 @@ class ScoringPairs:
         return np.tile(of_placements, len(self.carriers)) / len(self.carriers)
 
     def constants(self, metric: Metric) -> ScoreConstants:
-        """Return the constants of the score for a metric."""
+        """Return the constants of the score for the given metric."""
         return self.settings.manhattan if metric is Metric.MANHATTAN else self.settings.angular
 
     def pairs_of(self, text_indices: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return the index of the pair to which each text belongs."""
+        """Return the pair index of each of the given texts."""
         return text_indices // (self.settings.copies * len(PLACEMENTS))
 
     def text(self, token: Token, text_index: int, paths: Sequence[probes.Path]) -> Probe:
-        """Return the text with this index: a carrier with copies.
+        """Return the text with this index, which is a carrier with copies of the token.
 
-        ``paths`` has the random placement of copies in the carrier of each pair.
+        ``paths`` has one path per pair, for the random placement of copies in the carrier of the pair.
         """
         series, copies = divmod(text_index, self.settings.copies)
         pair, placement = divmod(series, len(PLACEMENTS))
         return probes.with_copies(token, self.carriers[pair], PLACEMENTS[placement], copies + 1, paths[pair])
 
     def text_alone(self, token: Token) -> Probe:
-        """Return the token alone, as text or as ids."""
+        """Return an input that consists of the token alone, as text or as ids."""
         carrier = self.carriers[0]
         return token.text if isinstance(carrier, str) else (*carrier.head, token.id, *carrier.tail)
 
 
 @dataclass(frozen=True)
 class AloneStage:
-    """Measures the distances of each token alone to the anchors."""
+    """Measures the distances between the token alone and the anchors."""
 
     pairs: ScoringPairs
     name: str = "alone"
@@ -150,14 +150,14 @@ class AloneStage:
 
 @dataclass(frozen=True)
 class ScoringStage:
-    """Measures, for each token, the distances of some of its texts to their anchors.
+    """Measures, for each token, the distances between some of its texts and their anchors.
 
     Attributes:
         pairs: the pairs that score tokens.
-        text_indices: indices of the texts to encode, by token id.
-        paths: random placement of copies in the carrier of each pair, by token id.
+        text_indices: indices of the texts to encode, keyed by token id.
+        paths: random placement of copies in the carrier of each pair, keyed by token id.
         name: name of the stage.
-        precision: precision of the model; None is its own.
+        precision: precision to run the model in; None keeps the model's own.
     """
 
     pairs: ScoringPairs
@@ -172,7 +172,7 @@ class ScoringStage:
 
     @property
     def texts(self) -> int:
-        """Number of texts of all tokens."""
+        """Total number of texts to encode for all tokens."""
         return sum(map(len, self.text_indices.values()))
 
     def probes(self, token: Token) -> list[Probe]:
@@ -185,11 +185,11 @@ class ScoringStage:
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> list[Mapping[str, Measured]]:
-        """Return a row for each token: the indices of its texts, and their distances by metric.
+        """Return a row for each token with the indices of its texts, and their distances for each metric.
 
         Args:
             tokens: the tokens.
-            vectors: vectors of all their texts, token by token.
+            vectors: vectors of the texts of all tokens, token by token.
         """
         indices_by_token = [np.array(self.text_indices[token.id], dtype=np.intp) for token in tokens]
         anchors = self.pairs.anchors[self.pairs.pairs_of(np.concatenate(indices_by_token))]
@@ -212,13 +212,13 @@ class ScoringStage:
 
 
 class RunStage(Protocol):
-    """Runs the stages of `score_tokens`, and tells the user how much is left."""
+    """Runs the stages of `score_tokens`, and tells the user how many texts are left."""
 
     def __call__(self, stage: Stage, tokens: Sequence[Token], texts: int) -> pl.DataFrame:
-        """Run a stage, which encodes ``texts`` texts, and return one row per token."""
+        """Run a stage that encodes the given number of texts, and return one row per token."""
 
     def announce(self, scoring_texts: int, validation_texts: int) -> None:
-        """Announce how many texts are still to be encoded."""
+        """Announce how many texts are left to encode."""
 
 
 def scoring_pairs(encoder: Encoder, settings: StdSettings, plan: StdPlanRecord) -> ScoringPairs:
@@ -234,17 +234,17 @@ def scoring_walk(pairs: ScoringPairs) -> Walk:
 
 
 def copies_order(copies: int) -> list[int]:
-    """Return the numbers of copies of a series in an order in which the bound falls fast.
+    """Return the numbers of copies in a series, in an order in which the upper bound falls fast.
 
-    The largest number comes first, because it shows whether the distance rises in total and how far it can
-    fall. The next two determine the first and the last step.
+    The largest number comes first, because its distance shows whether the distance rises overall, and how far
+    it can fall. The next two numbers determine the first and the last step.
     """
     first = list(dict.fromkeys([copies, 1, max(1, copies - 1)]))
     return first + [count for count in range(1, copies + 1) if count not in first]
 
 
 class KnownDistances:
-    """The distances of tokens that are known so far, and the bounds of the tokens' scores."""
+    """The distances that are known so far for each token, and the upper bounds of the tokens' scores."""
 
     def __init__(self, pairs: ScoringPairs, ids: NDArray[np.int64], alone: Vector) -> None:
         self._pairs = pairs
@@ -262,18 +262,18 @@ class KnownDistances:
 
     @property
     def upper_bounds(self) -> Vector:
-        """Upper bound of each token's score; the score itself if all distances of the token are known."""
+        """Upper bound of each token's score, which is the score itself once all its distances are known."""
         upper_bounds: Vector = self.bounds @ self._pairs.weights
         return upper_bounds
 
     @property
     def is_complete(self) -> NDArray[np.bool_]:
-        """Whether all distances of a token are known."""
+        """Mask of the tokens for which all distances are known."""
         complete: NDArray[np.bool_] = (self.counts == self._pairs.settings.copies).all(axis=1)
         return complete
 
     def add(self, frame: pl.DataFrame) -> None:
-        """Add the rows of a `ScoringStage`."""
+        """Add the distances in the rows of a `ScoringStage`, and update the bounds."""
         rows = np.searchsorted(self._ids, frame["token_id"].to_numpy())
         sizes = frame["places"].list.len().to_numpy()
         text_indices = frame["places"].explode().to_numpy()
@@ -284,15 +284,15 @@ class KnownDistances:
         self._update(rows)
 
     def next_texts(self, rows: NDArray[np.intp], gains: Vector, limit: int) -> list[tuple[int, ...]]:
-        """Return the next texts of some tokens: the texts that are expected to lower their bounds most.
+        """Choose the next texts of the given tokens: those that are expected to lower the bounds most.
 
         Args:
-            rows: rows of the tokens.
+            rows: row indices of the tokens.
             gains: the result of `expected_gains`.
-            limit: largest number of texts for each token.
+            limit: maximum number of texts for each token.
 
         Returns:
-            Indices of the texts of each token.
+            For each token, the indices of its next texts.
         """
         copies = self._pairs.settings.copies
         counts = self.counts[rows]
@@ -316,17 +316,17 @@ class KnownDistances:
 
 
 def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) -> Vector:
-    """Estimate the share by which one more text lowers the bound of a series.
+    """Estimate the fraction by which another text lowers the upper bound of a series.
 
     Args:
         pairs: the pairs that score tokens.
-        all_distances: distances of tokens for which all are known, shape (tokens, series, copies + 1).
-        alone: distances of these tokens alone, shape (tokens, series).
+        all_distances: distances of tokens whose distances are all known, shape (tokens, series, copies + 1).
+        alone: distances between these tokens alone and the anchors, shape (tokens, series).
 
     Returns:
-        Mean share per text, shape (copies, 2, series): by number of known distances, by whether any of these
-        distances has risen (0 or 1), and by series. Each share is computed for the number of further texts
-        that maximises it.
+        Mean fraction per text, shape (copies, 2, series). The axes are the number of known distances, whether
+        any of these distances has risen (0 or 1), and the series. The fraction is that for the number of
+        further texts that maximizes it.
     """
     order = copies_order(pairs.settings.copies)
     constants = pairs.constants(Metric.COSINE)
@@ -355,13 +355,13 @@ def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) ->
 
 
 def expected_texts(pairs: ScoringPairs, tokens: int, sample_size: int = SAMPLE) -> int:
-    """Return an estimate of how many texts `score_tokens` encodes."""
+    """Estimate how many texts `score_tokens` encodes."""
     sampled = sample_size if tokens >= _SAMPLED_FROM * sample_size else tokens
     return tokens + sampled * len(pairs.text_indices) + _expected(pairs, tokens - sampled)
 
 
 def _expected(pairs: ScoringPairs, tokens: int) -> int:
-    """Return an estimate of how many texts with copies are encoded for tokens outside the sample."""
+    """Estimate how many texts with copies are encoded for tokens outside the sample."""
     share = 1.0 if pairs.settings.scores is Scores.ALL else NEEDED_SHARE
     return round(tokens * len(pairs.text_indices) * share)
 
@@ -373,20 +373,21 @@ def score_tokens(
     validation_texts: int = 0,
     sample_size: int = SAMPLE,
 ) -> pl.DataFrame:
-    """Return exact scores of tokens, or upper bounds that exclude them from the candidates.
+    """Score tokens exactly, or find upper bounds that rule them out as candidates.
 
     Args:
-        job: model, tokens in order of id, and settings.
+        job: provides the model, the tokens in order of id, and the settings.
         pairs: the pairs that score tokens.
         run: runs the stages.
-        validation_texts: number of texts that validation will encode, to announce how long the rest of the
-            run takes.
-        sample_size: number of random tokens that are first scored with all their texts.
+        validation_texts: number of texts that validation will encode. It is included when the remaining time
+            is announced.
+        sample_size: number of random tokens that are scored first, with all their texts.
 
     Returns:
-        One row per token: ``token_id``; ``score_cosine``, ``score_euclidean`` and ``score_manhattan``, null
-        if not exact; ``score_at_most``, an upper bound of the cosine score, null if the score is exact; and
-        ``sampled``, whether the token is in the sample.
+        One row per token with the columns ``token_id``; ``score_cosine``, ``score_euclidean`` and
+        ``score_manhattan``, which are null if the score is not exact; ``score_at_most``, an upper bound of
+        the cosine score, which is null if the score is exact; and ``sampled``, whether the token is in the
+        sample.
     """
     settings = job.settings
     tokens = job.tokens
@@ -426,7 +427,7 @@ def score_tokens(
         rows = _unsettled(known_distances, rank, likely)
         while len(rows):
             texts_per_token = min(_MOST_TEXTS, math.ceil(_ROUND_TEXTS / len(rows)))
-            if round_number == 1:  # fewer texts settle no token
+            if round_number == 1:  # fewer texts would decide no token
                 texts_per_token = pairs.series
             next_texts = known_distances.next_texts(rows, gains, texts_per_token)
             measure(f"score-{round_number:03d}", rows, next_texts)
@@ -436,13 +437,13 @@ def score_tokens(
 
 
 def _unsettled(known_distances: KnownDistances, rank: int, likely: float) -> NDArray[np.intp]:
-    """Return the rows of the tokens to score next: they may be among the best ``rank`` tokens.
+    """Return the rows of the tokens to score next, which may still be among the best ``rank`` tokens.
 
-    The final rank-th score lies between the rank-th best complete score and the rank-th best upper bound.
-    ``likely`` is an estimate of it, which is used as the threshold unless the complete scores are higher, or
-    unless too few tokens would be scored at a time. The result is empty once all tokens that reach the
-    threshold are complete: then at least ``rank`` tokens are complete, and no other token has a bound as high
-    as their scores.
+    These are the incomplete tokens whose upper bound reaches a threshold. The threshold is ``likely``, an
+    estimate of the rank-th best score. It is raised to the rank-th best complete score if that is higher, and
+    lowered if too few tokens would reach it. The result is empty once all tokens that reach the threshold are
+    complete. At least ``rank`` tokens are then complete, and the bounds of all other tokens are lower than
+    the best ``rank`` scores.
     """
     upper_bounds = known_distances.upper_bounds
     is_complete = known_distances.is_complete
@@ -462,14 +463,14 @@ def _scores(
     alone: pl.DataFrame,
     frames: Sequence[pl.DataFrame],
 ) -> pl.DataFrame:
-    """Return the table of `score_tokens`, computed from the measured distances.
+    """Compute the table that `score_tokens` returns from the measured distances.
 
     Args:
         pairs: the pairs that score tokens.
         known: the known distances of all tokens, and the bounds of their scores.
         ids: ids of the tokens.
-        sample: rows of the sampled tokens.
-        alone: distances of each token alone, by metric.
+        sample: row indices of the sampled tokens.
+        alone: distances between each token alone and the anchors, with one column per metric.
         frames: the rows of all scoring stages.
     """
     settings = pairs.settings

@@ -1,4 +1,4 @@
-"""Step 4: insert 1, 2, ... copies of a candidate into every carrier, and count the pairs that come closer."""
+"""Step 4: insert 1, 2, ... copies of a candidate into every carrier, and count the pairs that get closer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PathsOf: TypeAlias = Callable[[Token], Sequence[probes.Path]]
 def copies_in(
     token: Token, carrier: probes.Carrier, placement: Placement, copies: int, path: probes.Path = ()
 ) -> Sequence[Probe]:
-    """Return the texts with 1, 2, ... copies in a carrier."""
+    """Return the texts that result from inserting 1, 2, ..., ``copies`` copies into a carrier."""
     if isinstance(carrier, str):
         return insert_as_text(token, carrier, placement, copies, path)
     return insert_as_ids(token, carrier, placement, copies, path)
@@ -35,17 +35,17 @@ def copies_in(
 
 @dataclass(frozen=True)
 class ValidationStage:
-    """Measures the distance of every carrier to its anchor, for every placement and number of copies.
+    """Measures the distance between every carrier and its anchor, for every placement and number of copies.
 
-    Several pairs may have the same carrier, and only random placement depends on the pair. A carrier with
-    copies before or after it is therefore encoded only once.
+    Pairs can share a carrier. Unless placement is random, their texts are then identical, so they are encoded
+    only once.
     """
 
     settings: StdSettings
-    carriers: tuple[probes.Carrier, ...]  # one per pair
+    carriers: tuple[probes.Carrier, ...]  # one carrier per pair, possibly repeated
     anchors: NDArray[np.float32]  # vectors of sentence1, shape (pairs, d)
     clean: NDArray[np.float32]  # vectors of sentence2 without copies, shape (pairs, d)
-    paths: PathsOf  # paths of random placement, one per pair
+    paths: PathsOf  # returns the paths of a token for random placement, one per pair
     name: str = "validate"
     precision: Precision | None = None
 
@@ -69,7 +69,7 @@ class ValidationStage:
 
     @cached_property
     def _rows(self) -> NDArray[np.intp]:
-        """The index of the probe for each pair, placement and number of copies."""
+        """Index of the probe for each pair, placement and number of copies, shape (pairs, 3, copies)."""
         copies = self.settings.copies
         distinct = {carrier: index for index, carrier in enumerate(self._distinct)}
         rows = np.array([distinct[carrier] for carrier in self.carriers])
@@ -86,11 +86,11 @@ class ValidationStage:
         return distances(self.clean, self.anchors)
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
-        """Return validation rates and lifts of a token, given the vectors of its probes."""
+        """Compute the validation rates and lifts of a token from the vectors of its probes."""
         distances_after = distances(vectors[self._rows], self.anchors[:, None, None, :])
         row: dict[str, float | list[float]] = {}
         for metric, after in distances_after.items():
-            # Whether the mean distance over 1, ..., n copies is below the distance without copies.
+            # A pair gets closer if its mean distance over 1, ..., n copies is below that without copies.
             falls = (after.mean(-1) < self._before[metric][:, None]).astype(np.float64)
             row[f"rate_{metric}"] = float(weighted(falls, self.settings.validation_weights))
             for index, placement in enumerate(PLACEMENTS):
@@ -106,7 +106,7 @@ def validation_stage(
 ) -> ValidationStage:
     """Return the stage that validates candidates.
 
-    Without paths, random placement depends only on seed, token and pair.
+    If no paths are passed, random placement depends only on seed, token and pair.
     """
     carriers = probes.as_carriers(encoder, settings.insertion, [pair.sentence2 for pair in plan.validation])
     if paths is None:
@@ -123,7 +123,10 @@ def published_paths(
     vocabulary: Iterable[Token],
     candidates: Iterable[Token],
 ) -> PathsOf:
-    """Return paths that continue the random stream of scoring, as published; see `walk_candidates`."""
+    """Return paths that continue the random stream of scoring, as in the published runs.
+
+    See `walk_candidates`.
+    """
     walks = []
     for pairs in (plan.scoring, plan.validation):
         carriers = probes.as_carriers(encoder, settings.insertion, [pair.sentence2 for pair in pairs])
@@ -135,26 +138,29 @@ def published_paths(
 
 
 def continues_stream(job: Job[StdSettings]) -> bool:
-    """Return whether validation replays the published stream: with its seed, after the whole vocabulary."""
+    """Return whether validation replays the published random stream.
+
+    It does if the seed is the published one, and the whole vocabulary was scored.
+    """
     return job.settings.seed == PUBLISHED_SEED and not job.restricted
 
 
 @dataclass(frozen=True, slots=True)
 class StdEvidence:
-    """What validation measures for a token. A probe validates a token whatever its score."""
+    """The results of validating a token. A probe validates tokens regardless of their scores."""
 
     token_id: int
     token: str
     category: str
-    validation_rate: dict[str, float]  # weighted share of pairs whose distance falls, by metric
-    by_placement: dict[str, dict[str, float]]  # unweighted shares, by placement and metric
-    lift: float  # mean rise of the cosine over pairs, placements and numbers of copies
-    lift_by_copies: list[float]  # lift with 1, 2, ... copies
+    validation_rate: dict[str, float]  # weighted share of the pairs whose distance falls, keyed by metric
+    by_placement: dict[str, dict[str, float]]  # unweighted shares, keyed by placement, then by metric
+    lift: float  # rise of the cosine, averaged over pairs, placements and numbers of copies
+    lift_by_copies: list[float]  # lifts with 1, 2, ... copies
     pairs: int  # number of pairs that were measured
 
 
 def probe_std(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence]:
-    """Validate the tokens of a job, whatever their scores."""
+    """Validate the tokens of a job regardless of their scores, and return the results in the same order."""
     plan = make_plan(job.encoder, job.settings, job.corpus, progress)
     stage = validation_stage(job.encoder, job.settings, plan)
     runner = base.MemoryRunner(job.encoder, progress, shard_probes=1)
@@ -163,7 +169,7 @@ def probe_std(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvid
 
 
 def evidence_of(row: Mapping[str, Any], job: Job[StdSettings], pairs: int) -> StdEvidence:
-    """Return a row of `ValidationStage` as `StdEvidence`."""
+    """Convert a row of `ValidationStage` to `StdEvidence`."""
     vocabulary_index = job.vocabulary.place(row["token_id"])
     by_placement = {
         placement.value: {metric.value: row[f"rate_{metric}_{placement}"] for metric in Metric}
