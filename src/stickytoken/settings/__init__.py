@@ -1,8 +1,8 @@
 """Settings: frozen dataclasses whose field types say which values are allowed. Each setting is declared once.
 
-A field is a bool, an int, a float, a str, a member of an enumeration or an object of another class; or one of
-these or None; or a tuple of these. The limits of a number are part of its type, such as
-``Annotated[int, Ge(1)]``. The docstring of the class describes every field under ``Attributes:``.
+The type of a field is bool, int, float, str, an enumeration or another class; it can be optional, or a tuple
+of such values. The limits of a number are part of its type, such as ``Annotated[int, Ge(1)]``. The docstring
+of the class describes every field under ``Attributes:``.
 
 `check_settings` checks and converts the values, the command line makes its options from the same fields, and
 pydantic checks the same limits in records. ``--help`` needs the settings, so nothing heavy is imported here.
@@ -48,17 +48,17 @@ Proportion: TypeAlias = Annotated[float, Gt(0), Lt(1)]
 
 @dataclass(frozen=True, slots=True)
 class OptionName:
-    """In a type hint: the name of the setting on the command line, if it is not that of the field.
+    """Annotation of a field whose option on the command line has a different name.
 
     Attributes:
-        name: The name with underscores, as that of a field.
+        name: Name of the option, with underscores instead of hyphens.
     """
 
     name: str
 
 
 class Reach(Enum):
-    """In a type hint: where a setting can be set. Without it, every command with these settings has it."""
+    """Annotation that restricts where a field can be set; by default, all commands with the settings can."""
 
     PYTHON_ONLY = "not on the command line"
     DETECT_ONLY = "in `stickytoken detect`, but not in `stickytoken probe`"
@@ -69,7 +69,7 @@ DETECT_ONLY = Reach.DETECT_ONLY
 
 
 def check_settings(settings: DataclassInstance) -> None:
-    """Check every field of frozen settings by its type, and convert it in place.
+    """Check every field of frozen settings against its type, and convert its value in place.
 
     Numbers become plain ints and floats, and names become members of their enumeration, so that 8, 8.0 and
     NumPy's 8 are the same setting and give a run the same identity. Call this function in ``__post_init__``.
@@ -85,17 +85,17 @@ _Settings = TypeVar("_Settings")
 
 
 def part_of(settings: DataclassInstance, settings_class: type[_Settings]) -> _Settings:
-    """Return the settings of one class, from settings that also have the fields of other classes."""
+    """Extract the settings of one class from an object that also has the fields of other classes."""
     names = field_types(settings_class)  # type: ignore[arg-type]
     return settings_class(**{name: getattr(settings, name) for name in names})
 
 
 @cache
 def descriptions(*documented: Any) -> Mapping[str, str]:
-    """Return docstring entries under ``Args:`` and ``Attributes:`` by name.
+    """Return the docstring entries under ``Args:`` and ``Attributes:``, keyed by name.
 
     Args:
-        documented: Functions or classes. If several describe the same name, the first description counts.
+        documented: Functions or classes. If several describe the same name, the first description is used.
     """
     entries: dict[str, str] = {}
     for item in reversed(documented):
@@ -108,13 +108,13 @@ def descriptions(*documented: Any) -> Mapping[str, str]:
 
 @cache
 def field_types(settings_class: type[DataclassInstance]) -> Mapping[str, FieldType]:
-    """Return the type of every field that can be set, by name."""
+    """Return the type of every field that can be set, keyed by field name."""
     hints = get_type_hints(settings_class, include_extras=True)
     return {field.name: field_type(hints[field.name]) for field in fields(settings_class) if field.init}
 
 
 def command_line_types(settings_class: type[DataclassInstance]) -> Mapping[str, FieldType]:
-    """Return the type of every field that the command line can set, by the name of the field."""
+    """Return the type of every field that the command line can set, keyed by field name."""
     types = field_types(settings_class)
     return {name: field_type for name, field_type in types.items() if PYTHON_ONLY not in field_type.metadata}
 
@@ -145,8 +145,8 @@ class FieldType:
     Attributes:
         kind: bool, int, float, str, an enumeration, or another class.
         optional: Whether the value may be None.
-        repeated: Whether the value is a tuple of at least one such value.
-        metadata: Everything else that the type hint says. Of this, Ge, Gt, Le and Lt are limits of a number.
+        repeated: Whether the value is a non-empty tuple of such values.
+        metadata: All annotations in the type hint, such as the limits Ge, Gt, Le and Lt of a number.
     """
 
     kind: Any
@@ -156,12 +156,12 @@ class FieldType:
 
     @property
     def minimum(self) -> Any:
-        """The smallest allowed number; None if there is none."""
+        """The minimum of the number; None if it has no ``Ge`` limit."""
         return next((limit.ge for limit in self.metadata if isinstance(limit, Ge)), None)
 
     @property
     def maximum(self) -> Any:
-        """The largest allowed number; None if there is none."""
+        """The maximum of the number; None if it has no ``Le`` limit."""
         return next((limit.le for limit in self.metadata if isinstance(limit, Le)), None)
 
     def checked(self, name: str, value: Any) -> Any:
@@ -223,5 +223,5 @@ class FieldType:
         return number
 
 
-# What an error asks for, by the type of a field.
+# How errors describe a valid value, keyed by the type of the field.
 _EXPECTED = {bool: "True or False", str: "a text"}

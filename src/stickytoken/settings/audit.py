@@ -13,20 +13,20 @@ from stickytoken.settings import NaturalNumber, OptionName, PositiveCount, Propo
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """How an audit measures what copies of a token do to search results.
+    """How an audit measures the effect of copies of a token on search results.
 
     Attributes:
         copies: Numbers of copies in a document. Repeatable. Default: 4, 8 and 32.
         placement: Where in the document the copies go.
-        insertion: ids: the model reads exactly n copies. text: the copies are inserted as words, as always
-            for a model that reads only texts.
-        stuffed: Number of random documents that get copies, one at a time.
-        tokens: Largest number of tokens in each group: flagged, strongest on these documents by prediction,
-            strongest by lift, and ordinary.
-        queries: Largest number of queries. From a larger set, a random sample is drawn.
-        documents: Largest number of documents in the index. From a larger set, a random sample is drawn.
+        insertion: ids: the model reads exactly n copies. text: the copies are inserted as words, which is the
+            only way for a model that reads only texts.
+        stuffed: Number of random documents to insert copies into, one at a time.
+        tokens: Maximum number of tokens in each group: flagged, strongest by prediction, strongest by lift
+            (both on these documents), and ordinary.
+        queries: Maximum number of queries. A larger set is sampled at random.
+        documents: Maximum number of documents in the index. A larger set is sampled at random.
         resamples: Number of bootstrap samples of queries and documents.
-        confidence: Coverage of the intervals.
+        confidence: Confidence level of the intervals.
         seed: Seed of all random sampling.
 
     Raises:

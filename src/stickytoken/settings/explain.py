@@ -18,7 +18,7 @@ from stickytoken.settings import (
 )
 
 LEAST_BENIGN = 3
-"""Smallest number of benign tokens that a comparison needs."""
+"""Minimum number of benign tokens for a comparison."""
 _BenignCount: TypeAlias = Annotated[int, Ge(LEAST_BENIGN)]
 
 
@@ -29,15 +29,15 @@ class ExplainSettings:
     Attributes:
         copies: Number of copies of a token in a text.
         placement: Where in the text the copies go.
-        carriers: Largest number of texts to put the copies into.
+        carriers: Maximum number of texts to insert copies into.
         benign: Number of matched benign tokens to compare each token with.
-        confidence: Coverage of the intervals.
-        attribution: Attribute similarities to tokens by integrated Jacobians, which takes half of the time of
+        confidence: Confidence level of the intervals.
+        attribution: Attribute similarities to tokens by integrated Jacobians. This takes half of the time of
             an explanation.
-        attribution_carriers: Number of texts whose similarities are attributed.
-        attribution_benign: Number of benign tokens that are attributed too.
+        attribution_carriers: Number of texts whose similarities are attributed to tokens.
+        attribution_benign: Number of benign tokens for which similarities are attributed too.
         pairs: Number of pairs of texts whose similarity is attributed token by token.
-        steps: Number of points per integral; more are used where the integrand changes sharply.
+        steps: Number of points per integral. More are used where the integrand changes sharply.
         neighbours: Number of nearest rows of the embedding matrix to list.
         directions: Number of random vocabulary entries from which the mean direction is computed.
         seed: Seed of all random sampling.

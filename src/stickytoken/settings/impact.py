@@ -19,12 +19,12 @@ class ImpactSettings:
         copies: Number of copies of a token in a text.
         placement: Where in the text the copies go.
         insertion: ids: the model reads exactly n copies. text: the copies are inserted as words.
-        side: Which texts get copies; a second sentence counts as a document.
-        sticky: Largest number of sticky tokens of the run to measure, the worst first.
+        side: Which texts get copies. The second sentence of a pair counts as a document.
+        sticky: Maximum number of sticky tokens to measure, starting with the worst of the run.
         benign: Number of matched benign tokens for each sticky token.
         seeds: Number of random repetitions.
         resamples: Number of bootstrap samples of queries, pairs or texts.
-        confidence: Coverage of the intervals.
+        confidence: Confidence level of the intervals.
         seed: Seed of all random sampling.
 
     Raises:

@@ -10,7 +10,7 @@ from stickytoken.settings import PYTHON_ONLY, PositiveCount, check_settings
 
 @dataclass(frozen=True)
 class RecordedLoading:
-    """The loading settings that a run records: those that change numbers or name the files of the model.
+    """The loading settings that a run records, because they affect its numbers or identify the model files.
 
     Attributes:
         revision: Branch, tag or commit on the hub.
@@ -39,7 +39,7 @@ class LoadingSettings(RecordedLoading):
     Attributes:
         trust_remote_code: Run Python code from the model's repository.
         device: cpu, cuda, cuda:1 or mps. Default: the best available device.
-        max_length: Longest input in tokens, including special tokens. Default: the model's own limit.
+        max_length: Maximum input length in tokens, including special tokens. Default: the model's own limit.
         token_budget: Number of tokens in a batch. Default: depends on the device.
         packed_layers: Pack the weights of linear layers on a CPU. Default: whichever is faster on this
             machine, as measured once per model.

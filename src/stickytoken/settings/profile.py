@@ -26,33 +26,33 @@ class ProfileSettings:
     """Settings of the profile method.
 
     A lift of 0.5 is a medium effect (Cohen 1988). In all-MiniLM-L6-v2, the largest lift of a natural token is
-    0.34, and the largest share that a natural word erases is 0.41. A search hardly finds a document of which
-    a larger share is erased. For an unusual token vector, half of either threshold is enough.
+    0.34, and the largest share that a natural word erases is 0.41. A search hardly ever finds a document of
+    which a larger share has been erased. For an unusual token vector, half of either threshold is enough.
 
-    A token reaches a threshold if the low end of its interval does. Verdicts depend only on the confirming
-    texts, which the model always reads in its own precision.
+    A token reaches a threshold if the lower end of its interval reaches it. Verdicts depend only on the
+    confirming texts, which the model always reads in its own precision.
 
     Attributes:
-        smallest_lift: Smallest lift of a sticky token beyond an ordinary token's, in standard deviations of
-            the model's similarities.
-        smallest_erased: Smallest share that a sticky token's copies erase of what an ordinary token's copies
-            leave of a text.
-        unusual: Number of median absolute deviations above the median at which a token vector is unusual.
-        confidence: Coverage of the intervals.
-        budget: Largest number of texts per token, on average over the tokens of a run. It limits how many
-            tokens are measured closely.
+        smallest_lift: Minimum lift of a sticky token, relative to an ordinary token, in standard deviations
+            of the model's similarities.
+        smallest_erased: Minimum erased share of a sticky token: the share of a text that its copies erase,
+            relative to what copies of an ordinary token leave.
+        unusual: Minimum deviation of an unusual token vector, in median absolute deviations above the median.
+        confidence: Confidence level of the intervals.
+        budget: Maximum mean number of texts per token of a run. It limits how many tokens are measured
+            closely.
         insertion: text: join the copies to the string. ids: put exactly n copies among the token ids. words:
             as text, with the spaces that let the tokenizer read the most copies.
-        copies: Numbers of copies, which alternate from carrier to carrier.
-        anchors: Largest number of texts of all kinds to compare carriers with, and largest number of
-            sentences of a user's corpus.
-        topics: Number of groups of anchors, if the model cannot read the bundled kinds of text and the corpus
-            names no topics.
-        screening_texts: Number of texts that get copies of every token, to find the tokens to measure
+        copies: Numbers of copies; successive carriers use them in turn.
+        anchors: Maximum number of anchors, the texts of all kinds that carriers are compared with, and
+            maximum number of sentences of a user's corpus.
+        topics: Number of clusters of anchors, used only if the model cannot read the bundled kinds of text
+            and the corpus does not name topics.
+        screening_texts: Number of texts in which all tokens are screened, to find the tokens to measure
             closely.
-        confirming_texts: Number of further texts for the tokens to measure closely.
-        screen_precision: Lower precision for the pass over all tokens, which is faster and less exact. On a
-            CPU: bfloat16. On a GPU: tf32, bfloat16 or float16. Default: the model's own.
+        confirming_texts: Number of additional texts for each token that is measured closely.
+        screen_precision: Lower precision for screening all tokens, which is faster but less exact. On a CPU:
+            bfloat16. On a GPU: tf32, bfloat16 or float16. Default: the model's own.
         seed: Seed of all random sampling; 42 reproduces the published runs of std.
 
     Raises:

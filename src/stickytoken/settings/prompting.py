@@ -1,4 +1,4 @@
-"""The settings of a model's prompt, and of how a language model is read through it."""
+"""The settings of a model's prompt, and of how vectors are read from a prompted language model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from stickytoken.settings import NaturalNumber, NonNegativeNumber, check_setting
 
 
 class ContrastRule(StrEnum):
-    """What replaces the values A of the prompt's last token, given the values B of the auxiliary prompt's."""
+    """What replaces A, the attention values of the prompt's last token; B are those of the auxiliary
+    prompt."""
 
     SCALED = "scaled"
     """c (A - B), the published default."""
@@ -19,11 +20,11 @@ class ContrastRule(StrEnum):
     SCALED_NORM = "scaled_norm"
     """c (A - B) |A| / |A - B|."""
     SUB_HEAD_NORM = "sub_head_norm"
-    """As NORM, for every attention head by itself."""
+    """Like NORM, but for each attention head separately."""
 
     @property
     def scales(self) -> bool:
-        """Whether the rule has a strength c."""
+        """Whether the rule uses a strength c."""
         return self in (ContrastRule.SCALED, ContrastRule.SCALED_NORM)
 
 
@@ -31,8 +32,8 @@ class ContrastRule(StrEnum):
 class Prompting:
     """A prompt, and how vectors are read from a prompted language model.
 
-    None stands for the default of a setting. All settings except ``prompt``, ``prompt_name`` and ``layer``
-    need a language model that is read through a prompt.
+    A setting that is None has its default value. All settings except ``prompt``, ``prompt_name`` and
+    ``layer`` need a language model that is read through a prompt.
 
     ``prompt`` is the name of a saved prompt if it is a single word of ASCII letters, digits, ``-`` and ``_``.
     Anything else is a text, such as ``"query: "``.
@@ -44,9 +45,9 @@ class Prompting:
 
     Attributes:
         prompt: Text before every input, or the name of one of the model's saved prompts. A single word is
-            read as a name. Default: the model's prompt. A plain language model takes prompteol, cot, ke, ck,
+            taken as a name. Default: the model's prompt. For a plain language model: prompteol, cot, ke, ck,
             metaeol, echo, or a text with {sentence}.
-        prompt_name: Name of one of the model's saved prompts, if it is more than one word.
+        prompt_name: Name of one of the model's saved prompts. Needed only for a name of more than one word.
         token_prepending: With a prompt: let every token of the sentence attend to the whole sentence (Fu et
             al., ACL 2025).
         start: First layer that token prepending overwrites, counted from 0. Default: the prompt's preset.
@@ -56,9 +57,10 @@ class Prompting:
             published preset for a language model with a prompt.
         contrast: With a prompt: subtract the attention values of an auxiliary prompt (Cheng et al., ACL
             2025).
-        contrast_layer: Layer whose attention contrast changes, counted from 0. Default: the prompt's preset.
-        contrast_strength: Factor by which contrast multiplies the difference, at least 0. Default: the
-            prompt's preset.
+        contrast_layer: Layer whose attention is changed by contrast, counted from 0. Default: the prompt's
+            preset.
+        contrast_strength: Factor for the difference of attention values, at least 0. Default: the prompt's
+            preset.
         contrast_rule: How contrast replaces the attention values: scaled, norm, scaled_norm or sub_head_norm.
             Default: scaled.
 
@@ -82,7 +84,7 @@ class Prompting:
 
     @property
     def decoder_options(self) -> dict[str, Any]:
-        """The settings, by name, that are set and that only a prompted language model supports."""
+        """The settings in use that only a prompted language model supports, keyed by name."""
         options: dict[str, Any] = {}
         for name, value in asdict(self).items():
             is_general = name == "layer" or name.startswith("prompt")
@@ -92,9 +94,9 @@ class Prompting:
         return options
 
     def saved(self) -> dict[str, Any]:
-        """Return the settings by name, for saved models and records.
+        """Return the settings for saved models and records, keyed by name.
 
-        They have no ``prompt_name``, because their ``prompt`` is the text itself.
+        ``prompt_name`` is left out, because in these settings ``prompt`` is always the text itself.
         """
         values = asdict(self)
         del values["prompt_name"]

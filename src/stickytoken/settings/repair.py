@@ -13,9 +13,9 @@ class Strategy(StrEnum):
     """How a token is repaired."""
 
     AUTO = "auto"  # chosen for each token
-    UNREACHABLE = "unreachable"  # text is split into pieces and no longer produces the entry
-    PLAIN_SPECIALS = "plain-specials"  # its text becomes plain text; the model still adds the token
-    RELATIVES = "relatives"  # a new row from its pieces and from entries with similar spelling
+    UNREACHABLE = "unreachable"  # its text is split into pieces, so that text no longer produces the entry
+    PLAIN_SPECIALS = "plain-specials"  # its text becomes plain text; the model itself still adds the token
+    RELATIVES = "relatives"  # a new row, computed from its pieces and from entries with similar spelling
     KEEP_MEANING = "keep-meaning"  # a new row: one copy acts as before, many act like an ordinary token
     NEAREST = "nearest"  # the row of the nearest entry that lifts and erases no more than the median token
 
@@ -24,15 +24,14 @@ class Strategy(StrEnum):
 class RepairSettings:
     """How a model is repaired.
 
-    All settings are part of the identity of the repair. The default seed differs
-    from that of a run.
+    All settings are part of the identity of the repair. The default seed differs from that of a run.
 
     Attributes:
         strategy: auto: special tokens become plain text, and other tokens get a new row or, if no row works,
             are split into pieces. Any other strategy applies to all tokens.
-        verify: Measure the tokens again on other texts, and compare the models.
-        neighbours: Number of other tokens to verify for each repaired token. These are the tokens with the
-            nearest rows in the embedding matrix.
+        verify: Measure the tokens again on other texts, and compare the original and the repaired model.
+        neighbours: Number of other tokens to verify for each repaired token: those with the nearest rows in
+            the embedding matrix.
         seed: Seed for new rows, and for the texts and placements of the verification.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The settings of the method ``std``, the paper's, and their published values."""
+"""The settings of ``std``, the method of the paper, with their published values."""
 
 from __future__ import annotations
 
@@ -71,18 +71,18 @@ class Scores(StrEnum):
 class StdSettings:
     """Settings of the paper's method.
 
-    The pairs that score and validate have a similarity below the mean similarity. Candidates and verdicts are
-    the same for every value of ``scores``.
+    Only pairs with a similarity below the mean are used for scoring and validation. Candidates and verdicts
+    do not depend on ``scores``.
 
     Attributes:
         sentence_count: Number of sentences sampled from the corpus.
-        pair_count: Number of pairs sampled from the sentences, evenly over similarity.
-        scoring_pairs: Number of pairs that score a token (the paper's sent_pair_num).
-        validation_pairs: Number of pairs that validate a token (the paper's verification_sent_pair_num).
-        copies: Largest number of copies in a text (the paper's insert_num).
+        pair_count: Number of pairs sampled from the sentences, spread evenly over their similarities.
+        scoring_pairs: Number of pairs used to score a token (the paper's sent_pair_num).
+        validation_pairs: Number of pairs used to validate a token (the paper's verification_sent_pair_num).
+        copies: Maximum number of copies in a text (the paper's insert_num).
         insertion: text: join the copies to the string. ids: put exactly n copies among the token ids. words:
             as text, with the spaces that let the tokenizer read the most copies.
-        candidate_share: Share of the tokens to validate, those with the highest scores.
+        candidate_share: Share of the tokens to validate, taken from the highest scores.
         outlier_range: A candidate is sticky if its validation rate is above Q3 + this factor x IQR of all
             candidates' rates.
         seed: Seed of all random sampling; 42 reproduces the published runs of std.
