@@ -60,7 +60,7 @@ class Removal:
         start: Offset of the first character of the part in the original text.
         end: Offset after the last character of the part in the original text.
         kind: Kind of the finding.
-        what: The word, phrase or special token.
+        what: The word, phrase or special token that was found.
     """
 
     start: int
@@ -79,7 +79,7 @@ class Cleaned:
             text. The first copy of a repetition is not among them.
         reported: The findings that were left in the text, with offsets in the cleaned text.
         edits: The edits that turn the original text into the cleaned one.
-        causes: The kinds of findings that led to changes of the text, as a scan counts them.
+        causes: The kinds of findings in the original text that led to changes.
     """
 
     text: str
@@ -90,20 +90,21 @@ class Cleaned:
 
 
 class Cleaner:
-    """Removes copies of sticky tokens, special tokens written as text, and repetitions; changes nothing else.
+    """Removes copies of sticky tokens, special tokens written as text, and repetitions, and nothing else.
 
     The first copy of a repeated unflagged word stays, because it may belong there. Cleaning a cleaned text
-    changes nothing. One cleaner may be used from several threads.
+    changes nothing. A cleaner is thread-safe.
 
     Args:
         rules: What to look for.
-        actions: What to do with findings, by kind. A kind that is left out gets its default action.
+        actions: What to do with findings, keyed by kind. A kind that is left out gets its default action.
         replacement: The text that the action ``replace`` writes.
-        source: Where the rules come from. It is only recorded in the saved file.
+        source: Where the rules come from; used only as a record in the saved file.
         remove_all: Remove every occurrence of a flagged word, including single ones.
 
     Raises:
-        InputError: An action does not apply to a kind, or the replacement contains letters or digits.
+        InputError: An action cannot be applied to a kind, or the replacement contains letters, digits or
+            something that the rules would remove.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class Cleaner:
 
         Args:
             run: A finished run, or its folder.
-            options: Further arguments of `Cleaner`.
+            options: Further keyword arguments, passed to `Cleaner`.
 
         Raises:
             RunError: The folder is not a run, is damaged or is not finished.
@@ -164,7 +165,7 @@ class Cleaner:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Cleaner:
-        """Read a cleaner that `save` wrote. This loads in milliseconds and needs no model and no run.
+        """Read a cleaner that `save` wrote. This takes milliseconds, and needs neither the model nor the run.
 
         Raises:
             InputError: The file cannot be read, or is not a cleaner.
@@ -188,7 +189,7 @@ class Cleaner:
 
     @classmethod
     def _of_document(cls, document: object, name: str) -> Cleaner:
-        """Return the cleaner that a JSON document describes; ``name`` names the document in errors."""
+        """Return the cleaner that a JSON document describes; errors refer to the document as ``name``."""
         if not isinstance(document, Mapping) or document.get("format") != _FORMAT:
             raise InputError(f"{name} is not a cleaner: write one with Cleaner.save or clean --rules-out")
         for field_name, kind in _PARTS.items():
@@ -201,7 +202,7 @@ class Cleaner:
             document["actions"],
             replacement=document["replacement"],
             source=document["source"],
-            remove_all=document.get("remove_all", False),  # files of earlier versions have none
+            remove_all=document.get("remove_all", False),  # missing in files of earlier versions
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -227,17 +228,18 @@ class Cleaner:
         write_atomically(file_path("the file of the cleaner", path), document.encode("ascii"))
 
     def __getstate__(self) -> dict[str, Any]:
-        # The finder is left out: it caches words, so equal cleaners would have different hashes in a cache.
+        # Leave out the finder: its cache of words would give equal cleaners different pickles, and so
+        # different hashes.
         return {name: value for name, value in self.__dict__.items() if name != "_finder"}
 
     def __call__(self, text: str) -> str:
         return self.clean(text).text
 
     def clean(self, text: str) -> Cleaned:
-        """Clean a text repeatedly, until there is nothing left to clean.
+        """Clean a text, repeatedly, until the rules find nothing left to change.
 
         Returns:
-            The cleaned text, and what was changed and found.
+            The cleaned text, with a record of what was changed and what was left.
 
         Raises:
             InputError: The text is not a string.
@@ -257,9 +259,9 @@ class Cleaner:
             draft.apply([change.edit for change in planned])
             spans = self._find(draft.text)
             rounds += 1
-            # A removal joins two parts of the text, which can create a new finding. Ordinary texts are clean
-            # after one or two rounds. If findings were nested on purpose, growing margins keep the number of
-            # rounds small.
+            # A removal joins the text before and after it, which can create a new finding. Ordinary texts are
+            # clean after one or two rounds. Someone who wants to evade cleaning can nest findings, so the
+            # margins then grow to keep the number of rounds small.
             if rounds >= _ORDINARY_ROUNDS:
                 margin = max(1, margin) * _MARGIN_GROWTH
         return Cleaned(draft.text, _outermost(removals), tuple(spans), draft.edits(), causes)
@@ -283,7 +285,7 @@ class Cleaner:
             starts.append(starts[-1] + len(text) + 1)
 
         def origin(position: int) -> int:
-            """Return the offset in the original document of a character of the edited document."""
+            """Map the offset of a character in the edited document to its offset in the original."""
             for draft, start in zip(drafts, starts, strict=True):
                 if position <= len(draft.text):
                     return start + draft.origins[position]
@@ -292,7 +294,7 @@ class Cleaner:
 
         removals = list(whole.removals)
         cleaned = whole
-        # The spaces between the texts stay, so joining the edited texts can create new findings.
+        # The spaces that join the texts are not removed, so joining the edited texts can create new findings.
         while cleaned.edits:
             lengths = [len(draft.text) for draft in drafts]
             for draft, edits in zip(drafts, edits_of_parts(cleaned.edits, lengths), strict=True):
@@ -330,12 +332,12 @@ class Cleaner:
                 )
 
     def _plan(self, text: str, spans: Iterable[Span], margin: int) -> list[_Change]:
-        """Return the changes of one round, in order. Words are changed only if no special tokens are left.
+        """Return the changes of one round, in order. Words are changed only once no special tokens are left.
 
         Args:
             text: The text at the start of the round.
             spans: The findings in the text.
-            margin: Number of further characters to remove on both sides of a removal.
+            margin: Number of extra characters to remove on each side of a change of words.
         """
         changes = self._changes_of_specials(text) or self._changes_of_words(text, spans)
         planned: list[_Change] = []
@@ -352,7 +354,7 @@ class Cleaner:
         return planned
 
     def _changes_of_specials(self, text: str) -> list[_Change]:
-        """Return the changes that remove, replace or escape special tokens; empty if they are reported."""
+        """Return the changes of special tokens; empty if special tokens are only reported."""
         specials = self._finder.specials
         action = self.actions[SpanKind.SPECIAL]
         changes = []
@@ -382,7 +384,7 @@ class Cleaner:
         return self.replacement if action is Action.REPLACE else ""
 
 
-# Largest number of rounds for ordinary text. If more are needed, findings were nested on purpose.
+# Maximum number of rounds that ordinary text needs. If more are needed, findings were nested on purpose.
 _ORDINARY_ROUNDS = 4
 # Factor by which the margins of removals grow in each further round.
 _MARGIN_GROWTH = 16
@@ -397,7 +399,7 @@ class _Change(NamedTuple):
 
 
 def _removal(draft: Draft, change: _Change) -> Removal:
-    """Return a change of a draft as a removal from the original text."""
+    """Convert a change of a draft to a removal with offsets in the original text."""
     start, end, _ = change.edit
     first = draft.origins[start]
     after_last = draft.origins[end - 1] + 1 if end > start else first
@@ -434,9 +436,9 @@ def open_cleaner(source: CleanerSource) -> Cleaner:
 def document_counts(
     count: int, documents: int, by_cause: Mapping[SpanKind, int] | Mapping[str, int]
 ) -> tuple[str, str]:
-    """Return a count of documents and its causes, such as "3 of 1,400 documents" and " (flagged token: 2)".
+    """Write a count of documents and its breakdown by cause: "3 of 1,400 documents", " (flagged token: 2)".
 
-    Scans, cleaning and checks count documents in this form. A document with two causes counts for both.
+    Scans, cleaning and checks all use this wording. A document with two causes counts for both.
     """
     noun = "document" if documents == 1 else "documents"
     counted = f"{count:,} of {documents:,} {noun}" if count else f"none of {documents:,} {noun}"
@@ -446,7 +448,7 @@ def document_counts(
 
 
 def counts_in_words(removed: Mapping[SpanKind, int], remaining: Mapping[SpanKind, int]) -> str:
-    """Return how many findings of each kind were removed and how many are left, as text."""
+    """Write how many findings of each kind were removed and how many are left."""
     phrases = [f"{count:,} {kind.value}" for kind, count in sorted(removed.items())]
     phrases += [f"{count:,} {kind.value} left" for kind, count in sorted(remaining.items())]
     return ", ".join(phrases)
@@ -461,10 +463,10 @@ def cleaned_text(cleaner: Cleaner, text: str, name: str) -> tuple[str, str]:
     Args:
         cleaner: The cleaner.
         text: The text.
-        name: Name of the text in errors.
+        name: How errors refer to the text.
 
     Returns:
-        The cleaned text, and the numbers of findings in words, which are empty if nothing was found.
+        The cleaned text, and a phrase with the numbers of findings, which is empty if nothing was found.
 
     Raises:
         InputError: The text is not a string.

@@ -1,4 +1,4 @@
-"""Find repetitions in a text, and copies of words that ordinary text would not have."""
+"""Find repetitions in a text, and copies of words that would not occur in ordinary text."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from stickytoken.cleaning._units import UnitReader, Units
 # The constants below were chosen with `benchmarks/cleaning.py shares`: nearly all planted copies are found,
 # but hardly any words of natural texts (Cranfield, TREC and STS-B).
 
-# Fewest copies of a word that are a finding. Three in a row can be emphasis ("very very very good").
+# Minimum number of copies of a word that make a finding. Three in a row can be emphasis ("very very very
+# good").
 FEWEST_COPIES = 4
 
 
 class Company(NamedTuple):
-    """Statistics of the words beside the copies of a word. In ordinary use, these neighbours recur."""
+    """Statistics of the words next to the copies of a word. In ordinary use, the same neighbours recur."""
 
     matching_pairs: float  # number of pairs of copies with the same word before or after them
     expected_pairs: float  # expected number of such pairs if the copies stood at random positions
@@ -50,7 +51,7 @@ class Document:
         return len(self.keys)
 
     def positions_of(self, words: frozenset[str]) -> set[int]:
-        """Return the indices of the units that are one of these words."""
+        """Return the indices of the units that match any of these words."""
         indices: set[int] = set()
         for word in words.intersection(self.positions):
             indices.update(self.positions[word])
@@ -118,13 +119,13 @@ class Document:
     def _is_spaced(self) -> list[bool]:
         """Whether only whitespace separates each unit from the unit before it.
 
-        The first entry is false, and so is the last, which stands for the end of the text.
+        The entry of the first unit is false, and so is an additional last entry for the end of the text.
         """
         return [False, *map(str.isspace, self.joints[1:-1]), False]
 
     @cached_property
     def _is_bare(self) -> list[bool]:
-        """Whether each unit has exactly one space or an end of the text on both sides."""
+        """Whether each unit has exactly one space, or the start or end of the text, on each side."""
         joints = self.joints
         distinct = set(joints)
         ends_in_one_space = {joint for joint in distinct if joint[-1:] == " " and not joint[-2:-1].isspace()}
@@ -137,13 +138,13 @@ class Document:
         return [before and after for before, after in zip(has_space_before, has_space_after, strict=True)]
 
 
-# Stretches in which a few words repeat.
+# Limits for stretches that repeat a phrase or a few words.
 
-# Smallest number of units in a repetition of a few words in no fixed order. A shorter one can be natural.
+# Minimum number of units in a repetition of a few words without a fixed order. Shorter ones occur naturally.
 MIXED_RUN = 16
-_MIXED_WORDS = 3  # largest number of different words in such a repetition
-_LONGEST_PERIOD = 16  # longest phrase, in units
-_MIXED_GAP = 4  # largest average distance between copies of a word, in units, if the order is not fixed
+_MIXED_WORDS = 3  # maximum number of distinct words in such a repetition
+_LONGEST_PERIOD = 16  # maximum length of a repeated phrase, in units
+_MIXED_GAP = 4  # maximum mean distance between copies of a word, in units, without a fixed order
 
 
 class Stretch(NamedTuple):
@@ -160,7 +161,7 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
     Args:
         keys: The keys of the units of the text.
         positions: The indices of the copies of each word that occurs often enough.
-        copies: Smallest number of copies that form a stretch.
+        copies: Minimum number of copies that form a stretch.
     """
     regular: list[Stretch] = []
     mixed: list[Stretch] = []
@@ -181,9 +182,9 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
                     stretch = _filled(keys, first, last + 1, words)
                     mixed.append(stretch)
                     mixed_end = stretch.last
-    # Of overlapping stretches, one is kept: a long mixed stretch rather than a regular one, and a regular one
-    # rather than a short mixed one. Otherwise the earlier stretch is kept, and of two with the same
-    # beginning, the longer one.
+    # Keep one of several overlapping stretches. Long mixed stretches take precedence over regular ones, and
+    # these over short mixed ones. Then the earlier stretch is kept and, if both begin at the same unit, the
+    # longer one.
     long_mixed = [stretch for stretch in mixed if stretch.last - stretch.first >= MIXED_RUN]
     taken = bytearray(len(keys))
     kept_stretches = []
@@ -196,7 +197,7 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
 
 
 def _filled(keys: Sequence[str], first: int, last: int, words: set[str]) -> Stretch:
-    """Return the longest stretch of these words alone that contains a part of a text."""
+    """Extend a part of a text to the longest stretch that consists only of these words."""
     while first > 0 and keys[first - 1] in words:
         first -= 1
     while last < len(keys) and keys[last] in words:
@@ -205,12 +206,12 @@ def _filled(keys: Sequence[str], first: int, last: int, words: set[str]) -> Stre
 
 
 def _lengthened(keys: Sequence[str], first: int, last: int, period: int) -> Stretch:
-    """Return the longest stretch with this period that contains a part of a text.
+    """Extend a part of a text to the longest stretch with this period.
 
     A unit belongs to the stretch if it equals the unit one period before it. Whole slices are compared: the
-    steps double while the slices are equal, and then halve. In "x a b a b a b a b a b y" with the period 2,
-    the first four "a" stand at 1, 3, 5 and 7. The end moves from 7 by 1 to 8, and by 2 to 10. Steps of 4 and
-    2 would go past "y", so the last step is 1, and the end is 11, the index of "y".
+    steps double while the slices are equal, and then halve. Example: in "x a b a b a b a b a b y" with the
+    period 2, the first four "a" have the indices 1, 3, 5 and 7. The end moves from 7 by 1 to 8, and then by 2
+    to 10. Steps of 4 and 2 would include "y", so the last step is 1, and the end is 11, the index of "y".
     """
     step = 1
     while step:
@@ -231,22 +232,22 @@ def _lengthened(keys: Sequence[str], first: int, last: int, period: int) -> Stre
 
 # Copies of flagged words.
 
-# Largest number of other words between two copies that count as close together.
+# Maximum number of other words between two copies that count as close together.
 _BETWEEN_COPIES = 2
 # The words between copies count as planted if each of them occurs at least twice, and at least once for every
 # four copies.
 _FEWEST_REPEATED = 2
 _REPEATED_SHARE = 0.25
-# Copies that are spread over a text are too many if there is at least one for every `_UNITS_PER_COPY` units.
-# In a text of any length, `_ENOUGH_COPIES` copies are too many.
+# A text has too many copies spread over it if there is at least one for every `_UNITS_PER_COPY` units, or if
+# there are at least `_ENOUGH_COPIES`, whatever its length.
 _UNITS_PER_COPY = 250
 _ENOUGH_COPIES = 16
-# Copies that are spread over a text are ordinary use if more pairs of them share a neighbour than 0.5 plus
-# three times the number expected by chance.
+# Copies spread over a text are ordinary use if the number of pairs of copies that share a neighbour exceeds
+# 0.5 plus three times the number expected by chance.
 _MOST_MATCHING_PAIRS = 0.5
 _TIMES_CHANCE = 3.0
-# Copies of a common word are a finding only if there are at least this many, and if they make up at least
-# this share of the units.
+# Minimum number of copies of a common word that make a finding, and minimum share of the units that they must
+# make up.
 _COMMON_COPIES = 6
 _COMMON_SHARE = 0.2
 
@@ -254,8 +255,8 @@ _COMMON_SHARE = 0.2
 def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
     """Return the indices of copies of flagged words, and of the words repeated between them.
 
-    A word counts if four of its copies have at most two other words between neighbouring copies, or if the
-    text has more copies than its length explains.
+    Copies of a word are included if four of them in a row are separated by at most two other words each, or
+    if the text has more copies than its length explains.
     """
     copies: set[int] = set()
     for word in words.intersection(document.positions):
@@ -273,7 +274,7 @@ def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
         for group in _close_groups(positions, 1 + _BETWEEN_COPIES, FEWEST_COPIES):
             copies.update(group)
             copies.update(_repeated_between(document, group))
-    # Flagged words in a row, whether or not they are equal.
+    # Consecutive flagged words are a finding even if the words differ.
     for group in _close_groups(sorted(document.positions_of(words)), 1, FEWEST_COPIES):
         if not all(_is_common(document.keys[position]) for position in group):
             copies.update(group)
@@ -286,7 +287,7 @@ def _is_common(key: str) -> bool:
 
 
 def _close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Iterator[Sequence[int]]:
-    """Yield groups of at least ``fewest`` positions with gaps of at most ``farthest`` between neighbours."""
+    """Yield groups of at least ``fewest`` positions in which neighbours are at most ``farthest`` apart."""
     start = 0
     for number in range(1, len(positions) + 1):
         if number == len(positions) or positions[number] - positions[number - 1] > farthest:
@@ -296,7 +297,7 @@ def _close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Itera
 
 
 def _repeated_between(document: Document, positions: Sequence[int]) -> list[int]:
-    """Return the indices of the words between copies; empty unless each of these words is repeated too."""
+    """Return the indices of the words between copies; empty unless each of these words is itself repeated."""
     keys = document.keys
     first = positions[0]
     last = positions[-1] + 1
@@ -316,31 +317,30 @@ def _repeated_between(document: Document, positions: Sequence[int]) -> list[int]
     return others if min(counts.values()) >= fewest else []
 
 
-# Copies of unflagged words. They are only suspected, because a text also repeats its subject: "shock" in a
-# text about shock waves. Three signs tell planted copies from a subject: there are many of them, their
-# neighbours vary, and they have single spaces on both sides, where ordinary writing has punctuation and line
-# ends.
+# Copies of unflagged words. They are only suspected, because a text also repeats its subject, such as "shock"
+# in a text about shock waves. Three signs distinguish planted copies from a subject: there are many of them,
+# their neighbours vary, and all have single spaces on both sides, whereas words in ordinary writing often
+# adjoin punctuation and line ends.
 
-# A token has many copies in a text if there are at least `_MANY_COPIES` of them, and at least one copy for
+# A word has many copies in a text if there are at least `_MANY_COPIES` of them, and at least one copy for
 # every `_UNITS_PER_MANY` units of the text.
 _MANY_COPIES = 8
 _UNITS_PER_MANY = 60
 # The copies are dense if there is at least one for every `_UNITS_PER_DENSE` units.
 _UNITS_PER_DENSE = 5
-# Many copies, or dense ones, seem planted only if at least this share has exactly one space on both sides.
+# Many or dense copies seem planted only if at least this share of them has exactly one space on each side.
 _BARE_SHARE = 0.9
-# Many copies are a subject of the text if more pairs of them share a neighbour than this multiple of the
-# number expected by chance.
+# Many copies are the subject of the text if the number of pairs of copies that share a neighbour exceeds this
+# multiple of the number expected by chance.
 _TIMES_CHANCE_UNFLAGGED = 1.6
 # Copies are regular if there are at least `_REGULAR_COPIES`, or `_REGULAR_CLOSE_COPIES` close together, and
 # if the largest distance between neighbours is at most `_UNEVEN` times the smallest distance, plus one unit.
 _REGULAR_COPIES = 6
 _REGULAR_CLOSE_COPIES = 5
 _UNEVEN = 1.2
-# Regular copies seem planted only if at least this share has exactly one space on both sides.
+# Regular copies seem planted only if at least this share of them has exactly one space on each side.
 _REGULAR_BARE_SHARE = 0.8
-# Regular copies, or dense ones, seem planted only if at least this share of their neighbours are distinct
-# words.
+# Regular or dense copies seem planted only if at least this share of their neighbours are distinct words.
 _VARIED_SHARE = 0.8
 # A text is a list if at least this share of the copies stand on consecutive lines. The entries of a list may
 # begin with the same word.
@@ -353,7 +353,7 @@ def planted_copies(document: Document, words: frozenset[str], repetitions: Itera
     Args:
         document: The text.
         words: The flagged words, which are skipped.
-        repetitions: Stretches that are findings already; the copies in them are not counted.
+        repetitions: Stretches that are already findings; copies in them are ignored.
     """
     copies: set[int] = set()
     taken: set[int] = set()
@@ -381,7 +381,7 @@ def planted_copies(document: Document, words: frozenset[str], repetitions: Itera
 
 
 def _is_crowded(document: Document, positions: Sequence[int]) -> bool:
-    """Return whether there are too many copies for a subject, and their neighbours vary."""
+    """Return whether there are so many copies, with such varied neighbours, that they seem planted."""
     is_many = len(positions) >= max(_MANY_COPIES, len(document) / _UNITS_PER_MANY)
     is_dense = len(positions) >= len(document) / _UNITS_PER_DENSE
     if not (is_many or is_dense) or document.bare_share(positions) < _BARE_SHARE:
@@ -392,7 +392,7 @@ def _is_crowded(document: Document, positions: Sequence[int]) -> bool:
 
 
 def _is_regular(document: Document, positions: Sequence[int]) -> bool:
-    """Return whether copies stand at about equal distances and their neighbours vary."""
+    """Return whether copies are evenly spaced, with varied neighbours, so that they seem planted."""
     gaps = [after - before for before, after in pairwise(positions)]
     if max(gaps) > _UNEVEN * min(gaps) + 1:
         return False

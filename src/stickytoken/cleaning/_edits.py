@@ -1,4 +1,4 @@
-"""Apply edits to a text in rounds, and extend an edit to the spaces and punctuation around it."""
+"""Apply edits to a text in rounds, and extend edits to surrounding spaces and punctuation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Edit(NamedTuple):
 
 
 class Draft:
-    """A text that is edited in rounds, and the original offset of each of its characters.
+    """A text that is edited in rounds, with the original offset of each of its characters.
 
     Attributes:
         text: The text with all edits so far.
@@ -41,7 +41,7 @@ class Draft:
     def apply(self, edits: Sequence[Edit]) -> None:
         """Apply edits to the text. The edits are in order and do not overlap."""
         pieces: list[str] = []
-        origins = array("q")  # a list of as many numbers would take five times the memory
+        origins = array("q")  # an array, because a list would take five times the memory
         written = bytearray()
         done = 0
         for start, end, replacement in edits:
@@ -63,7 +63,7 @@ class Draft:
         if isinstance(self.origins, range):
             return ()
         edits = []
-        done = 0  # offset in the original up to which its characters are accounted for
+        done = 0  # offset in the original up to which edits have been determined
         replacement: list[str] = []
         for character, origin, is_written in zip(self.text, self.origins, self._written, strict=False):
             if is_written:
@@ -85,10 +85,10 @@ _INVISIBLE = re.compile(f"[{INVISIBLE}]")
 
 
 def tidied(text: str, edit: Edit) -> Edit:
-    """Return an edit that also removes what would be left over around the copies.
+    """Extend an edit so that the removed copies leave no stray characters behind.
 
-    The edit is extended to punctuation like that between the copies, to invisible characters, and to one of
-    the two spaces that would be left.
+    It then also covers adjoining punctuation of the kind that separates the copies, adjoining invisible
+    characters, and one of the two spaces that would be left next to each other.
     """
     start, end, replacement = edit
     joints = set("".join(_JOINING.findall(text[start:end])))
@@ -119,8 +119,8 @@ def tidied(text: str, edit: Edit) -> Edit:
 def edits_of_parts(edits: Sequence[Edit], lengths: Sequence[int]) -> list[list[Edit]]:
     """Divide the edits of a document among the texts that form it, joined by single spaces.
 
-    An edit that spans two texts is split, and the space between them stays. The replacement goes to the text
-    in which the edit begins. The space after a text counts as part of that text.
+    An edit that spans two texts is split at the space between them, which stays. The replacement goes to the
+    text in which the edit begins; an edit that begins at the space belongs to the text before it.
 
     Returns:
         The edits of each text, with offsets in that text.

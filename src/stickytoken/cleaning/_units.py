@@ -25,25 +25,25 @@ _SHORTEST_DOUBLED = 4  # two copies are enough for a flagged word of at least th
 # Letters of DNA and RNA sequences, which repeat naturally.
 _BASES = frozenset("acgtu")
 
-# Size of the cache of divided words, in words, and the longest word in it, in characters.
+# Maximum number of words in the cache of divided words, and maximum length of a cached word in characters.
 _REMEMBERED = 50_000
 _LONGEST_REMEMBERED = 64
 
-# A character that decomposes into more characters than this is left as it is. Such a character stands for a
-# whole phrase, and nobody writes a word with it.
+# A character that decomposes into more characters than this is left as it is, because it stands for a whole
+# phrase and does not occur within words.
 _LONGEST_DECOMPOSED = 4
 
 _BREAKS = re.compile(f"[{MARKS}{INVISIBLE}]+")
 _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
 _SINGLE_IDEOGRAPHS = re.compile(f"[{_IDEOGRAPHS}]|[^{_IDEOGRAPHS}]+")
-_PLAIN_IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]+")  # these are their own keys
+_PLAIN_IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]+")  # characters that are identical to their keys
 _ASCII_WORD = "[A-Za-z0-9]+"
 _LOWER_WORD = "[a-z0-9]+"
 _WORD = r"[\p{L}\p{N}][\p{L}\p{N}\p{M}\p{Cf}]*"
 
 
 class Units(NamedTuple):
-    """The units of a text: the key of each, its start, and the offset after its end."""
+    """The units of a text: the key, the start and the end (exclusive) of each."""
 
     keys: list[str]
     starts: list[int]
@@ -51,7 +51,7 @@ class Units(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A unit within a word: its key, its start in the word, and the offset after its end."""
+    """A unit within a word: its key, and its start and end (exclusive) in the word."""
 
     key: str
     start: int
@@ -67,7 +67,7 @@ class Repeat(NamedTuple):
 
 
 class UnitReader:
-    """Divides texts into units, given a set of flagged texts.
+    """Divides texts into units, treating the given flagged texts as units.
 
     Attributes:
         flagged: The keys of the flagged texts.
@@ -94,12 +94,12 @@ class UnitReader:
 
     @cached_property
     def _unicode_word(self) -> regex.Pattern[str]:
-        import regex  # imported here because it takes longer than loading a cleaner
+        import regex  # imported only when needed, because the import takes longer than loading a cleaner
 
         return regex.compile(_either(sorted(self._literals), _WORD), regex.IGNORECASE)
 
     def plain_keys(self, text: str) -> list[str] | None:
-        """Return the keys of an ASCII text without glued copies, several times as fast as `read`.
+        """Return the keys of a simple text, several times as fast as `read`.
 
         Returns:
             The keys; None if the text is not ASCII or has glued copies.
@@ -176,7 +176,7 @@ class UnitReader:
             yield Part(key[done:], positions[done], positions[len(key)])
 
     def _copies_in(self, key: str) -> Iterator[Repeat]:
-        """Yield the repeats in a key: those of flagged words, and those of other words between them."""
+        """Yield the repeats of flagged words in a key, and the other repeats in the gaps between them."""
         done = 0
         if self._copies is not None:
             for match in self._copies.finditer(key):
@@ -190,7 +190,7 @@ class UnitReader:
 
 
 def _either(literals: Sequence[str], word: str) -> str:
-    """Return a pattern that matches one of the literal texts, the longest if several match, or else a word.
+    """Return a pattern that matches a literal text (the longest one if several match), or else a word.
 
     A literal that begins or ends with a letter or digit matches only where no further letter or digit adjoins
     it.
@@ -222,8 +222,8 @@ def _plain(character: str) -> str:
 def _pieces(word: str) -> list[tuple[str, list[int]]]:
     """Divide a word at invisible characters and marks.
 
-    Such characters may be inside a copy or between copies. If two pieces of several letters are equal, the
-    pieces are copies; otherwise all pieces form one word.
+    Such characters may be inside a copy or between copies. If any two pieces of several letters are equal,
+    the pieces are kept apart as copies; otherwise all pieces form one word.
 
     Returns:
         The key of each piece, with the position in the word of each character of the key, and of the end.
@@ -273,7 +273,7 @@ def _repeats_in(text: str) -> Iterator[Repeat]:
     "xabcabcabcabc", the nine characters at positions 1 to 9 each equal the one three positions later, which
     makes four copies of three characters from position 1.
     """
-    # Copies repeat their characters. Hardly any ordinary word repeats so many characters.
+    # Quick exit: copies repeat their characters, and hardly any ordinary word repeats so many.
     if len(text) - len(set(text)) < (_FEWEST_COPIES - 1) * _SHORTEST_COPY:
         return
     taken = bytearray(len(text))

@@ -14,9 +14,9 @@ from stickytoken.data.rewriting import Source, rewrite
 from stickytoken.errors import RefusedTextError
 from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_progress
 
-# Largest number of unreadable records that a summary names.
+# Maximum number of unreadable records that a summary names.
 _NAMED_RECORDS = 100
-# Number of documents between two reports of progress.
+# Number of documents between two progress reports.
 _PROGRESS_EVERY = 100
 
 
@@ -28,11 +28,11 @@ class CleaningTotals:
         documents: Number of documents read.
         changed: Number of documents changed.
         emptied: Number of changed documents that have no text left.
-        changed_by_cause: Number of documents changed for each kind of finding. A document may have several
-            kinds.
-        left_by_cause: Number of documents in which findings of each kind are left.
+        changed_by_cause: Number of documents changed for each kind of finding. A document can count for
+            several kinds.
+        left_by_cause: Number of documents that still contain findings of each kind.
         skipped: Number of unreadable records, which are written unchanged.
-        skipped_first: The first unreadable records.
+        skipped_first: The first unreadable records, at most 100.
     """
 
     documents: int = 0
@@ -56,12 +56,12 @@ class CleaningTotals:
         }
 
     def headline(self) -> str:
-        """Return one line on how many documents were changed, and for which causes."""
+        """Return one line that says how many documents were changed, and why."""
         counted, causes = document_counts(self.changed, self.documents, self.changed_by_cause)
         return f"{counted} changed{causes}"
 
     def remarks(self) -> list[str]:
-        """Return sentences on what stays in the documents, and what to do about it."""
+        """Return sentences on what was left in the documents, and on how to remove it."""
         remarks = []
         if repeated := self.changed_by_cause[SpanKind.REPETITION]:
             remarks.append(
@@ -98,9 +98,9 @@ def clean_file(
     Args:
         source: The file; see `open_source`.
         cleaner: What to remove.
-        output: Where to write. If an error is raised, what was written is incomplete.
+        output: Where to write. After an error, the output is incomplete.
         on_cleaned: Called with each changed document and the result of cleaning it.
-        compress: Whether to compress the output with gzip. None compresses it if the source is compressed.
+        compress: Whether to compress the output with gzip. With None, it is compressed if the source is.
         progress: Called after every 100 documents with the number of documents done.
 
     Returns:

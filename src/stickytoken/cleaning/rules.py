@@ -1,4 +1,4 @@
-"""What to look for in a document: words, special tokens and the longest allowed repetition."""
+"""Rules for what to find in a document: words, special tokens and repetitions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 
-# Control tokens of common model families. No ordinary text contains them, and several servers fail on them,
-# so a search includes them for every model.
+# Control tokens of common model families. They are searched for regardless of the model, because ordinary
+# text does not contain them and several servers fail on them.
 WELL_KNOWN_SPECIALS = (
     "<|endoftext|>", "<|startoftext|>", "<|endofprompt|>", "<|padding|>",
     "<|im_start|>", "<|im_end|>", "<|im_sep|>",
@@ -35,9 +35,9 @@ class CleaningRules:
     """What `find_spans` looks for.
 
     Attributes:
-        words: Texts of flagged vocabulary entries. Letter case, accents and width make no difference.
-        specials: Texts that a tokenizer reads as special tokens. Letter case makes a difference.
-        longest_run: Largest number of consecutive copies of a word or short phrase that is not a finding.
+        words: Texts of flagged vocabulary entries. Matching ignores case, accents and full-width forms.
+        specials: Texts that a tokenizer reads as special tokens. Matching is case-sensitive.
+        longest_run: Maximum number of consecutive copies of a word or short phrase that is still allowed.
     """
 
     words: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class CleaningRules:
         object.__setattr__(self, "longest_run", whole_number("longest_run", self.longest_run, 2))
 
     def with_words(self, words: Iterable[str]) -> CleaningRules:
-        """Return these rules with further words; those that are special tokens already are left out."""
+        """Return these rules with further words, except for words that are already special tokens."""
         more = [word for word in words if word not in self.specials]
         return replace(self, words=(*self.words, *more))
 
@@ -97,8 +97,8 @@ def _texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
 def alternation(texts: Iterable[str]) -> str:
     """Return a regular expression that matches any of the texts, the longest one if several match.
 
-    Common beginnings are shared, so that the texts are not tried one by one at each position: "able", "abled"
-    and "air" become ``a(?:ble(?:d)?|ir)``.
+    Texts with a common prefix share a branch, so that the texts are not tried one by one at each position:
+    "able", "abled" and "air" become ``a(?:ble(?:d)?|ir)``.
     """
     rests_by_first: dict[str, list[str]] = {}
     for text in sorted(set(texts) - {""}):
@@ -114,7 +114,7 @@ def alternation(texts: Iterable[str]) -> str:
     return branches[0] if branches else ""
 
 
-# Smallest length of a special token to look for, in characters. Shorter texts are ordinary punctuation.
+# Minimum length of a special token to search for, in characters. Shorter ones are ordinary punctuation.
 _SHORTEST_SPECIAL = 3
 
 

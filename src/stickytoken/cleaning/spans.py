@@ -25,7 +25,7 @@ from stickytoken.validation import shown
 
 
 class SpanKind(StrEnum):
-    """Kind of a finding. If spans overlap, only the one whose kind comes first here is a finding."""
+    """Kind of a finding, in order of precedence: of overlapping spans, the first kind wins."""
 
     FLAGGED = "flagged"
     """Copies of a flagged word, and words that are repeated between the copies."""
@@ -61,7 +61,7 @@ _CAUSES = {
     SpanKind.SUSPECTED: "suspected copies",
 }
 
-# Names of kinds that earlier versions wrote in cleaner files and scan records.
+# Names that earlier versions used for kinds in cleaner files and scan records.
 EARLIER_NAMES: Mapping[str, SpanKind] = MappingProxyType(
     {"run": SpanKind.REPETITION, "interleaved": SpanKind.SUSPECTED}
 )
@@ -72,8 +72,8 @@ class Span:
     """A part of a text.
 
     Attributes:
-        start: Offset of its first character.
-        end: Offset after its last character.
+        start: Offset of the first character.
+        end: Offset after the last character.
         kind: Kind of the finding.
         what: The word or phrase in lower case, or the special token.
         count: Number of copies in the span.
@@ -91,7 +91,7 @@ class Span:
 def find_spans(text: str, rules: CleaningRules) -> list[Span]:
     """Find the spans of a text that match the rules.
 
-    The time is linear in the length of the text, whatever its content. A text of more than a million
+    The time is linear in the length of the text, even for adversarial texts. A text of more than a million
     characters is searched in segments.
 
     Args:
@@ -104,9 +104,9 @@ def find_spans(text: str, rules: CleaningRules) -> list[Span]:
     return finder_of(rules).find(text)
 
 
-# Length of a segment, in characters. A longer text is searched in segments, which bounds the memory.
+# Length of a segment, in characters. Longer texts are searched in segments to limit the memory.
 _SEGMENT = 1_000_000
-# A segment ends at the last space within this many characters before its full length, if there is one.
+# A segment is shortened by up to this many characters so that it ends at a space.
 _CUT_WITHIN = 1_000
 
 
@@ -123,10 +123,10 @@ class SpanFinder:
 
         Args:
             text: Any text.
-            every_flagged: Also find single occurrences of flagged words.
+            every_flagged: Whether to find single occurrences of flagged words too.
         """
         specials = list(self.specials.find(text))
-        # Spaces in place of special tokens preserve the offsets, and keep the words around them apart.
+        # Replace special tokens by spaces, which preserves the offsets and separates the surrounding words.
         blanked = []
         done = 0
         for special in specials:
@@ -150,7 +150,7 @@ class SpanFinder:
                 self._find_in_segment(text[start:end], start, every_flagged), key=lambda span: span.start
             )
             if spans and in_segment:
-                # A boundary between segments may have split a span, so join its two parts.
+                # Join the two parts of a span that a boundary between segments has split.
                 last = spans[-1]
                 first = in_segment[0]
                 same_words = sorted(last.what.split()) == sorted(first.what.split())
@@ -215,7 +215,7 @@ class SpanFinder:
             yield span(group, SpanKind.SUSPECTED, keys[group[0]], len(group), 1)
 
     def _is_repetition(self, document: _copies.Document, stretch: _copies.Stretch) -> bool:
-        """Return whether a stretch is a repetition, rather than ordinary text, a table or code."""
+        """Return whether a stretch is a repetition and not ordinary text, a table or code."""
         keys = document.keys[stretch.first : stretch.last]
         words = set(keys)
         if not words.isdisjoint(self._reader.flagged):
@@ -225,7 +225,7 @@ class SpanFinder:
             return False
         if len(keys) < self._fewest * stretch.period:
             return False
-        # Tables and formulas have rows of numbers, letters and placeholders.
+        # Tables and formulas naturally repeat numbers, letters and placeholders.
         counts = Counter(keys)
         repeated = [word for word in words if counts[word] > 1 and word not in _PLACEHOLDERS]
         if all(word[0].isdigit() or (word.isascii() and len(set(word)) == 1) for word in repeated):
@@ -237,7 +237,7 @@ finder_of = lru_cache(maxsize=32)(SpanFinder)
 
 
 def _precedes(span: Span, other: Span) -> bool:
-    """Return whether the kind of a span comes before the kind of another span."""
+    """Return whether the kind of a span takes precedence over that of another span."""
     kinds = list(SpanKind)
     return kinds.index(span.kind) < kinds.index(other.kind)
 
@@ -253,22 +253,22 @@ def _segments(text: str) -> list[tuple[int, int]]:
     return list(pairwise([*bounds, len(text)]))
 
 
-# Words that stand for values in tables and code.
+# Words that represent values in tables and code.
 _PLACEHOLDERS = frozenset(("nan", "inf", "nil", "null", "none", "true", "false"))
-# Characters that stand between the words of code and of drawn tables.
+# Characters between the words of code and of tables drawn with text characters.
 _CODE = frozenset("=()[]{}<>\"'*@#\\\u2502\u2506")
-# The same characters, and those that stand between the words of names and paths.
+# `_CODE`, and characters between the parts of names and paths.
 _NAMES = _CODE | frozenset("_:/|")
 # A stretch is code if at least `_CODE_SHARE` of the gaps between its words have a character of `_CODE`, or if
 # at least `_NAMES_SHARE` of them have a character of `_NAMES`.
 _CODE_SHARE = 0.25
 _NAMES_SHARE = 0.5
-# Largest number of copies of a phrase in a compound with hyphens, as in "dict-of-dict-of-dict-of-dict".
+# Maximum number of copies of a phrase in a hyphenated compound, such as "dict-of-dict-of-dict-of-dict".
 _COMPOUND = 4
 
 
 def _is_structured(document: _copies.Document, stretch: _copies.Stretch) -> bool:
-    """Return whether a stretch is code, a table, a list with a phrase on each line, or a compound."""
+    """Return whether a stretch is code, a table, a list of lines or a hyphenated compound."""
     between = document.joints[stretch.first + 1 : stretch.last]
     around = document.joints[stretch.first : stretch.last + 1]
     code = sum(not _CODE.isdisjoint(joint) for joint in around)
@@ -285,7 +285,7 @@ def _is_structured(document: _copies.Document, stretch: _copies.Stretch) -> bool
 
 
 def _groups(document: _copies.Document, positions: list[int]) -> Iterator[range]:
-    """Yield groups of consecutive positions of units; no group goes beyond the end of a sentence."""
+    """Yield groups of consecutive unit positions, split where a sentence ends."""
     if not positions:
         return
     joints = document.joints
@@ -306,12 +306,12 @@ _NARROW = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}  # full-width 
 
 
 class SpecialFinder:
-    """Finds special tokens written as text, also with invisible characters inside or in full width."""
+    """Finds special tokens written as text, even in full width or with invisible characters inside."""
 
     def __init__(self, specials: Iterable[str]) -> None:
         texts = {text.strip() for text in specials}
         source = alternation(texts)
-        # Consecutive tokens are one match.
+        # Match consecutive tokens together.
         self._pattern = re.compile(rf"(?P<first>{source})(?:\s*(?:{source}))*") if source else None
         self._single = re.compile(source)
         self._reach = max(map(len, texts), default=1) - 1
@@ -343,18 +343,18 @@ class SpecialFinder:
     def find_nested(self, text: str) -> list[tuple[int, int, str]]:
         """Return the parts to remove so that no special token is left.
 
-        A removal joins the text before and after it, and a new special token can arise only there:
+        A removal joins the text before and after it, which can form a new special token, as in
         ``<|endof<|endoftext|>text|>``. Only this joint is searched again, so the time is linear in the length
         of the text, however deeply the tokens are nested.
 
         Returns:
-            The parts in order: the start of each, the offset after its end, and its first token.
+            The parts in order: the start, the end (exclusive) and the first token of each.
         """
         plain, positions = _plain(text)
         if self._pattern is None or not self._pattern.search(plain):
             return []
         kept_ranges: list[tuple[int, int]] = []  # parts of the plain text that stay
-        # The first token of each removed part, by the offset of the end of the kept text before the part.
+        # The first token of each removed part, keyed by the end of the kept text before that part.
         removed: dict[int, str] = {}
         position = 0
         while match := self._pattern.search(plain, position):
@@ -384,13 +384,13 @@ class SpecialFinder:
         Args:
             pattern: The special tokens.
             plain: The text.
-            kept_ranges: The parts of the text before the joint that stay.
+            kept_ranges: The parts of the text before the joint that are kept.
             position: The offset at which the text continues after the joint.
 
         Returns:
             The two numbers of characters; None if no special token spans the joint.
         """
-        # Collect the end of the kept text, as much as can belong to a token that spans the joint.
+        # Collect as much of the end of the kept text as a token that spans the joint can cover.
         pieces: list[str] = []
         missing = self._reach
         for start, end in reversed(kept_ranges):
@@ -406,7 +406,7 @@ class SpecialFinder:
 
 
 def _shorten(ranges: list[tuple[int, int]], characters: int) -> None:
-    """Drop the last ``characters`` characters that the ranges cover, in place."""
+    """Shorten the ranges in place by ``characters`` characters, from the end."""
     while characters > 0:
         start, end = ranges.pop()
         if end - start > characters:
@@ -452,7 +452,7 @@ class Action(StrEnum):
     """Raise an error instead of returning a text."""
 
 
-# Suspected copies may be ordinary use, so they are only reported.
+# Suspected copies can be ordinary use, so by default they are only reported.
 DEFAULT_ACTIONS: Mapping[SpanKind, Action] = MappingProxyType(
     {
         SpanKind.FLAGGED: Action.REMOVE,
@@ -482,7 +482,7 @@ def actions_of(values: Mapping[Any, str]) -> dict[SpanKind, Action]:
 
 
 def kind_of(name: Any) -> SpanKind:
-    """Return the kind of finding with this name, which may be a name from an earlier version."""
+    """Return the kind of finding with this name, which can be a name from an earlier version."""
     if isinstance(name, str) and name in EARLIER_NAMES:
         return EARLIER_NAMES[name]
     return _member(SpanKind, "kind of finding", name)
