@@ -1,4 +1,4 @@
-"""Clean columns of a Hugging Face data set with its method ``map``."""
+"""Clean columns of a Hugging Face data set by passing a `ColumnCleaner` to its ``map`` method."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from stickytoken.validation import list_of, shown
 
 
 class ColumnCleaner:
-    """A function for ``dataset.map(ColumnCleaner("runs/minilm"), batched=True)``.
+    """A callable to pass to ``dataset.map``: ``dataset.map(ColumnCleaner("runs/minilm"), batched=True)``.
 
-    Missing values stay missing. Equal cleaners have equal fingerprints, so that data sets reuse their cache.
+    Missing values stay missing. Equal cleaners have equal fingerprints, so that ``map`` can reuse cached
+    results.
 
     Args:
         cleaner: A cleaner; a run or its folder; or a file that `Cleaner.save` wrote.
         columns: Name of the column to clean, or a list of names.
-        note: Name of a new column with notes on what was found. None adds no column.
+        note: Name of a new column for notes on what was found. With None, no column is added.
 
     Raises:
         InputError: The cleaner or a name cannot be used.
@@ -49,8 +50,8 @@ class ColumnCleaner:
             RefusedTextError: A text has a finding whose action is ``refuse``.
         """
         self._require_columns(batch)
-        # If a column has a text or a missing value instead of a list, the batch is a single row. Other
-        # columns of that row may hold lists of texts. The row gets a single note.
+        # The batch is a single row if any column has a text or a missing value instead of a list. Other
+        # columns of such a row may hold lists of texts. The row gets one note for all columns.
         single_columns = [
             column for column in self.columns if batch[column] is None or isinstance(batch[column], str)
         ]
@@ -80,7 +81,7 @@ class ColumnCleaner:
                 raise InputError(f"there is no column {column!r}: the columns are {column_names}")
 
     def _cleaned(self, value: Any, column: str, index: int) -> tuple[str | None, str]:
-        """Return a cleaned value, and the note on it, which is empty if nothing was found."""
+        """Return the cleaned value and a note on it, which is empty if nothing was found."""
         if value is None:
             return None, ""
         text, note = cleaned_text(self.cleaner, value, f"column {column!r}, row {index + 1:,} of the batch")

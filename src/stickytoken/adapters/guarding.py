@@ -1,7 +1,7 @@
 """A SentenceTransformer that cleans its inputs before it tokenizes them.
 
-``encode`` and its variants, worker processes, evaluators and trainers all call ``preprocess``. Inputs are
-cleaned there and nowhere else.
+Inputs are cleaned only in ``preprocess``, because ``encode`` and its variants, worker processes, evaluators
+and trainers all call it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def guard(
     Args:
         model: A SentenceTransformer.
         cleaner: A cleaner; a run or its folder; or a file that `Cleaner.save` wrote.
-        on_found: Called with each text in which something was found, and with the result of cleaning it.
+        on_found: Called with each text in which something was found, and the result of cleaning it.
 
     Raises:
-        InputError: The model is not a SentenceTransformer, or the cleaner cannot be used.
+        InputError: The model is not a SentenceTransformer, or the cleaner is not valid.
         RunError: The folder is not a run, is damaged or is not finished.
     """
     if not isinstance(model, SentenceTransformer):
@@ -56,7 +56,7 @@ def guard(
 class GuardedModel(SentenceTransformer):
     """A SentenceTransformer that cleans texts before it tokenizes them.
 
-    `guard` makes it from a model, with which it shares its modules.
+    `guard` makes it from another model; the two share their modules.
     """
 
     cleaner: Cleaner
@@ -84,7 +84,7 @@ class GuardedModel(SentenceTransformer):
         self.unguarded.save(path, *args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickle could not find the class by its name, since it is made at run time.
+        # The class is made at run time, so pickle could not find it by name.
         return _empty, (_plain_class(type(self)),), vars(self).copy()
 
     def _cleaned(self, value: Any) -> Any:

@@ -30,12 +30,12 @@ class StickyTokenCleaner:
         self.note = note
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the state for a saved pipeline. It contains the whole cleaner, so loading needs no run."""
+        """Return the state for a saved pipeline, with the whole cleaner, so that loading needs no run."""
         return default_to_dict(self, cleaner=self.cleaner.to_json(), note=self.note)
 
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, list[Document]]:
-        """Return one document per input document: the same object if nothing was found in it."""
+        """Return the cleaned documents; a document without findings is returned as the same object."""
         if not isinstance(documents, list):
             raise InputError(f"documents is {shown(documents)}: pass a list of documents")
         return {"documents": [self._cleaned(document) for document in documents]}

@@ -26,7 +26,7 @@ class StickyTokenCleaner(BaseDocumentTransformer):
         self.note = note
 
     def transform_documents(self, documents: Sequence[Document], **kwargs: Any) -> Sequence[Document]:
-        """Return one document per input document: the same object if nothing was found in it."""
+        """Return the cleaned documents; a document without findings is returned as the same object."""
         cleaned = []
         for number, document in enumerate(documents, 1):
             name = f"document {number:,}" + (f" ({document.id!r})" if document.id else "")

@@ -13,7 +13,7 @@ require_package("llama_index", "a LlamaIndex transformation", "llama-index")
 from llama_index.core import schema  # noqa: E402 (not before the check)
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema  # noqa: E402
 
-# The serialised cleaner is part of the key of the pipeline's cache, so it must be complete.
+# The pipeline's cache key includes the serialised cleaner, which must therefore be complete.
 _AnyCleaner = Annotated[
     Cleaner,
     BeforeValidator(open_cleaner),
@@ -29,8 +29,8 @@ class StickyTokenCleaner(schema.TransformComponent):
 
     Attributes:
         cleaner: A cleaner, or anything that `open_cleaner` accepts.
-        note: Metadata key for a note on what was found in a node; None writes no note. Embedding and language
-            models do not read the note.
+        note: Metadata key for a note on what was found in a node; None writes no note. The note is hidden
+            from embedding and language models.
     """
 
     cleaner: _AnyCleaner = Field(description="Cleans the texts.")
@@ -42,7 +42,7 @@ class StickyTokenCleaner(schema.TransformComponent):
         return "StickyTokenCleaner"
 
     def __call__(self, nodes: Sequence[schema.BaseNode], **kwargs: Any) -> Sequence[schema.BaseNode]:
-        """Return one node per input node: the same object if nothing was found in it."""
+        """Return the cleaned nodes; a node without findings is returned as the same object."""
         return [self._cleaned(node) for node in nodes]
 
     def _cleaned(self, node: schema.BaseNode) -> schema.BaseNode:
@@ -54,7 +54,7 @@ class StickyTokenCleaner(schema.TransformComponent):
         copied = node.model_copy()
         if text != before:
             copied.embedding = None
-            # Change nothing else about the resource that holds the text.
+            # Replace only the text of the resource, and preserve its other fields.
             if isinstance(copied, schema.Node) and copied.text_resource is not None:
                 copied.text_resource = copied.text_resource.model_copy(update={"text": text})
             else:

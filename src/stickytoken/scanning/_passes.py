@@ -32,13 +32,13 @@ from stickytoken.unit_vectors import unit_vectors
 # Name of the shards with findings, and the column that holds their batch number.
 _TOKENS = "tokens"
 _BATCH = "batch"
-# Largest batch, in documents and in characters. The limits bound the memory, and the work that is lost when a
-# scan is interrupted.
+# Maximum size of a batch, in documents and in characters. These limits bound the memory, and the work that is
+# lost when a scan is interrupted.
 _DOCUMENTS = 1024
 _CHARACTERS = 4_000_000
-# Number of unreadable records that the result names.
+# Maximum number of unreadable records that the result names.
 _NAMED_RECORDS = 100
-# Largest number of sources that are counted. A column with more values probably does not name sources.
+# Maximum number of sources to count. A column with more distinct values probably does not name sources.
 _MOST_SOURCES = 10_000
 
 
@@ -47,7 +47,7 @@ class Keeper:
 
     Args:
         folder: folder of the scan; None keeps the findings in memory.
-        begin: called once, before the first batch is written.
+        begin: called once, just before the first batch is written to the folder.
     """
 
     def __init__(self, folder: ResultFolder | None = None, begin: Callable[[], None] | None = None) -> None:
@@ -56,7 +56,7 @@ class Keeper:
         self._kept: dict[tuple[str, int, str], dict[str, Any]] = {}
 
     def load(self, name: str, index: int, digest: str) -> dict[str, Any] | None:
-        """Return the stored values of a batch; None if there are none for this digest."""
+        """Return the stored values of a batch; None if none are stored with this digest."""
         if self._folder is None:
             return self._kept.get((name, index, digest))
         shard = self._folder.read_shard(name, index, [index], _BATCH)
@@ -65,7 +65,7 @@ class Keeper:
         return dict(json.loads(shard["values"].item()))
 
     def save(self, name: str, index: int, digest: str, values: dict[str, Any], encoded: int = 0) -> None:
-        """Store the values of a batch, for which ``encoded`` texts were encoded."""
+        """Store the values of a batch; computing them took the encoding of ``encoded`` texts."""
         if self._folder is None:
             self._kept[name, index, digest] = values
             return
@@ -83,7 +83,7 @@ class Keeper:
 class Batch(NamedTuple):
     """Documents that are searched together."""
 
-    number: int  # position of the batch in the collection, from 0
+    number: int  # 0-based position of the batch in the collection
     documents: tuple[Document, ...]
     skipped: tuple[Skipped, ...]  # records that could not be read
     keys: tuple[bytes, ...]  # SHA-256 of each document's text, by which the sample is chosen
@@ -125,23 +125,23 @@ def _batch(index: int, records: list[Record]) -> Batch:
 class Tally:
     """The totals of a scan, and a sample of documents without findings."""
 
-    sampled: int  # number of clean documents in the sample
+    sampled: int  # number of clean documents to sample
     digests: list[str] = field(default_factory=list)  # digests of the batches, in order
     documents: int = 0  # documents that were searched
     found: int = 0  # documents with a finding other than suspected copies
     suspected: int = 0  # documents with suspected copies and no other finding
     skipped: int = 0
     skipped_first: list[Skipped] = field(default_factory=list)
-    kinds: Counter[str] = field(default_factory=Counter)  # number of documents by kind of finding
-    # Number of documents by source; None if there are too many sources to count.
+    kinds: Counter[str] = field(default_factory=Counter)  # number of documents, keyed by kind of finding
+    # Number of documents, keyed by source; None if there are too many sources to count.
     sources: Counter[str | None] | None = field(default_factory=Counter)
-    # Texts of the distinct clean documents with the smallest hashes, by hash. Chosen in this way, the sample
-    # is random and does not depend on the order of the documents.
+    # Texts of the distinct clean documents with the smallest hashes, keyed by hash. Choosing by hash makes
+    # the sample random, but independent of the order of the documents.
     sample: dict[int, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
-        """The number of documents with a finding of any kind."""
+        """Number of documents with findings of any kind, which is also the number of rows in the table."""
         return self.found + self.suspected
 
     def add(self, batch: Batch, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -181,18 +181,18 @@ def search(
     sampled: int,
     progress: ProgressCallback,
 ) -> Tally:
-    """Search all documents. Batches whose findings are already stored are not searched again.
+    """Search all documents, except those in batches whose findings are already stored.
 
     Args:
         collection: the documents.
         rules: what to look for.
         keeper: stores the findings of each batch.
         workers: number of processes.
-        sampled: number of documents without findings in the sample.
+        sampled: number of documents without findings to sample.
         progress: called after every batch.
 
     Returns:
-        The totals over all documents, with the sample.
+        The totals over all documents, including stored batches, and the sample.
     """
     meter = Meter()
     tally = Tally(sampled)
@@ -200,14 +200,15 @@ def search(
     computed = 0
 
     def add(batch: Batch, rows: Sequence[Mapping[str, Any]]) -> None:
-        # Stored batches arrive at once, while earlier batches are still being searched. The totals need the
-        # batches in order, so a batch waits here for those before it.
+        # A stored batch can arrive while earlier batches are still being searched. The totals need the
+        # batches in order, so each batch waits here for its predecessors.
         finished[batch.number] = batch, rows
         while len(tally.digests) in finished:
             tally.add(*finished.pop(len(tally.digests)))
             share = meter.share
             done = tally.documents
-            # The reader is ahead of the search, so the total is underestimated at first.
+            # The reader runs ahead of the search, so ``share`` is too large, and the total too small, at
+            # first.
             total = max(done + 1, round(done / share)) if share else done + 1
             progress(Progress("scan", done, total, computed))
 
@@ -242,20 +243,20 @@ def _row(document: Document, finding: dict[str, Any]) -> dict[str, Any]:
     return place | finding | {"line": line}
 
 
-# Largest number of clean documents whose first words serve as queries.
+# Maximum number of clean documents whose first words serve as queries.
 QUERIES = 100
-# Largest number of clean documents that documents with findings are compared with.
+# Maximum number of clean documents with which documents with findings are compared.
 REFERENCE = 200
-# Smallest number of clean documents for each of these two purposes.
+# Minimum number of clean documents for queries, and for comparison.
 _FEWEST = 10
-# Number of words of a document that form a query.
+# Number of words at the beginning of a document that form a query.
 _QUERY_WORDS = 30
-# A document "moves up" for a query if the copies let it pass at least this share of the clean documents.
+# A document "moves up" for a query if its copies lift it past at least this share of the clean documents.
 _MOVES_UP = 0.1
-# Smallest standard deviation of the similarities of clean documents. Below this, effects are rounding errors.
+# Minimum standard deviation of the similarities of clean documents. Below it, effects would be mere rounding
+# errors.
 _SMALLEST_SPREAD = 1e-6
-# Largest contraction that a prediction uses; larger ones are replaced by it. A prediction divides by one
-# minus the contraction.
+# Predictions divide by one minus the contraction, so contractions are capped at this value.
 _LARGEST_CONTRACTION = 0.9
 
 Vectors = NDArray[np.float32]
@@ -265,15 +266,15 @@ Vector = NDArray[np.float64]
 class Effect(StrEnum):
     """How the effect of copies on a document is determined."""
 
-    MEASURED = "measured"  # the document is encoded with the copies and without
-    PREDICTED = "predicted"  # only the unchanged document is encoded; the rest is computed from the run
+    MEASURED = "measured"  # each document is encoded with and without its copies
+    PREDICTED = "predicted"  # each document is encoded once, unchanged; the effect is computed from the run
 
 
 COLUMNS = ("shift", "rise", "moves_up", "predicted")
 
 
 class PanelTexts(NamedTuple):
-    """Queries, and clean documents that documents with findings are compared with."""
+    """Queries, and the clean documents with which documents with findings are compared."""
 
     queries: Sequence[str]
     reference: Sequence[str]  # clean documents
@@ -288,8 +289,8 @@ def panel_texts(
     Args:
         sample: clean documents in random order.
         queries: the user's queries; None uses the first words of some clean documents.
-        queries_from: source of the user's queries, for the report.
-        name: name of the collection, for messages.
+        queries_from: source of the user's queries, named in the report.
+        name: name of the collection in messages.
 
     Returns:
         The queries and the clean documents. No document serves as both.
@@ -317,7 +318,7 @@ class Panel(NamedTuple):
     queries: Vectors  # unit vectors, shape (q, d)
     reference: Vectors  # unit vectors, shape (n, d)
     ranked: Vectors  # similarities of the clean documents to each query, in ascending order, shape (n, q)
-    spread: float  # standard deviation of these similarities
+    spread: float  # standard deviation of all these similarities
 
 
 @dataclass(frozen=True)
@@ -333,7 +334,7 @@ class EffectPass:
 
     @cached_property
     def panel(self) -> Panel:
-        """The vectors of queries and clean documents, and the similarities between them."""
+        """The vectors of the queries and the clean documents, and the similarities between them."""
         queries = unit_vectors(self.encoder.encode_ids(self._tokenized(self.texts.queries)))
         reference = unit_vectors(self.encoder.encode_ids(self._tokenized(self.texts.reference)))
         similarities = reference @ queries.T
@@ -351,7 +352,7 @@ class EffectPass:
         return [text.ids[:limit] for text in self.encoder.tokenize(texts)]
 
     def run(self, tally: Tally, progress: ProgressCallback) -> None:
-        """Determine and store the effects in all batches for which none are stored yet."""
+        """Determine and store the effects in every batch that has no stored effects yet."""
         done = 0
         computed = 0
         encoded = 0
@@ -368,11 +369,11 @@ class EffectPass:
             progress(Progress("effects", done, tally.rows, computed, encoded))
 
     def columns(self, index: int, batch: str) -> dict[str, Any] | None:
-        """Return the effects in a batch by column, one list entry per document; None if none are stored."""
+        """Return the effects in a batch as one list per column; None if none are stored."""
         return self.keeper.load(self.kind.value, index, self._key(batch))
 
     def _key(self, batch: str) -> str:
-        """Return the digest of all that the effects in a batch depend on."""
+        """Return a digest of everything that the effects in a batch depend on."""
         texts = digest([self.texts.queries, self.texts.reference])
         return digest([batch, texts, self.identity])
 
@@ -380,11 +381,11 @@ class EffectPass:
         """Determine the effect of copies on the documents of a batch.
 
         Returns:
-            One list per column with one entry per document, None where nothing can be measured; and the
-            number of texts that were encoded. ``shift`` is the mean change that copies cause in a document's
-            cosine to the queries. ``rise`` is the mean share of clean documents that the document passes
-            because of its copies. ``moves_up`` is the share of queries for which the document passes at least
-            a tenth of the clean documents. ``predicted`` is the shift as predicted from the run.
+            One list per column, with one entry per document, which is None if it cannot be determined; and
+            the number of texts that were encoded. ``shift`` is the mean change that copies cause in a
+            document's cosine to the queries. ``rise`` is the mean share of clean documents that the document
+            passes because of its copies. ``moves_up`` is the share of queries for which the document passes
+            at least a tenth of the clean documents. ``predicted`` is the shift predicted from the run.
         """
         panel = self.panel
         with_copies = self._tokenized([row["text"] for row in found_rows])
@@ -414,9 +415,9 @@ class EffectPass:
         return lists, len(rows) * encodings
 
     def _vectors(self, ids: Sequence[tuple[int, ...]]) -> tuple[Vectors, NDArray[np.bool_]]:
-        """Return a unit vector per text, and a mask that is false where the model gave a zero vector.
+        """Return one unit vector per text, and a mask of the texts with a nonzero vector.
 
-        The vector of such a text is meaningless.
+        The unit vectors of all other texts are placeholders.
         """
         vectors = self.encoder.encode_ids(ids, allow_zero=True)
         usable = np.linalg.norm(vectors, axis=1) > 0
@@ -425,14 +426,14 @@ class EffectPass:
 
 
 def _ranks(similarities: Vectors, panel: Panel) -> NDArray[np.int64]:
-    """Rank documents among the clean documents: count the clean documents that are less similar to a query.
+    """Count the clean documents that are less similar to a query than a document is.
 
     Args:
         similarities: cosines of documents and queries, shape (number of documents, q).
         panel: the clean documents and the queries.
 
     Returns:
-        Numbers of clean documents, shape (number of documents, q).
+        Number of less similar clean documents for each document and query, shape (number of documents, q).
     """
     counts = [
         np.searchsorted(ranked, values) for ranked, values in zip(panel.ranked.T, similarities.T, strict=True)
@@ -450,17 +451,18 @@ def predicted_shifts(
     """Predict how much copies change the mean similarity of documents to the queries.
 
     Copies of a token move every text toward one point, which is the token's pull divided by its contraction.
-    The run measured this point on short texts, but not how far copies move a long document. That distance is
-    estimated from where the document's vector lies between the mean of the clean documents and this point.
+    The run measured this point, but on short texts, and not how far copies move a long document. That
+    distance is estimated from the position of the document's vector between the mean of the clean documents
+    and the point.
 
     Args:
         vectors: unit vectors of the documents with their copies, shape (n, d).
-        removed: for each document, the number of copies by token id.
+        removed: for each document, the number of its copies, keyed by token id.
         effects: pull and contraction of the tokens.
         panel: vectors of queries and clean documents.
 
     Returns:
-        Changes of the cosine, shape (n,); NaN for a document none of whose tokens has a measured effect.
+        Changes of the mean cosine, shape (n,); NaN where no copied token has a measured effect.
     """
     center = panel.reference.mean(axis=0, dtype=np.float64)
     queries = panel.queries.mean(axis=0, dtype=np.float64)

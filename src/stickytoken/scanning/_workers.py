@@ -30,14 +30,13 @@ from stickytoken.errors import RunError
 TextFindings: TypeAlias = dict[str, Any] | None
 Batch = TypeVar("Batch")
 
-# Largest number of characters of a document with findings that are stored. Models read fewer.
+# Maximum number of characters to store of a document with findings. Models read fewer.
 KEPT_TEXT = 40_000
-# Largest number of characters of a document from which copies are removed. The first `KEPT_TEXT` characters
-# of the result are stored.
+# Only this many characters of a document are cleaned, and the first `KEPT_TEXT` of the result are stored.
 _CLEANED = 1_000_000
-# Largest number of words and special tokens that are listed per document.
+# Maximum number of words and special tokens to list per document.
 _NAMED_WORDS = 5
-# Length of an excerpt in characters, and how many of these precede the first finding.
+# Maximum length of an excerpt, and of its part before the first finding, in characters.
 _EXCERPT = 320
 _EXCERPT_BEFORE = 60
 _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
@@ -75,7 +74,7 @@ def examine(text: str, rules: CleaningRules) -> TextFindings:
 
 
 def _excerpt(text: str, spans: Sequence[Span]) -> list[list[Any]]:
-    """Return the text around the first findings as pairs of a piece and whether this piece is a finding."""
+    """Return the text around the first findings as pairs of a piece and a flag that marks findings."""
     start = max(0, spans[0].start - _EXCERPT_BEFORE)
     end = min(len(text), start + _EXCERPT)
     excerpt: list[list[Any]] = [[_ELLIPSIS, False]] if start else []
@@ -96,7 +95,7 @@ def _excerpt(text: str, spans: Sequence[Span]) -> list[list[Any]]:
 
 @lru_cache(maxsize=1)
 def _cleaner_of(rules: CleaningRules) -> Cleaner:
-    # All findings are removed, including those that `stickytoken clean` would only report.
+    # Remove all findings, including those that `stickytoken clean` would only report.
     return Cleaner(rules, dict.fromkeys(SpanKind, Action.REMOVE))
 
 
@@ -111,7 +110,7 @@ def examined(
         workers: number of processes; with 1, all texts are examined in this process.
     """
     stream = iter(batches)
-    # The first batches are examined in this process, because starting workers would take longer.
+    # Examine the first batches in this process, because starting the workers would take longer.
     for batch, texts in stream if workers <= 1 else islice(stream, 2):
         yield batch, [examine(text, rules) for text in texts]
     first = next(stream, None)
@@ -155,8 +154,8 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
-            # Only the scanning process receives Ctrl-C, and then ends this worker. The first option has this
-            # effect on POSIX, and the second one on Windows.
+            # Keep Ctrl-C away from the worker; the scanning process receives it and ends the worker. The
+            # first option does this on POSIX, the second on Windows.
             start_new_session=True,
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
@@ -166,7 +165,7 @@ class _Worker:
         """Send texts to the process and return their findings, in the order of the texts.
 
         Raises:
-            RunError: the process has ended.
+            RunError: the process ended before it answered.
         """
         requests = self._process.stdin
         answers = self._process.stdout

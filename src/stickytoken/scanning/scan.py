@@ -71,7 +71,7 @@ SCHEMA: dict[str, Any] = {
     "severity": pl.String,
     "matters": pl.Boolean,
 }
-# Columns without missing values.
+# Columns that have no missing values.
 _FILLED = ("number", "kinds", "words", "spans", "copies", "longest_run", "share", "excerpt")
 
 
@@ -134,22 +134,21 @@ class Scan:
 
     ``documents`` has one row per document with findings, in the order of the collection. The columns are:
 
-    - number (position in the collection, from 0), id, source, path and line of the document;
-    - kinds of the findings: flagged, special, repetition or suspected (``clean`` changes documents with any
-      kind except suspected);
-    - words (with the number of copies of each), spans (number of findings), copies, longest_run (largest
-      number of copies in a finding), share (of the characters that are part of a finding), and excerpt;
-    - shift (mean change that copies cause in the document's cosine similarity to the queries), rise (mean
-      share of clean documents that the document passes), moves_up (share of queries for which the document
-      passes a tenth of the clean documents), predicted (the shift as predicted), effect (the shift in
-      standard deviations of the similarities), severity and matters. All of these are null without effects.
+    - number (0-based position in the collection), id, source, path and line of the document; - kinds of the
+    findings: flagged, special, repetition or suspected (``clean`` changes documents with any kind except
+    suspected); - words (with the number of copies of each), spans (number of findings), copies, longest_run
+    (largest number of copies in a finding), share (of the characters that are part of a finding), and
+    excerpt; - shift (mean change that copies cause in the document's cosine similarity to the queries), rise
+    (mean share of clean documents that the document passes), moves_up (share of queries for which the
+    document passes a tenth of the clean documents), predicted (the shift as predicted), effect (the shift in
+    standard deviations of the similarities), severity and matters. All of these are null without effects.
     """
 
     record: ScanRecord
     result: ScanResultRecord
     documents: pl.DataFrame
-    path: Path | None  # the folder; None if nothing was written
-    notes: tuple[str, ...] = ()  # remarks on this call; they are not stored
+    path: Path | None  # folder of the scan; None if nothing was written
+    notes: tuple[str, ...] = ()  # remarks on the current call, which are not stored in the folder
 
     def __repr__(self) -> str:
         place = "" if self.path is None else f", in {self.path}"
@@ -238,21 +237,21 @@ def scans_in(run: Path) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
     return resume.measurements_in(run, pattern, open_scan, "A scan", lambda scan: scan.record.started)
 
 
-# Largest number of a user's queries that are used, and the seed for choosing them.
+# Maximum number of a user's queries to use, and the seed of the random choice among more queries.
 _QUERIES_KEPT = 500
 _QUERIES_SEED = 42
 
-# Part of a scan's identity. Raise it when the same documents give other findings, or findings are renamed.
+# Part of a scan's identity. Increase it when the findings in a document change or are renamed.
 _IDENTITY_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions(NamedColumns):
-    """Which columns of the documents to read, and how to scan the documents."""
+    """The columns of the documents to read, and the options of a scan."""
 
     effect: Effect | None = None
-    queries: SentenceSource | None = None  # for effects; None takes the first words of clean documents
-    workers: int | None = None  # processes; None takes one per core
+    queries: SentenceSource | None = None  # queries for effects; None uses the first words of clean documents
+    workers: int | None = None  # number of processes; None starts one per core
 
     def __post_init__(self) -> None:
         if self.effect is not None:
@@ -277,23 +276,23 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
     out: str | Path | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> pl.DataFrame:
-    """Find the documents that have copies of flagged tokens, text of special tokens, or repetitions.
+    """Find the documents that contain copies of flagged tokens, special tokens as text, or repetitions.
 
     Args:
         run: a finished run, or its folder.
         documents: texts or rows of a table, a file or folder, ``hub:REPOSITORY``, or ``-`` for stdin.
-        column: column with the text. None looks for a column with a usual name; the same holds for the next
-            two arguments.
+        column: column with the text. For this and the next two arguments, None looks for a column with a
+            common name.
         id_column: column with the id of a document.
         source_column: column with the source of a document.
         effect: how the effects of copies are determined. ``measured`` encodes each document with findings
             twice, with and without the copies. ``predicted`` encodes the document once, as it is, and
-            computes the rest from the run. None determines no effects.
-        queries: texts to which the similarities of documents are computed, for effects. None takes the first
-            words of clean documents.
-        workers: number of processes. None takes one per core.
-        encoder: the model of the run, for effects. None loads the model that the run names.
-        out: folder for the scan. An interrupted scan in this folder is continued. None writes nothing.
+            computes the rest from the run. With None, effects are not determined.
+        queries: queries on which effects are determined. With None, the first words of clean documents are
+            used.
+        workers: number of processes; None starts one per core.
+        encoder: the model of the run, needed only for effects. None loads the model that the run names.
+        out: folder for the scan, where an interrupted scan is continued. With None, nothing is written.
         progress: called after every step.
 
     Returns:
@@ -337,7 +336,7 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
 ) -> Scan:
     """Find documents as `scan` does, and return them with the totals of the scan.
 
-    ``words`` are further words whose copies are findings. The other arguments are those of `scan`.
+    ``words`` are further words whose copies count as findings. All other arguments are those of `scan`.
     """
     began = wall_time.beginning()
     require_callable("progress", progress)
@@ -364,14 +363,14 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
         started=resume.now(),
         versions=resume.package_versions(),
     )
-    # Load the model and the queries before the scan, so that an error comes early.
+    # Load the model and the queries before the scan, so that an error in them is raised early.
     request = None if options.effect is None else _effect_request(opened, options, options.effect, encoder)
     job = _ScanJob(record, collection, rules, options.workers or 1, request, progress, began)
     if out is None:
         return job.run(Keeper(), None)
     folder = store.ResultFolder(file_path("out", out), began)
     with resume.resumed(folder, SCANS, record) as held:
-        # The record is written with the first batch, so that unreadable documents leave no folder behind.
+        # Write the record only with the first batch, so that unreadable documents leave no folder behind.
         keeper = Keeper(folder, lambda: held.begin(record))
         finished = job.run(keeper, folder)
         folder.write_table(DOCUMENTS_FILE, finished.documents)
@@ -380,19 +379,19 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
 
 
 class _EffectRequest(NamedTuple):
-    """What is needed to determine the effects of copies."""
+    """Everything needed to determine the effects of copies."""
 
     kind: Effect
     encoder: IdReader
     token_effects: TokenEffects | None
-    queries: tuple[str, ...] | None  # the user's; None takes the first words of clean documents
+    queries: tuple[str, ...] | None  # queries of the user; None uses the first words of clean documents
     queries_from: str  # source of the user's queries
     run_identity: str
-    note: str | None  # remark if the model's similarity is not the cosine; None if it is
+    note: str | None  # remark on a declared similarity other than the cosine; None for the cosine
 
 
 def _effect_request(run: Run, options: ScanOptions, kind: Effect, encoder: AnyModel | None) -> _EffectRequest:
-    """Load the model and the queries, and return all that is needed to determine effects.
+    """Load the model and the queries, and return everything needed to determine effects.
 
     Raises:
         InputError: the run lacks the measurements that a prediction needs.
@@ -445,7 +444,7 @@ class _ScanJob:
             folder: folder of the scan; None if nothing is written.
 
         Returns:
-            The finished scan. Its record and its table are not written yet.
+            The finished scan. The caller writes its record and its table to the folder.
 
         Raises:
             InputError: there is no readable document.
@@ -506,7 +505,7 @@ def default_out(run: Run, documents: DocumentSource, options: ScanOptions, words
 def _identity(
     run: Run, rules: CleaningRules, collection: Documents, options: ScanOptions
 ) -> dict[str, object]:
-    """Return what identifies a scan. Texts of documents are left out, as each batch has its own digest."""
+    """Return the values that identify a scan. Document texts are left out: each batch has its own digest."""
     return {
         "version": _IDENTITY_VERSION,
         "run": run.record.identity,
@@ -543,14 +542,14 @@ def _documents(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.D
     return table.with_columns(effect=effect, severity=severity, matters=effect >= _SERIOUS_SHIFT)
 
 
-# Smallest shift of a serious effect, in standard deviations of the similarities. It equals the smallest lift
-# of a sticky token. The smallest shift of a mild effect is half as large.
+# Minimum shifts of a serious and a mild effect, in standard deviations of the similarities. The first equals
+# the minimum lift of a sticky token; the second is half of it.
 _SERIOUS_SHIFT = 0.5
 _MILD_SHIFT = 0.25
 
 
 def _grade_of(shift: float | None) -> Severity | None:
-    """Return the grade of a shift in standard deviations; None if the shift is unknown or less than mild."""
+    """Return the grade of a shift in standard deviations; None if it is unknown or too small to be mild."""
     if shift is None or math.isnan(shift) or shift < _MILD_SHIFT:
         return None
     if shift < _SERIOUS_SHIFT:
@@ -558,9 +557,9 @@ def _grade_of(shift: float | None) -> Severity | None:
     return Severity.SERIOUS if shift < wording.SEVERE_LIFT else Severity.SEVERE
 
 
-# Fewest documents for a rank correlation of predicted and measured shifts.
+# Minimum number of documents for a rank correlation between predicted and measured shifts.
 _FEWEST_RANKED = 10
-# Largest number of sources that the result lists.
+# Maximum number of sources that the result lists.
 _LISTED_SOURCES = 100
 
 
@@ -590,7 +589,7 @@ def _totals(
 
 
 def _effect_record(documents: pl.DataFrame, effects: EffectPass) -> EffectRecord:
-    """Return the record of how the effects of copies were determined."""
+    """Return a record that describes how the effects were determined."""
     complete = documents.select("shift", "predicted").drop_nulls()
     is_measured = effects.kind is Effect.MEASURED
     agreement = None
@@ -609,9 +608,9 @@ def _effect_record(documents: pl.DataFrame, effects: EffectPass) -> EffectRecord
 
 
 def _sources(tally: Tally, documents: pl.DataFrame, *, has_effects: bool) -> list[SourceRecord]:
-    """Return the numbers of documents by source, the source with the most findings first.
+    """Return the document counts of each source, starting with the source with the most findings.
 
-    The list is empty if no document names a source, or if there are too many sources.
+    The list is empty if no document has a source, or if there were too many sources to count.
     """
     if tally.sources is None or set(tally.sources) <= {None}:
         return []
@@ -631,7 +630,7 @@ def _sources(tally: Tally, documents: pl.DataFrame, *, has_effects: bool) -> lis
 
 
 def basis(scan: Scan) -> str | None:
-    """Return a sentence that explains the numbers of the effects; None if there are no effects."""
+    """Return a sentence that explains the effect columns; None if effects were not determined."""
     effect = scan.result.effect
     if effect is None:
         return None
@@ -644,7 +643,7 @@ def basis(scan: Scan) -> str | None:
 
 
 def headline(scan: Scan) -> str:
-    """Return a sentence on how many documents have findings, of which kinds, and how many matter."""
+    """Return a sentence that says how many documents have findings of which kinds, and how many matter."""
     result = scan.result
     counted, causes = document_counts(result.found, result.documents, certain_kinds(result.kinds))
     verb = "has" if result.found <= 1 else "have"
@@ -666,7 +665,7 @@ def certain_kinds(kinds: Mapping[str, int]) -> dict[str, int]:
 
 
 def skipped_records(count: int) -> str:
-    """Return how many records were skipped, in words."""
+    """Write the number of skipped records."""
     return "1 record was skipped" if count == 1 else f"{count:,} records were skipped"
 
 
@@ -730,8 +729,8 @@ def scan_findings(scan: Scan, closing: Collection[str] = (SpanKind.FLAGGED,)) ->
 
     Args:
         scan: a finished scan.
-        closing: kinds of findings that are errors. A document with several kinds is reported under the first
-            kind that is an error.
+        closing: kinds of findings that are reported as errors. A document with several kinds is reported
+            under the first of these, or else under its first kind.
     """
     for row in scan.worst.iter_rows(named=True):
         kinds = [kind for kind in SpanKind if kind in row["kinds"]]
@@ -755,12 +754,12 @@ def scan_findings(scan: Scan, closing: Collection[str] = (SpanKind.FLAGGED,)) ->
         )
 
 
-# Number of words that the description of a document names.
+# Maximum number of words that the description of a document names.
 _NAMED_WORDS = 3
 
 
 def described(row: Mapping[str, Any]) -> str:
-    """Return the findings of a document as text: words with copies, share of the text, and effect."""
+    """Describe the findings of a document: words with numbers of copies, share of the text, and effect."""
     words = row["words"]
     description = ", ".join(
         f"{word['text']!r} \N{MULTIPLICATION SIGN} {word['copies']}" for word in words[:_NAMED_WORDS]
@@ -774,7 +773,7 @@ def described(row: Mapping[str, Any]) -> str:
 
 
 def incomplete(scan: Scan) -> list[str]:
-    """Return the reason why a scan may have missed documents, as a list; empty if it read all of them."""
+    """Return the reasons why a scan may have missed documents; empty if it read all of them."""
     if not scan.result.skipped:
         return []
     first = scan.result.skipped_first[0]
