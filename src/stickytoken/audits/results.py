@@ -159,8 +159,7 @@ class Audit:
 
     @property
     def undecided(self) -> pl.DataFrame:
-        """The tokens whose share is large enough to help, but whose rise may be 0 according to its
-        interval."""
+        """The tokens whose share is large enough to help, but whose rise has an interval that includes 0."""
         return self.tokens.filter("may_help")
 
     @property
