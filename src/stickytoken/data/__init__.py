@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 LONGEST_SENTENCE = 100_000
-"""Largest number of characters in a sentence. No model reads more, and tokenizing megabytes takes minutes."""
+"""Maximum number of characters in a sentence. No model reads more, and tokenizing megabytes takes minutes."""
 
 # The Hub datasets of the published runs. Only the English part of a multilingual dataset is read.
 PAPER_DATASETS = (
@@ -70,8 +70,7 @@ class Sentences:
         blank: Number of blank or missing sentences that were left out.
         duplicates: Number of repeated sentences that were left out.
         too_long: Number of sentences that were left out because they exceed `LONGEST_SENTENCE`.
-        unknown: Share of the characters that the model's tokenizer does not know; None until a model is
-            chosen.
+        unknown: Share of characters unknown to the model's tokenizer; None until a model is chosen.
         bundled: Whether this is the package's own corpus.
     """
 
@@ -131,12 +130,12 @@ def load_sentences(
     """Load a corpus.
 
     Args:
-        source: A file; ``hub:repository@split``; ``hub:repository``, which reads the only split, or
-            ``train`` if there are several; ``paper``, which reads the test splits of the paper's eleven STS
-            datasets; None or ``bundled`` for the package's own corpus; or the sentences themselves, as a
-            list or a table column.
-        column: The column with the sentences, for files and Hub datasets; None chooses the column as
-            `sentences_from_file` does.
+        source: A file; a Hub dataset, as ``hub:repository@split`` or ``hub:repository`` (which reads the only
+            split, or ``train`` if there are several); ``paper`` for the test splits of the paper's eleven STS
+            datasets; None or ``bundled`` for the package's own corpus; or the sentences themselves, as a list
+            or a table column.
+        column: The column that contains the sentences, for files and Hub datasets. If None, the column is
+            chosen as in `sentences_from_file`.
 
     Raises:
         InputError: The corpus cannot be read or is empty.
@@ -164,7 +163,7 @@ def load_sentences(
     try:
         exists = path.exists()
     except OSError:
-        # Reading the file below meets the same error, and reports it with a message.
+        # Go on: reading the file below raises the same error, with a message for the user.
         exists = True
     if isinstance(source, str) and not exists:
         raise InputError(f"no file {shown(source)} (in Python, pass sentences themselves as a list)")
@@ -176,7 +175,7 @@ def sentences_from_file(path: Path, column: str | None = None) -> Sentences:
 
     Args:
         path: The file.
-        column: The column with the sentences. None chooses the first of these that the file has:
+        column: The column that contains the sentences. If None, the first of these that exists is read:
             ``sentence1`` and ``sentence2``; ``sentence``; ``text``; the only column with text.
 
     Raises:
@@ -196,9 +195,10 @@ def sentences_from_hub(names: tuple[str, ...], column: str | None = None) -> Sen
     """Read sentences from one or more Hub datasets.
 
     Args:
-        names: Repositories, each optionally followed by ``@split``. Without a split, the only split or
-            ``train`` is read.
-        column: The column with the sentences; None chooses the column as `sentences_from_file` does.
+        names: Repositories, each optionally followed by ``@split``. If no split is given, the only split is
+            read, or ``train`` if there are several.
+        column: The column that contains the sentences. If None, the column is chosen as in
+            `sentences_from_file`.
 
     Raises:
         MissingExtraError: `datasets` is not installed.
@@ -213,7 +213,7 @@ def sentences_from_hub(names: tuple[str, ...], column: str | None = None) -> Sen
 
 
 def _texts(frame: pl.DataFrame, column: str | None, name: str) -> list[str | None]:
-    """Return the texts of the named column; without a name, those of all sentence columns, one by one."""
+    """Return the texts of the named column, or of all sentence columns in turn if no column is named."""
     columns = (column,) if column else tables.text_columns(frame, name)
     texts: list[str | None] = []
     for text_column in columns:
@@ -245,10 +245,10 @@ def _from_values(values: object) -> Sentences:
 def collect_sentences(
     texts: Iterable[str | None], source: str, topics: Sequence[str] | None = None
 ) -> Sentences:
-    """Return a corpus of the stripped sentences, without those that are blank, repeated or too long.
+    """Strip the sentences, and return a corpus without those that are blank, repeated or too long.
 
     Args:
-        texts: The sentences; None for a missing one.
+        texts: The sentences; None stands for a missing sentence.
         source: Where the sentences come from, for messages.
         topics: The topic of each sentence.
 
@@ -310,13 +310,13 @@ def bundled_sentences() -> Sentences:
 
 
 def text_kinds_frame() -> pl.DataFrame:
-    """Return the bundled kinds of text as a table with the columns kind and text.
+    """Return the bundled texts of ten kinds as a table with the columns kind and text.
 
-    The kinds are ones that production systems embed: news, encyclopedia, science, law, medicine, code,
+    Production systems embed texts of these kinds: news, encyclopedia, science, law, medicine, code,
     questions, reviews, chat and email. Each kind has 80 English texts: phrases, sentences and short
-    paragraphs. They cover as many subjects as the kind allows, so that their mean vector stands for the
-    kind and not for a subject. All texts were written for this project. The living people, companies and
-    cases in them are invented.
+    paragraphs. The texts cover as many subjects as their kind allows, so that their mean vector represents
+    the kind rather than a subject. All texts were written for this project. Any living people, companies and
+    cases in them are fictitious.
     """
     return _bundled("kinds", {"kind": pl.String, "text": pl.String})
 
@@ -328,9 +328,10 @@ def text_kinds() -> Sentences:
 
 
 def open_ended(text: str) -> str:
-    """Return a text without final punctuation, because copies of a token act differently after punctuation.
+    """Return a text without its final punctuation.
 
-    Corpora with and without final punctuation then give the same results.
+    Copies of a token act differently after punctuation. Without it, a corpus gives the same results whether
+    its sentences end in punctuation or not.
     """
     words = text.rstrip()
     while words and unicodedata.category(words[-1]).startswith("P"):
@@ -364,8 +365,7 @@ class PairCorpus:
     Attributes:
         pairs: The pairs.
         source: Where the pairs come from, for display.
-        unknown: Share of the characters that the model's tokenizer does not know; None until a model is
-            chosen.
+        unknown: Share of characters unknown to the model's tokenizer; None until a model is chosen.
     """
 
     pairs: tuple[SentencePair, ...]
@@ -388,14 +388,14 @@ def corpus_fingerprint(corpus: Sentences | PairCorpus, uses_topics: bool) -> str
     ``uses_topics`` says whether the method's results depend on the topics of the sentences.
     """
     if uses_topics and isinstance(corpus, Sentences):
-        # The bundled corpus is measured as one of the kinds of text. The same sentences from a file are
-        # measured as a corpus of the user's own, so they need another fingerprint.
+        # The bundled corpus counts as one of the kinds of text, but the same sentences read from a file count
+        # as the user's own corpus. The results differ, so the fingerprints must differ too.
         return digest([corpus.fingerprint_with_topics, corpus.bundled, text_kinds().fingerprint_with_topics])
     return corpus.fingerprint
 
 
 def choose_corpus(sentences: SentenceSource | None, pairs: PairSource | None) -> Sentences | PairCorpus:
-    """Load the sentences or the pairs that were passed; without either, the bundled corpus."""
+    """Load the sentences or the pairs that were passed, or the bundled corpus if neither was passed."""
     if pairs is None:
         return load_sentences(sentences)
     if sentences is not None:
@@ -473,7 +473,7 @@ def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count:
     Args:
         sentences: The N sentences.
         vectors: The vectors of the sentences, shape (N, D).
-        count: Number of pairs to choose. If the sentences form fewer pairs, all pairs are chosen.
+        count: Number of pairs to choose. If the sentences form fewer pairs than this, all pairs are chosen.
 
     Returns:
         The chosen pairs in ascending order of similarity.
@@ -550,7 +550,7 @@ _CHUNK = 4096
 
 @runtime_checkable
 class SpanTokenizer(Protocol):
-    """A tokenizer that can tell which characters of a text each id stands for."""
+    """A tokenizer that can report which characters of a text each id stands for."""
 
     @property
     def unknown_id(self) -> int | None: ...
@@ -560,14 +560,15 @@ class SpanTokenizer(Protocol):
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
         """Return, for each text, its ids and the character span of each id.
 
-        The spans of a text are None if the tokenizer cannot tell them.
+        The spans of a text are None if the tokenizer cannot determine them.
         """
 
 
 def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpus:
     """Return the corpus from `as_read`, and check how many characters the tokenizer does not know.
 
-    Above a share of `NOTED_UNKNOWN`, a warning is given; above `LARGEST_UNKNOWN`, an error is raised.
+    If their share exceeds `NOTED_UNKNOWN`, a warning is given; if it exceeds `LARGEST_UNKNOWN`, an error is
+    raised.
     """
     corpus_as_read = as_read(corpus, tokenizer)
     share = corpus_as_read.unknown or 0.0
@@ -583,7 +584,7 @@ def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpu
 
 
 def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
-    """Return a corpus with its `unknown` share set, and without sentences that the model cannot tell apart.
+    """Return a corpus with `unknown` set, without sentences that the model cannot tell from earlier ones.
 
     A sentence is left out if the tokenizer does not read all of its characters and gives it the same ids as
     an earlier sentence. Pairs are never left out. The corpus is returned unchanged if the tokenizer is not a
@@ -596,7 +597,7 @@ def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
     else:
         texts = corpus.texts
     unknown_characters = 0.0
-    repeated_indices = set()  # indices of sentences with the same ids as an earlier one
+    repeated_indices = set()  # indices of sentences with the same ids as an earlier sentence
     earlier_ids: set[tuple[int, ...]] = set()
     for start in range(0, len(texts), _CHUNK):
         chunk = texts[start : start + _CHUNK]
@@ -636,15 +637,16 @@ def unread_characters(
     Args:
         text: The text.
         ids: The token ids of the text.
-        spans: The character span of each id. None if the tokenizer cannot tell the spans: the share of
-            unknown characters is then taken to be the share of unknown ids.
+        spans: The character span of each id. If the tokenizer cannot determine the spans, this is None, and
+            the share of unknown ids is used as the share of unknown characters.
         unknown_id: The id of the unknown token; None if the tokenizer has none.
     """
     if spans is None:
         unknown_share = ids.count(unknown_id) / len(ids) if ids else 1.0
         return _visible_length(text) * unknown_share
     unread = 0
-    # Spans may overlap: the token that marks the beginning of a word has the span of its first character.
+    # Spans may overlap: a token that only marks the beginning of a word has the span of the word's first
+    # character.
     read_until = 0
     unknown_until = 0
     for token_id, (begin, end) in zip(ids, spans, strict=True):
@@ -662,7 +664,7 @@ _DROPPED_ON_PURPOSE = ("Mn", "Me", "Cc", "Cf")
 
 
 def _readable_length(text: str) -> int:
-    """Return the number of characters that a tokenizer should not drop."""
+    """Return the number of characters except white space and those that tokenizers drop on purpose."""
     visible = (character for character in text if not character.isspace())
     return sum(unicodedata.category(character) not in _DROPPED_ON_PURPOSE for character in visible)
 

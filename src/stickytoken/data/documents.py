@@ -35,12 +35,12 @@ class Document:
     """One document of a collection.
 
     Attributes:
-        number: Position of the document in the collection, from 0. Skipped records are counted too.
-        id: Id of the document; if the record has no id, its line, row or file name.
+        number: 0-based position of the document in the collection. Skipped records are counted too.
+        id: Id of the document. A record without an id is identified by its line, its row or its file name.
         text: Text of the document, in valid Unicode.
         source: Where the document comes from; None if the collection does not say.
         path: The file that contains the document; None if it does not come from a file.
-        line: The line of the file on which the document begins, from 1; None if the file has no lines.
+        line: 1-based number of the line on which the document begins; None if the file has no lines.
         is_whole_file: Whether the document is a whole file.
     """
 
@@ -58,8 +58,8 @@ class Skipped:
     """A record that cannot be read.
 
     Attributes:
-        place: The file, and the line or the row.
-        reason: What is wrong with the record, with the position of the wrong byte if known.
+        place: Where the record is: its file, its line or row, or both.
+        reason: What is wrong with the record, including the position of the first invalid byte if known.
     """
 
     place: str
@@ -85,11 +85,12 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """Documents that can be read one after the other.
+    """Documents that can be read one after another.
 
     Attributes:
         name: Name of the collection in messages.
-        read: Function that yields the records in order and updates the meter. A stream can be read only once.
+        read: Function that yields the records in order and updates the meter. If the source is a stream, the
+            function can be called only once.
         key: The location of the collection. It identifies the collection, but not the version of its content.
     """
 
@@ -100,12 +101,12 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class NamedColumns:
-    """The columns that the user named. None means that the column is chosen by its usual names.
+    """The columns that the user named. A column that is None is found by its usual names.
 
     Attributes:
         column: The column with the text.
         id_column: The column with the id.
-        source_column: The column with the source of a document.
+        source_column: The column that says where each document comes from.
     """
 
     column: str | None = None
@@ -178,9 +179,10 @@ def require_format(path: Path, columns: NamedColumns) -> None:
 
 @contextmanager
 def opened_file(path: Path) -> Iterator[tuple[Iterable[bytes], BinaryIO]]:
-    """Open a file, and yield its lines and the open file.
+    """Open a file, and yield its lines and the file object.
 
-    A file whose name ends in .gz is decompressed. The position of the open file counts compressed bytes.
+    If the name of the file ends in .gz, the lines are decompressed, but the position of the file object
+    counts compressed bytes.
     """
     with reading(path), path.open("rb") as file:
         _, compressed = format_of(path)
@@ -202,7 +204,7 @@ def _unpacked(file: BinaryIO, name: str) -> Iterator[bytes]:
             yield line
 
 
-# Methods of Polars, Arrow and pandas tables that return the rows as dictionaries, with their arguments.
+# Methods, with their arguments, by which Polars, Arrow and pandas tables return their rows as dictionaries.
 _ROWS_OF_TABLES: dict[str, dict[str, Any]] = {
     "iter_rows": {"named": True},
     "to_pylist": {},
@@ -252,7 +254,7 @@ def _paths_of_documents(folder: Path) -> list[Path]:
 
 
 def _folder(folder: Path, columns: NamedColumns) -> Collection:
-    """Return a folder as a collection. Each row of a table is one document, and so is any other file."""
+    """Return a folder as a collection. Each row of a table is a document; any other file is one document."""
     size_of = {}
     for path in _paths_of_documents(folder):
         try:
@@ -283,7 +285,7 @@ def _folder(folder: Path, columns: NamedColumns) -> Collection:
 
 
 def _whole_file(path: Path, folder: Path, number: int) -> Record | None:
-    """Return a file of a folder as one document, or as Skipped if it cannot be read; None if it is blank."""
+    """Return a whole file as one document, or as Skipped if it cannot be read; None if it is blank."""
     name = _unicode_name(path)
     _, is_compressed = format_of(path)
     try:
@@ -316,8 +318,9 @@ class Row(NamedTuple):
 
     Attributes:
         place: Where the record is, for messages, such as "line 3".
-        line: The line of the file on which the record begins, from 1; None if the file has no lines.
-        value: A text, an object, or Skipped with the reason why the record cannot be read.
+        line: 1-based number of the line on which the record begins; None if the file has no lines.
+        value: A text, an object or another JSON value; Skipped, with the reason, if the record cannot be
+            read.
         start: Offset of the record's first byte in the file; 0 if the record does not come from lines.
         end: Offset after the last byte of the record's content; 0 if the record does not come from lines.
     """
@@ -345,8 +348,8 @@ class Reader:
         meter: Counts how much of the collection has been read.
         name: Name of the collection, or of the file that is being read, for messages.
         path: The file that is being read; None if the records do not come from a file.
-        text_columns: The columns whose texts, joined by a space, are the document. They are chosen before
-            the first document of a file is returned.
+        text_columns: The columns that contain the text; a document joins their texts with spaces. These
+            columns are chosen before the first document of a file is returned.
         id_column: The column with the id; None if there is none.
         source_column: The column with the source; None if there is none.
         numbers: Iterator over the positions of the next records in the collection.
@@ -365,7 +368,7 @@ class Reader:
         return self.records(self.stdin_rows(sys.stdin.buffer))
 
     def stdin_rows(self, stream: Iterable[bytes]) -> Iterator[Row]:
-        """Yield the rows of standard input: JSON lines if a column is named, else lines of text."""
+        """Read standard input as JSON lines if a column is named, else as text, and yield the rows."""
         if self.columns.any_named:
             return self.json_rows(stream, self.meter)
         return self.lines(stream, self.meter)
@@ -396,7 +399,7 @@ class Reader:
             if not is_compressed:
                 yield from self.records(self.rows(stream, suffix, self.meter))
                 return
-            # Progress is counted in compressed bytes, because the size of the file is known in these.
+            # The only known size is that of the compressed file, so progress is counted in compressed bytes.
             for row in self.rows(stream, suffix, Meter()):
                 self.meter.done = begin + file.tell()
                 yield self.record_of(row)
@@ -456,7 +459,7 @@ class Reader:
         return ""
 
     def texts_of(self, values: Mapping[str, Any]) -> dict[str, str]:
-        """Return the texts of an object by column. The document is these texts, joined by spaces."""
+        """Return the texts of an object, keyed by column. Joined by spaces, they form the document."""
         texts = {}
         for column in self.text_columns:
             text = values.get(column)
@@ -496,8 +499,8 @@ class Reader:
 
     def separated_rows(self, stream: Iterable[bytes], separator: str, meter: Meter) -> Iterator[Row]:
         """Read the rows of a csv or tsv file, whose first row names the columns."""
-        # A record may span several lines. These lists hold the lines of the current record, and what is wrong
-        # with their bytes.
+        # A record may span several lines. These lists hold the lines of the current record, and the problems
+        # found while decoding them.
         record_lines: list[Line] = []
         damages: list[str] = []
 
@@ -599,7 +602,7 @@ class Reader:
 
         Args:
             present: All columns.
-            textual: The columns with text, in the same order.
+            textual: Those of the columns that contain text, in the same order.
 
         Raises:
             InputError: A column that the user named is missing, or the text column cannot be determined.
@@ -642,18 +645,18 @@ _QUOTE = '"'
 def separated_records(lines: Iterable[str], separator: str) -> Iterator[tuple[int, list[str]]]:
     """Split the lines of a file into records, and the records into fields, as `csv.reader` does.
 
-    The csv module itself rejects long fields, and its limit can be changed for the whole process only.
+    The csv module itself rejects long fields, and its limit can only be changed for the whole process.
 
-    A field that begins with a quotation mark ends at the next single quotation mark; two in a row stand for
-    one. Such a field may contain separators and line breaks. If it is still open at the end of the file, it
-    ends there.
+    A field that begins with a quotation mark is quoted: it may contain separators and line breaks, and a
+    doubled quotation mark in it stands for one. The next single quotation mark ends the quoted text. If there
+    is none, the field extends to the end of the file.
 
     Args:
-        lines: The lines of the file, without their line ends.
+        lines: The lines of the file, without their line endings.
         separator: The character between fields.
 
     Yields:
-        The number of the line on which a record begins, from 1, and the fields of the record. An empty line
+        The 1-based number of the line on which a record begins, and the fields of the record. An empty line
         is a record without fields.
     """
     fields: list[str] = []
@@ -706,7 +709,7 @@ def _record_on_one_line(line: str, separator: str) -> list[str] | None:
     try:
         return next(csv.reader([line], delimiter=separator, strict=True))
     except csv.Error:
-        # A field is still open, or goes on after its closing quotation mark.
+        # A quoted field is not closed on this line, or text follows its closing quotation mark.
         return None
 
 
@@ -714,7 +717,7 @@ def _read_quoted(line: str, position: int, pieces: list[str]) -> tuple[int, bool
     """Append the rest of a quoted field on this line to ``pieces``.
 
     Returns:
-        The position after the field, and whether the field is closed on this line.
+        The position after the quoted text, and whether the closing quotation mark is on this line.
     """
     while True:
         end = line.find(_QUOTE, position)
@@ -736,8 +739,8 @@ class Line(NamedTuple):
     """A line of a file.
 
     Attributes:
-        number: Number of the line, from 1.
-        content: Bytes of the line, without its end.
+        number: 1-based number of the line.
+        content: Bytes of the line, without its line ending.
         offset: Offset of the line's first byte in the file.
     """
 
@@ -752,7 +755,7 @@ class Line(NamedTuple):
 
 
 def lines(stream: Iterable[bytes], name: str, meter: Meter) -> Iterator[Line]:
-    """Yield the lines of a stream with their positions. A carriage return alone ends a line too."""
+    """Yield the lines of a stream with their positions. A lone carriage return also ends a line."""
     offset = 0
     number = 0
     with reading(name):
@@ -776,8 +779,8 @@ def _decoded(content: bytes, offset: int = 0) -> tuple[str, str]:
     """Decode bytes as UTF-8.
 
     Returns:
-        The text, with a replacement character for each unreadable part, and a description of the first
-        wrong byte. The description is empty if all bytes can be read.
+        The text, in which unreadable bytes are replaced, and a description of one of these bytes. The
+        description is empty if all bytes can be read.
     """
     try:
         text = content.decode("utf-8")

@@ -20,14 +20,14 @@ Values: TypeAlias = NDArray[np.float64]
 Outcomes: TypeAlias = Values
 """Results from which a metric is computed, one row per pair, query or text, shape (units, columns)."""
 Vectors: TypeAlias = Mapping[str, NDArray[np.float32]]
-"""Vectors of a task's texts by role, each of shape (texts, D)."""
+"""Vectors of a task's texts, keyed by role, each of shape (texts, D)."""
 Sample: TypeAlias = NDArray[np.intp] | None
 """Indices of the units of a bootstrap sample; None for all units."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """An evaluation of text vectors.
+    """A task on which text vectors are evaluated.
 
     Attributes:
         name: The name of the task.
@@ -62,7 +62,7 @@ class Task:
 
     @property
     def texts(self) -> Mapping[str, tuple[str, ...]]:
-        """The texts of each role, such as ``query`` or ``document``."""
+        """The texts, keyed by role, such as ``query`` or ``document``."""
         raise NotImplementedError
 
     def edited(self, side: Side) -> frozenset[str]:
@@ -73,7 +73,7 @@ class Task:
         """Compute the outcomes of all units.
 
         Args:
-            vectors: Vectors of the texts by role.
+            vectors: Vectors of the texts, keyed by role.
             seed: Seed for random steps, such as the start of a clustering.
             similarity: How the model compares vectors.
         """
@@ -94,7 +94,7 @@ class Task:
 
 
 def fingerprint(*values: Any) -> str:
-    """Return the SHA-256 of the JSON form of some values."""
+    """Return the SHA-256 of the JSON forms of the given values."""
     sha256 = hashlib.sha256()
     for value in values:
         sha256.update(json.dumps(value, ensure_ascii=True, sort_keys=True).encode() + b"\0")
@@ -134,7 +134,7 @@ class _PairTask(Task):
 
 
 def _indices_in(distinct: Sequence[str], values: Sequence[str]) -> NDArray[np.intp]:
-    """Return the index of each value among the distinct values."""
+    """Return, for each value, its index in ``distinct``."""
     index_of = {value: index for index, value in enumerate(distinct)}
     return np.array([index_of[value] for value in values], dtype=np.intp)
 
@@ -149,7 +149,7 @@ def _sampled(
 
 
 class SimilarityTask(_PairTask):
-    """Semantic textual similarity: gold scores are correlated with similarities."""
+    """Semantic textual similarity, scored by the correlation of gold scores and similarities."""
 
     layout = "sts"
     metrics = ("spearman", "pearson")
@@ -211,7 +211,7 @@ class ClusteringTask(Task):
         return frozenset({"text"})
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
-        """Compute the cluster of each text."""
+        """Cluster the texts, and return the cluster number of each text."""
         from sklearn.cluster import KMeans
 
         model = KMeans(len(self._names), n_init=10, random_state=seed)
@@ -220,7 +220,8 @@ class ClusteringTask(Task):
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
         """Compute the V-measure.
 
-        It equals the mutual information, normalized by the arithmetic mean of the entropies (``nmi``).
+        The metric ``nmi`` has the same value: it is the mutual information, normalized by the arithmetic mean
+        of the entropies.
         """
         gold, clusters = _sampled(self._gold, outcomes[:, :, 0].astype(np.intp), sample)
         return v_measures(gold, clusters, len(self._names))
@@ -275,7 +276,7 @@ def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: i
 def _contingency(
     gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: int
 ) -> NDArray[np.float64]:
-    """Return the number of texts by predicted and gold label, shape (C, label_count, label_count)."""
+    """Count the texts with each pair of predicted and gold label, shape (C, label_count, label_count)."""
     conditions = np.arange(len(predicted))[:, None]
     cells = (conditions * label_count + predicted) * label_count + gold
     counts = np.bincount(cells.ravel(), minlength=len(predicted) * label_count**2)
@@ -309,7 +310,7 @@ class ClassificationTask(Task):
         return frozenset({"train", "test"} if side is Side.BOTH else {"test"})
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
-        """Compute the predicted label of each test text."""
+        """Predict the label of each test text."""
         from sklearn.linear_model import LogisticRegression
 
         model = LogisticRegression(max_iter=1000, random_state=seed)
@@ -331,22 +332,22 @@ class ClassificationTask(Task):
         return _indices_in(self._names, self.test_labels)
 
 
-# Number of queries whose similarities to all documents are in memory at the same time.
+# Maximum number of queries whose similarities to all documents are in memory at the same time.
 _QUERIES_AT_ONCE = 256
-# Largest number of documents that are ranked for a query, as in trec_eval and MTEB.
+# Maximum number of documents that are ranked for a query, as in trec_eval and MTEB.
 _RANKED = 1000
-# Names of the metrics in trec_eval.
+# The metrics, with their names in trec_eval.
 _TREC_NAMES = {"ndcg_at_10": "ndcg_cut_10", "recall_at_100": "recall_100", "map": "map", "mrr": "recip_rank"}
 
 
 @dataclass(frozen=True)
 class _RankingTask(Task):
-    """Queries that rank documents.
+    """A task in which documents are ranked for each query.
 
     Attributes:
-        queries: The text of each query by id.
-        documents: The text of each document by id.
-        relevant: For each query, the relevance score of each judged document by id.
+        queries: The texts of the queries, keyed by id.
+        documents: The texts of the documents, keyed by id.
+        relevant: For each query id, the relevance scores of the judged documents, keyed by document id.
     """
 
     queries: dict[str, str]
@@ -356,7 +357,7 @@ class _RankingTask(Task):
     unit = "queries"
 
     def __post_init__(self) -> None:
-        """Raise an error for a missing package now, not only after all texts have been encoded."""
+        """Raise an error for a missing package now, before any texts are encoded."""
         require_package("pytrec_eval", f"the {self.layout} task {self.name!r}", "impact")
 
     @property
@@ -381,7 +382,7 @@ class _RankingTask(Task):
     def _ranking(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
-        """Return, for each query id, the similarity of each ranked document by id."""
+        """Return, for each query id, the similarities of the ranked documents, keyed by document id."""
         raise NotImplementedError
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
@@ -398,10 +399,11 @@ def _in_order(value_of: Mapping[str, float], names: Sequence[str]) -> list[float
 
 @dataclass(frozen=True)
 class RetrievalTask(_RankingTask):
-    """A corpus that every query searches, as in BEIR. For each query, the best 1,000 documents are ranked.
+    """A corpus that every query searches, as in BEIR. Each query ranks the 1,000 most similar documents.
 
     Attributes:
-        unranked: Ids of the queries that are also documents of the corpus. They do not rank themselves.
+        unranked: Ids of the queries that are also documents of the corpus. Such a document is left out of the
+            ranking for its own query.
     """
 
     unranked: tuple[str, ...] = ()
@@ -413,7 +415,7 @@ class RetrievalTask(_RankingTask):
     def _ranking(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
-        """Return the best documents of each query and their similarities."""
+        """Return the most similar documents for each query, with their similarities."""
         document_ids = list(self.documents)
         query_ids = list(self.queries)
         column_of = {document: column for column, document in enumerate(document_ids)}
@@ -435,7 +437,7 @@ class RetrievalTask(_RankingTask):
 
 @dataclass(frozen=True)
 class RerankingTask(_RankingTask):
-    """Queries, each of which ranks its own candidates.
+    """A ranking task in which each query has its own candidate documents.
 
     Attributes:
         candidates: For each query id, the ids of the documents to rank.
@@ -450,7 +452,7 @@ class RerankingTask(_RankingTask):
     def _ranking(
         self, queries: Values, documents: Values, similarity: Similarity
     ) -> dict[str, dict[str, float]]:
-        """Return the candidates of each query and their similarities."""
+        """Return the candidates of each query, with their similarities."""
         row_of = {document: row for row, document in enumerate(self.documents)}
         ranking = {}
         for vector, (query, document_ids) in zip(queries, self.candidates.items(), strict=True):

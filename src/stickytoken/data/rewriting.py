@@ -92,10 +92,10 @@ def open_source(source: str | Path, columns: NamedColumns) -> Source:
 
 
 def require_same_format(source: Source, out: Path) -> None:
-    """Check that the extension of an output file does not name another format than that of the source.
+    """Check that the extension of an output file agrees with the format of the source.
 
     Raises:
-        InputError: The extensions name different formats. Only ``.gz`` may differ.
+        InputError: The extension names another format. A difference in ``.gz`` is allowed.
     """
     suffix, compressed = format_of(out)
     if source.suffix == tables.PARQUET and (suffix, compressed) != (tables.PARQUET, False):
@@ -127,7 +127,8 @@ def rewrite(
         output: The stream to write to.
         revise: Called with each document and its texts, one per column; returns the edits of each text.
         skip: Called with each record that cannot be read. The record is written unchanged.
-        compress: Whether to compress the output with gzip. None: only if the source is compressed.
+        compress: Whether to compress the output with gzip. If None, the output is compressed if the source
+            is.
         meter: Counts how much of the source has been read.
 
     Raises:
@@ -143,7 +144,7 @@ def rewrite(
     if compress is None:
         compress = source.compressed
     if compress:
-        # No time is stored, so that the same documents give the same bytes.
+        # Store no time, so that the same documents give the same bytes.
         with gzip.GzipFile(filename="", fileobj=output, mode="wb", mtime=0) as packed:
             _rewrite_lines(source, packed, reader, revise, skip)
     else:
@@ -213,12 +214,12 @@ def _rewrite_lines(
 
 
 def _columns(reader: Reader, row: Row) -> dict[str, str]:
-    """Return the texts of a document by column. A line of text has one column, with an empty name."""
+    """Return the texts of a document, keyed by column. A line of text has one column, with an empty name."""
     return {"": row.value} if isinstance(row.value, str) else reader.texts_of(row.value)
 
 
 def _edited(raw: str, row: Row, edits_by_column: dict[str, Edits], source: Source) -> str:
-    """Return the raw record with edits in some of its columns."""
+    """Apply the edits of each column to a raw record."""
     if source.suffix in tables.SEPARATORS:
         return _edited_fields(raw, row, edits_by_column, tables.SEPARATORS[source.suffix])
     if source.suffix in tables.JSON_LINES:
@@ -233,7 +234,7 @@ def _edited(raw: str, row: Row, edits_by_column: dict[str, Edits], source: Sourc
 
 
 def edited_text(text: str, edits: Edits) -> str:
-    """Return a text with its edits."""
+    """Apply edits to a text."""
     pieces = []
     copied_to = 0
     for start, end, replacement in edits:
@@ -247,7 +248,7 @@ def edited_text(text: str, edits: Edits) -> str:
 class _Literal:
     """The written form of a text in a record, with its quotes and escapes.
 
-    All positions count characters of the raw record, from 0.
+    All positions are 0-based, in characters of the raw record.
 
     Attributes:
         start: First position of the literal.
@@ -277,7 +278,7 @@ def _spliced(raw: str, literal: _Literal, edits: Edits, write: Callable[[str], s
 
 
 def _edited_json(raw: str, row: Row, edits_by_column: dict[str, Edits]) -> str:
-    """Return a JSON line with edits in the strings of some of its keys."""
+    """Apply the edits of each column to a JSON line."""
     spans = _json_members(raw)
     replacements = []
     for column, edits in edits_by_column.items():
@@ -337,7 +338,10 @@ def _json_literal(raw: str, start: int, end: int) -> _Literal:
 
 
 def _length_of_json_character(raw: str, position: int) -> int:
-    """Return the written length of the next character of a JSON string: 1, or 2, 6 or 12 for an escape."""
+    """Return the number of characters with which a JSON string writes the character at ``position``.
+
+    It is 1 for a plain character, and 2, 6 or 12 for an escape.
+    """
     if raw[position] != "\\":
         return 1
     if raw[position + 1] != "u":
@@ -354,7 +358,7 @@ def _length_of_json_character(raw: str, position: int) -> int:
 def _json_writer(literal: str) -> Callable[[str], str]:
     """Return a function that escapes text for JSON.
 
-    It escapes non-ASCII characters too if ``literal`` has none unescaped.
+    If ``literal`` is pure ASCII, the function also escapes non-ASCII characters.
     """
     ascii_only = literal.isascii()
     return lambda text: json.dumps(text, ensure_ascii=ascii_only)[1:-1]
@@ -365,13 +369,13 @@ def _json_writer(literal: str) -> Callable[[str], str]:
 
 @dataclass(frozen=True, slots=True)
 class _Field(_Literal):
-    """A field of a row. ``quoted`` says whether quotes enclose all of it."""
+    """A field of a row. ``quoted`` says whether the whole field is in quotes."""
 
     quoted: bool
 
 
 def _edited_fields(raw: str, row: Row, edits_by_column: dict[str, Edits], separator: str) -> str:
-    """Return a row of CSV or TSV with edits in some of its columns."""
+    """Apply the edits of each column to a row of CSV or TSV."""
     fields = _fields(raw, separator)
     values = list(row.value.values())
     parsed = [field.value for field in fields]
@@ -397,12 +401,12 @@ def _doubled_quotes(text: str) -> str:
 
 
 def _is_read_as(raw: str, value: str, separator: str) -> bool:
-    """Return whether reading the raw text of one field gives this value."""
+    """Return whether the raw text is read as a single field with the given value."""
     return [field.value for field in _fields(raw, separator)] == [value]
 
 
 def _fields(raw: str, separator: str) -> list[_Field]:
-    """Divide a row as the csv module does, and return each field with the positions of its characters."""
+    """Split a row as the csv module does, and return each field with the positions of its characters."""
     fields = [_field_from(raw, 0, separator)]
     while fields[-1].end < len(raw):
         fields.append(_field_from(raw, fields[-1].end + 1, separator))
@@ -479,7 +483,7 @@ def _rewrite_parquet(
 def _revised(
     count: int, rows: Iterator[Row], reader: Reader, revise: Revise, skip: Callable[[Skipped], None]
 ) -> dict[str, dict[int, str]]:
-    """Return the texts that change in the next ``count`` rows, by column and by index among these rows."""
+    """Return the changed texts of the next ``count`` rows, keyed by column and by index in these rows."""
     changed: dict[str, dict[int, str]] = {}
     for number, row in enumerate(islice(rows, count)):
         record = reader.record_of(row)
@@ -494,7 +498,7 @@ def _revised(
 
 
 def _with_texts(table: Any, column: str, texts: dict[int, str]) -> Any:
-    """Return an Arrow table in which ``texts``, by row, replace values of a column, which keeps its type."""
+    """Replace values of a column of an Arrow table by ``texts``, keyed by row. The column keeps its type."""
     from pyarrow import array
 
     column_index = table.schema.get_field_index(column)
@@ -506,7 +510,7 @@ def _with_texts(table: Any, column: str, texts: dict[int, str]) -> Any:
 
 
 def _compressions(file: Any) -> dict[str, str] | str:
-    """Return the compression of each column by its path, in the form that the writer expects."""
+    """Return the compression of each column, keyed by column path, as the writer expects it."""
     if not file.num_row_groups:
         # There are no columns to read a compression from, so use the writer's default.
         return "snappy"

@@ -93,7 +93,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def decode(content: bytes, path: Path) -> str:
-    """Decode a UTF-8 text file, without its byte order mark."""
+    """Decode the content of a UTF-8 text file, and remove its byte order mark."""
     try:
         text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -129,10 +129,10 @@ def all_texts(path: Path, column: str | None = None) -> tuple[list[str | None], 
 
 
 def text_columns(frame: pl.DataFrame, path: str | Path) -> tuple[str, ...]:
-    """Return the names of the columns with sentences: those with a usual name, or else the only text column.
+    """Return the columns that contain sentences: those with a usual name, or else the only text column.
 
     Raises:
-        InputError: No column or several columns can hold the sentences.
+        InputError: No column has a usual name, and the number of text columns is not one.
     """
     for names in _USUAL_COLUMNS:
         if set(names) <= set(frame.columns):
@@ -181,7 +181,7 @@ def filled_texts(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...
 
 
 def text_lists(frame: pl.DataFrame, column: str, path: Path) -> list[tuple[str, ...]]:
-    """Return the values of a column of lists of texts. No list may be empty, and no text may be blank."""
+    """Return a column whose values are lists of texts. No list may be empty, and no text may be blank."""
     values = frame[column]
     if values.dtype != pl.List(pl.String):
         raise InputError(f"column {column!r} of {path} contains {values.dtype}, not lists of texts")
@@ -232,7 +232,7 @@ def numbers_or_none(values: pl.Series, path: Path, other_type: pl.DataType) -> l
     """Return the values of a column as numbers; None for a value that is not a number.
 
     Raises:
-        InputError: The column has neither numbers, nor text, nor the type ``other_type``.
+        InputError: The type of the column is neither numeric, nor text, nor ``other_type``.
     """
     if values.dtype != pl.String and not values.dtype.is_numeric() and values.dtype != other_type:
         raise InputError(f"column {values.name!r} of {path} contains {values.dtype}, not numbers")
@@ -247,12 +247,12 @@ def _as_numbers(values: pl.Series) -> pl.Series:
 
 
 HUB = "hub:"
-"""Prefix of a source that is a data set of the hub."""
+"""Prefix of a source that is a Hub dataset."""
 _USUAL_SPLIT = "train"
 
 
 def hub_parts(name: str) -> tuple[str, str]:
-    """Split ``REPOSITORY@SPLIT`` into its two parts; the second is empty if no split is named."""
+    """Split ``REPOSITORY@SPLIT`` into repository and split, which is empty if none is named."""
     repository, _, split = name.partition("@")
     if not repository.strip():
         raise InputError(f"{HUB + name!r} names no data set: pass hub:REPOSITORY, or hub:REPOSITORY@SPLIT")
@@ -262,10 +262,10 @@ def hub_parts(name: str) -> tuple[str, str]:
 
 @contextmanager
 def opened_hub(name: str, *, streaming: bool = False) -> Iterator[Any]:
-    """Open a data set of the hub by its name, ``REPOSITORY`` or ``REPOSITORY@SPLIT``, and yield the data set.
+    """Open a Hub dataset by its name, ``REPOSITORY`` or ``REPOSITORY@SPLIT``, and yield the dataset.
 
-    If the data set has several configurations, the English one is opened. If the name has no split, the only
-    split or ``train`` is opened.
+    If the dataset has several configurations, the English one is opened. If the name has no split, the only
+    split is opened, or ``train`` if there are several.
     """
     repository, split = hub_parts(name)
     import datasets

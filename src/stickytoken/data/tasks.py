@@ -74,7 +74,7 @@ def _classification_in_folder(folder: Path) -> Task:
 def _name(path: Path) -> str:
     """Return a task name: the file name without extension.
 
-    If that is only the name of a split, such as ``test``, the folder name is put in front.
+    If the file name is only the name of a split, such as ``test``, the folder name is put in front of it.
     """
     if path.stem in _SPLITS:
         return f"{path.resolve().parent.name}-{path.stem}"
@@ -97,7 +97,7 @@ def _pairs(frame: pl.DataFrame, path: Path) -> Task:
 
 
 def _reranking(frame: pl.DataFrame, path: Path) -> Task:
-    """Build a reranking task. Equal texts become one document."""
+    """Build a reranking task. Identical texts become one document."""
     query_texts = tables.filled_texts(frame, "query", path)
     positives = tables.text_lists(frame, "positive", path)
     negatives = tables.text_lists(frame, "negative", path)
@@ -231,9 +231,9 @@ def _queries_in_corpus(
 
     In ArguAna and Quora, queries are documents of the corpus, so each query would find itself first. In other
     collections, queries and documents are numbered independently, so an equal id means nothing: the document
-    with the id of a query may even be relevant to the query. The numbering is taken to be shared if every
-    query has a document with its id that is not relevant to it, or if most of these documents contain the
-    text of their query.
+    with the id of a query may even be relevant to the query. Consider the documents that have the id of a
+    query and are not relevant to it. The numbering is taken to be shared if every query has such a document,
+    or if most of these documents contain the text of their query.
 
     Returns:
         The ids; empty if the numbering is not shared.
@@ -249,7 +249,7 @@ def _normalized(text: str) -> str:
 
 
 def read_texts(path: Path, *, titles: bool) -> dict[str, str]:
-    """Return the texts of a BEIR file by id; if ``titles`` is true, each text starts with its title."""
+    """Return the texts of a BEIR file, keyed by id. With ``titles``, each text starts with its title."""
     frame = tables.read_table(path)
     tables.require_columns(frame, ("_id", "text"), path)
     texts = [text or "" for text in tables.text_column(frame, "text", path)]
@@ -259,7 +259,7 @@ def read_texts(path: Path, *, titles: bool) -> dict[str, str]:
 
 
 def read_queries(path: Path) -> dict[str, str]:
-    """Return the queries of a BEIR file by id. No query may be blank."""
+    """Return the queries of a BEIR file, keyed by id. No query may be blank."""
     queries = read_texts(path, titles=False)
     for query, text in queries.items():
         if not text:
@@ -275,15 +275,16 @@ def _read_qrels(
 ) -> tuple[dict[str, dict[str, int]], list[str]]:
     """Read the judgements of the queries that have a relevant document.
 
-    Judgements of missing queries are left out. Judgements of missing documents stay: these documents count as
-    relevant and not found, as in trec_eval, BEIR and MTEB.
+    Judgements of missing queries are left out. Judgements of missing documents are kept: a missing document
+    that was judged relevant counts as not found, as in trec_eval, BEIR and MTEB.
 
     Returns:
-        The score of each judged document by query, and notes on missing ids and repeated judgements.
+        For each query, the scores of the judged documents, keyed by document; and notes on missing ids and
+        repeated judgements.
 
     Raises:
-        InputError: A score is not a whole number, two judgements contradict each other, or all judgements are
-            of missing documents or queries.
+        InputError: A score is not a whole number, two judgements contradict each other, or all queries or all
+            documents of the judgements are missing.
     """
     frame = _qrels_table(path)
     scores = tables.numbers(frame, "score", path)
@@ -344,7 +345,8 @@ def _notes_on_qrels(
 def _qrels_table(path: Path) -> pl.DataFrame:
     """Read relevance judgements.
 
-    The file has a header, as in BEIR, or no header and lines of three fields, or of four as in TREC.
+    The file either has a header, as in BEIR, or has no header and lines of three fields, or of four fields as
+    in TREC.
 
     Returns:
         A table with the columns query-id, corpus-id and score.
@@ -359,7 +361,7 @@ def _qrels_table(path: Path) -> pl.DataFrame:
     for number, line in enumerate(lines, start=1):
         fields = line.split("\t") if "\t" in line else line.split()
         if len(fields) == 4:
-            # The second field of TREC is the iteration, which is not used.
+            # The second field of a TREC line is the iteration, which is not used.
             del fields[1]
         if len(fields) != 3:
             raise InputError(
@@ -371,7 +373,7 @@ def _qrels_table(path: Path) -> pl.DataFrame:
 
 
 def kinds_task() -> ClassificationTask:
-    """Return the task of predicting the kind of a bundled text. Half of the texts are for training."""
+    """Return the task of predicting the kind of each bundled text. Half of the texts are for training."""
     corpus = text_kinds()
     texts_of: dict[str, list[str]] = defaultdict(list)
     for text, kind in zip(corpus.texts, corpus.topics or (), strict=True):
@@ -416,7 +418,7 @@ class UnreachableTaskError(InputError):
 
 
 class MtebTask:
-    """An MTEB task. It has only one score per condition, so it has no confidence interval."""
+    """An MTEB task. MTEB gives only one score per condition, so there is no confidence interval."""
 
     layout = "mteb"
     unit = "tasks"
@@ -462,7 +464,7 @@ def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
 
 
 def find_mteb_task(source: Any) -> MtebTask:
-    """Return the MTEB task with this name, or wrap a task object of MTEB."""
+    """Wrap an MTEB task, which is passed by its name or as MTEB's own object."""
     require_package("mteb", f"{str(source)!r} is not a file or folder; as an MTEB task it", "mteb")
     import mteb
     from mteb.abstasks import AbsTask
@@ -481,7 +483,7 @@ def find_mteb_task(source: Any) -> MtebTask:
 
 
 def require_module(encoder: Any) -> Any:
-    """Return the SentenceTransformer of an encoder, which MTEB tasks need."""
+    """Return the SentenceTransformer in an encoder, which MTEB tasks need."""
     model = getattr(encoder, "model", None)
     if model is None:
         raise InputError(
