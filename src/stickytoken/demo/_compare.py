@@ -33,7 +33,7 @@ _FIGURES = 2
 
 
 def compare_tab(library: shared.RunLibrary, tab: gr.Tab) -> None:
-    """Fill the tab that compares two runs."""
+    """Add the components and events of the tab that compares two runs."""
     labels = library.labels
     if len(labels) < 2:
         needed = _TWO_RUNS_NEEDED.format(count="one" if labels else "none")
@@ -71,14 +71,14 @@ _NO_REPAIR = (
     "No repaired model is open. Make one with `stickytoken repair RUN --out YOUR_FOLDER`, then start the app "
     "with it: `stickytoken demo --run RUN --repair YOUR_FOLDER`."
 )
-# Number of ordinary tokens that a repaired token is compared with.
+# Number of ordinary tokens with which a repaired token is compared.
 _ORDINARY = 4
 # Number of copies in the worked example.
 _COPIES = 8
 
 
 def repair_tab(startup: shared.Startup, page: gr.Blocks) -> None:
-    """Fill the tab that compares a model with its repaired copy."""
+    """Add the components and events of the tab that compares a model with its repaired copy."""
     if startup.repair is None:
         gr.HTML(ui.message(_NO_REPAIR), elem_id="repair-answer")
         return
@@ -198,7 +198,7 @@ _CURVE_WORDS = CurveWords(
 )
 
 _SEED = 42
-# Second part of the seed for the places of copies. Each tab has a different second part.
+# Together with the seed, this key gives each tab its own random places for the copies.
 _KEY = 1
 # Numbers of copies on the curves, besides the number that the visitor asks for.
 _CURVE_COUNTS = (0, 1, 2, 4, 8, 16, 32)
@@ -206,10 +206,10 @@ _CURVE_COUNTS = (0, 1, 2, 4, 8, 16, 32)
 
 @dataclass(frozen=True)
 class _RepairCurves:
-    """Similarities of two sentences by number of copies."""
+    """Similarities of two sentences as a function of the number of copies."""
 
-    counts: list[int]  # numbers of copies, 0 first
-    # Similarities by name of the line: before and after the repair, and ordinary tokens if there are any
+    counts: list[int]  # numbers of copies, ascending from 0
+    # Similarities, keyed by the name of the line: before and after the repair, and ordinary tokens, if any
     lines: dict[str, list[float]]
     read_as: list[str]  # vocabulary entries into which the repaired model splits sentence B with its copies
 
@@ -227,7 +227,7 @@ def _similarities(
     if question.placement is Placement.RANDOM:
         word_counts = (len(question.carrier.split()),)
         paths = KeyedPaths(_SEED, _KEY, word_counts, candidates[-1], Insertion.IDS)
-        # Any token will do: the places must be the same for all tokens.
+        # Which token is passed makes no difference, because the places are the same for all tokens.
         (path,) = paths.of(Token(0, ""))
 
     def with_copies(text: str, counts: Sequence[int]) -> list[str]:

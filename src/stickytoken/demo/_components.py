@@ -44,7 +44,7 @@ def lead(text: str) -> str:
 
 
 def figure_slots(count: int) -> list[Any]:
-    """Add hidden slots for figures to the page, which `slot_contents` fills, and return their components."""
+    """Add hidden figure slots to the page, and return their components. `slot_contents` fills them."""
     slots: list[Any] = []
     for _ in range(count):
         with gr.Column(visible=False, elem_classes="figure") as column:
@@ -69,7 +69,7 @@ def slot_contents(figures: Iterable[ReportFigure | None]) -> list[Any]:
 
 
 def text_fields(*labels: str) -> list[gr.Textbox]:
-    """Make fields for sentences side by side. The fields are locked, because the model is not yet loaded."""
+    """Make side-by-side fields for sentences, which stay locked until the model is loaded."""
     with gr.Row():
         return [
             gr.Textbox(label=label, lines=2, max_lines=6, min_width=280, interactive=False)
@@ -146,7 +146,7 @@ class Once:
         self._values: list[Any] | None = None
 
     def get(self, compute: Callable[[], list[Any]]) -> list[Any]:
-        """Return a copy of the values, which the first call computes."""
+        """Return a copy of the values. Only the first call computes them."""
         with self._lock:
             if self._values is None:
                 self._values = compute()
@@ -157,8 +157,7 @@ def on_first_visit(was_visited: bool, outputs: int, answer: Callable[[], list[An
     """Return the new state of a tab that a visitor opens, followed by the tab's outputs.
 
     Args:
-        was_visited: The tab's state: whether this visitor has opened the tab before. If so, no output
-            changes.
+        was_visited: Whether this visitor has opened the tab before; if so, its outputs stay as they are.
         outputs: Number of outputs.
         answer: Function that returns the outputs for the first visit.
     """
@@ -168,14 +167,14 @@ def on_first_visit(was_visited: bool, outputs: int, answer: Callable[[], list[An
 
 
 def _event_options(name: str, limit: int, trigger: str, progress: str) -> dict[str, Any]:
-    """Return options of events that share a queue.
+    """Return the options of events that share a queue.
 
     Gradio's own check of the inputs is off, because it would answer wrong inputs with a traceback. The
     handlers check their inputs themselves.
 
     Args:
         name: Name of the queue.
-        limit: Maximum number of events of the queue that run at a time.
+        limit: Maximum number of events in the queue that run at the same time.
         trigger: Gradio's rule for an event that is triggered while an earlier one runs.
         progress: How the page shows that an event is running.
     """

@@ -34,7 +34,7 @@ _BENIGN = 8
 # Upper limits of the form, chosen so that an answer takes at most a minute on two cores.
 _MOST_CARRIERS = 20
 _MOST_BENIGN = 16
-# These two are smaller than the defaults of `explain`, for the same reason.
+# These two settings are below their defaults in `explain`, for the same reason.
 _ATTRIBUTION_CARRIERS = 2
 _DIRECTIONS = 256
 # Number of figures: the overview of all measures, and the six figures of `explanation_figures`.
@@ -42,7 +42,7 @@ _FIGURES = 7
 
 
 def explain_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
-    """Fill the tab that explains a token."""
+    """Add the components and events of the tab that explains a token."""
     gr.HTML(
         ui.lead("Why is this token sticky? What the model does with its copies, compared with benign tokens.")
     )
@@ -133,7 +133,7 @@ def _shown_on(progress: gr.Progress) -> ProgressCallback:
 
 
 def _explanation_outputs(explanation: Explanation) -> list[Any]:
-    """Return the answer, the figures and the tables of an explanation of one token."""
+    """Return the answer, the figures and the tables that explain a token."""
     (token,) = explanation.tokens
     first_sentence, further_sentences = _split_verdict(token.verdict, repr(token.token))
     answer = ui.render(
@@ -197,7 +197,7 @@ _MEASURES = ("measure", "layer", "value", "low", "high", "benign_low", "benign_h
 
 
 def _deviations(measures: pl.DataFrame, token: str) -> ReportFigure:
-    """Draw how far each measure lies from the benign tokens, at the layer where it differs most."""
+    """Draw how far each measure deviates from the benign tokens, at the layer where it deviates most."""
     all_rows = [row | {"layer": _layer_text(row["layer"])} for row in furthest(measures)]
     rows = [row for row in all_rows if row["deviations"] is not None]
     rows.sort(key=lambda row: abs(row["deviations"]))
@@ -249,7 +249,7 @@ def _draw_deviations(rows: list[dict[str, Any]]) -> go.Figure:
     return figure
 
 
-# Number of token pairs that are listed.
+# Maximum number of token pairs that are listed.
 _PAIRS = 10
 _METHODS = [
     ("deletions (Shapley values)", AttributionMethod.DELETION.value),
@@ -258,7 +258,7 @@ _METHODS = [
 
 
 def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
-    """Fill the tab that divides the similarity of two texts among their tokens."""
+    """Add the components and events of the tab that attributes a similarity of two texts to their tokens."""
     gr.HTML(ui.lead("Why are these texts similar? Their similarity as a sum over pairs of their tokens."))
     texts = ui.text_fields("First text", "Second text")
     method = gr.Radio(_METHODS, value=_METHODS[0][1], label="Method")

@@ -1,4 +1,4 @@
-"""The tab that shows the tokens of a run as a table, and the evidence of the chosen token."""
+"""The tab that shows the tokens of a run as a table, and the evidence for the chosen token."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def explore_tab(startup: Startup, tab: gr.Tab) -> None:
         ]
 
     def no_tokens() -> list[Any]:
-        # Made for every answer, because Gradio modifies updates.
+        # Every answer needs new updates, because Gradio modifies them.
         return [gr.update(value={"headers": [], "data": []}), gr.update(choices=[], value=None)]
 
     def no_run(error: str) -> list[Any]:
@@ -125,7 +125,7 @@ def _first_token(content: RunContent) -> int | None:
 
 
 def _about(content: RunContent) -> dict[str, str]:
-    """Return two HTML pieces by name: the run's headline, and the rest of its report's first screen."""
+    """Return, as HTML, the run's ``headline``, and the rest of its report's first screen (``about``)."""
     steps = list(facts.steps(content))
     if content.path.is_relative_to(EXAMPLES):
         # The path of the installed package is of no use to visitors.
@@ -150,7 +150,7 @@ def _about(content: RunContent) -> dict[str, str]:
 
 
 def _counted(content: RunContent, rows: int) -> str:
-    """Render a message that says how many tokens match the search, and how many of them are listed.
+    """Render a message that says how many tokens match the search, and how many of these are listed.
 
     Args:
         content: The run.
@@ -178,7 +178,7 @@ def _choices(content: RunContent, column: str) -> list[str]:
 
 
 def _filtered(content: RunContent, text: str = "", filter_values: Sequence[object] = ()) -> pl.DataFrame:
-    """Return the tokens of a run that pass the search and the filters, flagged tokens first.
+    """Return the tokens of a run that match the search and the filters, flagged tokens first.
 
     Args:
         content: The run.
@@ -237,7 +237,7 @@ def _value(value: Any, column: Column) -> Any:
     if value is None:
         return _NO_TEXT if column.digits is None else None
     if isinstance(value, float) and column.digits is not None:
-        # A share that is shown as a percentage needs two digits more than the percentage.
+        # A share that is shown as a percentage needs two more digits than the percentage.
         return round(value, column.digits + 2 if column.unit == "%" else column.digits)
     return value
 
@@ -256,7 +256,7 @@ def _offered(tokens: pl.DataFrame) -> list[tuple[str, int]]:
 
 
 def _evidence_outputs(startup: Startup, label: object, token_id: object) -> list[Any]:
-    """Return the card and the curves of a token of a run.
+    """Return the card and the curves that show the evidence for a token.
 
     Raises:
         InputError: The run is not finished or did not examine the token.
@@ -276,11 +276,11 @@ def _evidence_outputs(startup: Startup, label: object, token_id: object) -> list
 
 
 def _evidence_of(startup: Startup, content: RunContent, token_id: int) -> RunEvidence:
-    """Return the evidence of a token and of ordinary tokens; measure the evidence if the run lacks it."""
+    """Return the evidence for a token and for ordinary tokens; measure it if the run lacks it."""
     stored = content.evidence
     if stored is not None and token_id in stored.tokens["token_id"]:
         rows = stored.tokens.filter(pl.col("ordinary") | (pl.col("token_id") == token_id))
-        # An ordinary token that the visitor chose is drawn as the chosen token, beside the ordinary ones.
+        # An ordinary token that the visitor chose is drawn as the chosen token, not as an ordinary one.
         rows = rows.with_columns(ordinary=pl.col("ordinary") & (pl.col("token_id") != token_id))
         return stored._replace(tokens=rows)
     if content.run is None:

@@ -28,9 +28,9 @@ Matrix = NDArray[np.float64]
 Ids = tuple[int, ...]
 
 _SEED = 42
-# Second part of the seed for the places of copies. Each tab has a different second part.
+# Together with the seed, this key gives each tab its own random places for the copies.
 _KEY = 0
-# Number of benign tokens to compare with.
+# Number of benign tokens with which a token is compared.
 _BENIGN = 4
 _PLACEMENTS = {
     Placement.PREFIX: "before sentence B",
@@ -44,7 +44,7 @@ LOADING = "{model} is being loaded; a worked example follows in a few seconds. E
 
 
 def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
-    """Fill the tab in which a visitor tries a token on two sentences."""
+    """Add the components and events of the tab in which a visitor tries a token on two sentences."""
     texts = ui.text_fields(*SENTENCES)
     with gr.Row():
         token = gr.Textbox(label="Token", info=NAMING, elem_id="try-token", min_width=180, interactive=False)
@@ -152,7 +152,7 @@ class Trial:
     token: Token
     placement: Placement
     copies: int  # number of copies that the visitor asked for, at least 1
-    benign: tuple[Token, ...]  # tokens to compare with; the heat map shows the first of them
+    benign: tuple[Token, ...]  # tokens for comparison; the heat map shows only the first
     counts: list[int]  # numbers of copies on the curves, ascending from 0
     # Similarity of sentences A and B, shape (tokens, counts): first the visitor's token, then benign tokens
     curves: Matrix
@@ -166,7 +166,7 @@ class Trial:
     heat: list[Matrix]
 
     def similarities(self, copies: int) -> list[float]:
-        """Return, for each token, the similarity of the two sentences with this number of copies."""
+        """Return, for each token, the similarity of the two sentences with the given number of copies."""
         return [float(value) for value in self.curves[:, self.counts.index(copies)]]
 
 
@@ -222,9 +222,9 @@ def try_token(
         encoder: The model.
         texts: Sentence A, sentence B, and further sentences for the heat map.
         token: The visitor's token.
-        benign: Benign tokens to compare with.
+        benign: Benign tokens for comparison.
         placement: Where the copies go.
-        copies: Number of copies in every sentence of the heat map. The curves show other numbers too.
+        copies: Number of copies in every sentence of the heat map. The curves also show other numbers.
 
     Returns:
         The similarities for the curves and for the heat map.
@@ -310,7 +310,7 @@ def _require_fitting(
 
 
 def describe_trial(trial: Trial, token: str) -> str:
-    """Return sentences on how the similarity of the two sentences changes, compared with benign tokens."""
+    """Describe how copies change the similarity of the two sentences, compared with benign tokens."""
     copies = trial.copies
     after, *benign_similarities = trial.similarities(copies)
     counted = f"1 copy of {token} changes" if copies == 1 else f"{copies} copies of {token} change"
@@ -333,12 +333,12 @@ def describe_trial(trial: Trial, token: str) -> str:
     )
 
 
-# Numbers of copies that are written below the curve, besides the number that the visitor asked for.
+# Numbers of copies that label the axis of the curve, in addition to the number that the visitor asked for.
 _TICKS = (0, 1, 2, 4, 8, 16, 32)
 
 
 def similarity_curve(trial: Trial, token: str, benign: list[str], u: float | None) -> ReportFigure:
-    """Draw the similarity of the two sentences by number of copies.
+    """Draw the similarity of the two sentences as a function of the number of copies.
 
     Args:
         trial: The trial of a token.
@@ -441,7 +441,7 @@ def _off_diagonal(matrix: Matrix) -> Matrix:
 
 
 def _row_means(off_diagonals: Sequence[Matrix], row: int) -> list[float | None]:
-    """Return the mean similarity of a sentence to the other sentences in each matrix; None without others."""
+    """Return, for each matrix, the mean similarity of a sentence to the others; None if there are none."""
     return [float(matrix[row].mean()) if matrix.shape[1] else None for matrix in off_diagonals]
 
 
@@ -479,7 +479,7 @@ def _draw_heatmap(trial: Trial, off_diagonals: Sequence[Matrix], token: str, ben
     plot.update_yaxes(autorange="reversed", showgrid=False)
     plot.update_xaxes(showgrid=False)
     plot.update_yaxes(title_text="sentence with the copies", col=1)
-    # The colours are scaled to pairs of different sentences, because a sentence is most similar to itself.
+    # The colour scale ignores the similarity of a sentence to itself, which is always the highest.
     low = min((float(matrix.min()) for matrix in off_diagonals if matrix.size), default=0.0)
     high = max((float(matrix.max()) for matrix in off_diagonals if matrix.size), default=1.0)
     color_axis = {

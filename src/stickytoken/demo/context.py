@@ -51,7 +51,7 @@ class ListedRun:
 
 
 class RunLibrary:
-    """The runs that the app lists; a run is read when a visitor first opens it."""
+    """The runs that the app lists. A run is read when a visitor first opens it."""
 
     def __init__(self, runs: Sequence[ListedRun], left_out: Sequence[str] = ()) -> None:
         """List runs.
@@ -71,7 +71,7 @@ class RunLibrary:
         return list(self.paths)
 
     def content(self, label: object) -> RunContent:
-        """Return the content of the run with a label. The run is read on the first call only.
+        """Return the content of the run with the given label. The run is read only on the first call.
 
         Raises:
             RunError: There is no run with that label, or the run is damaged.
@@ -92,7 +92,7 @@ def find_runs(
     Args:
         named: Run folders that the user named.
         folder: Folder that may contain run folders. Runs that cannot be read are left out.
-        examples: Packaged run folders. Absent ones are left out.
+        examples: Packaged run folders. Those that do not exist are left out.
 
     Raises:
         RunError: A named folder is not a run or is damaged.
@@ -131,7 +131,7 @@ def _run_folders(folder: Path) -> list[Path]:
 
 
 def _with_distinct_labels(runs: Sequence[ListedRun]) -> list[ListedRun]:
-    """Return the runs with their paths added to labels that several runs share."""
+    """Add the path to every label that several runs share, and return the runs."""
     labels = [run.label for run in runs]
     distinct = []
     for run in runs:
@@ -195,7 +195,7 @@ class SharedModel:
             return self._reopened(run)
 
     def benign(self, token_id: int, run: Run | None, count: int) -> tuple[Token, ...]:
-        """Return benign tokens matched to a token, at most `count`.
+        """Return at most `count` benign tokens that are matched to the given token.
 
         Tokens that the run flags, and tokens that do not fit into the model's input, are excluded.
         """
@@ -221,11 +221,11 @@ class SharedModel:
         return self.vocabulary.tokens[self.vocabulary.ids.index(token_id)]
 
 
-# Upper limits of a visitor's input; larger inputs would keep other visitors waiting.
+# Limits on a visitor's input. Larger inputs would keep other visitors waiting.
 TEXT_CHARACTERS = 1000
 COPIES = 32
 _TOKEN_CHARACTERS = 200
-# No vocabulary has an id as large as this one.
+# Ids from this one on are rejected; no vocabulary is so large.
 _FIRST_ABSURD_ID = 10**9
 
 
@@ -260,7 +260,7 @@ def checked_placement(value: object) -> Placement:
 
 
 def checked_token_id(value: object) -> int:
-    """Return the id of a token that a visitor chose; a list passes a number, and a table cell passes text."""
+    """Return the id of a token that a visitor chose from a list (as a number) or a table (as text)."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _FIRST_ABSURD_ID:
@@ -414,7 +414,7 @@ class Example:
 def worked_example(context: AppContext) -> Example:
     """Return an example: the worst token of the run, and the pair of texts whose similarity it raises most.
 
-    Without stored pairs, the texts are any sentences of the run.
+    If the run stores no pairs, two sentences of its corpus are used.
     """
     content = context.content
     if content is None or content.run is None:
@@ -438,7 +438,7 @@ def worked_example(context: AppContext) -> Example:
 
 
 def _example_without_run(context: AppContext) -> Example:
-    """Return an example with a special token that can occur in text, or else with any available token.
+    """Return an example with a special token that can occur in text, or else with the first available token.
 
     A special token is preferred, because special tokens are often the worst.
     """
@@ -462,7 +462,7 @@ def worst_token(content: RunContent) -> int:
 
 
 def listed_tokens(content: RunContent | None) -> list[tuple[int, str]]:
-    """Return ids and verdicts of the tokens to choose from: flagged tokens, then others with evidence."""
+    """Return the ids and verdicts of the tokens to choose from: flagged ones, then others with evidence."""
     if content is None or content.run is None:
         return []
     listed = dict(content.flagged.head(_LISTED).select("token_id", "verdict").iter_rows())
@@ -473,13 +473,13 @@ def listed_tokens(content: RunContent | None) -> list[tuple[int, str]]:
 
 
 def other_sentences(context: AppContext) -> tuple[str, ...]:
-    """Return the sentences of the heat map besides the visitor's two."""
+    """Return the sentences that the heat map shows in addition to the visitor's two."""
     short = [text for text in context.sentences if len(text) <= _CHARACTERS]
     return tuple(spread(short or context.sentences, _OTHER_SENTENCES))
 
 
 def spread(texts: list[str], count: int) -> list[str]:
-    """Return `count` texts at equal distances in the list, or all texts if the list is not longer."""
+    """Return `count` evenly spaced texts from a list, or all texts if there are no more than `count`."""
     if len(texts) <= count:
         return texts
     return [texts[(2 * position + 1) * len(texts) // (2 * count)] for position in range(count)]

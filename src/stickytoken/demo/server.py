@@ -111,7 +111,7 @@ def _malformed(reason: str) -> gr.Error:
 # Names by which this machine reaches itself. A page on another site can make a browser resolve that site's
 # name to this machine and then read the app (DNS rebinding), but its requests still carry that site's name.
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-# Largest size of the body of a request, in bytes.
+# Maximum size of a request body, in bytes.
 _BODY_BYTES = 16_000_000
 _API = "/gradio_api"
 _JOIN = f"{_API}/queue/join"
@@ -147,14 +147,14 @@ class _Refusal:
 
 
 class RequestGuard:
-    """ASGI middleware that answers the app's own page only, and adds a policy to every response."""
+    """ASGI middleware that answers only the app's own page, and adds a policy to every response."""
 
     def __init__(self, app: ASGIApp, public_hosts: Container[str]) -> None:
         """Guard an app.
 
         Args:
             app: The app to guard.
-            public_hosts: Public host names of the app in lower case. They are added when the app is shared.
+            public_hosts: Public host names of the app, in lower case. They are added once the app is shared.
         """
         self._app = app
         self._public_hosts = public_hosts
@@ -172,8 +172,8 @@ class RequestGuard:
             try:
                 await self._app(scope, receive, send_with_policy)
             except KeyError:
-                # On this path, Gradio only looks up the event by its number, so the number is unknown.
-                # Handlers run later, in Gradio's queue.
+                # On this path, Gradio does nothing but look up an event by number, so the error means that
+                # there is no such event. Handlers run later, in Gradio's queue.
                 if scope["type"] != "http" or scope["path"].rstrip("/") != _JOIN:
                     raise
                 refusal = _Refusal(404, "the page has no such event: reload it")
@@ -221,13 +221,13 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, refusal: _Refusal)
 
 
 class _TrustedHosts:
-    """A factory of Starlette's host check. `add` allows further host names after the server has started."""
+    """Makes Starlette's host check. `add` allows further host names after the server has started."""
 
     def __init__(self) -> None:
         self._middleware: list[TrustedHostMiddleware] = []
 
     def __call__(self, app: ASGIApp) -> TrustedHostMiddleware:
-        """Check the host of every request to an app."""
+        """Wrap an app so that the host of every request is checked."""
         middleware = TrustedHostMiddleware(app, list(LOOPBACK), www_redirect=False)
         self._middleware.append(middleware)
         return middleware
