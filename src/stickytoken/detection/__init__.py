@@ -53,9 +53,9 @@ __all__ = ["Run", "detect", "judge", "open_run", "probe"]
 
 TokenSource: TypeAlias = int | str | Path | Iterable[int | str]
 
-# Increase this number when the same inputs give different results than before.
+# Increase this number whenever a change makes the same inputs give different results.
 IDENTITY_VERSION = 8
-# Default of the argument `anchors` of `judge`: the largest number of corpus texts that are used as anchors.
+# Default of the argument `anchors` of `judge`: the maximum number of corpus texts to use as anchors.
 ANCHORS = 2000
 
 
@@ -66,7 +66,7 @@ def identity_parts(
     corpus: str,
     tokens: Sequence[Token] | None,
 ) -> dict[str, Any]:
-    """Return, by name, everything that can change a number in a run.
+    """Return everything that can change a number in a run, keyed by name.
 
     ``tokens`` are the tokens to measure; None stands for all available tokens.
     """
@@ -106,24 +106,25 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
             the bundled corpus.
         pairs: Sentence pairs, or a file of them, instead of sentences. Only some methods accept pairs.
         tokens: Ids or texts of the tokens to measure, or a file of them. None takes all available tokens.
-        sample: Number of tokens to draw at random; only these are measured. None measures all tokens.
+        sample: Number of tokens to draw at random. Only the drawn tokens are measured. None measures all
+            tokens.
         settings: Settings of the method. None takes the defaults, with ``words`` insertion if the model only
             accepts text.
         seed: Seed to use instead of the one in the settings. None keeps the seed of the settings.
         out: The run folder. None means ``runs/<model>-<method>-<identity>``.
         engine: Where to compute. ``local`` computes in this process, and ``ray`` on the Ray cluster named by
             RAY_ADDRESS or on one started on this machine. A `RayCluster` or an open engine, such as that of
-            `ray_engine`, can also be passed. The engine changes no number beyond rounding, so another engine
-            can continue the run.
+            `ray_engine`, can also be passed. The choice affects numbers only by rounding, so a run can be
+            continued with another engine.
         evidence: Whether to also measure symptom curves, sentence pairs and search results, which reports
-            show. They are added to a finished run that lacks them.
-        shard_probes: Number of texts per shard: the largest amount of work that is lost if the process is
-            killed. None means 8,192, or 32,768 on a CUDA GPU. The number changes no result beyond rounding,
-            but a run that continues with another number computes its shards again.
+            show. If a finished run lacks these, they are added to it.
+        shard_probes: Number of texts per shard. If the process is killed, at most one shard of work is lost.
+            None means 8,192, or 32,768 on a CUDA GPU. This number affects results only by rounding, but a run
+            that continues with another number computes its shards again.
         progress: Called at every step.
 
     Returns:
-        The finished run. A run that is already finished is opened, not computed again.
+        The finished run. If the run was already finished, it is opened without computing it again.
 
     Raises:
         InputError: The sentences, pairs, tokens or settings cannot be used.
@@ -149,7 +150,8 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.insertion)
     tokenizer = encoder.tokenizer
     if tokens is None and sample is None and isinstance(tokenizer, CandidateTokenizer):
-        # A candidate vocabulary also has ordinary words for comparison; only the candidates are measured.
+        # A candidate vocabulary also contains ordinary words for comparison, but only the candidates are
+        # measured.
         tokens = tokenizer.candidate_ids
     named = None if tokens is None else token_ids(vocabulary, tokens)
     chosen = choose_tokens(vocabulary, named, sample, settings.seed)
@@ -245,7 +247,7 @@ def _record(
 
 
 def _loading_record(spec: EncoderSpec | None) -> run_folder.LoadingRecord | None:
-    """Return the options that load the encoder again; None if the encoder was made from a model object."""
+    """Return the options needed to load the encoder again; None if it was made from a model object."""
     if spec is None:
         return None
     endpoint = None
@@ -304,7 +306,7 @@ def probe(
         progress: Called at every step.
 
     Returns:
-        What the method measured, one item per token, in the order of ``tokens``.
+        What the method measured for each token, in the order of ``tokens``.
 
     Raises:
         InputError: A token cannot be probed, or an input cannot be used.
@@ -345,15 +347,15 @@ def judge(
     """Measure what the tokens of a finished run do to the texts of a corpus.
 
     Corpus texts are encoded with copies of a few random tokens and of the tokens that may matter on this
-    corpus. The lift of every other token is predicted from the pull and contraction that the run measured.
-    To measure every token on the corpus, which takes minutes, call ``detect(..., sentences=...)``.
+    corpus. The lifts of the remaining tokens are predicted from the pull and contraction that the run
+    measured. To measure every token on the corpus, which takes minutes, call ``detect(..., sentences=...)``.
 
     Args:
         run: A finished run, or its folder.
         sentences: The corpus: a list of texts, or anything else that `load_sentences` takes.
-        column: The column with the texts, for files and Hub datasets.
+        column: The column that contains the texts, for files and Hub datasets.
         encoder: The model of the run. None loads the model that the run names, with the options of the run.
-        anchors: Largest number of corpus texts to use as anchors. The texts are chosen at random.
+        anchors: Maximum number of corpus texts to use as anchors. The texts are chosen at random.
         queries: Texts to use as anchors instead of corpus texts.
         measure_all: Whether to measure every token that may matter. By default, the 256 tokens that may
             matter most are measured.
@@ -373,7 +375,8 @@ def judge(
     checks.require_callable("progress", progress)
     anchors = checks.whole_number("anchors", anchors, 2)
     corpus = readers.load_sentences(sentences, column)
-    progress(Progress(base.PLAIN_TEXTS, 0, min(anchors, len(corpus))))  # loading and tokenizing take time
+    # Shown before loading and tokenizing, because these take time.
+    progress(Progress(base.PLAIN_TEXTS, 0, min(anchors, len(corpus))))
     model = runs_of.encoder_for(encoder, opened, "judge")
     corpus = _cut(readers.readable(corpus, model.tokenizer, model.name), model)
     settings: Any = runs_of.restored_settings(opened)
@@ -411,7 +414,7 @@ def choose_tokens(
     Args:
         vocabulary: The vocabulary.
         ids: Ids of the tokens to choose from. None takes all available tokens.
-        sample: Number of tokens to draw at random from these. None takes all of these tokens.
+        sample: Number of tokens to draw at random from those in ``ids``. None takes all of them.
         seed: Seed of the sample.
 
     Raises:
@@ -440,7 +443,7 @@ def drawn_ids(ids: Sequence[int], sample: int, seed: int) -> list[int]:
 
 
 def available_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:
-    """Return the tokens with these ids, in the order of the ids and without repetitions.
+    """Return the tokens with the given ids, in the order of the ids and without repetitions.
 
     Raises:
         InputError: One of the tokens cannot occur in text.
@@ -455,7 +458,7 @@ def available_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:
 
 
 def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
-    """Return the ids of the tokens that a Python caller names by an id, a text, a list of these, or a file.
+    """Return the ids of tokens that are named in Python by an id, a text, a list of ids and texts, or a file.
 
     Raises:
         InputError: A token is not in the vocabulary, or is neither an id nor a text.
@@ -481,7 +484,7 @@ def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
 
 
 def find_token(vocabulary: Vocabulary, text: str) -> int:
-    """Return the id of the vocabulary entry with this text.
+    """Return the id of the vocabulary entry with the given text.
 
     The text is first looked up among the vocabulary strings, then among the decoded texts, and then among the
     decoded texts without surrounding spaces. If several entries match, entries that can occur in text take
@@ -522,7 +525,7 @@ def find_named(vocabulary: Vocabulary, name: str) -> int:
 
 
 def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
-    """Read tokens from a txt file with one per line, or from a table with a column token_id or token.
+    """Read tokens from a txt file (one per line), or from a table with a column token_id or token.
 
     If a table has both columns, they must name the same entries.
 
@@ -581,7 +584,7 @@ def _column_of_names(values: pl.Series, path: Path) -> list[str]:
 def _require_agreement(vocabulary: Vocabulary, ids: Sequence[int], names: Sequence[Any], path: Path) -> None:
     """Raise an error if the columns token_id and token of a row name different entries.
 
-    An id that is not in the vocabulary raises an error later, where the tokens are chosen.
+    Ids that are not in the vocabulary are skipped; they raise an error later, where the tokens are chosen.
     """
     index_by_id = {token_id: index for index, token_id in enumerate(vocabulary.ids)}
     for row, (token_id, name) in enumerate(zip(ids, names, strict=True), start=1):
@@ -600,7 +603,7 @@ def _require_agreement(vocabulary: Vocabulary, ids: Sequence[int], names: Sequen
 
 @dataclass(frozen=True)
 class Reopened:
-    """A finished run and its model, ready to measure the curves of further tokens."""
+    """A finished run and its model, prepared to measure the curves of further tokens."""
 
     run: Run
     job: base.Job[base.MethodSettings]  # its corpus is empty, because the plan holds all texts
@@ -628,6 +631,6 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
 
 
 def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bool) -> run_folder.RunEvidence:
-    """Measure curves and pairs of these tokens, and of some ordinary tokens if ``with_ordinary`` is true."""
+    """Measure curves and pairs for the given tokens, and also for ordinary ones if ``with_ordinary``."""
     ids = [token.id for token in available_tokens(opened.job.vocabulary, token_ids)]
     return _evidence.measured_evidence(opened.job, opened.stage, opened.run, ids, with_ordinary)

@@ -27,13 +27,13 @@ from stickytoken.methods import base
 from stickytoken.methods.probes import EvidenceStage, similarity_counts
 from stickytoken.methods.small_search import COPIES, SearchStage
 
-# Largest number of tokens to measure, not counting ordinary tokens.
+# Maximum number of tokens to measure, not counting ordinary tokens.
 _MAX_TOKENS = 12
 # If fewer tokens than this are sticky, the strongest of the other tokens are measured too.
 _MIN_TOKENS = 4
 # Number of ordinary tokens that are measured as a control.
 _ORDINARY_TOKENS = 8
-# Part of the seed for the choice of ordinary tokens. It makes the choice independent of other random choices.
+# Together with the seed, this number makes the choice of ordinary tokens independent of other random choices.
 _ORDINARY_STREAM = 12
 
 
@@ -61,8 +61,8 @@ def measured_evidence(
         job: The job of the run.
         stage: The stage that measures curves and pairs.
         run: The finished run.
-        named: Ids of the tokens to measure. None takes the sticky tokens and, if there are few of them, also
-            the strongest of the other tokens.
+        named: Ids of the tokens to measure. None takes the worst sticky tokens and, if there are few of them,
+            also the strongest of the other tokens.
         with_ordinary: Whether to also measure a few random tokens that are neither sticky nor topical.
         search: The stage that measures search results. None leaves the search results out.
         progress: Called at every step.
@@ -104,7 +104,7 @@ def _measure(
     search: SearchStage | None,
     progress: ProgressCallback,
 ) -> _Measured:
-    """Encode the texts of both stages, and return a row for every token whose texts all have a vector."""
+    """Encode the texts of both stages, and return a row for every token all of whose texts have a vector."""
     # One shard for all tokens would fill batches best, but small shards need less memory.
     measure = base.MemoryRunner(job.encoder, progress, _ORDINARY_TOKENS * stage.probes_per_token)
     rows = {row["token_id"]: row for row in _answered(measure(stage, tokens)).to_dicts()}
@@ -157,8 +157,8 @@ def _leave_out_unknown(row: dict[str, Any], unknown: set[int], pair_copies: int)
     """Set a token's evidence to null for every number of copies that the tokenizer reads as an unknown word.
 
     Args:
-        row: A row of evidence.parquet, which is changed.
-        unknown: The numbers of copies that are read as an unknown word.
+        row: A row of evidence.parquet. It is changed in place.
+        unknown: The numbers of copies that the tokenizer reads as an unknown word.
         pair_copies: Number of copies in the pairs.
     """
     for curve in ("below", "above", "ahead"):

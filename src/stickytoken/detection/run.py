@@ -124,10 +124,10 @@ class Run:
     def strongest(self, count: int) -> pl.DataFrame:
         """Return about ``count`` of the strongest tokens that are neither sticky nor topical.
 
-        The first half are the tokens with the largest values in the column by which the method ranks tokens.
-        The second half are those with the largest lifts in standard deviations. If the method does not
-        measure these lifts, all tokens are chosen by the first column. In each half, confirmed tokens come
-        before tokens that were only screened.
+        One half are the tokens with the largest values in the column by which the method ranks tokens. The
+        other half are those with the largest lifts in standard deviations. If the method does not measure
+        such lifts, all tokens are chosen by the column by which it ranks tokens. In each half, confirmed
+        tokens come before tokens that were only screened.
         """
         unflagged = self.tokens.filter(~run_folder.is_flagged())
         if "confirmed" not in unflagged.columns:
@@ -145,7 +145,7 @@ class Run:
         return order.join(unflagged, on="token_id", maintain_order="left").select(self.tokens.columns)
 
     def listed(self, rows: pl.DataFrame) -> list[Column]:
-        """Return the columns to show in a short table of these rows, without text columns that are empty."""
+        """Return the columns to show in a short table of the given rows, without empty text columns."""
         columns = []
         for column in self.method.listed:
             is_number = column.digits is not None
@@ -192,7 +192,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Wall time of the run and of its evidence over all sessions, in seconds."""
+        """Total wall time of all sessions of the run, including that of its evidence, in seconds."""
         evidence_seconds = 0.0
         if run_folder.has_evidence(self._folder):
             record = self._folder.read_record(run_folder.EVIDENCE_RECORD_FILE, run_folder.EvidenceRecord)
@@ -223,7 +223,7 @@ class Run:
         return None if evidence is None else evidence.harm(token_id)
 
     def harm_sentences(self, limit: int) -> list[str]:
-        """Return sentences on what copies of the worst ``limit`` sticky tokens do in a search.
+        """Return sentences that say what copies of each of the worst ``limit`` sticky tokens do in a search.
 
         The sentences have no full stops. A token whose effect was not measured has no sentence.
         """
@@ -235,7 +235,7 @@ class Run:
         return sentences
 
     def plan_of(self, kind: type[RecordKind]) -> RecordKind:
-        """Return the plan as a record of this type.
+        """Return the plan, which must be a record of the given type.
 
         Raises:
             RunError: The run is of another method, or has no plan.
@@ -243,7 +243,7 @@ class Run:
         return self._require_kind(self.plan, kind)
 
     def result_of(self, kind: type[RecordKind]) -> RecordKind:
-        """Return the result as a record of this type.
+        """Return the result, which must be a record of the given type.
 
         Raises:
             RunError: The run is of another method.
@@ -278,7 +278,7 @@ class Run:
         return judge(self, sentences, **options)
 
     def summary(self) -> dict[str, Any]:
-        """Return the result and the sticky tokens as values for JSON."""
+        """Return the result and the sticky tokens as JSON-serializable values."""
         return {
             "run": str(self.path),
             "method": self.record.method,
@@ -322,7 +322,7 @@ def flagged_tokens(run: Run | None) -> frozenset[int]:
 
 _MODEL_FILE = "model.json"
 _MODEL_FILE_VERSION = 1
-# Packages that load a model. With other versions of these packages, the same files may give other vectors.
+# Packages that load a model. Other versions of these packages may give other vectors from the same files.
 _LOADING_PACKAGES = ("stickytoken", "torch", "transformers", "sentence-transformers", "tokenizers")
 # Configuration files that refer to files outside the model's folder.
 _FILES_WITH_REFERENCES = ("adapter_config.json", "router_config.json")
@@ -341,7 +341,7 @@ class ModelFilesRecord(Record):
 
 
 class FileState(NamedTuple):
-    """Properties of a file; at least one of them changes whenever the file changes."""
+    """Properties of a file. Whenever the file changes, at least one of them changes."""
 
     size: int  # bytes
     modified: int  # nanoseconds
@@ -355,7 +355,7 @@ class ModelFiles:
     """The files of a model at one moment."""
 
     folder: Path
-    states: Mapping[str, FileState]  # state of every file, by relative path
+    states: Mapping[str, FileState]  # state of every file, keyed by relative path
     looked_at: int  # time at which the states were read, in nanoseconds since the epoch
 
     @property
@@ -375,7 +375,7 @@ class ModelFiles:
 
 
 def look_at_model(name: str, revision: str | None = None) -> ModelFiles | None:
-    """Return the files of a model; None if the model is no local folder, or needs files in other folders."""
+    """Return the files of a model; None if it is not a local folder, or needs files in other folders."""
     if names_endpoint(name):
         return None
     source = resolve_model(name, revision)
@@ -401,7 +401,7 @@ def record_model(path: Path, record: RunRecord, files: ModelFiles | None) -> Non
 
 
 def is_model_of(path: Path, record: RunRecord, fingerprint: str) -> bool:
-    """Return whether the model of a run was loaded from files with this hash."""
+    """Return whether the model of a run was loaded from files with the given hash."""
     model_record = _model_files_record(record, fingerprint)
     if model_record is None:
         return False
@@ -421,7 +421,7 @@ def _model_files_record(record: RunRecord, fingerprint: str) -> ModelFilesRecord
 
 
 def _file_states(folder: Path) -> dict[str, FileState] | None:
-    """Return the state of every file in a folder by relative path.
+    """Return the state of every file in a folder, keyed by relative path.
 
     Return None if the folder cannot be read completely, or contains a linked folder, a pipe or a device.
     """
@@ -444,7 +444,7 @@ def _file_states(folder: Path) -> dict[str, FileState] | None:
 
 
 def _is_self_contained(folder: Path) -> bool:
-    """Return whether a model needs no files outside its folder, judged by its configuration files."""
+    """Return whether, judging by its configuration files, a model needs no files outside its folder."""
     for name in _FILES_WITH_REFERENCES:
         if next(folder.rglob(name), None) is not None:
             return False
@@ -472,9 +472,10 @@ def _is_module_inside(module: Mapping[str, Any]) -> bool:
 
 
 def model_difference(record: MeasurementRecord, identity: EncoderIdentity) -> list[str] | None:
-    """Return the names of the properties in which the model of a record differs from another model.
+    """Return the names of the properties in which the recorded model differs from another model.
 
-    The list is empty if the two models are the same. Return None if the record does not identify its model.
+    The list is empty if the two models are the same. The result is None if the record does not identify its
+    model.
     """
     recorded = record.identity_parts.get("encoder")
     return differences(asdict(identity), recorded) if isinstance(recorded, dict) else None
@@ -502,11 +503,11 @@ def recorded_loading(run: RunRecord) -> LoadingRecord:
 
 
 def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encoder:
-    """Return the encoder that a caller passed, or else the model of the run, loaded as in the run.
+    """Return the encoder that the caller passed, or else the model of the run, loaded as in the run.
 
     Args:
         model: The model that the caller passed. None loads the model of the run.
-        run: The run, which must have been made with the model. None if there is no run.
+        run: The run, which must have been made with the model that is passed; None if there is no run.
         purpose: Name of the function that needs the model, for the error if both are None.
 
     Raises:
@@ -554,7 +555,7 @@ def load_recorded_endpoint(name: str, recorded: LoadingRecord, options: Endpoint
 
 
 def restored_settings(run: Run) -> base.MethodSettings:
-    """Return the settings of a run as the settings object of its method."""
+    """Return the settings of a run as a settings object of its method."""
     try:
         return run.settings.restored()
     except (TypeError, InputError) as error:
@@ -610,8 +611,8 @@ def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:
             "stickytoken embed YOUR_FOLDER --input YOUR_DOCUMENTS --out YOUR_VECTORS",
         )
     elif not run.method.judges_corpora:
-        # This method defines sticky differently: most tokens that it finds have no more effect than ordinary
-        # tokens.
+        # This method defines stickiness differently: most tokens that it finds have no more effect than
+        # ordinary tokens.
         compare = NextStep(
             "see which of these tokens matter on texts, before you repair any",
             f"stickytoken detect {quote(run.model_name)}",

@@ -33,7 +33,7 @@ from stickytoken.methods.wording import SearchHarm
 from stickytoken.settings.loading import RecordedLoading
 from stickytoken.settings.prompting import Prompting
 
-# Version of the files in a run folder. A change of an optional file (evidence, report) needs no new version.
+# Version of the files in a run folder. A change to an optional file (evidence, report) needs no new version.
 SCHEMA_VERSION = 4
 
 
@@ -50,7 +50,8 @@ class EndpointRecord(resume.Record):
 class LoadingRecord(resume.Record):
     """The options with which the model of a run was loaded.
 
-    In JSON, the settings and those of the prompt stand beside the other fields.
+    In JSON, the fields of ``settings`` and ``prompting`` are stored at the top level, beside the other
+    fields.
     """
 
     settings: RecordedLoading = RecordedLoading()
@@ -61,7 +62,7 @@ class LoadingRecord(resume.Record):
     @model_validator(mode="before")
     @classmethod
     def _gather_settings(cls, values: Any) -> Any:
-        """Gather the settings, which a stored record holds beside the other fields."""
+        """Move the settings, which a stored record holds at its top level, into their two fields."""
         if not isinstance(values, Mapping) or "prompting" in values:
             return values
         settings = {name: values[name] for name in asdict(RecordedLoading()) if name in values}
@@ -71,7 +72,7 @@ class LoadingRecord(resume.Record):
 
     @model_serializer(mode="wrap")
     def _spread_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Store the settings beside the other fields, as `_gather_settings` expects them."""
+        """Store the settings at the top level, where `_gather_settings` expects them."""
         others: dict[str, Any] = serialize(self)
         del others["settings"], others["prompting"]
         return asdict(self.settings) | self.prompting.saved() | others
@@ -102,7 +103,8 @@ class ModelRecord(resume.Record):
         if self.loading is None:
             return ""
         phrases = []
-        # A language model with a prompt always has a layer, which belongs to the prompt.
+        # A language model with a prompt always reads a layer, which counts as part of the prompt and is not
+        # named.
         layer = self.loading.prompting.layer
         if layer is not None and self.loading.layer_choice is None:
             phrases.append(f"layer {layer}")
@@ -166,12 +168,12 @@ class RunRecord(resume.MeasurementRecord):
 # Text columns of token tables. Only columns of the second group may be null.
 _TEXT_COLUMNS = ("token", "decoded")
 _NULLABLE_TEXT_COLUMNS = ("category", "verdict", "severity", "kind", "strongest_kind", "reason", "precision")
-# Largest number of characters of a text in a token table. A longer text means that the file is damaged.
+# Maximum number of characters of a text in a token table. A longer text means that the file is damaged.
 _LONGEST_TEXT = 10_000
 
 
 def _defect_of_table(table: pl.DataFrame) -> str | None:
-    """Return what makes a table of tokens unusable, as a predicate such as "has no rows"; None if usable."""
+    """Return why a table of tokens is unusable, in words such as "has no rows"; None if it is usable."""
     ids = table.get_column("token_id", default=pl.Series([None]))
     if not ids.dtype.is_integer() or ids.null_count() or not ids.is_unique().all():
         return "has no column of distinct token ids"
@@ -262,7 +264,7 @@ class RunFolder(store.ResultFolder):
 
 
 def require_usable(path: Path, method: str, settings: base.MethodSettings) -> None:
-    """Raise an error if a run cannot be written into a folder. This is checked before the model is loaded.
+    """Raise an error if a run cannot be written into a folder. Called before the model is loaded.
 
     Raises:
         RunError: The folder holds other files or another run, or cannot be written.
@@ -299,12 +301,12 @@ RUN = resume.MeasurementKind(
 
 
 class SearchRecord(resume.Record):
-    """The results of the small search without copies. The results with copies are in evidence.parquet."""
+    """The results of the small search without copies. evidence.parquet holds the results with copies."""
 
-    documents: int  # number of documents, and also of queries: each document answers one query
-    copies: int  # number of copies that are put into a document, for the results in evidence.parquet
+    documents: int  # number of documents, which equals that of queries: each document answers one query
+    copies: int  # number of copies in a document, for the results in evidence.parquet
     answering: float  # share of queries whose answering document is in the top 10
-    unrelated: float  # share of pairs of query and unrelated document in which the document is in the top 10
+    unrelated: float  # share of pairs of a query and an unrelated document in which it is in the top 10
 
 
 class EvidenceRecord(resume.Record):
@@ -312,7 +314,7 @@ class EvidenceRecord(resume.Record):
 
     model_config = ConfigDict(extra="ignore")  # earlier versions also recorded a map of the vocabulary
 
-    carriers: list[str]  # texts to which copies were added, after the last word
+    carriers: list[str]  # texts after whose last word copies were added
     anchors: int  # number of texts with which the carriers were compared
     placement: Placement = Placement.SUFFIX
     pair_copies: int  # number of copies in the pairs
@@ -390,7 +392,7 @@ class RunEvidence(NamedTuple):
         return Moved(copies, token_rank, fmean(ordinary_ranks) if ordinary_ranks else None)
 
     def cut_curves(self) -> str | None:
-        """Return a note on curves that leave out some numbers of copies; None if all curves are complete."""
+        """Return a note that some curves leave out numbers of copies; None if all curves are complete."""
         has_nulls = [
             pl.col(curve).list.eval(pl.element().is_null()).list.any() for curve in ("below", "above")
         ]
