@@ -1,4 +1,4 @@
-"""The run folder. Only one process writes to it at a time, and a shard has a file once it is complete."""
+"""The run folder. Only one process writes to it at a time. The file of a shard is always complete."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from pydantic_core import PydanticSerializationError
 
 from stickytoken.errors import RunError
 
-# Pattern of temporary files, which processes that were killed leave behind.
+# Pattern of temporary files. Processes that are killed leave such files behind.
 _LEFTOVERS = ".*.tmp"
 
 
 def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
-    """Write a temporary file, flush it to disk and rename it, so that no reader sees an incomplete file.
+    """Write a file so that no reader sees it incomplete: write a temporary file, flush it and rename it.
 
     A device or a pipe is written to directly. If the path is a symbolic link, the target of the link is
     replaced.
 
     Args:
         path: the file.
-        content: the bytes, or a function that writes them to a stream.
+        content: the bytes to write, or a function that writes them to a stream.
 
     Raises:
         RunError: the file cannot be written.
     """
-    # If this process is killed here, the next one that locks the folder removes the temporary file.
+    # If this process is killed here, the next process that locks the folder removes the temporary file.
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
         mode = path.stat().st_mode
-    except OSError:  # there is no such file, or writing will raise a clearer error
+    except OSError:  # the file does not exist yet, or the write below will raise a clearer error
         mode = stat.S_IFREG
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         if not isinstance(content, bytes):
-            buffer = io.BytesIO()  # a pipe cannot seek
+            buffer = io.BytesIO()  # the function may need to seek, which a pipe cannot do
             content(buffer)
             content = buffer.getvalue()
         with _writing(path), path.open("wb", buffering=0) as pipe:
@@ -92,17 +92,17 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its parents if they do not exist.
+    """Create a folder and its parents if they do not exist.
 
     Raises:
-        RunError: the folder cannot be made.
+        RunError: the folder cannot be created.
     """
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 def move_folder(folder: Path, target: Path) -> None:
-    """Flush a folder to disk and rename it to a target that does not exist yet.
+    """Flush a folder to disk, and rename it to a target that does not exist yet.
 
     Raises:
         RunError: the target cannot be written.
@@ -119,7 +119,7 @@ def move_folder(folder: Path, target: Path) -> None:
 
 def _sync_file(path: Path) -> None:
     """Flush a file to disk."""
-    # Windows flushes only files that are open for writing.
+    # On Windows, only files that are open for writing can be flushed.
     with path.open("rb" if os.name == "posix" else "rb+") as stream:
         os.fsync(stream.fileno())
 
@@ -139,7 +139,7 @@ def require_writable(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the entries of a folder to disk, if the operating system requires this."""
+    """Flush the list of files in a folder to disk, on systems that require this."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -150,12 +150,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def folder_name(kind: str, identity: str) -> str:
-    """Return the folder name of a measurement: its kind and the first characters of its identity."""
+    """Return a folder name for a measurement, made of its kind and the first characters of its identity."""
     return f"{kind}-{identity[:12]}"
 
 
 def default_folder(model: str, kind: str, identity: str) -> Path:
-    """Return the folder in ``runs`` for a measurement of a model for which the user names no folder."""
+    """Return the default folder for a measurement of a model, which is in ``runs``."""
     stem = re.sub(r"[^A-Za-z0-9._]+", "-", Path(model).name).strip("-.") or "model"
     return Path("runs") / f"{stem}-{folder_name(kind, identity)}"
 
@@ -170,24 +170,24 @@ TOKENS_FILE = "tokens.parquet"
 TIME_FILE = "time.json"
 _SHARDS = "shards"
 _LOCK = ".lock"
-# Seconds between two updates of TIME_FILE. A killed run loses at most this time and that of the current
-# shard.
+# Minimum number of seconds between two updates of TIME_FILE. If a run is killed, the recorded time lacks at
+# most this time and the time of the current shard.
 _TIME_INTERVAL = 10
-# Bytes that introduce the SHA-256 of a shard in its file.
+# Bytes that mark the position of the SHA-256 in the file of a shard.
 _SEAL = b"stickytoken sha256"
-# The errors that Polars raises for a damaged file. A panic is not a PolarsError.
+# Errors that Polars raises for a damaged file. PanicException is not a subclass of PolarsError.
 _DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 class ShardCost(NamedTuple):
-    """Cost of shards: seconds of computation, and number of encoded texts."""
+    """The cost of one or more shards: seconds of computation, and number of encoded texts."""
 
     seconds: float
     sequences: int
 
 
 class TimeRecord(BaseModel):
-    """time.json: how long the sessions of a measurement took."""
+    """The content of time.json: how long all sessions of a measurement took."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -195,12 +195,12 @@ class TimeRecord(BaseModel):
 
 
 class ResultFolder:
-    """Reads and writes the files of a result folder. Every method raises a RunError for an unusable file.
+    """Reads and writes the files of a result folder. Its methods raise a RunError for an unusable file.
 
     Args:
         path: the folder.
-        began: start of this session of the measurement, in seconds on the clock of `time.perf_counter`. If
-            it is passed, the folder records the wall time of all sessions.
+        began: start of this session of the measurement, as returned by `time.perf_counter`. If it is passed,
+            the wall time of all sessions is recorded in the folder.
     """
 
     def __init__(self, path: Path, began: float | None = None) -> None:
@@ -211,12 +211,12 @@ class ResultFolder:
 
     @property
     def seconds(self) -> float:
-        """Wall time in seconds of all sessions so far, including this one."""
+        """Total wall time of all sessions so far, including this session, in seconds."""
         session = 0.0 if self._began is None else time.perf_counter() - self._began
         return self._earlier_seconds + session
 
     def begin_session(self) -> None:
-        """Add the time of earlier sessions to ``seconds``, and begin to record the time of this session."""
+        """Add the time of earlier sessions to ``seconds``, and start recording the time of this session."""
         if self._began is None:
             return
         record = self.read_record(TIME_FILE, TimeRecord)
@@ -225,7 +225,7 @@ class ResultFolder:
         self._time_recorded = self._began
 
     def end_session(self) -> None:
-        """If a session is under way, record its time once more, and stop recording."""
+        """If a session is being recorded, record its time a last time, and stop recording."""
         if self._time_recorded is not None:
             self._record_time()
             self._time_recorded = None
@@ -236,7 +236,7 @@ class ResultFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder, and lock it against other processes during the block.
+        """Create the folder if necessary, and lock it against other processes during the block.
 
         Raises:
             RunError: another process is writing to the folder.
@@ -251,7 +251,7 @@ class ResultFolder:
                     leftover.unlink(missing_ok=True)
             yield
         finally:
-            with suppress(RunError):  # the error that ended the measurement matters more
+            with suppress(RunError):  # it must not hide the error that ended the measurement
                 self.end_session()
             lock.release()
 
@@ -264,20 +264,22 @@ class ResultFolder:
                 pass
 
     def exists(self) -> bool:
-        """Return whether there is a file or folder at the path."""
+        """Return whether a file or folder exists at the path."""
         with self._accessed():
             return self.path.exists()
 
     def holds_run(self) -> bool:
-        """Return whether the folder has the record of a run."""
+        """Return whether the folder contains the record of a run."""
         with self._accessed():
             return (self.path / RUN_FILE).is_file()
 
     def holds_other_files(self, record_file: str = RUN_FILE) -> bool:
-        """Return whether the path holds anything that no measurement of this package wrote.
+        """Return whether the path is a file, or a folder that has files but no measurement.
+
+        The lock, temporary files and an empty folder for shards do not count as files.
 
         Args:
-            record_file: file name of a measurement's record, by which such a folder is recognized.
+            record_file: name of the record file, by which the folder of a measurement is recognized.
         """
         with self._accessed():
             if not self.path.is_dir():
@@ -294,7 +296,7 @@ class ResultFolder:
 
     @contextmanager
     def _accessed(self) -> Iterator[None]:
-        """Turn an OSError or a held lock in the block into a RunError that names the folder."""
+        """Turn an OSError or the lock of another process into a RunError that names the folder."""
         try:
             yield
         except Timeout as error:
@@ -306,12 +308,12 @@ class ResultFolder:
             raise RunError(f"{self.path} cannot be used as a run folder: {reason}") from error
 
     def read_record(self, name: str, kind: type[Record], newest: int | None = None) -> Record | None:
-        """Read a JSON record; None if there is no such file.
+        """Read a record from a JSON file, or return None if the file does not exist.
 
         Args:
             name: name of the file.
             kind: class of the record.
-            newest: newest schema version that can be read; None does not check it.
+            newest: newest schema version that can be read; None skips this check.
         """
         path = self.path / name
         if not path.is_file():
@@ -326,14 +328,14 @@ class ResultFolder:
         try:
             content = record.model_dump_json(indent=2).encode() + b"\n"
         except PydanticSerializationError as error:
-            # pydantic turns a KeyboardInterrupt during the serialization into its own error.
+            # pydantic turns a KeyboardInterrupt during serialization into its own error.
             if "KeyboardInterrupt" in str(error):
                 raise KeyboardInterrupt from error
             raise
         write_atomically(self.path / name, content)
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a text file; characters that UTF-8 cannot encode are escaped."""
+        """Write a text file. Characters that UTF-8 cannot encode are escaped."""
         write_atomically(self.path / name, text.encode("utf-8", "backslashreplace"))
 
     def write_table(self, name: str, frame: pl.DataFrame) -> None:
@@ -347,9 +349,9 @@ class ResultFolder:
 
         Args:
             name: name of the file.
-            columns: columns that the table must have. If this maps columns to types, the columns must also
-                have these types, and their numbers must be finite.
-            filled: columns that may not have empty values.
+            columns: columns that the table must have. If this is a mapping from columns to types, the columns
+                must also have these types, and their numbers must be finite.
+            filled: columns that must not have nulls.
 
         Raises:
             RunError: the file is missing or damaged, or the table does not meet these conditions.
@@ -383,9 +385,9 @@ class ResultFolder:
     def write_shard(
         self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost
     ) -> pl.DataFrame:
-        """Write one shard and return its rows as a table.
+        """Write a shard, and return its rows as a table.
 
-        A SHA-256 of the file is written before the Parquet footer, where Parquet readers ignore it.
+        The SHA-256 of the content is inserted before the Parquet footer, where Parquet readers ignore it.
         """
         frame = pl.DataFrame(list(rows), infer_schema_length=None)
         metadata = {"seconds": f"{cost.seconds:.3f}", "sequences": str(cost.sequences)}
@@ -403,22 +405,22 @@ class ResultFolder:
     def read_shard(
         self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
     ) -> pl.DataFrame | None:
-        """Read a shard; None if it is missing or damaged, or if its rows are not those expected.
+        """Read a shard. Return None if it is missing, damaged or does not have the expected rows.
 
         Args:
             stage: name of the stage.
             index: number of the shard.
             keys: expected values of the key column, in order.
-            key: the column that identifies a row.
+            key: name of the key column, which identifies a row.
         """
         frame = _read_shard(self._shard(stage, index))
         is_complete = frame is not None and key in frame.columns and frame[key].to_list() == list(keys)
         return frame if is_complete else None
 
     def total_cost(self, stages: Mapping[str, int]) -> ShardCost:
-        """Return the total cost of all shards, given the number of shards of each stage.
+        """Return the total cost of all shards. ``stages`` maps each stage to its number of shards.
 
-        The seconds are summed over workers, so they are not wall time.
+        The seconds are summed over all workers, so they are not wall time.
         """
         paths = [self._shard(stage, index) for stage, size in stages.items() for index in range(size)]
         costs = [pl.read_parquet_metadata(io.BytesIO(path.read_bytes())) for path in paths]
@@ -436,30 +438,30 @@ class ResultFolder:
         shutil.rmtree(self.path / _SHARDS, ignore_errors=True)
 
     def committed(self) -> dict[str, int]:
-        """Count the tokens in complete shards by stage, in the order in which the stages were written."""
+        """Return the number of tokens in complete shards, keyed by stage, in the order of writing."""
         ids_by_stage: dict[str, set[int]] = {}
         paths = (self.path / _SHARDS).glob("*-*.parquet")
         for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name)):
             frame = _read_shard(path)
-            if frame is not None and "token_id" in frame.columns:  # a damaged shard will be computed again
+            if frame is not None and "token_id" in frame.columns:  # damaged shards will be recomputed
                 stage = path.name.rpartition("-")[0]
                 ids_by_stage.setdefault(stage, set()).update(frame["token_id"].to_list())
         return {stage: len(ids) for stage, ids in ids_by_stage.items()}
 
     def _shard(self, stage: str, index: int) -> Path:
-        """Return the file of a shard."""
+        """Return the path of a shard's file."""
         return self.path / _SHARDS / f"{stage}-{index:06d}.parquet"
 
 
 def _parquet(frame: pl.DataFrame, metadata: dict[str, str] | None = None) -> bytes:
-    """Serialize a table in memory, so that a full disk raises an OSError when the bytes are written."""
+    """Serialize a table in memory, so that a full disk raises an OSError only when the bytes are written."""
     buffer = io.BytesIO()
     frame.write_parquet(buffer, metadata=metadata)
     return buffer.getvalue()
 
 
 def _read_shard(path: Path) -> pl.DataFrame | None:
-    """Read the file of a shard; None if the file is missing or does not match its SHA-256."""
+    """Read the file of a shard. Return None if the file is missing, or if its SHA-256 does not match."""
     try:
         content = path.read_bytes()
         start = content.rfind(_SEAL)
@@ -483,7 +485,7 @@ def read_json(path: Path) -> Any:
 
 
 def require_version(version: object, newest: int, path: Path) -> None:
-    """Raise a RunError if a file has a newer schema version than can be read."""
+    """Raise a RunError if the schema version of a file is newer than the newest version that can be read."""
     if isinstance(version, int) and version > newest:
         raise RunError(
             f"{path} has schema version {version}, but this stickytoken reads versions up to {newest}: "
@@ -492,10 +494,10 @@ def require_version(version: object, newest: int, path: Path) -> None:
 
 
 def validated(kind: type[Record], raw: Any, path: Path) -> Record:
-    """Return the JSON values of a file as a record.
+    """Validate the JSON values of a file, and return them as a record.
 
     Raises:
-        RunError: a value is wrong; the message names the first wrong value.
+        RunError: a value is invalid. The message names the first invalid value.
     """
     try:
         return kind.model_validate(raw)
@@ -508,7 +510,7 @@ def validated(kind: type[Record], raw: Any, path: Path) -> Record:
 
 
 def repair_advice(path: Path) -> str:
-    """Say what to do about a damaged file of a run folder."""
+    """Return advice on what to do about a damaged file in a run folder."""
     if path.name != IDENTITY_FILE and (path.parent / IDENTITY_FILE).is_file():
         return "restore it, or move it away and run the same command again, which continues from the shards"
     return "restore it, or move the folder away and run the same command again"

@@ -1,4 +1,4 @@
-"""Engines compute the shards of any work with an encoder, and `run_work` stores the results."""
+"""Engines, which use an encoder to compute work shard by shard, and `run_work`, which stores the results."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from stickytoken.measurement import ResultFolder, ShardCost
 Measured: TypeAlias = float | str | list[float] | list[int] | NDArray[np.floating[Any]]
 """A value in a row of a stage: a number, a text, or several numbers."""
 
-# Column of a shard: for each token, a text for which a server gave no vector; null if there is no such text.
-# A shard in which no token has such a text lacks the column.
+# Column of a shard. It has, for each token, a text for which a server gave no vector, or null if there is no
+# such text. The column is absent if it would have only nulls.
 UNANSWERED = "unanswered"
 
-# The number of shards is a multiple of this number, so that one, two or four workers get the same number.
+# The number of shards is a multiple of this, so that one, two or four workers get equal numbers of shards.
 _TURNS = 4
 
 
 class Stage(Protocol):
-    """One pass over tokens: which texts to encode for a token, and what to compute from their vectors.
+    """One pass over tokens: defines which texts to encode for a token, and what to compute from the vectors.
 
-    A stage does not encode anything itself. It may also have ``carrier_texts``: for each probe of a token,
-    the text without copies. The engine then counts the copies that the tokenizer recognizes in each probe,
-    and adds the counts to the token's row as ``seen``.
+    A stage does not encode anything itself. It may have an attribute ``carrier_texts``, which gives the text
+    without copies for each probe of a token. The engine then counts the copies that the tokenizer recognizes
+    in each probe, and adds the counts to the token's row as ``seen``.
     """
 
     @property
@@ -53,32 +53,32 @@ class Stage(Protocol):
 
     @property
     def probes_per_token(self) -> int:
-        """Largest number of texts that are encoded for a token."""
+        """Maximum number of texts that are encoded for a token."""
 
     @property
     def precision(self) -> Precision | None:
-        """Precision that the model computes in; None is its own."""
+        """Precision to run the model in; None keeps the model's own."""
 
     def probes(self, token: Token) -> Sequence[Probe]:
-        """Return the inputs to encode for a token: all as texts, or all as tuples of token ids."""
+        """Return the inputs to encode for a token, either all as texts or all as tuples of token ids."""
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
-        """Compute the row of a token from the vectors of its probes, shape (probes, d)."""
+        """Compute a token's row from the vectors of its probes, shape (probes, d)."""
 
 
 @runtime_checkable
 class BatchStage(Protocol):
-    """A stage that can also measure many tokens at once, which is faster."""
+    """A stage that can also measure many tokens in one call, which is faster."""
 
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> Sequence[Mapping[str, Measured]]:
-        """Compute a row for each token from the vectors of all probes, token by token."""
+        """Compute a row for each token from the vectors of the probes of all tokens, token by token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Tokens that are computed and stored together. ``index`` is the number of the shard in its stage."""
+    """Tokens that are measured and stored together. ``index`` is the number of the shard in its stage."""
 
     index: int
     tokens: tuple[Token, ...]
@@ -87,7 +87,7 @@ class Shard:
 def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes: int) -> list[Shard]:
     """Divide tokens into shards of nearly equal size, each with at most ``shard_probes`` probes if possible.
 
-    The number of shards is rounded up to a multiple of `_TURNS`, unless shards would become very small.
+    The number of shards is rounded up to a multiple of `_TURNS`, unless this would make the shards too small.
     """
     probes_per_token = max(1, probes_per_token)
     count = math.ceil(len(tokens) / max(1, shard_probes // probes_per_token))
@@ -108,9 +108,9 @@ class Progress:
     Attributes:
         stage: name of the stage.
         done: number of finished units, including those of earlier sessions.
-        total: number of units.
-        computed: number of units that this session computed.
-        sequences: number of texts that this session encoded in this stage.
+        total: total number of units.
+        computed: number of units computed in this session.
+        sequences: number of texts that were encoded for this stage in this session.
         note: a message to show to the user once.
     """
 
@@ -130,7 +130,7 @@ def ignore_progress(_: Progress) -> None:
 
 
 class AnyShard(Protocol):
-    """A part of some work. ``index`` is its number among all parts."""
+    """A part of some work. ``index`` is the number of the part."""
 
     @property
     def index(self) -> int: ...
@@ -142,7 +142,7 @@ P = TypeVar("P")
 
 
 class Work(Protocol[S_contra, P]):
-    """Work that an engine executes shard by shard. It can be pickled, and needs nothing but an encoder."""
+    """Work that an engine executes shard by shard. It can be pickled, and its only resource is an encoder."""
 
     @property
     def name(self) -> str: ...
@@ -151,7 +151,7 @@ class Work(Protocol[S_contra, P]):
         """Return the inputs of a shard. This runs while the model computes the previous shard."""
 
     def compute(self, prepared: P, encoder: Encoder) -> tuple[Sequence[Mapping[str, Any]], int]:
-        """Return the rows of a shard, and the number of encoded texts."""
+        """Return the rows of a shard, and the number of texts that were encoded for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class Engine(Protocol):
         """Identity of the model."""
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
-        """Yield every shard once, as soon as it is computed, in any order."""
+        """Yield the result of every shard as soon as it is computed, in any order."""
 
 
 class LocalEngine:
@@ -200,14 +200,14 @@ class LocalEngine:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """The probes of a shard, token by token.
+    """The probes of a shard, in the order of the tokens.
 
     Attributes:
         tokens: the T tokens of the shard.
         counts: number of probes of each token, shape (T,).
         probes: the P probes of all tokens, as token ids, or as texts if the encoder reads only texts.
-        copies_seen: number of copies that the tokenizer recognizes in each probe, by token; empty if the
-            stage does not need these numbers.
+        copies_seen: for each token, the number of copies that the tokenizer recognizes in each probe; empty
+            if the stage does not need these numbers.
     """
 
     tokens: Sequence[Token]
@@ -218,11 +218,11 @@ class _Prepared:
 
 @dataclass(frozen=True, slots=True)
 class TokenWork:
-    """The work of a stage over tokens.
+    """The work of measuring tokens with a stage.
 
     Attributes:
-        stage: which texts to encode, and what to compute from their vectors.
-        truncate: whether texts that are too long for the model are cut, as the model itself would cut them.
+        stage: defines which texts to encode, and what to compute from their vectors.
+        truncate: whether texts that are too long for the model are truncated, as the model itself would do.
     """
 
     stage: Stage
@@ -245,7 +245,7 @@ class TokenWork:
         return _Prepared(shard.tokens, counts, inputs, copies_seen)
 
     def compute(self, prepared: _Prepared, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        """Encode the probes of a shard; return a row for each token, and the number of probes."""
+        """Encode the probes of a shard. Return one row per token, and the number of probes."""
         stage = self.stage
         tokens = prepared.tokens
         vectors = encode_probes(encoder, prepared.probes, stage.precision)
@@ -272,9 +272,9 @@ class TokenWork:
 def _copies_seen(
     encoder: Encoder, tokens: Sequence[Token], probes: Sequence[Probe], carrier_texts: Sequence[str]
 ) -> list[list[int]]:
-    """Return the number of copies that the tokenizer recognizes, by token and carrier.
+    """Return, for each token, the number of copies that the tokenizer recognizes in each carrier.
 
-    Occurrences of the token in the carrier without copies do not count.
+    Occurrences of the token in the original carrier do not count.
     """
     carriers = encoder.content_ids(carrier_texts)
     probe_ids = iter(encoder.content_ids([probe for probe in probes if isinstance(probe, str)]))
@@ -289,19 +289,19 @@ def _copies_seen(
 
 
 def _fill_unanswered(vectors: NDArray[np.float32], prepared: _Prepared, name: str) -> dict[int, str]:
-    """Fill in vectors that a server did not give.
+    """Replace vectors that a server did not return, so that methods need not handle missing vectors.
 
-    The missing vector of a token's n-th probe is replaced by the mean vector of the n-th probes of other
-    tokens. Methods therefore need not handle missing vectors. The numbers of a token with a missing vector
-    are removed at the end; see `FolderRunner.unanswered`.
+    The missing vector of a token's n-th probe is replaced by the mean vector of the n-th probes of the other
+    tokens. The results of tokens with a missing vector are removed later; see `FolderRunner.unanswered`.
 
     Args:
-        vectors: one row per probe, shape (P, d), with NaN where a vector is missing. It is changed in place.
+        vectors: one row per probe, shape (P, d), with NaN for missing vectors; changed in place.
         prepared: the probes.
         name: name of the encoder, for the error.
 
     Returns:
-        For each token with a missing vector, one text without a vector, by the token's position in the shard.
+        One text without a vector for each token with a missing vector, keyed by the token's position in the
+        shard.
 
     Raises:
         EncodingError: the vector of the same probe is missing for all tokens of the shard.
@@ -328,18 +328,18 @@ def _fill_unanswered(vectors: NDArray[np.float32], prepared: _Prepared, name: st
 def compute_shard(
     stage: Stage, shard: Shard, encoder: Encoder, truncate: bool = False
 ) -> tuple[list[dict[str, Any]], int]:
-    """Compute a shard of a stage in this process; return a row per token, and the number of encoded texts."""
+    """Compute a shard of a stage in this process. Return one row per token, and the number of probes."""
     work = TokenWork(stage, truncate)
     return work.compute(work.prepare(shard, encoder), encoder)
 
 
 def tokenized_probes(encoder: Encoder, probes: Sequence[Probe], truncate: bool = False) -> Sequence[Probe]:
-    """Return the probes as token ids if the encoder reads token ids, and otherwise unchanged.
+    """Tokenize the probes if the encoder reads token ids. Otherwise, return them unchanged.
 
     Args:
         encoder: the model.
-        probes: all texts, or all tuples of token ids.
-        truncate: whether to cut texts to what the model reads.
+        probes: the probes, either all as texts or all as tuples of token ids.
+        truncate: whether to truncate texts to the model's limit.
     """
     texts = [probe for probe in probes if isinstance(probe, str)]
     if not texts or not reads_ids(encoder):
@@ -351,7 +351,10 @@ def tokenized_probes(encoder: Encoder, probes: Sequence[Probe], truncate: bool =
 def encode_probes(
     encoder: Encoder, probes: Sequence[Probe], precision: Precision | None = None
 ) -> NDArray[np.float32]:
-    """Return the vectors of probes, shape (P, d). The row of a text that a server did not encode is NaN."""
+    """Encode probes, and return their vectors, shape (P, d).
+
+    If a server does not encode a text, the row of the text is NaN.
+    """
     texts = [probe for probe in probes if isinstance(probe, str)]
     if texts and precision is None:
         vectors = encoder.encode(texts, allow_zero=True)
@@ -364,9 +367,10 @@ def encode_probes(
     return require_ids(encoder, "insertion 'ids' or a lower precision").at(precision).encode_ids(ids)
 
 
-# Number of texts to encode between two reports: a few seconds of work on a CPU core, even for long documents.
+# Number of texts to encode between two reports of progress. Even if the texts are long documents, a CPU core
+# encodes them in a few seconds.
 _TEXTS_PER_REPORT = 128
-# The same number on a GPU, which needs large batches, and for an encoder that reads only texts, which may
+# The same number for a GPU, which needs large batches, and for an encoder that reads only texts, which may
 # send one request per call.
 _MOST_TEXTS_PER_REPORT = 4096
 
@@ -374,18 +378,18 @@ _MOST_TEXTS_PER_REPORT = 4096
 def encode_texts(
     encoder: Encoder, texts: Sequence[str], title: str, progress: ProgressCallback
 ) -> NDArray[np.float32]:
-    """Encode texts with progress, and return their vectors in the order of the texts.
+    """Encode texts and report progress. Return the vectors in the order of the texts.
 
     Args:
         encoder: the model.
-        texts: at least one text.
-        title: name of the stage in the progress.
-        progress: called before the first text, and again after every few texts.
+        texts: the texts, at least one.
+        title: name of the stage in the reports of progress.
+        progress: called before the first text, and then at regular intervals.
     """
     is_on_cpu = reads_ids(encoder) and not encoder.device.startswith("cuda")
     size = _TEXTS_PER_REPORT if is_on_cpu else _MOST_TEXTS_PER_REPORT
     progress(Progress(title, 0, len(texts)))
-    # A batch of texts of about equal length needs the least padding.
+    # Batches of texts of similar length need the least padding.
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     vectors = np.empty((len(texts), encoder.dimension), np.float32)
     for start in range(0, len(texts), size):
@@ -398,11 +402,11 @@ def encode_texts(
 
 @dataclass(frozen=True)
 class Rows(Generic[S]):
-    """Which rows a shard of some work must have.
+    """Defines which rows a shard must have.
 
     Attributes:
         keys: returns the keys of a shard's rows, in order.
-        column: the column of the keys.
+        column: name of the column with the keys.
         size: returns the size of a shard in units of progress.
     """
 
@@ -425,13 +429,14 @@ def run_work(
 
     Args:
         name: name of the stage, under which its shards are stored.
-        make_work: returns the work, and the cost of preparing it. It is called only if a shard is missing.
+        make_work: returns the work, and the cost of preparing the work. It is called only if a shard is
+            missing.
         shards: all shards of the work.
-        rows: which rows a shard must have.
+        rows: defines which rows a shard must have.
         engine: computes the shards.
-        folder: where the shards are stored.
-        progress: called after every shard.
-        title: name of the stage in the progress; None is ``name``.
+        folder: stores the shards.
+        progress: called before the first shard, and then after every shard.
+        title: name of the stage in the reports of progress; None stands for ``name``.
     """
     title = title or name
     total = sum(rows.size(shard) for shard in shards)

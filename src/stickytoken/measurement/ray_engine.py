@@ -1,4 +1,4 @@
-"""Compute shards on the workers of a Ray cluster."""
+"""Compute shards with the workers of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from stickytoken.measurement.engine import ComputedShard, Engine, LocalEngine, P
 from stickytoken.validation import shown
 from stickytoken.version import __version__
 
-# Size in bytes of the object store of a Ray instance that is started here. A small store is enough for shards
-# and rows, and a container may have little shared memory.
+# Size in bytes of the object store, if this process starts Ray. Shards and rows need only a small store, and
+# a container may have little shared memory.
 _OBJECT_STORE_BYTES = 128 * 2**20
-# Largest number of characters of a Ray message that an error quotes.
+# Maximum number of characters that an error quotes from a message of Ray.
 _QUOTED_CHARACTERS = 200
-# Number of CPU cores of each worker. One core per worker would compute fastest, but every worker holds a copy
-# of the model.
+# Number of CPU cores per worker. One core per worker would be fastest, but every worker holds a copy of the
+# model in memory.
 _CORES_PER_WORKER = 4
-# Seconds to wait for an answer at the address of a cluster. Ray itself would wait for minutes.
+# Seconds to wait for a connection to the address of a cluster. Ray itself would wait for minutes.
 _CONNECT_SECONDS = 5
-# Seconds to wait for the first worker that has loaded the model.
+# Seconds to wait until the first worker has loaded the model.
 _START_SECONDS = 300
-# Number of shards that a worker has at a time: the current shard and the next, so that the worker never waits
-# for this process.
+# Number of shards that are assigned to a worker at a time: the current shard and the next shard, so that the
+# worker does not have to wait for this process.
 _SHARDS_PER_WORKER = 2
-# The run gives up once the same shard has crashed this many workers.
+# The run is aborted when the same shard has crashed this many workers.
 _ATTEMPTS = 3
 
 _LOG = logging.getLogger(__name__)
 
 
 class Node(NamedTuple):
-    """Number of CPU cores and GPUs of a machine in the cluster."""
+    """A machine in the cluster, with its numbers of CPU cores and GPUs."""
 
     cpus: int
     gpus: int
@@ -56,8 +56,8 @@ class Share(NamedTuple):
 
     Attributes:
         workers: number of workers.
-        cores: CPU cores of each worker.
-        gpus: GPUs of each worker, 0 or 1.
+        cores: number of CPU cores per worker.
+        gpus: number of GPUs per worker, 0 or 1.
     """
 
     workers: int
@@ -67,9 +67,10 @@ class Share(NamedTuple):
 
 @contextmanager
 def connected(address: str | None) -> Iterator[Any]:
-    """Yield the module ``ray``, connected to a cluster; see `RayCluster` for the address.
+    """Context manager that connects to a cluster and yields the module ``ray``.
 
-    A connection that was made here is closed at the end of the block.
+    `RayCluster` describes the address. At the end of the block, the connection is closed, unless the process
+    was already connected.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -100,7 +101,7 @@ def connected(address: str | None) -> Iterator[Any]:
 
 
 def _require_listener(address: str) -> None:
-    """Raise an error if an address is not host:port, or if nothing listens at the address."""
+    """Raise an error if the address is not host:port, or if no process listens at the address."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
         raise InputError(
@@ -116,7 +117,7 @@ def _require_listener(address: str) -> None:
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    """Connect to the cluster at an address; without one, start Ray on this machine."""
+    """Connect to the cluster at the given address. Without an address, start Ray on this machine."""
     options: dict[str, Any] = {}
     if address is None:
         options = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
@@ -131,15 +132,15 @@ def _connect(ray: Any, address: str | None) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Start Ray without usage reports and log messages, and with workers of normal priority.
+    """Context manager in which Ray starts without usage reports and log messages.
 
-    Environment variables that the user has set stay as they are.
+    Ray's workers also get normal priority. Environment variables that the user has set are not changed.
     """
     variables = {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_gcs_server_port_wait_time_s": "1",
-        # By default, Ray gives its workers the lowest priority on the machine, although the user waits for
-        # them.
+        # By default, Ray's workers have the lowest priority on the machine, although the user is waiting for
+        # their results.
         "RAY_worker_niceness": "0",
     }
     unset_variables = {name: value for name, value in variables.items() if name not in os.environ}
@@ -156,12 +157,12 @@ def _quiet() -> Iterator[None]:
 
 
 def divide(nodes: Sequence[Node], device: str, workers: int | None) -> Share:
-    """Return how to divide the cluster into workers.
+    """Decide how to divide the cluster into workers.
 
     Args:
         nodes: the machines of the cluster.
         device: ``cpu`` or ``cuda``, optionally with an index.
-        workers: number of workers; None is one per GPU, or on a CPU one per four cores.
+        workers: number of workers; None uses one worker per GPU on cuda, or per four cores on cpu.
 
     Raises:
         InputError: Ray workers do not support the device, or the cluster is too small.
@@ -186,7 +187,7 @@ def _divide_gpus(nodes: Sequence[Node], workers: int | None) -> Share:
 
 
 def _divide_cpus(nodes: Sequence[Node], workers: int | None) -> Share:
-    """Give each worker as many CPU cores as possible; all cores of a worker are on one machine."""
+    """Give each worker the maximum number of CPU cores, all on the same machine."""
     cpus = sum(node.cpus for node in nodes)
     count = workers or sum(max(1, node.cpus // _CORES_PER_WORKER) for node in nodes if node.cpus)
     cores = cpus
@@ -202,12 +203,12 @@ def _divide_cpus(nodes: Sequence[Node], workers: int | None) -> Share:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """The report of a worker that has loaded the model.
+    """What a worker reports after it has loaded the model.
 
     Attributes:
         host: name of the worker's machine.
         pid: process id of the worker.
-        version: version of this package on the machine.
+        version: version of this package on that machine.
         identity: identity of the model that the worker loaded.
     """
 
@@ -218,7 +219,7 @@ class WorkerReport:
 
 
 class ShardWorker:
-    """The part of the engine in a process of the cluster, which loads the model and computes shards."""
+    """A worker: an actor in a process of the cluster, which loads the model and computes shards."""
 
     def __init__(self, spec: EncoderSpec, device: str, cores: int) -> None:
         self._spec = spec
@@ -248,9 +249,9 @@ class ShardWorker:
         """Compute a shard of some work, and return the result.
 
         Args:
-            key: number of the work. The worker fetches the work only if this number has changed.
-            reference: a list with Ray's reference to the work. Ray would fetch a reference that is not in a
-                list for every call.
+            key: number that identifies the work. The worker fetches the work only if the number has changed.
+            reference: Ray's reference to the work, in a list. Without the list, Ray would fetch the work at
+                every call.
             shard: the shard.
         """
         if self._work is None or self._work[0] != key:
@@ -265,13 +266,13 @@ class ShardWorker:
 
 @dataclass(eq=False)
 class _Worker:
-    """The state of a worker in this process.
+    """The state of a worker, as this process knows it.
 
     Attributes:
-        actor: Ray's handle of the `ShardWorker`.
-        loading: Ray's reference to the report of `ShardWorker.load`.
+        actor: Ray's handle to the `ShardWorker`.
+        loading: Ray's reference to the report that `ShardWorker.load` returns.
         is_ready: whether the worker has loaded the right model.
-        shards: the shards that the worker is computing, by Ray's reference to the result of each.
+        shards: the shards that the worker is computing, keyed by Ray's reference to the result.
     """
 
     actor: Any
@@ -284,15 +285,15 @@ class _Worker:
 def ray_engine(
     encoder: Encoder, address: str | None = None, workers: int | None = None
 ) -> Iterator[RayEngine]:
-    """Yield an engine that computes on Ray. Its workers stop at the end of the block.
+    """Context manager that yields an engine on Ray. At the end of the block, the workers of the engine stop.
 
     Args:
-        encoder: the model, which each worker loads by its name or folder.
-        address: where the cluster is; see `RayCluster`.
+        encoder: the model, which each worker loads from its name or folder.
+        address: address of the cluster; see `RayCluster`.
         workers: number of workers; see `RayCluster`.
 
     Raises:
-        InputError: workers cannot load the model, or the cluster cannot be divided in this way.
+        InputError: workers cannot load the model, or the cluster is too small for the number of workers.
     """
     spec = capabilities_of(encoder).spec
     if spec is None:
@@ -331,17 +332,18 @@ class RayEngine:
         self._spec = spec
         self.identity = identity
         self.reports: list[WorkerReport] = []
-        # Number of workers that have died before they were ready, since a worker last became ready.
+        # Number of workers that died while they were loading, since a worker last became ready.
         self._failed_starts = 0
         self._keys = itertools.count()
         self._workers = [self._start_worker() for _ in range(share.workers)]
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
-        """Yield every shard once, as soon as it is computed, in any order.
+        """Yield the result of every shard as soon as it is computed, in any order.
 
         Raises:
-            RunError: no worker becomes ready, a worker has another model or version, or workers keep dying.
-            StickyTokenError: the work raised this error.
+            RunError: no worker becomes ready, a worker has a different model or version, or workers keep
+                dying.
+            StickyTokenError: the work raised this error on a worker.
         """
         key = next(self._keys)
         reference = [self._ray.put(work)]
@@ -359,7 +361,7 @@ class RayEngine:
                 except self._ray.exceptions.RayTaskError as error:
                     if isinstance(error.cause, StickyTokenError):
                         raise error.cause from None
-                    raise error from None  # a bug: Ray's traceback shows where
+                    raise error from None  # this is a bug, and Ray's traceback shows where
                 except self._ray.exceptions.RayError as error:
                     lost_shards = self._replace(worker, work.name, attempts, error)
                     queue.extendleft(reversed(lost_shards))
@@ -370,14 +372,14 @@ class RayEngine:
                 else:
                     self._admit(worker, answer)
         finally:
-            # Results that the caller did not wait for must not turn up in the next stage.
+            # If the caller did not consume all results, the rest must not turn up in the next stage.
             for worker in self._workers:
                 for pending in worker.shards:
                     self._ray.cancel(pending)
                 worker.shards.clear()
 
     def wait_until_ready(self) -> None:
-        """Wait until all workers have loaded the model. A benchmark then measures only the computation."""
+        """Wait until all workers have loaded the model, so that a benchmark measures only the computation."""
         while not all(worker.is_ready for worker in self._workers):
             worker, finished = self._wait()
             self._admit(worker, self._ray.get(finished))
@@ -389,7 +391,7 @@ class RayEngine:
         self._workers = []
 
     def _start_worker(self) -> _Worker:
-        """Start a worker, which begins to load the model, and return it without waiting."""
+        """Start a worker and let it load the model. Return without waiting for the worker."""
         remote_class = self._ray.remote(ShardWorker).options(
             num_cpus=self._share.cores, num_gpus=self._share.gpus, max_restarts=0
         )
@@ -401,10 +403,10 @@ class RayEngine:
         """Wait until a worker has loaded its model or computed a shard.
 
         Returns:
-            The worker, and Ray's reference to its answer.
+            The worker, and Ray's reference to its report or its result.
 
         Raises:
-            RunError: no worker is computing, and none became ready in time.
+            RunError: no worker was computing a shard, and no worker became ready in time.
         """
         worker_by_reference: dict[Any, _Worker] = {}
         for worker in self._workers:
@@ -422,7 +424,11 @@ class RayEngine:
         return worker_by_reference[finished[0]], finished[0]
 
     def _admit(self, worker: _Worker, report: WorkerReport) -> None:
-        """Let a worker compute shards if it has the same version and the same model as this process."""
+        """Mark a worker as ready if its version and its model are the same as in this process.
+
+        Raises:
+            RunError: the version or the model differs.
+        """
         if report.version != __version__:
             raise RunError(
                 f"the worker on {report.host} has stickytoken {report.version}, but this process has "
@@ -439,24 +445,25 @@ class RayEngine:
         self._failed_starts = 0
 
     def _replace(self, worker: _Worker, stage: str, attempts: Counter[int], error: Exception) -> list[Any]:
-        """Start another worker in the place of one that died.
+        """Start a new worker to replace a worker that died.
 
         Args:
-            worker: the dead worker.
+            worker: the worker that died.
             stage: name of the work, for messages.
-            attempts: number of workers that each shard has crashed, by index of the shard. This method
-                increases the number for the shard that the worker was computing.
-            error: Ray's error about the death of the worker.
+            attempts: number of workers that each shard has crashed, keyed by shard index. The number of the
+                shard that the worker was computing is increased here.
+            error: the error by which Ray reported the death of the worker.
 
         Returns:
-            The shards that the dead worker had, which must be computed again.
+            The shards that were assigned to the worker, which must be computed again.
 
         Raises:
-            RunError: the same shard, or the start of a worker, has failed too often.
+            RunError: the same shard has crashed too many workers, or too many workers have died while they
+                were loading.
         """
         lost_shards = list(worker.shards.values())
         reason = type(error).__name__
-        self._ray.kill(worker.actor)  # it may be unreachable but still computing
+        self._ray.kill(worker.actor)  # the worker may still be computing although it is unreachable
         if lost_shards:
             current_index = lost_shards[0].index
             attempts[current_index] += 1
@@ -486,10 +493,10 @@ class RayCluster:
 
     Attributes:
         address: ``host:port`` of a cluster's head node, or ``auto`` on a node of the cluster. None uses the
-            Ray instance to which this process is connected. If there is none, None uses the address in the
-            environment variable RAY_ADDRESS. If that is not set, None starts Ray on this machine, and stops
-            it after the run.
-        workers: number of workers; None is one per GPU, or on a CPU one per four cores.
+            first of these that exists: the Ray instance to which this process is connected, the address in
+            the environment variable RAY_ADDRESS, or a new Ray instance on this machine, which stops after
+            the run.
+        workers: number of workers; None uses one worker per GPU on cuda, or per four cores on cpu.
     """
 
     address: str | None = None
@@ -500,11 +507,11 @@ EngineChoice: TypeAlias = str | RayCluster | Engine
 
 
 def chosen_engine(choice: EngineChoice, encoder: Encoder) -> AbstractContextManager[Engine]:
-    """Return a context manager that opens the engine of the user's choice.
+    """Return a context manager that yields the engine that the user chose.
 
     Args:
-        choice: ``local``, ``ray``, a cluster, or an engine. The context manager does not close an engine that
-            was passed.
+        choice: ``local``, ``ray``, a cluster, or an engine. An engine that is passed here is not closed at
+            the end of the block.
         encoder: the model.
 
     Raises:

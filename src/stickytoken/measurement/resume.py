@@ -1,4 +1,4 @@
-"""Begin, continue or open a measurement, which is a run, an impact measurement, a scan or a repair."""
+"""Begin, continue or open a measurement, such as a run, an impact measurement, a scan or an audit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def settings_values(settings: DataclassInstance) -> dict[str, Any]:
-    """Return settings as values that JSON can store."""
+    """Convert settings to values that JSON can represent."""
     values: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
     return values
 
@@ -35,15 +35,16 @@ def settings_values(settings: DataclassInstance) -> dict[str, Any]:
 def identity_of(
     version: int, encoder: EncoderIdentity, settings: DataclassInstance, **inputs: Any
 ) -> dict[str, Any]:
-    """Return everything that can change the numbers of a measurement by more than rounding.
+    """Return everything that can change the results of a measurement by more than rounding errors.
 
-    Batch size, device, engine, and names and paths of files cannot change numbers, and are not included.
+    Batch size, device, engine, and the names and paths of files are not included, because they cannot change
+    the results by more than that.
     """
     return {"version": version, "encoder": asdict(encoder), **inputs, "settings": settings_values(settings)}
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return the sorted keys whose values differ; keys of nested mappings are joined by dots."""
+    """Return the sorted keys whose values differ. The keys of nested mappings are joined by dots."""
     keys: list[str] = []
     for key in sorted({*ours, *theirs}):
         our_value = ours.get(key)
@@ -62,12 +63,12 @@ class Record(BaseModel):
 
 
 class MeasurementRecord(Record):
-    """The fields that the record of every measurement has.
+    """The fields that the records of all measurements have in common.
 
     Attributes:
         schema_version: version of the format of the measurement's folder.
         identity: hash of ``identity_parts``.
-        identity_parts: everything that can change the numbers of the measurement; see `identity_of`.
+        identity_parts: everything that can change the results of the measurement; see `identity_of`.
     """
 
     schema_version: int
@@ -80,7 +81,7 @@ M = TypeVar("M")
 
 
 class IdentityRecord(MeasurementRecord):
-    """The identity of the measurement in a folder. It is written before the first shard."""
+    """The identity of the measurement in a folder, which is written before the first shard."""
 
     schema_version: int = 1
     kind: str
@@ -88,14 +89,14 @@ class IdentityRecord(MeasurementRecord):
 
 @dataclass(frozen=True)
 class MeasurementKind(Generic[R]):
-    """A kind of measurement, and how to continue one.
+    """A kind of measurement, with the functions that are needed to continue such a measurement.
 
     Attributes:
         name: name of the kind in messages, such as ``run``.
         file: name of the file with the measurement's record.
-        read: reads the record of a folder that has a record. It returns None for the record of a measurement
-            that cannot be continued and may be replaced.
-        finished: returns whether nothing is left to compute.
+        read: reads the record from a folder that has the file. Returns None if the measurement cannot be
+            continued and may be replaced.
+        finished: returns whether the measurement is finished.
     """
 
     name: str
@@ -110,8 +111,8 @@ class Resumed(Generic[R]):
 
     Attributes:
         folder: the folder.
-        record: the record in the folder; if there is none, the record that was passed to `resumed`.
-        finished: whether nothing is left to compute.
+        record: the record in the folder, or the record that was passed to `resumed` if the folder has none.
+        finished: whether the measurement is finished.
         kind: the kind of measurement.
     """
 
@@ -121,7 +122,10 @@ class Resumed(Generic[R]):
     kind: MeasurementKind[R]
 
     def begin(self, record: R | None = None) -> None:
-        """Write the identity of the measurement if the folder lacks it, and the record if one is passed."""
+        """Start recording the time, and write the identity if the folder lacks it.
+
+        If a record is passed, write the record too.
+        """
         if not (self.folder.path / IDENTITY_FILE).is_file():
             identity_record = IdentityRecord(
                 kind=self.kind.name,
@@ -134,17 +138,19 @@ class Resumed(Generic[R]):
             self.folder.write_record(self.kind.file, record)
 
     def finish(self, record: R) -> None:
-        """Write the record of the finished measurement."""
+        """Write the record of the finished measurement, and stop recording the time."""
         self.folder.write_record(self.kind.file, record)
         self.folder.end_session()
 
 
 @contextmanager
 def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterator[Resumed[R]]:
-    """Lock a folder, and yield the measurement in the folder; in an empty folder, a new one with ``record``.
+    """Context manager that locks a folder and yields the measurement in the folder.
+
+    If the folder has no record, the measurement is a new one with the given record.
 
     Raises:
-        RunError: the folder holds another measurement, other files, or is locked.
+        RunError: the folder is locked, or it contains another measurement or other files.
     """
     require_vacant(folder, kind)
     with folder.locked():
@@ -174,13 +180,16 @@ def resumed(folder: ResultFolder, kind: MeasurementKind[R], record: R) -> Iterat
 def table_schemas(
     tables: Mapping[str, str], text: str, integers: str, switches: str
 ) -> dict[str, dict[str, Any]]:
-    """Return the columns of tables with their types.
+    """Return the column types of several tables, keyed by table and then by column.
+
+    Every argument lists column names separated by spaces. Columns that have none of the given types are
+    floats.
 
     Args:
-        tables: for each table, the names of its columns, separated by spaces.
-        text: names of the columns that hold text.
-        integers: names of the columns that hold whole numbers.
-        switches: names of the columns that hold true or false. All other columns hold floats.
+        tables: the columns of each table, keyed by the name of the table.
+        text: the columns with text.
+        integers: the columns with whole numbers.
+        switches: the columns with true or false.
     """
     types: dict[str, Any] = {}
     types |= dict.fromkeys(text.split(), pl.String)
@@ -199,10 +208,10 @@ def measurements_in(
 
     Args:
         run: the run folder.
-        pattern: glob pattern of the records of the measurements, relative to the run folder.
-        open_: opens the folder of a measurement.
-        called: name of a measurement in messages.
-        started: returns when a measurement was started, as text that can be sorted.
+        pattern: glob pattern of the record files, relative to the run folder.
+        open_: opens the measurement in a folder.
+        called: noun for a measurement in messages, such as ``A scan``.
+        started: returns the start time of a measurement, as text that can be sorted.
 
     Returns:
         The opened measurements, newest first, and a message for each measurement that cannot be read.
@@ -218,7 +227,7 @@ def measurements_in(
 
 
 def require_vacant(folder: ResultFolder, kind: MeasurementKind[Any]) -> None:
-    """Raise a RunError if a folder holds anything but a measurement of this kind."""
+    """Raise a RunError if a folder contains anything other than a measurement of this kind."""
     foreign = folder.holds_other_files(kind.file)
     if not foreign and not (folder.path / kind.file).is_file():
         owner = folder.read_record(IDENTITY_FILE, IdentityRecord)
@@ -228,14 +237,14 @@ def require_vacant(folder: ResultFolder, kind: MeasurementKind[Any]) -> None:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of Python, of this package and of the packages that compute, by name."""
+    """Return the versions of Python, of this package and of the packages that do the computation."""
     packages = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "polars")
     versions = {package: version(package) for package in packages}
     return {"python": platform.python_version(), "stickytoken": __version__} | versions
 
 
 def hardware(device: str) -> dict[str, str]:
-    """Return a description of the machine and the device, for the record of a measurement."""
+    """Describe the machine and the device for the record of a measurement."""
     import torch
 
     facts = {
@@ -251,5 +260,5 @@ def hardware(device: str) -> dict[str, str]:
 
 
 def now() -> str:
-    """Return the current time in UTC in the format of ISO 8601, to the second."""
+    """Return the current UTC time in ISO 8601 format, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")

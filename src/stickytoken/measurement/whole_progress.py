@@ -1,4 +1,4 @@
-"""Combines the progress of several stages into that of one measurement."""
+"""Combine the progress of several stages into the progress of one measurement."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from stickytoken.measurement.engine import Progress, ProgressCallback
 
 
 class WholeProgress:
-    """Adds up the steps of all stages, so that a user sees one progress bar for the whole measurement.
+    """Adds up the progress of all stages, so that the user sees one progress bar for the whole measurement.
 
     Args:
         label: name of the measurement, which is shown instead of the names of the stages.
-        texts: approximate number of texts that each stage encodes, by name of the stage.
-        progress: called with the progress of the whole measurement after every step of a stage.
+        texts: approximate number of texts that each stage encodes, keyed by stage name.
+        progress: called with the progress of the whole measurement whenever a stage reports progress.
     """
 
     def __init__(self, label: str, texts: Mapping[str, int], progress: ProgressCallback) -> None:
@@ -23,7 +23,7 @@ class WholeProgress:
         self._progress = progress
 
     def __call__(self, step: Progress) -> None:
-        """Add a step of a stage, and report the progress of the whole measurement."""
+        """Record the progress of a stage, and report that of the whole measurement."""
         if step.stage not in self._texts:
             self._progress(step)
             return
