@@ -21,13 +21,13 @@ __all__ = ["inspector_of"]
 
 
 def inspector_of(encoder: IdEncoder) -> Inspector:
-    """Return the inspector that looks inside an encoder's model.
+    """Return an inspector for the model of an encoder.
 
     Args:
-        encoder: The encoder of a SentenceTransformer or of a prompted language model.
+        encoder: An encoder that wraps a SentenceTransformer or a prompted language model.
 
     Raises:
-        ModelError: The encoder is of another kind and gives no access to the inside of its model.
+        ModelError: The encoder is of another kind, which gives no access to the inside of its model.
     """
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
@@ -44,19 +44,19 @@ def inspector_of(encoder: IdEncoder) -> Inspector:
 
 
 class AttributionMethod(StrEnum):
-    """How a similarity is divided among pairs of parts."""
+    """A method that divides the similarity of two texts among pairs of their parts."""
 
-    DELETION = "deletion"  # Shapley values of texts from which parts are deleted; needs no gradients
+    DELETION = "deletion"  # Shapley values, computed from texts with deleted parts; needs no gradients
     JACOBIANS = "jacobians"  # Jacobians, integrated along the line from padding to the text
 
 
 Watch: TypeAlias = Callable[[int, int], None]
-"""A progress callback: it is called with the amount of work done and the total amount of work."""
+"""A progress callback, which is called with the amount of finished work and the total amount of work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contributions:
-    """The unit vector of a text, divided into the contributions of its parts and of a reference."""
+    """The unit vector of a text as a sum of contributions: one from a reference, and one from each part."""
 
     vector: NDArray[np.float64]  # the unit vector, shape (d,)
     reference: NDArray[np.float64]  # contribution of the reference, which belongs to no part, shape (d,)
@@ -64,18 +64,18 @@ class Contributions:
 
     @property
     def error(self) -> float:
-        """Euclidean distance between the sum of all contributions and the unit vector."""
+        """Euclidean distance between the unit vector and the sum of all contributions."""
         import numpy as np
 
         return float(np.linalg.norm(self.reference + self.parts.sum(axis=0) - self.vector))
 
 
 def similarity_matrix(first: Contributions, second: Contributions) -> NDArray[np.float64]:
-    """Divide the cosine of two texts among pairs of parts: Moeller, Nikolaev, Pado (EMNLP 2023), section 2.
+    """Divide the cosine of two texts among pairs of parts (Moeller, Nikolaev, Pado, EMNLP 2023, section 2).
 
     Returns:
-        The share of each pair, shape (parts of the first text + 1, parts of the second text + 1). The last
-        row belongs to the reference of the first text, and the last column to the reference of the second.
+        The contribution of each pair, shape (parts of the first text + 1, parts of the second text + 1). The
+        last row belongs to the reference of the first text, and the last column to that of the second text.
     """
     import numpy as np
 

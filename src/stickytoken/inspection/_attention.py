@@ -1,4 +1,4 @@
-"""Collect the attention weights of a model, and average them over parts of the text layer by layer."""
+"""Collect the attention weights in each layer of a model, and aggregate them over parts of the text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from stickytoken.encoders.compute import switched_on
 Sources: TypeAlias = dict[torch.nn.Module, int]
 """Modules that return attention weights, with the index of the weights in the returned tuple."""
 
-# A row of attention weights may differ from a sum of 1 by this much, because half precision rounds.
+# Maximum deviation from 1 of the sum of a row of attention weights. In half precision, rounding errors make
+# the sum deviate.
 _ROW_SUM_ERROR = 0.02
 
 
@@ -28,7 +29,7 @@ class _Returned:
     weights: torch.Tensor
 
     def equals(self, weights: torch.Tensor) -> bool:
-        """Return whether ``weights`` are the same weights, possibly on another device."""
+        """Return whether ``weights`` equal these weights, even if they are on another device."""
         if self.weights is weights:
             return True
         return self.weights.shape == weights.shape and torch.equal(
@@ -45,8 +46,8 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
         run: Runs the model on a short input.
 
     Returns:
-        One module per layer. Empty if the model's output has no attention weights, or if no module returns
-        the weights of some layer.
+        One module per layer. The result is empty if the model's output has no attention weights, or if no
+        module that returns the weights is found for one of the layers.
     """
     config = getattr(backbone, "config", None)
     if config is None:
@@ -76,11 +77,12 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
     finally:
         for handle in handles:
             handle.remove()
-    # The outermost module returns last, so its report is the last one.
+    # The outermost module returns last, so the last report belongs to it.
     last_report = next((weights for weights in reversed(reports) if weights), [])
     sources: Sources = {}
     for weights in last_report:
-        # An outer module may return the same weights again, so the source is the first module that did.
+        # Outer modules may return the same weights again, so the source is the first module that returned
+        # them.
         source = next((candidate for candidate in returned if candidate.equals(weights)), None)
         if source is None:
             return {}
@@ -90,14 +92,14 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
 
 @contextmanager
 def _recording_reports(backbone: Any, reports: list[list[torch.Tensor]]) -> Iterator[None]:
-    """Record the attention weights in the backbone's output, by wrapping its ``forward``.
+    """Context manager that wraps the backbone's ``forward`` to record the attention weights in its output.
 
-    A forward hook would never run, because sentence-transformers calls ``forward`` directly.
+    A forward hook would not run, because sentence-transformers calls ``forward`` directly.
     """
     forward = backbone.forward
     replaced_forward = vars(backbone).get("forward")
 
-    @wraps(forward)  # keeps the signature visible, since callers choose arguments by it
+    @wraps(forward)  # keeps the signature, because callers inspect it to choose arguments
     def watched(*arguments: Any, **options: Any) -> Any:
         output = forward(*arguments, **options)
         reports.append(_reported(output))
@@ -115,14 +117,15 @@ def _recording_reports(backbone: Any, reports: list[list[torch.Tensor]]) -> Iter
 def _reported(output: Any) -> list[torch.Tensor]:
     """Return the attention weights in a model's output, one tensor per layer.
 
-    For an encoder-decoder model, these are the decoder's weights, or else the encoder's.
+    For an encoder-decoder model, these are the weights of the decoder if it returns any, otherwise those of
+    the encoder.
     """
     weights = getattr(output, "attentions", None) or getattr(output, "encoder_attentions", None) or ()
     return [layer for layer in weights if isinstance(layer, torch.Tensor)]
 
 
 def _are_weights(value: Any) -> bool:
-    """Return whether a value looks like attention weights: square, non-negative, with rows that sum to 1."""
+    """Return whether a value looks like attention weights: square, not negative, and with row sums of 1."""
     if not isinstance(value, torch.Tensor) or value.ndim != 4 or value.shape[-1] != value.shape[-2]:
         return False
     row_sums = value.float().sum(dim=-1)
@@ -131,15 +134,17 @@ def _are_weights(value: Any) -> bool:
 
 @contextmanager
 def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iterator[list[torch.Tensor]]:
-    """Yield a list to which every layer that runs appends its attention weights between parts.
+    """Context manager that yields a list to which each layer appends its attention weights between parts.
 
-    A layer's tensor has shape (texts, heads, attending parts, attended parts). It sums the weights over the
-    attended positions, and averages them over the attending ones.
+    When the model runs, each layer appends a tensor of shape (texts, heads, attending parts, attended parts).
+    The weights are summed over the positions of the attended part, and averaged over those of the attending
+    part.
 
     Args:
         backbone: The transformer.
         sources: The result of `attention_sources`.
-        members: 1 where a position belongs to a part, else 0; shape (texts, positions, parts).
+        members: Indicator tensor, shape (texts, positions, parts): 1 if the position belongs to the part,
+            else 0.
     """
     layers: list[torch.Tensor] = []
 
@@ -155,8 +160,8 @@ def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iter
     try:
         with plain_attention(backbone), ExitStack() as stack:
             is_plain = getattr(config, "_attn_implementation", None) in (None, "eager")
-            # Older models return weights only if an argument asks for them; newer ones declare which outputs
-            # can be recorded.
+            # Older models return weights only if the configuration asks for them. Newer models, which declare
+            # the outputs that can be recorded, do not need this setting.
             if config is not None and is_plain and not getattr(backbone, "_can_record_outputs", None):
                 stack.enter_context(switched_on(config, "output_attentions"))
             yield layers
@@ -167,8 +172,11 @@ def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iter
 
 @contextmanager
 def plain_attention(backbone: Any) -> Iterator[None]:
-    """Switch a model to plain attention if possible, because fused kernels return no attention weights."""
-    # transformers sets the implementation through a public method, but exposes it under private names only.
+    """Context manager that switches a model to plain attention if the model allows it.
+
+    Fused kernels return no attention weights.
+    """
+    # transformers has a public method to set the implementation, but only private names to read it.
     config = getattr(backbone, "config", None)
     implementation = getattr(config, "_attn_implementation", None)
     set_implementation = getattr(backbone, "set_attn_implementation", None)

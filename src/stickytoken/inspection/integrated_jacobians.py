@@ -1,19 +1,21 @@
 """Integrated Jacobians: the contribution of each part of a text to its vector.
 
-Moeller, Nikolaev, Pado, "An Attribution Method for Siamese Encoders" (EMNLP 2023), section 2. For an encoder
-e, texts a, b and references r_a, r_b, with x(t) = r + t (a - r) between the input embeddings,
+The method is that of Moeller, Nikolaev, Pado, "An Attribution Method for Siamese Encoders" (EMNLP 2023),
+section 2. Let e be an encoder, and let a, b, r_a, r_b be the input embeddings of two texts and of their
+references. With the line x(t) = r + t (a - r) from a reference to its text,
 
     e(a) - e(r_a) = sum_i v_i(a),    v_i(a) = J_a[:, i] (a - r_a)_i,    J_a = int_0^1 de/dx (x(t)) dt
     e(a).e(b) - e(r_a).e(b) - e(a).e(r_b) + e(r_a).e(r_b) = sum_ij v_i(a).v_j(b)
 
-so the vector of a text is a sum over positions, and the dot product of two texts is a sum over pairs of
-positions. The paper trains models whose reference has the vector 0, so that the reference terms vanish. Other
-models have no such reference, so their reference terms are kept here as one more row and column of the
-matrix.
+Apart from the terms with references, the vector of a text is thus a sum over positions, and the dot product
+of two texts is a sum over pairs of positions. In the paper, models are trained so that the vector of the
+reference is 0 and these terms vanish. For other models, the terms do not vanish. They are kept here as an
+additional row and column of the matrix.
 
-Here e is the *unit* vector, so that the dot product is the cosine: the integrand includes the normalisation.
-Normalising after the integration instead would not scale the reference to length 1. In some models the
-reference is several times as long as a text's vector, and the other cells would mainly cancel its terms.
+Here, e returns the *unit* vector, so that the dot product is the cosine. The integrand therefore includes the
+normalisation. Normalising after the integration instead would not scale the reference to length 1: in some
+models, the vector of the reference is several times as long as the vector of a text, and most of what the
+other cells contain would only cancel the terms with references.
 """
 
 from __future__ import annotations
@@ -35,35 +37,36 @@ if TYPE_CHECKING:
 
 Vector: TypeAlias = NDArray[np.float64]
 Rule: TypeAlias = tuple[Vector, Vector]
-"""Integration points in (0, 1) in ascending order, and their weights; both have the shape (points,).
+"""Integration points in (0, 1), in ascending order, and their weights, which sum to 1.
 
-The weights sum to 1.
+Both arrays have shape (points,).
 """
 
-# Weight of the distance in the size of a panel. The size is a weighted sum of the panel's width and of the
-# distance that the vector travels in the panel; all panels have the same size.
+# Weight of the travelled distance in the size of a panel. The size is the weighted sum of two fractions: the
+# width of the panel, and the fraction of the distance that the vector travels in it. All panels have equal
+# sizes.
 _TRAVELLED = 0.8
 
 
 def whole_rule(points: int) -> Rule:
-    """Return the Gauss-Legendre rule with this number of points on (0, 1)."""
+    """Return the Gauss-Legendre rule on (0, 1) with the given number of points."""
     nodes, weights = np.polynomial.legendre.leggauss(points)
     return (nodes + 1) / 2, weights / 2
 
 
 def rule_along(travelled: Vector, points: int) -> Rule:
-    """Divide (0, 1) into panels, and return the Gauss-Legendre rules of all panels as one rule.
+    """Divide (0, 1) into panels, and combine the Gauss-Legendre rules of all panels into one rule.
 
-    Where the vector travels far, the panels are narrow, so that there are more points.
+    Panels are narrower where the vector travels farther, so that more points are placed there.
 
     Args:
-        travelled: Distance that the vector has travelled up to evenly spaced points from 0 to 1.
-        points: Number of points in all panels together.
+        travelled: Cumulative distance that the vector has travelled at evenly spaced points from 0 to 1.
+        points: Total number of points in all panels.
     """
     panel_count = max(1, points // 4)
     even_fractions = np.linspace(0, 1, len(travelled))
     distance = float(travelled[-1])
-    # A distance this small would lose all significant digits in the arithmetic below.
+    # With a smaller distance, the division below would lose all significant digits.
     stands_still = distance < np.finfo(float).tiny
     if stands_still:
         progress = even_fractions
@@ -81,18 +84,18 @@ def rule_along(travelled: Vector, points: int) -> Rule:
     return np.concatenate(nodes), np.concatenate(weights)
 
 
-# Any, because torch does not annotate the functions of this module.
+# The type is Any, because the functions of this module have no type annotations in torch.
 _forward_mode: Any = torch.autograd.forward_ad
-# Largest number of tokens in one batch.
+# Maximum number of tokens in a batch.
 _TOKENS = 2048
-# Largest accepted error of an integral, as a distance from a unit vector. If the error is larger, the number
-# of points is doubled.
+# Maximum error of the integrals: the Euclidean distance between their sum and the expected vector. If the
+# error is larger, the number of points is doubled.
 _MAX_ERROR = 0.01
-# If a text has more parts than this, the error is measured on the integral over all parts together, which
-# costs less than the sum of the separate integrals.
+# If a text has more parts than this, the error is measured with a single integral in the direction of all
+# parts together, which costs less than the separate integrals.
 _FEW_PARTS = 3
-# If the reference's vector is shorter than this fraction of the text's vector, it counts as having no
-# direction.
+# If the vector of the reference is shorter than this fraction of the length of the text's vector, it counts
+# as having no direction.
 _MIN_REFERENCE_SHARE = 1e-3
 
 
@@ -102,21 +105,24 @@ class _Path:
 
     text: EmbeddedText
     reference: torch.Tensor  # embeddings of the reference, shape (T, D)
-    length: float | None  # constant by which vectors are divided; None divides each vector by its own length
+    length: float | None  # constant divisor of all vectors; None divides each vector by its own length
 
     @property
     def batch(self) -> int:
-        """Number of copies of the text in one batch."""
+        """Maximum number of texts in a batch, each at some point of the path."""
         return max(1, _TOKENS // len(self.reference))
 
     def at(self, fractions: Vector) -> torch.Tensor:
-        """Return the embeddings at these fractions of the line, shape (fractions, T, D)."""
+        """Return the embeddings at the given fractions of the line, shape (fractions, T, D)."""
         text = self.text.rows
         along = torch.as_tensor(fractions, dtype=text.dtype, device=text.device)
         return self.reference + along[:, None, None] * (text - self.reference)
 
     def travelled(self, points: int) -> Vector:
-        """Return how far the unit vector has travelled at ``points + 1`` evenly spaced points."""
+        """Return the cumulative distance that the unit vector has travelled at evenly spaced points.
+
+        The result has shape (points + 1,).
+        """
         fractions = np.linspace(0, 1, points + 1)
         vectors = torch.cat(
             [
@@ -131,17 +137,17 @@ class _Path:
     def integrals(
         self, directions: torch.Tensor, rule: Rule, width: int, watch: Watch | None = None
     ) -> torch.Tensor:
-        """Integrate the derivative of the unit vector in each direction, shape (directions, width).
+        """Integrate the directional derivatives of the unit vector along the path, shape (directions, width).
 
         Args:
-            directions: Changes of the embeddings, shape (directions, T, D).
+            directions: Directions in the space of embeddings, shape (directions, T, D).
             rule: Integration points and weights.
-            width: Number of components of a vector.
+            width: Dimension of the text's vector.
             watch: Called after every batch.
         """
         fractions, weights = rule
         device = self.reference.device
-        pairs = np.indices((len(fractions), len(directions))).reshape(2, -1)  # each point with each direction
+        pairs = np.indices((len(fractions), len(directions))).reshape(2, -1)  # all combinations
         total = torch.zeros((len(directions), width), dtype=torch.float64, device=device)
         pair_count = pairs.shape[1]
         for start in range(0, pair_count, self.batch):
@@ -154,9 +160,9 @@ class _Path:
         return total
 
     def _slope(self, embeddings: torch.Tensor, directions: torch.Tensor) -> torch.Tensor:
-        """Return the derivative of the unit vector at each embedding, in the direction with the same index.
+        """Return the directional derivative of the unit vector for each pair of embeddings and direction.
 
-        Both arguments have shape (n, T, D), and the result has shape (n, d).
+        Embeddings and directions have shape (n, T, D) and are paired by index. The result has shape (n, d).
         """
         with _forward_mode.dual_level():
             dual = _forward_mode.make_dual(embeddings, directions)
@@ -165,7 +171,7 @@ class _Path:
         slope: torch.Tensor = torch.zeros_like(vector) if tangent is None else tangent.double()
         if self.length is not None:
             return slope / self.length
-        # The derivative of v / |v| is the part of dv that is orthogonal to v, divided by |v|.
+        # The derivative of v / |v| is the component of dv that is orthogonal to v, divided by |v|.
         norms = vector.norm(dim=1, keepdim=True)
         units = vector / norms
         orthogonal = slope - units * (units * slope).sum(dim=1, keepdim=True)
@@ -174,19 +180,20 @@ class _Path:
 
 
 class JacobianIntegrator:
-    """Compute the contributions of a text's parts to its unit vector by integrated Jacobians.
+    """Computes the contributions of a text's parts to its unit vector, using integrated Jacobians.
 
     The reference is the text with its content replaced by padding tokens, or by zeros if the model has no
-    padding token. If the reference's vector has no direction (it is zero in a static model), all vectors are
-    divided by the norm of the text's vector, and the reference contributes nothing.
+    padding token. In some models, such as static models, the vector of the reference is zero and has no
+    direction. All vectors are then divided by the norm of the text's vector, and the contribution of the
+    reference is zero.
 
-    Derivatives are exact (forward-mode differentiation), and integrals are Gauss-Legendre sums. A large error
-    means that the vector turns sharply on a short section of the path, where attention moves to other tokens.
-    More points are then used, most of them on that section.
+    Derivatives are computed exactly, by forward-mode differentiation, and integrals by Gauss-Legendre
+    quadrature. A large error indicates that the vector turns sharply on a short section of the path, where
+    attention moves to other tokens. More points are then used, and most of them are placed on that section.
     """
 
     def __init__(self, inspector: Inspector, *, most: int = 4) -> None:
-        """Store the inspector, and ``most``, the largest factor by which the number of points may grow."""
+        """Store the inspector. ``most`` is the maximum factor by which the number of points may increase."""
         self._inspector = inspector
         self._max_factor = most
 
@@ -197,8 +204,9 @@ class JacobianIntegrator:
 
         Args:
             content: Token ids of the text, without the special tokens that the model puts around the text.
-            labels: Number of the part to which each id belongs; parts are numbered from 0 without gaps.
-            steps: Number of points per integral. More are used if the error is large.
+            labels: For each id, the number of the part to which it belongs. Parts are numbered from 0 without
+                gaps.
+            steps: Number of points per integral. If the error is large, more points are used.
             watch: Called after every batch.
 
         Raises:
@@ -223,9 +231,9 @@ class JacobianIntegrator:
             else:
                 path = _Path(text, reference, length)
                 reference_unit = torch.zeros_like(reference_vector)
-            # The direction of a part is nonzero only at the positions of the part. Positions around the text
-            # have the index -1, which selects the part of the last id. That is harmless, because the text and
-            # the reference have the same embedding at these positions, so the direction is zero.
+            # The direction of a part is nonzero only at the positions of the part. The tokens around the text
+            # have the content index -1, which selects the part of the last id. This is harmless, because the
+            # text and the reference have equal embeddings there, so the direction is zero.
             label_tensor = torch.tensor(labels, device=reference.device)
             members = torch.nn.functional.one_hot(label_tensor).to(reference)
             directions = members[text.content].T[:, :, None] * (text.rows - reference)
@@ -250,10 +258,10 @@ class JacobianIntegrator:
         steps: int,
         watch: Watch | None,
     ) -> torch.Tensor:
-        """Return the integral in each direction, shape (directions, d).
+        """Return the integral for each direction, shape (directions, d).
 
         The number of points is doubled until the sum of the integrals is close to ``expected``, or until the
-        largest number of points is reached.
+        maximum number of points is reached.
         """
         width = len(expected)
         is_few = len(directions) <= _FEW_PARTS

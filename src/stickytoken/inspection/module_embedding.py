@@ -1,4 +1,4 @@
-"""Look inside models: at their token embeddings, hidden states, attention and pooling."""
+"""Inspect the token embeddings, hidden states, attention and pooling of models."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules import Pooling
 
 
-# A pooling counts as a sum over parts if the parts add up to the pooled vector with at most this error, which
-# is a fraction of the vector's length.
+# Maximum error of a sum over parts, as a fraction of the length of the pooled vector. If the error is larger,
+# the pooling does not count as a sum over parts.
 _MAX_POOLING_ERROR = 0.01
 
 
@@ -39,52 +39,52 @@ _MAX_POOLING_ERROR = 0.01
 class EmbeddedText:
     """The token embeddings of a text, and a function that maps them to the text's vector."""
 
-    rows: torch.Tensor  # embeddings of T tokens, including those around the text, shape (T, D)
+    rows: torch.Tensor  # embeddings of T tokens, including the tokens around the text, shape (T, D)
     filler: torch.Tensor  # embedding of the padding token, or zeros if there is none, shape (D,)
-    # Index of the content id at each position, or -1 for tokens around the text; shape (T,). An id has
-    # several positions if the prompt repeats the text.
+    # For each position, the index of its token in the content ids, or -1 for tokens around the text, shape
+    # (T,). If the prompt repeats the text, several positions have the same index.
     content: torch.Tensor
-    # Maps embeddings of shape (n, T, D) to vectors of shape (n, d), as they are before any final
-    # normalisation.
+    # Maps embeddings of shape (n, T, D) to vectors of shape (n, d), without any final normalisation.
     vectors: Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """The states of a model while it encodes one text.
+    """The internal states of a model that encodes one text.
 
-    T is the number of tokens of the text in all its prompts, including the tokens that the model puts around
-    the text. None stands for states that the model does not expose.
+    T is the total number of tokens in all prompts with the text, including the tokens that the model adds
+    around the text. States that the model does not expose are None.
     """
 
-    # Number of the part at each position, shape (T,). The last part is what the model puts around the text.
+    # For each position, the number of its part, shape (T,). The last part is the tokens that the model adds
+    # around the text.
     labels: NDArray[np.intp]
-    hidden: NDArray[np.float32] | None  # hidden states by layer, embeddings first, shape (layers + 1, T, D)
-    # Mean attention weight, shape (layers, heads, attending parts, attended parts); NaN where the attending
+    hidden: NDArray[np.float32] | None  # embeddings, then hidden states by layer, shape (layers + 1, T, D)
+    # Mean attention weights, shape (layers, heads, attending parts, attended parts); NaN if the attending
     # part has no positions.
     attention: NDArray[np.float64] | None
     pooled: NDArray[np.float64] | None  # pooled last hidden states, shape (P,)
-    # What each part adds to the pooled states, shape (parts, P). Also None if the pooling is not a sum over
-    # parts.
+    # Contribution of each part to the pooled states, shape (parts, P). Also None if the pooling is not a sum
+    # over parts.
     supplied: NDArray[np.float64] | None
     vector: NDArray[np.float32]  # output of the model, shape (d,)
 
 
 def as_numbers(values: torch.Tensor, dtype: torch.dtype = torch.float64) -> Any:
-    """Return the values as a NumPy array in main memory."""
+    """Copy the values to main memory as a NumPy array."""
     return values.detach().to(dtype).cpu().numpy()
 
 
 def backbone_of(model: Any) -> Any:
-    """Return the transformer of a SentenceTransformer; None if its first module has no transformer."""
+    """Return the transformer in the first module of a SentenceTransformer, or None if there is none."""
     return getattr(model[0], "model", None)
 
 
 def input_embeddings(model: Any) -> Any:
-    """Return the module of the token embeddings.
+    """Return the module with the token embeddings.
 
-    The result is None if there is no such module, or if its weights are not a matrix. Quantized weights, for
-    example, are not a matrix.
+    Return None if there is no such module, or if its weights are not a matrix, for example because they are
+    quantized.
     """
     table: Any = token_table(model)
     weight = getattr(table, "weight", None)
@@ -94,7 +94,7 @@ def input_embeddings(model: Any) -> Any:
 def sharing_weights(model: Any, embeddings: Any) -> list[Any]:
     """Return all embedding modules that share their weights with ``embeddings``.
 
-    T5 has several such modules, and calls a different one than it declares.
+    T5 has several such modules, and the module that it calls is not the one that it declares.
     """
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
     tables = [module for module in model.modules() if isinstance(module, kinds)]
@@ -107,12 +107,12 @@ class Inspector(ABC):
     Attributes:
         encoder: The encoder.
         pooling: Name of the pooling; None if unknown.
-        has_layers: Whether the model has layers; a static embedding model has none.
+        has_layers: Whether the model has layers. A static embedding model has none.
     """
 
-    # Limits for one batch, so that its states fit into memory.
-    most_weights = 2**25  # attention weights in one layer
-    most_states = 2**26  # numbers in the hidden states of all layers
+    # Limits for a batch, so that its states fit into memory.
+    most_weights = 2**25  # number of attention weights in one layer
+    most_states = 2**26  # number of values in the hidden states of all layers
     most_tokens = 2048
 
     encoder: SentenceTransformerEncoder | CausalPromptEncoder
@@ -121,31 +121,31 @@ class Inspector(ABC):
     pooling: str | None
     has_layers = True
     _embeddings: Any
-    _length: Callable[[int], int]  # maps the number of content ids to the number of tokens of the input
+    _length: Callable[[int], int]  # maps the number of content ids to the number of tokens in the input
 
     def embedding_matrix(self) -> NDArray[np.float32] | None:
-        """Return the token embeddings, shape (entries, D); None if they cannot be reached."""
+        """Return the token embeddings, shape (entries, D), or None if they are not accessible."""
         return None if self._embeddings is None else as_numbers(self._embeddings.weight, torch.float32)
 
     @abstractmethod
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
-        """Return the token embeddings of a text, given its content ids."""
+        """Return the token embeddings of the text with the given content ids."""
 
     @abstractmethod
     def _look(
         self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], around: int
     ) -> list[Inside]:
-        """Do the work of `look` for contents of one length, in one batch."""
+        """Run `look` on one batch of contents that have the same length."""
 
     def look(
         self, contents: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], around: int
     ) -> list[Inside]:
-        """Encode texts, and return the states inside the model for each of them.
+        """Encode texts, and return the internal states of the model for each text.
 
         Args:
             contents: Content ids of each text.
-            labels: Number of the part to which each content id belongs; parts are numbered from 0.
-            around: Number of the part of the tokens around a text, one more than the largest other number.
+            labels: For each content id, the number of its part. Parts are numbered from 0.
+            around: Number of the part that consists of the tokens around a text. It is the largest number.
 
         Raises:
             EncodingError: A text has no usable vector, or the device does not have enough memory.
@@ -170,7 +170,7 @@ class Inspector(ABC):
         return in_order
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[NDArray[np.intp]]:
-        """Yield the indices of each batch: inputs of one length whose weights and states fit into memory."""
+        """Yield the indices for each batch of inputs that have the same length and fit into memory."""
         config = getattr(self._backbone, "config", None)
         heads = getattr(config, "num_attention_heads", None) or 32
         layers = getattr(config, "num_hidden_layers", None) or 1
@@ -184,7 +184,10 @@ class Inspector(ABC):
 
     @contextmanager
     def differentiating(self) -> Iterator[None]:
-        """Keep the model in evaluation mode with plain attention, so that forward-mode derivatives work."""
+        """Context manager in which forward-mode derivatives work.
+
+        It keeps the model in evaluation mode, and switches it to plain attention.
+        """
         with self._computing("attribute", gradients=True), plain_attention(self._backbone):
             yield
 
@@ -208,17 +211,18 @@ def _insides(
     supplied: torch.Tensor | None,
     vectors: NDArray[np.float32],
 ) -> list[Inside]:
-    """Divide the states of a batch of texts, and return one record per text.
+    """Split the states of a batch of texts into one record per text.
 
     Args:
-        labels: Number of the part at each position, shape (texts, T).
+        labels: For each position, the number of its part, shape (texts, T).
         hidden: Hidden states, shape (texts, layers + 1, T, D).
-        layers: Mean attention weights of every layer, each of shape (texts, heads, parts, parts).
+        layers: Mean attention weights, one tensor of shape (texts, heads, parts, parts) per layer.
         pooled: Pooled states, shape (texts, P).
-        supplied: What each part adds to the pooled states, shape (texts, parts, P).
+        supplied: Contribution of each part to the pooled states, shape (texts, parts, P).
         vectors: Output of the model, shape (texts, d).
     """
-    # Layers can be stacked only if all have the same number of heads, which some unusual models do not.
+    # The layers can be stacked only if all of them have the same number of heads. Some unusual models have
+    # layers with different numbers.
     head_counts = {layer.shape[1] for layer in layers}
     weights = torch.stack(list(layers), dim=1) if len(head_counts) == 1 else None
     return [
@@ -235,7 +239,7 @@ def _insides(
 
 
 def _expanded(values: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return the values with the one row of each tensor repeated ``count`` times; others are unchanged."""
+    """Repeat the only row of each tensor ``count`` times. Values that are not tensors stay unchanged."""
     return {
         name: value.expand(count, *value.shape[1:]) if torch.is_tensor(value) else value
         for name, value in values.items()
@@ -267,7 +271,7 @@ class ModuleInspector(Inspector):
         features = self.encoder.features([ids])
 
         def embed(ids: torch.Tensor) -> Any:
-            # The module is called, because some models scale the weights in it.
+            # Call the module instead of indexing its weights, because some models scale the embeddings in it.
             return embeddings.weight.detach()[ids] if template.flat else embeddings(ids[None])[0]
 
         rows = embed(features["input_ids"].reshape(-1))
@@ -281,9 +285,9 @@ class ModuleInspector(Inspector):
         return EmbeddedText(rows, filler, content_index, partial(self._vectors_of_embeddings, features))
 
     def _vectors_of_embeddings(self, features: dict[str, Any], embeddings: torch.Tensor) -> torch.Tensor:
-        """Encode texts from given token embeddings, shape (n, T, D).
+        """Compute the vectors of texts from the given token embeddings, shape (n, T, D).
 
-        ``features`` are the model's inputs for one text, whose own token embeddings are replaced.
+        ``features`` are the model's inputs for one text. The token embeddings of this text are replaced.
 
         Returns:
             The vectors before any final normalisation, shape (n, d).
@@ -320,7 +324,7 @@ class ModuleInspector(Inspector):
         return vectors[:, : model.truncate_dim]
 
     def _first_final_normalisation(self) -> Any:
-        """Return the first of the normalisation modules at the end of the model; None if there is none."""
+        """Return the first of the normalisation modules at the end of the model, or None without any."""
         from sentence_transformers.sentence_transformer.modules import Normalize
 
         normalize = None
@@ -340,7 +344,7 @@ class ModuleInspector(Inspector):
         part_labels[:, start : start + length] = labels
         members = torch.nn.functional.one_hot(torch.from_numpy(part_labels), around + 1).float()
         if template.flat:
-            # In a static embedding model, the embedding rows are the states, and pooling takes their mean.
+            # In a static embedding model, the token embeddings are the states, and the pooling is their mean.
             weight = self._embeddings.weight
             rows = weight[torch.tensor(contents, device=weight.device)].float()
             supplied = torch.einsum("tqg,tqd->tgd", members.to(rows), rows) / rows.shape[1]
@@ -351,7 +355,7 @@ class ModuleInspector(Inspector):
         with ExitStack() as stack:
             layers = stack.enter_context(attention_of(self._backbone, self._attention_sources, members))
             if hasattr(getattr(self._backbone, "config", None), "output_hidden_states"):
-                # With this switch on, sentence-transformers also returns the hidden states.
+                # This setting makes sentence-transformers return the hidden states too.
                 stack.enter_context(switched_on(self._backbone.config, "output_hidden_states"))
             if pooling is not None:
                 handle = pooling.register_forward_pre_hook(
@@ -387,17 +391,17 @@ class ModuleInspector(Inspector):
 def _pooled_by_part(
     pooling: Any, inputs: dict[str, Any], members: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the pooled states, shape (texts, P), and what each part adds to them, shape (texts, parts, P).
+    """Return the pooled states, shape (texts, P), and the contribution of each part, shape (texts, parts, P).
 
-    What a part adds is the result of pooling with the states of all other parts set to zero. The second value
-    is None if the contributions do not add up to the pooled states.
+    The contribution of a part is the result of pooling with the states of all other parts set to zero. The
+    contributions are None if they do not add up to the pooled states.
     """
     states = inputs["token_embeddings"]
 
     def pool(states: torch.Tensor) -> Any:
         return pooling({**inputs, "token_embeddings": states})["sentence_embedding"].float()
 
-    pooled = pool(states.clone())  # the pooling may change its input
+    pooled = pool(states.clone())  # a copy, because the pooling may change its input
     part_masks = members.to(states).unbind(dim=-1)
     shares = torch.stack([pool(states * mask[..., None]) for mask in part_masks], dim=1)
     error = (shares.sum(dim=1) - pooled).norm(dim=-1)
@@ -408,10 +412,9 @@ def _pooled_by_part(
 class PromptInspector(Inspector):
     """Looks inside a prompted language model.
 
-    The tokens around a text are the tokens of the prompt template, including the placeholder token. `look`
-    records neither the layers after the layer from which the vector is read, nor the auxiliary prompt that is
-    used for contrast. The embeddings that `embedded` returns include the auxiliary prompt, so attributions
-    cover that prompt.
+    The tokens around a text are those of the prompt template, including the placeholder token. `look` does
+    not record the layers after the layer from which the vector is read. It also does not record the auxiliary
+    prompt, which is used for contrast. `embedded` includes the auxiliary prompt, and so do attributions.
     """
 
     encoder: CausalPromptEncoder
@@ -449,11 +452,11 @@ class PromptInspector(Inspector):
     def _vectors_of_embeddings(
         self, batches: Sequence[PromptBatch], embeddings: torch.Tensor
     ) -> torch.Tensor:
-        """Encode texts from given token embeddings, and return their vectors, shape (n, d).
+        """Compute the vectors of texts, shape (n, d), from the given token embeddings.
 
         Args:
-            batches: One batch with a single row for each prompt of the text; the auxiliary prompt comes last.
-            embeddings: Embeddings of all prompts, one prompt after the other; shape (n, tokens, D).
+            batches: For each prompt of the text, a batch with a single row. The auxiliary prompt comes last.
+            embeddings: Concatenated embeddings of all prompts, shape (n, tokens, D).
         """
         sizes = [batch.embeddings.shape[1] for batch in batches]
         filled = []
@@ -468,7 +471,7 @@ class PromptInspector(Inspector):
             filled = [replace(batch, auxiliary=values) for batch in filled]
         number = self._prompted.number
         by_prompt = [pooled_states(self._decoder, batch, [number])[:, 0] for batch in filled]
-        # If the model is spread over several devices, its last layer may be on another one.
+        # If the model is spread over several devices, its last layer may be on a different device.
         return torch.stack(by_prompt).mean(dim=0).to(embeddings.device)
 
     @cached_property
@@ -500,10 +503,10 @@ class PromptInspector(Inspector):
         around: int,
         auxiliary: torch.Tensor | None,
     ) -> list[Inside]:
-        """Do the work of `look` for one prompt.
+        """Run `look` for one prompt.
 
-        ``auxiliary`` is the attention output at the last tokens of the auxiliary prompts; None without
-        contrast.
+        ``auxiliary`` is the attention output at the last tokens of the auxiliary prompts, or None if the
+        model uses no contrast.
         """
         prompted = self._prompted
         rows = [PromptRow(prompt, content) for content in contents]
@@ -522,15 +525,15 @@ class PromptInspector(Inspector):
         supplied = torch.stack([batch.pool(last * mask[..., None]).float() for mask in part_masks], dim=1)
         pooled = batch.pool(last).float()
         by_layer = [states[number].float().cpu() for number in sorted(states)]
-        # Layers of different widths cannot be stacked.
+        # Layers that differ in width cannot be stacked.
         have_one_shape = len({layer.shape for layer in by_layer}) == 1
         hidden = torch.stack(by_layer, dim=1) if have_one_shape else None
         return _insides(part_labels.numpy(), hidden, layers, pooled, supplied, pooled.cpu().numpy())
 
     def _joined(self, prompts: Sequence[Inside]) -> Inside:
-        """Merge the records of one text in several prompts.
+        """Merge the records of a text in several prompts into one record.
 
-        Labels and hidden states are concatenated, one prompt after the other. Everything else is averaged.
+        Labels and hidden states are concatenated in the order of the prompts. All other states are averaged.
         """
         vector = np.stack([prompt.vector for prompt in prompts]).mean(axis=0)
         states = [prompt.hidden for prompt in prompts if prompt.hidden is not None]
@@ -547,16 +550,17 @@ class PromptInspector(Inspector):
 
 
 def _mean_attention(prompts: Sequence[Inside]) -> NDArray[np.float64] | None:
-    """Average the attention weights of a text over its prompts; None if the weights of a prompt are missing.
+    """Average the attention weights of a text over its prompts.
 
-    Each prompt is weighted by the number of positions that the attending part has in it.
+    A prompt is weighted by the number of positions of the attending part in the prompt. Return None if the
+    weights of any prompt are missing.
     """
     weights = [prompt.attention for prompt in prompts if prompt.attention is not None]
     if len(weights) != len(prompts):
         return None
     part_count = weights[0].shape[-1]
     counts = np.array([np.bincount(prompt.labels, minlength=part_count) for prompt in prompts])
-    # A part without positions in a prompt has NaN weights there, which are treated as 0.
+    # If a part has no positions in a prompt, its weights there are NaN. Treat them as 0.
     sums: NDArray[np.float64] = sum(
         np.nan_to_num(prompt_weights) * prompt_counts[:, None]
         for prompt_weights, prompt_counts in zip(weights, counts, strict=True)
@@ -567,9 +571,9 @@ def _mean_attention(prompts: Sequence[Inside]) -> NDArray[np.float64] | None:
 
 
 def _by_position(model: PromptedModel, row: PromptRow, values: Sequence[int], other: int) -> torch.Tensor:
-    """Return one value per position of a prompt.
+    """Return a tensor with one value per position of a prompt.
 
-    A position of the text has the value of its content id; a position of the template has ``other``.
+    Positions of the text get the value of their content id. Positions of the template get ``other``.
     """
     prompt = model.prompts[row.prompt]
     by_position = torch.full((prompt.length(len(row.content)),), other)
