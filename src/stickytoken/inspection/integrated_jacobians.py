@@ -242,7 +242,7 @@ class JacobianIntegrator:
             except NotImplementedError as error:
                 reason = " ".join(str(error).split())[:200]
                 raise ModelError(
-                    f"{name}: one of its operations has no forward-mode derivative ({reason})"
+                    f"{name}: an operation of the model has no forward-mode derivative ({reason})"
                 ) from error
         if not bool(parts.isfinite().all()):
             raise ModelError(

@@ -158,7 +158,7 @@ class Inspector(ABC):
         for row, content in enumerate(rows):
             self.encoder.check_input(content, partial(label, row))
         insides: dict[int, Inside] = {}
-        with self._computing("look into"):
+        with self._computing("inspect"):
             for batch in self._batches([self._length(len(content)) for content in rows]):
                 batch_contents = [rows[row] for row in batch]
                 batch_insides = self._look(batch_contents, [labels[row] for row in batch], around)
@@ -188,7 +188,7 @@ class Inspector(ABC):
 
         It keeps the model in evaluation mode, and switches it to plain attention.
         """
-        with self._computing("attribute", gradients=True), plain_attention(self._backbone):
+        with self._computing("explain", gradients=True), plain_attention(self._backbone):
             yield
 
     @contextmanager
@@ -266,7 +266,7 @@ class ModuleInspector(Inspector):
         embeddings = self._embeddings
         ids = tuple(content)
         if embeddings is None:
-            raise ModelError(f"{self.encoder.name}: its token embeddings cannot be reached")
+            raise ModelError(f"{self.encoder.name}: the token embeddings of the model are not accessible")
         template = self.encoder.template
         features = self.encoder.features([ids])
 
@@ -318,7 +318,9 @@ class ModuleInspector(Inspector):
             for handle in handles:
                 handle.remove()
         if not tables_called:
-            raise ModelError(f"{self.encoder.name}: it does not use the token embeddings that it declares")
+            raise ModelError(
+                f"{self.encoder.name}: the model does not use the token embeddings that it declares"
+            )
         if before_normalisation:
             vectors = before_normalisation[-1]
         return vectors[:, : model.truncate_dim]

@@ -264,8 +264,8 @@ def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list
     unspelled = [token for token in job.tokens if token.id in job.vocabulary.unspelled]
     if unspelled:
         raise InputError(
-            f"the tokenizer reads copies of {unspelled[0].text!r} (token id {unspelled[0].id}) in a text as "
-            "other entries: leave this token out"
+            f"in a text, the tokenizer reads copies of {unspelled[0].text!r} (token id {unspelled[0].id}) as "
+            "other vocabulary entries: leave this token out"
         )
     once = replace(job, tokens=list({token.id: token for token in job.tokens}.values()))
     plan = planning.make_profile_plan(once, progress)

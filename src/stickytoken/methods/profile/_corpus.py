@@ -36,8 +36,8 @@ def require_judging(run: base.FinishedRun[Any, Any]) -> None:
     """Raise a RunError if a run lacks the file from which lifts on a corpus are computed."""
     if not (run.path / EFFECTS_FILE).is_file():
         raise RunError(
-            f"{run.path} has no {EFFECTS_FILE}, which judging a corpus needs: run the detection again, into "
-            "another folder"
+            f"{run.path} has no {EFFECTS_FILE}, which is needed to judge a corpus: run the detection again, "
+            "in another folder"
         )
 
 

@@ -67,7 +67,8 @@ def make_profile_plan(
     unspelled = job.vocabulary.unspelled
     if job.tokens and all(token.id in unspelled for token in job.tokens):
         raise InputError(
-            "the tokenizer reads copies of these tokens in a text as other entries: name other tokens"
+            "in a text, the tokenizer reads copies of these tokens as other vocabulary entries: name other "
+            "tokens"
         )
     # The encoder may reject the insertion or the precision. Check both before the steps that take long.
     probes.require_insertion(encoder, settings.insertion)
@@ -86,8 +87,8 @@ def make_profile_plan(
     anchor_count = sum(len(group.texts) for group in groups if group.weight > 0)
     if anchor_count < _LEAST_ANCHORS:
         raise InputError(
-            f"{corpus.source} leaves {anchor_count} sentences as anchors: {needed} carriers and at least "
-            f"{_LEAST_ANCHORS} anchors that the model reads in full are needed; use more sentences"
+            f"only {anchor_count} sentences of {corpus.source} remain as anchors: {needed} carriers and at "
+            f"least {_LEAST_ANCHORS} anchors that the model reads in full are needed; use more sentences"
         )
     if len(groups) == 1:  # the corpus has no topics, and the tokenizer does not know the bundled kinds
         vectors = unit_vectors(encoder.encode(groups[0].texts))
