@@ -515,7 +515,7 @@ def chosen_engine(choice: EngineChoice, encoder: Encoder) -> AbstractContextMana
         encoder: the model.
 
     Raises:
-        InputError: the choice is none of these, or the engine was made for another model.
+        InputError: the choice is invalid, or the engine was made for another model.
     """
     if isinstance(choice, str) and choice in ("local", "ray"):
         choice = LocalEngine(encoder) if choice == "local" else RayCluster()

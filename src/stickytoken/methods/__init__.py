@@ -33,7 +33,7 @@ class MethodEntry:
 class Column(NamedTuple):
     """A column of tokens.parquet, and how it is displayed."""
 
-    key: str  # in tokens.parquet
+    key: str  # name of the column in tokens.parquet
     title: str
     digits: int | None = None  # number of decimals; None for text and whole numbers
     unit: str = ""  # shown after the number; if it is "%", the number is multiplied by 100
@@ -47,7 +47,7 @@ class Column(NamedTuple):
         number = 100 * value if self.unit == "%" else value
         written = f"{number:,.{self.digits}f}"
         if float(written.replace(",", "")) == 0:
-            written = written.lstrip("-")  # no minus zero
+            written = written.lstrip("-")  # no minus sign before 0
         separator = "" if self.unit in ("", "%") else " "
         return f"{written}{separator}{self.unit}".replace("-", "\N{MINUS SIGN}")
 
@@ -80,7 +80,7 @@ class Moved(NamedTuple):
 
 
 class PlanTexts(NamedTuple):
-    """The texts of a plan."""
+    """The texts that a plan uses."""
 
     carriers: list[str]  # in order of preference
     anchors: list[str]  # texts that are not carriers

@@ -34,7 +34,7 @@ from stickytoken.vocabulary import Vocabulary
 
 
 class PlanRecord(Record):
-    """What every method computes from the model before it measures a token."""
+    """The numbers that every method computes from the model before any token is measured."""
 
     mean_similarity: float  # u, the mean cosine over the vocabulary
     mean_similarity_entries: int  # number of vocabulary entries from which u is estimated
@@ -80,7 +80,7 @@ Settings_co = TypeVar("Settings_co", bound=MethodSettings, covariant=True)
 
 @dataclass(frozen=True)
 class Job(Generic[Settings_co]):
-    """A detection: which tokens of which model to measure, on which corpus, with which settings."""
+    """The input of a detection: the model, the settings, the corpus and the tokens to measure."""
 
     encoder: Encoder
     settings: Settings_co
@@ -108,7 +108,7 @@ def shard_probes_for(device: str) -> int:
     return GPU_SHARD_PROBES if device.startswith("cuda") else SHARD_PROBES
 
 
-# Columns of a token table that need no measurement.
+# Columns of a table of tokens that come from the vocabulary, and not from measurements.
 _OF_VOCABULARY = ("token_id", "token", "decoded", "category")
 
 
@@ -309,14 +309,14 @@ def evidence_stage(
 
 @dataclass(frozen=True)
 class Judgement:
-    """Verdicts on the tokens of a run, measured on the texts of a corpus.
+    """Verdicts on the tokens of a run, based on measurements on the texts of a corpus.
 
     Attributes:
         tokens: one row per token of the run, with the columns of the run's tokens.parquet except
             ``strongest_kind`` and ``rising_share``. The lift and its interval are measured on the corpus; the
             erased share is copied from the run. Tokens that were not measured on the corpus (``confirmed`` is
             false) have no lift and no verdict.
-        source: where the corpus comes from.
+        source: origin of the corpus, for messages.
         texts: number of distinct texts of the corpus.
         anchors: number of texts that the carriers were compared with.
         left_out: number of texts that were left out because the model does not read them in full or gives
@@ -361,7 +361,7 @@ class Judgement:
         return worst_first(self.tokens.filter(pl.col("verdict").is_in(list(verdicts))))
 
     def severities(self) -> dict[str, int]:
-        """Count the flagged tokens by severity, worst severity first."""
+        """Return the number of flagged tokens of each severity, from severe to mild."""
         return terms.severity_counts(self.tokens)
 
     def summary(self) -> dict[str, Any]:
@@ -396,14 +396,14 @@ class ProbedToken(Protocol):  # what a probe measured for a token: a dataclass w
     @property
     def token_id(self) -> int: ...
     @property
-    def token(self) -> str: ...  # its string in the vocabulary
+    def token(self) -> str: ...  # the string of the token in the vocabulary
 
 
 class FinishedRun(Protocol[Plan_co, Result_co]):  # the part of `stickytoken.detection.Run` that a method uses
     @property
     def path(self) -> Path: ...
     @property
-    def model_name(self) -> str: ...  # as the user named it
+    def model_name(self) -> str: ...  # the name of the model that the user passed
     @property
     def model_title(self) -> str: ...  # the name, followed by the options that differ from the saved model
     @property
@@ -581,7 +581,7 @@ class Method(MethodWording):
         """Judge the tokens of a run on another corpus. `require_judging` must accept the run.
 
         Args:
-            job: the tokens of the run, with the corpus to judge them on.
+            job: provides the tokens of the run, and the corpus on which to judge them.
             run: the finished run.
             anchors: maximum number of texts of the corpus that carriers are compared with.
             progress: called after every step.

@@ -228,7 +228,7 @@ class CarrierPanel:
 
     @cached_property
     def pair_weights(self) -> Vector:
-        """Weights of the pairs in the lift, shape (K, A). A row sums to 1, or to 0 if no pair counts."""
+        """Weights of the pairs in the lift, shape (K, A). Each row sums to 1, or to 0 if no pair in it counts."""
         shares = np.divide(
             self._group_shares, self._counts, out=np.zeros_like(self._counts), where=self._counts > 0
         )
@@ -236,7 +236,10 @@ class CarrierPanel:
 
     @cached_property
     def _group_shares(self) -> Vector:
-        """Weights of the groups in the lift, shape (K, G). A row sums to 1, or to 0 if no pair counts."""
+        """Weights of the groups in the lift for each carrier, shape (K, G).
+
+        Each row sums to 1, or to 0 if no pair of the carrier counts.
+        """
         present = np.where(self._counts > 0, self.panel.group_weights, 0.0)
         totals = present.sum(axis=1, keepdims=True)
         shares: Vector = np.divide(present, totals, out=np.zeros_like(present), where=totals > 0)
@@ -283,7 +286,7 @@ class CarrierPanel:
         return shares
 
     def chosen(self, carriers: Sequence[int]) -> CarrierPanel:
-        """Return the panel of the carriers with these indices."""
+        """Return a panel with only the carriers that have these indices."""
         rows = np.array(carriers, dtype=np.intp)
         return CarrierPanel(self.panel, self.vectors[rows], self.before[rows], self.below[rows])
 
@@ -317,7 +320,7 @@ class SymptomStage:
 
     Attributes:
         carriers: the K carriers.
-        copies: the numbers of copies, without 0.
+        copies: the numbers of copies, excluding 0.
         panel: the similarities between the anchors and the carriers without copies.
         name: name of the stage.
         precision: precision to run the model in; None keeps the model's own.
@@ -428,7 +431,7 @@ class EvidenceStage(SymptomStage):
         changes = after - panel.before
         has_pairs = panel.pair_weights.sum(axis=1) > 0
         lifts = (panel.pair_weights * changes).sum(axis=1)[has_pairs]
-        lift = float(lifts.mean()) if len(lifts) else 0.0  # there may be no pair in a group with a weight
+        lift = float(lifts.mean()) if len(lifts) else 0.0  # no pair may count for the lift
         rises = changes[candidates]
         row = self._pair_columns("typical", pairs[np.abs(rises - lift).argmin()], after)
         return row | self._pair_columns("largest", pairs[rises.argmax()], after)

@@ -219,9 +219,9 @@ class ProfileEvidence:
         rising_share: share of the pairs of texts below the mean similarity whose similarity rises.
         ordinary_lift: lift of the ordinary token, as a difference of cosines.
         ordinary_contraction: share of a text that copies of the ordinary token erase.
-        smallest_lift: threshold of the lift, in SD.
-        smallest_erased: threshold of the erased share.
-        unusual: threshold of the vector deviation.
+        smallest_lift: threshold for the lift, in SD.
+        smallest_erased: threshold for the erased share.
+        unusual: threshold for the vector deviation.
         vectors_compared: whether token vectors could be compared.
         lift_by_placement: lift for each placement of the copies, as a difference of cosines. The lift of the
             ordinary token is not subtracted.

@@ -51,7 +51,7 @@ def make_profile_plan(
     """Choose the texts and the pilots of a run, and return them in the plan record.
 
     Args:
-        job: model, corpus, vocabulary, tokens and settings.
+        job: provides the model, corpus, vocabulary, tokens and settings.
         progress: called with the number of entries encoded so far to estimate the mean similarity.
         carriers: number of carriers; None takes the number that the rounds need.
         is_allowed: returns whether a text may be used; None allows all texts.

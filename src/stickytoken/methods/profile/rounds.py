@@ -101,9 +101,9 @@ def measure_rounds(
     """Measure the job's tokens in three rounds, and return the measurements of all rounds.
 
     Args:
-        job: model, vocabulary, tokens and settings. Tokens whose copies the tokenizer reads as other entries
-            are not measured.
-        plan: carriers, anchors and pilots.
+        job: provides the model, vocabulary, tokens and settings. Tokens whose copies the tokenizer reads as
+            other entries are not measured.
+        plan: provides the carriers, anchors and pilots.
         run: executes a stage for the given tokens.
         vector_deviations: how unusual each token vector is, keyed by token id; None if token vectors cannot
             be compared.

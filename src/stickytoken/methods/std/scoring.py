@@ -66,7 +66,7 @@ _ROWS_AT_A_TIME = 8192  # number of vectors that are converted to double precisi
 
 @dataclass(frozen=True)
 class ScoringPairs:
-    """The P pairs that score a token, and their vectors.
+    """The P pairs on which tokens are scored, with the vectors of their texts.
 
     A text index identifies one of the texts of a token. The texts are numbered series by series, and within a
     series by the number of copies.
@@ -153,7 +153,7 @@ class ScoringStage:
     """Measures, for each token, the distances between some of its texts and their anchors.
 
     Attributes:
-        pairs: the pairs that score tokens.
+        pairs: the pairs on which tokens are scored.
         text_indices: indices of the texts to encode, keyed by token id.
         paths: random placement of copies in the carrier of each pair, keyed by token id.
         name: name of the stage.
@@ -319,7 +319,7 @@ def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) ->
     """Estimate the fraction by which another text lowers the upper bound of a series.
 
     Args:
-        pairs: the pairs that score tokens.
+        pairs: the pairs on which tokens are scored.
         all_distances: distances of tokens whose distances are all known, shape (tokens, series, copies + 1).
         alone: distances between these tokens alone and the anchors, shape (tokens, series).
 
@@ -377,7 +377,7 @@ def score_tokens(
 
     Args:
         job: provides the model, the tokens in order of id, and the settings.
-        pairs: the pairs that score tokens.
+        pairs: the pairs on which tokens are scored.
         run: runs the stages.
         validation_texts: number of texts that validation will encode. It is included when the remaining time
             is announced.
@@ -466,7 +466,7 @@ def _scores(
     """Compute the table that `score_tokens` returns from the measured distances.
 
     Args:
-        pairs: the pairs that score tokens.
+        pairs: the pairs on which tokens are scored.
         known: the known distances of all tokens, and the bounds of their scores.
         ids: ids of the tokens.
         sample: row indices of the sampled tokens.
