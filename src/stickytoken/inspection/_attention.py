@@ -15,8 +15,8 @@ from stickytoken.encoders.compute import switched_on
 Sources: TypeAlias = dict[torch.nn.Module, int]
 """Modules that return attention weights, with the index of the weights in the returned tuple."""
 
-# Maximum deviation from 1 of the sum of a row of attention weights. In half precision, rounding errors make
-# the sum deviate.
+# Maximum difference between 1 and the sum of a row of attention weights. There is a difference because of
+# rounding in half precision.
 _ROW_SUM_ERROR = 0.02
 
 

@@ -145,7 +145,7 @@ class Inspector(ABC):
         Args:
             contents: Content ids of each text.
             labels: For each content id, the number of its part. Parts are numbered from 0.
-            around: Number of the part that consists of the tokens around a text. It is the largest number.
+            around: Number of the part that consists of the tokens around a text, which follows all others.
 
         Raises:
             EncodingError: A text has no usable vector, or the device does not have enough memory.
@@ -326,7 +326,7 @@ class ModuleInspector(Inspector):
         return vectors[:, : model.truncate_dim]
 
     def _first_final_normalisation(self) -> Any:
-        """Return the first of the normalisation modules at the end of the model, or None without any."""
+        """Return the first of the final normalisation modules, or None if the model does not end with one."""
         from sentence_transformers.sentence_transformer.modules import Normalize
 
         normalize = None
@@ -507,8 +507,8 @@ class PromptInspector(Inspector):
     ) -> list[Inside]:
         """Run `look` for one prompt.
 
-        ``auxiliary`` is the attention output at the last tokens of the auxiliary prompts, or None if the
-        model uses no contrast.
+        ``auxiliary`` is the attention output at the last tokens of the auxiliary prompts, or None if there
+        are no auxiliary prompts.
         """
         prompted = self._prompted
         rows = [PromptRow(prompt, content) for content in contents]

@@ -29,10 +29,10 @@ _LEFTOVERS = ".*.tmp"
 
 
 def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
-    """Write a file so that no reader sees it incomplete: write a temporary file, flush it and rename it.
+    """Write a file atomically, so that no reader sees an incomplete file.
 
-    A device or a pipe is written to directly. If the path is a symbolic link, the target of the link is
-    replaced.
+    A temporary file is written, flushed to disk and renamed. A device or a pipe is written to directly. If
+    the path is a symbolic link, the target of the link is replaced.
 
     Args:
         path: the file.
@@ -139,7 +139,7 @@ def require_writable(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the list of files in a folder to disk, on systems that require this."""
+    """Flush the directory entries of a folder to disk, on systems that require this."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -225,7 +225,7 @@ class ResultFolder:
         self._time_recorded = self._began
 
     def end_session(self) -> None:
-        """If a session is being recorded, record its time a last time, and stop recording."""
+        """If a session is being recorded, record its final time, and stop recording."""
         if self._time_recorded is not None:
             self._record_time()
             self._time_recorded = None
@@ -405,7 +405,7 @@ class ResultFolder:
     def read_shard(
         self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
     ) -> pl.DataFrame | None:
-        """Read a shard. Return None if it is missing, damaged or does not have the expected rows.
+        """Read a shard. Return None if it is missing or damaged, or if its rows are not the expected rows.
 
         Args:
             stage: name of the stage.

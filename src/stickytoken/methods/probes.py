@@ -228,7 +228,10 @@ class CarrierPanel:
 
     @cached_property
     def pair_weights(self) -> Vector:
-        """Weights of the pairs in the lift, shape (K, A). Each row sums to 1, or to 0 if no pair in it counts."""
+        """Weights of the pairs in the lift, shape (K, A).
+
+        Each row sums to 1, or to 0 if no pair of the carrier counts.
+        """
         shares = np.divide(
             self._group_shares, self._counts, out=np.zeros_like(self._counts), where=self._counts > 0
         )
