@@ -585,7 +585,7 @@ class Method(MethodWording):
             run: the finished run.
             anchors: maximum number of texts of the corpus that carriers are compared with.
             progress: called after every step.
-            measure_all: whether to measure every token that may reach a threshold, without a maximum number.
+            measure_all: whether to measure all tokens that may reach a threshold, regardless of their number.
             queries: texts that carriers are compared with; None draws them from the corpus.
         """
         raise NotImplementedError

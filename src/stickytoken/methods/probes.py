@@ -434,7 +434,7 @@ class EvidenceStage(SymptomStage):
         changes = after - panel.before
         has_pairs = panel.pair_weights.sum(axis=1) > 0
         lifts = (panel.pair_weights * changes).sum(axis=1)[has_pairs]
-        lift = float(lifts.mean()) if len(lifts) else 0.0  # no pair may count for the lift
+        lift = float(lifts.mean()) if len(lifts) else 0.0  # 0 if no pair counts
         rises = changes[candidates]
         row = self._pair_columns("typical", pairs[np.abs(rises - lift).argmin()], after)
         return row | self._pair_columns("largest", pairs[rises.argmax()], after)

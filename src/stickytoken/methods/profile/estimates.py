@@ -24,7 +24,7 @@ from stickytoken.settings.profile import ProfileSettings
 # If the variance of the lifts over tokens is at most this fraction of their mean square, the lifts differ
 # only by rounding errors.
 _ROUNDING = 1e-20
-# Number of tokens to process at a time. A small number keeps the memory small for a large vocabulary.
+# Number of tokens to process at a time, which limits the memory needed for a large vocabulary.
 _BLOCK_ROWS = 8192
 
 Ids = NDArray[np.int64]
@@ -147,7 +147,7 @@ class Measured:
 
 
 class TokenNumbers(NamedTuple):
-    """The results of all T tokens. Those of a token come from the last round that measured it.
+    """The results of T tokens. The results of a token come from the last round that measured the token.
 
     Attributes:
         measures: the measures that the rule uses.

@@ -27,7 +27,7 @@ _ANCHORS_KEY = 3
 # Maximum number of texts to draw and tokenize, as a multiple of the number needed. This limit saves time with
 # a large corpus.
 _POOL_FACTOR = 20
-# Number of the shortest texts of a group from which carriers are drawn, as a multiple of the number needed.
+# Carriers are drawn from this many of the shortest texts of a group, as a multiple of the number needed.
 _SHORT_FACTOR = 1.5
 # Maximum number of tokens in a text that is used as a carrier unchanged. A longer text is shortened to its
 # first sentence.
@@ -179,7 +179,7 @@ def cluster(vectors: NDArray[np.float32], largest_count: int, seed: int) -> NDAr
     centre_rows = np.random.default_rng(seed).choice(len(distinct), size=count, replace=False)
     # The warning filters belong to the whole process, so two threads must not change them at the same time.
     with _WARNING_FILTERS, warnings.catch_warnings():
-        # If vectors differ only in their last bits, k-means finds fewer clusters than requested, and warns.
+        # If vectors differ only in their last bits, k-means warns that it finds fewer clusters than that.
         warnings.simplefilter("ignore", ConvergenceWarning)
         labels = KMeans(count, init=distinct[centre_rows], n_init=1).fit(vectors).labels_
     _, first_positions, label_indices = np.unique(labels, return_index=True, return_inverse=True)
@@ -197,7 +197,7 @@ def anchor_panel(encoder: Encoder, plan: ProfilePlanRecord, *, lift_only: bool =
 
 
 class _ShortText(NamedTuple):
-    """A short text, and the text from the corpus of which it is a part."""
+    """A short text, and the corpus text from which it was taken."""
 
     text: str
     source: str

@@ -18,9 +18,9 @@ from stickytoken.methods.probes import Vector
 from stickytoken.methods.statistics import Estimates
 from stickytoken.settings.profile import ProfileSettings
 
-# Share of each threshold that is enough for a token with an unusual vector. Tokens whose vectors were altered
-# to point toward kinds of text that no run measures lift texts by at least 0.25 SD or erase at least 20% of a
-# text. Natural tokens with unusual vectors hardly ever do.
+# Share of each threshold that is enough for a token with an unusual vector. If token vectors are altered to
+# point toward kinds of text that no run measures, the tokens lift texts by at least 0.25 SD or erase at least
+# 20% of a text. Natural tokens with unusual vectors hardly ever do.
 UNUSUAL_SHARE = 0.5
 # A token lifts a kind of text if its lift on that kind is at least this share of the threshold for the lift.
 LIFTED_SHARE = 0.5
