@@ -179,7 +179,7 @@ def cluster(vectors: NDArray[np.float32], largest_count: int, seed: int) -> NDAr
     centre_rows = np.random.default_rng(seed).choice(len(distinct), size=count, replace=False)
     # The warning filters belong to the whole process, so two threads must not change them at the same time.
     with _WARNING_FILTERS, warnings.catch_warnings():
-        # If vectors differ only in their last bits, k-means warns that it finds fewer clusters than that.
+        # If vectors differ only in their last bits, k-means finds fewer clusters than requested and warns.
         warnings.simplefilter("ignore", ConvergenceWarning)
         labels = KMeans(count, init=distinct[centre_rows], n_init=1).fit(vectors).labels_
     _, first_positions, label_indices = np.unique(labels, return_index=True, return_inverse=True)
