@@ -197,6 +197,11 @@ def test_an_unknown_precision_is_refused_and_the_known_ones_are_named(folder):
         load_encoder(folder, dtype="int8")
 
 
+def test_the_precision_of_a_model_behind_an_endpoint_cannot_be_chosen():
+    with pytest.raises(InputError, match="dtype cannot be set on"):
+        load_encoder("http://localhost:1/v1#model", dtype="float16")
+
+
 def test_a_model_with_its_own_code_runs_when_it_is_trusted(folder, pristine, tmp_path, monkeypatch):
     mapped = {"AutoConfig": "own_config.OwnConfig", "AutoModel": "own_model.OwnModel"}
     _edited(model_type="tiny-own", auto_map=mapped)(folder / "config.json")

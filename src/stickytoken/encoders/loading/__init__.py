@@ -219,6 +219,8 @@ def _load_endpoint(model: str, spec: EncoderSpec, endpoint_options: dict[str, An
 
     supported = ("prompt", "max_length", "truncate_dim")
     unsupported = [name for name in _loading_options(spec) if name not in supported]
+    if spec.dtype not in (None, "float32"):  # the server chooses the precision, and sends float32
+        unsupported.append("dtype")
     if unsupported:
         raise InputError(
             f"{', '.join(unsupported)} cannot be set on {model}, which is behind an endpoint: leave it out"
