@@ -43,7 +43,7 @@ class WorstToken(NamedTuple):
     verdict: str | None  # the run's verdict on the token
     severity: str | None  # None if the token is not flagged
     value: float
-    low: float | None  # lower end of the value's interval; None where the run has no interval
+    low: float | None  # lower end of the value's interval; None if it has no interval
     high: float | None
 
 
@@ -66,22 +66,23 @@ class ComparedRun:
     """A run in a comparison: its name, and the numbers that are compared.
 
     Args:
-        name: name of the run, different from the names of the other compared runs.
-        run: a finished run.
+        name: Name of the run, unique among the compared runs.
+        run: A finished run.
     """
 
     def __init__(self, name: str, run: Run) -> None:
         self.name = name
         self.run = run
         self.scale: Scale | None = run.method.scale(run)
-        # The share of sticky tokens has an interval even if the method has none for lifts: by default, 90%.
+        # The share of sticky tokens always has an interval. If the method gives no confidence level, it is
+        # 90%.
         self.confidence = 0.9 if self.scale is None else self.scale.confidence
         encoder = run.record.identity_parts.get("encoder")
         self.encoder: dict[str, Any] = encoder if isinstance(encoder, dict) else {}
 
     @cached_property
     def counts(self) -> str:
-        """The number of examined and of available tokens, in words."""
+        """The numbers of examined and of available tokens, in words."""
         return f"{len(self.run.tokens):,} of {self.run.available:,} available tokens"
 
     @cached_property
@@ -108,16 +109,17 @@ class ComparedRun:
         return self._largest(LIFT)
 
     def _largest(self, measure: Column) -> WorstToken | None:
-        """Return the token with the largest value of a measure, among confirmed tokens if there are any.
+        """Return the token with the largest value of a measure; None if the run has no value of it.
 
-        Return None if the run has no value of the measure.
+        If any tokens are confirmed, only confirmed and flagged tokens are considered.
         """
         tokens = self.run.tokens
         if measure.key not in tokens.columns:
             return None
         measured = tokens.drop_nulls(measure.key)
         if "confirmed" in measured.columns and measured["confirmed"].any():
-            # Flagged tokens are kept too, because an older rule flagged tokens without confirming them.
+            # Flagged tokens are kept even if they are not confirmed, because an older rule did not confirm
+            # tokens.
             measured = measured.filter(pl.col("confirmed") | is_flagged())
         if measured.is_empty():
             return None
@@ -148,7 +150,7 @@ class ComparedRun:
 
     @cached_property
     def repair(self) -> str:
-        """Whether the model is repaired or has a repaired copy.
+        """Whether the model is itself repaired, or has a repaired copy.
 
         The value is ``is itself repaired`` for a repaired model. For any other model, it is the state of the
         newest repair in the run folder, or ``no`` if there is none.
@@ -163,7 +165,7 @@ class ComparedRun:
         return records[0].state if records else "no"
 
     def quantiles(self, measure: Column) -> Quantiles | None:
-        """Return median and 99th percentile of a measure over the run's tokens; None if the run lacks it."""
+        """Return the median and 99th percentile of a measure over the run's tokens; None without values."""
         if measure.key not in self.run.tokens.columns:
             return None
         values = self.run.tokens[measure.key].drop_nulls()
@@ -230,7 +232,7 @@ class ComparedToken:
 
 
 def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
-    """Return every token that at least one run calls sticky, first the tokens that the most runs flag."""
+    """Return the tokens that at least one run calls sticky, sorted by how many runs do, most first."""
     tokens_of_runs = [_in_run(compared) for compared in runs]
     names: set[str] = set()
     for compared in runs:
@@ -244,16 +246,16 @@ def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
 
 
 def _in_run(compared: ComparedRun) -> dict[str, TokenInRun]:
-    """Return the measures and the verdict of each token of a run, by vocabulary string."""
+    """Return the measures and the verdict of each token of a run, keyed by vocabulary string."""
     tokens = with_measures(compared.run.tokens)
     rows = tokens.select("token", *TokenInRun._fields).iter_rows()
     return {token: TokenInRun(*numbers) for token, *numbers in rows}
 
 
 def with_measures(tokens: pl.DataFrame) -> pl.DataFrame:
-    """Return a table of tokens with columns for every measure of the rule and the ends of its interval.
+    """Return a table of tokens with a column for every measure of the rule and for the ends of its interval.
 
-    Columns that the table lacked are null.
+    Columns that are added to the table are null.
     """
     missing = []
     for measure in MEASURES:
@@ -275,12 +277,12 @@ def _rank(token: ComparedToken) -> tuple[int, float, float]:
     return -flagged, -max(erased, default=0.0), -max(lifts, default=0.0)
 
 
-# Smallest number of tokens for a rank correlation. With fewer tokens, the correlation is mostly chance.
+# Minimum number of tokens for a rank correlation. With fewer tokens, the correlation is mostly chance.
 _FEWEST_RANKED = 20
 
 
 def agreement(first: ComparedRun, second: ComparedRun) -> Agreement:
-    """Compare the verdicts and measures of two runs, over the tokens that both examined."""
+    """Compare the verdicts and measures of two runs on the tokens that both examined."""
     columns = ("token", "verdict", "erased", "lift_sd")
     left = with_measures(first.run.tokens).select(columns).unique("token")
     right = with_measures(second.run.tokens).select(columns).unique("token")
@@ -342,7 +344,7 @@ class Reason(NamedTuple):
 class Comparability(NamedTuple):
     """What can be compared between runs."""
 
-    answers: dict[Measure, Answer]  # by measure, for all runs together
+    answers: dict[Measure, Answer]  # keyed by measure; each answer is for all runs together
     reasons: tuple[Reason, ...]  # the gravest first; empty if everything is comparable
 
 
@@ -433,7 +435,7 @@ def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 def _names_by_anchors(runs: Sequence[ComparedRun], anchors: Sequence[set[str]]) -> list[list[str]]:
     """Group the runs by their anchors, and return the names in each group.
 
-    A run belongs to the first group whose first run shares at least `_SAME_TEXTS` of the anchors.
+    A run joins the first group whose first run shares at least the fraction `_SAME_TEXTS` of its anchors.
     """
     first_anchors: list[set[str]] = []
     groups: list[list[str]] = []
@@ -449,7 +451,7 @@ def _names_by_anchors(runs: Sequence[ComparedRun], anchors: Sequence[set[str]]) 
 
 
 def _setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    """Yield the reasons that come from different settings; none if the runs have different methods."""
+    """Yield the reasons that come from different settings; nothing if the runs have different methods."""
     methods = {compared.run.record.method for compared in runs}
     if len(methods) > 1:
         return
@@ -473,7 +475,8 @@ def _setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
             yield Reason(Answer.NO, f"the settings differ {described}: detect with the same settings")
 
 
-# Ways to use the same weights differently: keys in the identity of an encoder, and their names in messages.
+# Ways in which encoders can use the same weights differently: keys of the identity, and their names in
+# messages.
 _USES = {
     "dimension": "length of the vectors",
     "modules": "pooling or other modules",
@@ -516,12 +519,12 @@ def _different_uses(first: Mapping[str, Any], second: Mapping[str, Any]) -> list
         return []
     different_names = [name for name in _USES if first.get(name) != second.get(name)]
     if "dimension" in different_names and "modules" in different_names:
-        different_names.remove("modules")  # the modules differ anyway, because they include the truncation
+        different_names.remove("modules")  # a different truncation is a different module
     return [_USES[name] for name in different_names]
 
 
 def _prompt(compared: ComparedRun) -> str:
-    """Return the prompt that the model of a run was loaded with, for a message; ``none`` without one."""
+    """Return the prompt with which the model of a run was loaded, for a message; ``none`` if it has none."""
     loading: LoadingRecord | None = compared.run.record.model.loading
     if loading is not None and loading.prompting.prompt:
         description = loading.prompting.prompt
@@ -537,7 +540,7 @@ def _prompt(compared: ComparedRun) -> str:
 
 
 def _differing(runs: Sequence[ComparedRun], value: Callable[[ComparedRun], str]) -> str:
-    """Return each value with the names of its runs, as text; empty if all runs have the same value."""
+    """Return, as text, each value and the runs that have it; empty if all runs have the same value."""
     names_by_value: dict[str, list[str]] = {}
     for compared in runs:
         names_by_value.setdefault(value(compared), []).append(compared.name)
@@ -551,7 +554,7 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-# Shares of sticky tokens are given as the number of sticky tokens in this many examined tokens.
+# Shares of sticky tokens are given per this many examined tokens.
 PER = 10_000
 
 # What the columns of the table mean.
@@ -594,7 +597,7 @@ _SHARE: dict[str, type[pl.DataType]] = dict.fromkeys(
 
 
 def _cells(columns: Mapping[str, Any], values: Sequence[Any] | None) -> dict[str, Any]:
-    """Return values by column name; without values, None for every column."""
+    """Return the values, keyed by column name. If there are none, every column is None."""
     if values is None:
         return dict.fromkeys(columns)
     return dict(zip(columns, values, strict=True))
@@ -605,10 +608,10 @@ class Comparison:
     """Finished runs side by side, in the order in which they were passed.
 
     Attributes:
-        runs: the runs with their names.
-        comparability: what can be compared between the runs.
-        agreements: the agreement of each pair of runs.
-        tokens: every token that at least one run calls sticky, first the tokens that the most runs flag.
+        runs: The runs with their names.
+        comparability: What can be compared between the runs.
+        agreements: The agreement of each pair of runs.
+        tokens: The tokens that at least one run calls sticky, sorted by how many runs do, most first.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -654,7 +657,7 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """Remarks on single runs, each with the name of its run."""
+        """Remarks on individual runs, each with the name of its run."""
         notes = []
         for compared in self.runs:
             version = compared.run.record.identity_parts.get("version")
@@ -669,7 +672,7 @@ class Comparison:
 
     @property
     def basis(self) -> str:
-        """A phrase that says what the intervals are."""
+        """A phrase that says what the intervals cover, and at which confidence."""
         levels = sorted({compared.confidence for compared in self.runs})
         percentages = " and ".join(f"{100 * level:.4g}%" for level in levels)
         return (
@@ -678,7 +681,7 @@ class Comparison:
         )
 
     def summary(self) -> dict[str, Any]:
-        """Return the comparison as values for JSON."""
+        """Return the comparison as JSON-serializable values."""
         answers, reasons = self.comparability
         return {
             "runs": self.table.to_dicts(),
@@ -701,7 +704,7 @@ def _token_values(token: ComparedToken) -> dict[str, Any]:
 
 
 def shown_reason(reason: Reason) -> str:
-    """Return a reason as text; the affected measures are named unless all are affected."""
+    """Return a reason as text, with the measures that are affected unless all of them are."""
     if len(reason.measures) == len(Measure):
         return reason.sentence
     measures = ", ".join(measure.value for measure in reason.measures)
@@ -716,7 +719,7 @@ def shown_token(worst: WorstToken | None) -> str:
 
 
 def shown_value(measure: Column, worst: WorstToken | None) -> str:
-    """Return a token's value of a measure as text, with its interval; ``-`` if there is no token."""
+    """Return the value of a measure for a token as text, with its interval; ``-`` if there is no token."""
     if worst is None:
         return "-"
     value = measure.text(worst.value)
@@ -768,14 +771,14 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
     """Compare finished runs. No model is needed.
 
     Args:
-        runs: at least two runs or run folders, each passed once.
+        runs: At least two runs or run folders, each passed once.
 
     Returns:
         The runs side by side, in the order in which they were passed.
 
     Raises:
-        InputError: fewer than two runs were passed, or a run was passed twice.
-        RunError: a folder is not a run, is damaged or is not finished.
+        InputError: Fewer than two runs were passed, or a run was passed twice.
+        RunError: A folder is not a run, is damaged or is not finished.
     """
     opened = [open_run(run) for run in list_of("runs or run folders", "runs", runs)]
     if len(opened) < 2:
@@ -803,7 +806,7 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """Return a name for each run, as short as possible, but different from the names of the other runs."""
+    """Return a distinct name for each run. The names are as short as possible."""
     titles = [run.record.model.title for run in runs]
     long_titles = [run.model_title for run in runs]
     with_methods = [f"{title} ({run.record.method})" for title, run in zip(titles, runs, strict=True)]

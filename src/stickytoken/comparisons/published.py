@@ -33,7 +33,7 @@ COMPARABLE = (
 
 # Largest p-value at which published tokens count as different from random ones.
 _SIGNIFICANT = 0.05
-# Share of the published tokens that must be in the vocabulary of a run. With a smaller share, the run is
+# Minimum share of the published tokens that must be in the vocabulary of a run. If fewer are, the run is
 # taken to be of another model.
 _SAME_VOCABULARY = 0.5
 
@@ -43,17 +43,19 @@ class BesideRun:
     """The published tokens of a model, compared with a run.
 
     Attributes:
-        tokens: one row per published token, with its published score and validation rate. For a run of the
-            default method, a row also has the verdict, the lift in SD with its interval, and the share of
-            tokens that lift less. For a run of the paper's method, a row has instead the run's score or the
-            bound on it, the run's rate, and whether the token was a candidate; tokens that only the run calls
-            sticky have rows too. These columns are null for a token that the run did not examine.
-        unknown: number of published tokens that have a different id, or none, in the run's vocabulary.
-        unexamined: number of further published tokens that the run did not examine.
-        sticky: number of published tokens that the run examined and calls sticky too.
-        chance: p-value of a Kolmogorov-Smirnov test of the published tokens' percentiles against random
-            tokens; None if the run examined only a part of the vocabulary, or its method measures no lift.
-        others: number of tokens that the run calls sticky, but the paper does not.
+        tokens: One row per published token, with its published score and validation rate. For a run of the
+            default method, further columns hold the verdict, the lift in SD with its interval, and the
+            percentile of that lift among the run's tokens. For a run of the paper's method, they hold the
+            run's score or an upper bound on it, the run's validation rate, and whether the token was a
+            candidate; tokens that only the run calls sticky have rows too. The further columns are null for a
+            token that the run did not examine.
+        unknown: Number of published tokens that the run's vocabulary lacks, or has at another id.
+        unexamined: Number of the remaining published tokens that the run did not examine.
+        sticky: Number of published tokens that the run also calls sticky.
+        chance: P-value of a Kolmogorov-Smirnov test of whether the published tokens differ in lift from
+            random tokens; None if the run examined only part of the vocabulary, or its method measures no
+            lift.
+        others: Number of tokens that the run calls sticky, but the paper does not.
     """
 
     tokens: pl.DataFrame
@@ -88,13 +90,13 @@ class BesideRun:
         return sentences
 
 
-# Number of tokens that are named as examples in the table of models.
+# Number of example tokens for each model in the table of models.
 _EXAMPLES = 5
 
 
 @cache
 def published_models() -> pl.DataFrame:
-    """Return the published table of models, with examples: the tokens with the highest validation rates."""
+    """Return the published table of models. Its examples are the tokens with the highest validation rates."""
     tokens = _table("published_tokens.csv").sort("validation_rate", "token_id", descending=[True, False])
     examples = tokens.group_by("model", maintain_order=True).agg(
         pl.col("token").head(_EXAMPLES).str.join(" ").alias("examples")
@@ -103,10 +105,10 @@ def published_models() -> pl.DataFrame:
 
 
 def with_runs(runs: Sequence[Run]) -> pl.DataFrame:
-    """Return the published table of models with an added row for each run of the paper's method.
+    """Return the published table of models, with an added row for each of the given runs.
 
     Raises:
-        InputError: a run is of another method, or examined only a part of the vocabulary.
+        InputError: A run is of another method, or examined only part of the vocabulary.
     """
     models = published_models()
     rows = []
@@ -142,10 +144,10 @@ def published_model(name: str) -> dict[str, object]:
     """Return the row of a model in the published table of models.
 
     Args:
-        name: name of the model in the paper or on the hub; upper and lower case are equivalent.
+        name: Name of the model in the paper or on the hub; case is ignored.
 
     Raises:
-        InputError: the paper has no such model; the message names the closest ones.
+        InputError: The paper has no such model. The message names the models with the closest names.
     """
     models = published_models()
     key = name.strip().lower().rstrip("/")
@@ -185,7 +187,7 @@ def published_tokens(name: str) -> pl.DataFrame:
 
 
 def mention_of_paper(run: Run) -> str | None:
-    """Say how many tokens the paper lists for the model of a run, if the run is not of the paper's method.
+    """Say how many tokens the paper lists for the model of a run, if the run used another method.
 
     Returns:
         One sentence; None for a run of the paper's method, or if the paper does not list the model. A listed
@@ -213,14 +215,14 @@ def beside_run(run: Run, name: str) -> BesideRun:
     """Compare the published tokens of a model with a run of that model.
 
     Args:
-        run: a run of either method.
-        name: name of the published model.
+        run: A run of the default method or of the paper's method.
+        name: Name of the published model.
 
     Returns:
         The published tokens with the numbers of the run, and the counts that summarize them.
 
     Raises:
-        InputError: the run is of another model.
+        InputError: The run is of another model.
     """
     from scipy.stats import kstest
 
