@@ -21,7 +21,7 @@ _TEXTS_AT_A_TIME = 2048
 
 
 def texts_of_file(path: Path, column: str | None = None) -> list[str]:
-    """Return the texts of a file in order, and raise an error for a row without a text."""
+    """Return the texts of a file in order. Raise an error if a row has no text."""
     texts, _ = all_texts(path, column)
     for row, text in enumerate(texts, start=1):
         if text is None:
@@ -48,7 +48,7 @@ class EmbeddedFile:
     """The result of `embed_file`.
 
     Attributes:
-        dimension: Number of components of a vector.
+        dimension: Number of components of each vector.
         without_vector: Texts for which the server returned no vector. Their ``vector`` in the file is null.
     """
 
@@ -71,7 +71,7 @@ def embed_file(
         encoder: The encoder.
         texts: The texts.
         path: The file to write, which must not exist.
-        progress: Called with the number of texts that are encoded and the total number.
+        progress: Called with the number of texts encoded so far and the total number.
 
     Returns:
         The length of the vectors, and the texts without a vector.
@@ -108,7 +108,7 @@ def embed_file(
 def _require_answers(encoder: Encoder, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
     """Raise an error for a zero vector.
 
-    A vector of NaN is allowed, because it stands for a text for which the server returned no vector.
+    Vectors of NaN are allowed, because each stands for a text for which the server returned no vector.
     """
     answered = np.flatnonzero(~np.isnan(vectors).any(axis=1)).tolist()
     require_usable(vectors[answered], encoder.name, lambda row: shown(texts[answered[row]]), allow_zero=False)

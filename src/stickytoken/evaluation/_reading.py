@@ -1,4 +1,4 @@
-"""The layers at which a language model with a prompt is changed and read, as result rows report them."""
+"""The fields of result rows that say at which layers a language model with a prompt is changed and read."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class ReportedReading:
     """The layers of token prepending and contrast, and the layer from which the vector is read.
 
     Attributes:
-        start: First layer that token prepending overwrites; None without token prepending.
-        exit: First layer after ``start`` that token prepending does not overwrite; None without token
-            prepending.
-        layer: Layer from which the vector is read, counted from 1; None for a model without a prompt.
-        contrast_layer: Layer whose attention contrast changes, counted from 0; None without contrast.
-        contrast_strength: Factor of contrast; None without contrast, or if the rule has no factor.
-        contrast_rule: Name of the contrast rule; None without contrast.
+        start: First layer that token prepending overwrites; None if it is not used.
+        exit: First layer after ``start`` that token prepending does not overwrite; None if it is not used.
+        layer: 1-based layer from which the vector is read; None for a model without a prompt.
+        contrast_layer: 0-based layer whose attention is changed by contrast; None if contrast is not used.
+        contrast_strength: Factor that sets the strength of contrast; None if contrast is not used, or if its
+            rule has no factor.
+        contrast_rule: Name of the contrast rule; None if contrast is not used.
     """
 
     start: int | None = None
@@ -31,7 +31,7 @@ class ReportedReading:
 
 
 def steering(prepending: TokenPrepending | None, contrast: Contrast | None) -> dict[str, Any]:
-    """Return, by name, the fields of a `ReportedReading` that describe token prepending and contrast."""
+    """Return the `ReportedReading` fields for token prepending and contrast, keyed by name."""
     values: dict[str, Any] = {}
     if prepending is not None:
         values |= {"start": prepending.start, "exit": prepending.exit}

@@ -34,7 +34,7 @@ _AS_IT_IS = "as it is"
 _PLAIN = "plain prompt"
 
 Texts: TypeAlias = Mapping[str, Sequence[str]]
-"""The texts of a task by role."""
+"""The texts of a task, keyed by role."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +44,8 @@ class Score(ReportedReading):
     Attributes:
         encoding: ``as it is``, ``plain prompt``, ``token prepending``, ``contrast`` or ``token prepending,
             contrast``.
-        scores: Scores times 100 by metric; None where a metric is undefined.
-        seconds: Seconds to encode the texts and compute the scores.
+        scores: Scores times 100, keyed by metric; None where a metric is undefined.
+        seconds: Time taken to encode the texts and compute the scores, in seconds.
     """
 
     encoding: str
@@ -83,10 +83,10 @@ class Comparison:
 
     Attributes:
         scores: One item per way of encoding.
-        cut: Number of texts truncated to fit the model, the same for every way of encoding.
+        cut: Number of texts truncated to fit the model; it is the same for every way of encoding.
         differences: One item for each way of encoding except the first; empty for an MTEB task.
         resamples: Main scores times 100, shape (1 + samples, ways of encoding). The first row is computed
-            from all units, each other row from one bootstrap sample. None for an MTEB task.
+            from all units; each further row from one bootstrap sample. None for an MTEB task.
         similarity: How vectors are compared, as the model declares.
     """
 
@@ -107,7 +107,8 @@ class _Encoding:
     def score(self, scores: Mapping[str, float], seconds: float) -> Score:
         """Return the `Score` of this way of encoding.
 
-        ``scores`` holds fractions by metric, NaN where a metric is undefined; ``seconds`` is the time taken.
+        ``scores`` holds fractions, keyed by metric, with NaN where a metric is undefined. ``seconds`` is the
+        time taken.
         """
         percentages = {metric: None if math.isnan(score) else 100 * score for metric, score in scores.items()}
         encoder = self.encoder
@@ -128,9 +129,9 @@ class _Encoding:
 def _encodings_of(encoder: Encoder) -> list[_Encoding]:
     """Return the ways of encoding to compare.
 
-    A language model with a prompt has the plain prompt at the last layer and at the encoder's own layer. If
-    the encoder uses token prepending or contrast, each of these alone is a way of encoding too, and so are
-    both together. Any other encoder has only one way of encoding.
+    For a language model with a prompt, they include the plain prompt, read at the last layer and at the
+    encoder's own layer. If the encoder uses token prepending or contrast, each of these alone is a further
+    way, and so is their combination. Any other encoder has only one way of encoding.
     """
     if not isinstance(encoder, CausalPromptEncoder):
         return [_Encoding(_AS_IT_IS, encoder)]
@@ -214,7 +215,7 @@ def _resampled_main_scores(task: Task, outcomes: NDArray[np.float64], seed: int)
 
     Args:
         task: The task.
-        outcomes: Outcomes of all ways of encoding, shape (ways, units, columns).
+        outcomes: The outcomes for each way of encoding, shape (ways, units, columns).
         seed: Seed for the bootstrap.
 
     Returns:
@@ -228,9 +229,9 @@ def _resampled_main_scores(task: Task, outcomes: NDArray[np.float64], seed: int)
 
 
 def _fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], int]:
-    """Return the texts of a task by role, truncated to the model's limit, and how many were truncated."""
-    # All ways of encoding get the same texts. The limit of the encoder itself is used, because its own
-    # prompts are the longest.
+    """Truncate a task's texts to the model's limit. Return them by role, and how many were truncated."""
+    # All ways of encoding get the same texts. They are truncated to the limit of the given encoder, because
+    # its prompts are the longest.
     texts = {role: list(role_texts) for role, role_texts in task.texts.items()}
     try:
         words = require_words(encoder, "evaluate")
@@ -266,7 +267,8 @@ class TaskMean:
 
     Attributes:
         encodings: Name and layer of each way of encoding.
-        scores: Mean of the main scores of each way, times 100; None if the score on any task is undefined.
+        scores: Mean of the main scores of each way of encoding, times 100; None if the score on any task is
+            undefined.
         differences: Differences between the means, as in `Comparison`; empty if any task is an MTEB task.
     """
 
@@ -283,7 +285,7 @@ def average(comparisons: Sequence[Comparison]) -> TaskMean:
     resamples = [comparison.resamples for comparison in comparisons if comparison.resamples is not None]
     differences: list[Difference] = []
     if len(resamples) == len(comparisons):
-        # The interval is over the units of these tasks, which are resampled independently of each other.
+        # The interval covers the choice of units in these tasks. Each task was resampled independently.
         differences = _differences(first_scores, np.mean(resamples, axis=0))
     return TaskMean([(score.encoding, score.layer) for score in first_scores], means, differences)
 
@@ -297,7 +299,7 @@ def _mean(scores: Sequence[float | None]) -> float | None:
 def guess_note(comparison: Comparison | TaskMean) -> str | None:
     """Return a note if the plain prompt scores worse at the encoder's layer than after the last layer.
 
-    Return None if the prompt does not score worse, or if the difference may be due to chance.
+    The result is None if the prompt does not score worse, or if the difference may be due to chance.
     """
     if not comparison.differences:
         return None

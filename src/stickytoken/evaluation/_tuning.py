@@ -18,15 +18,15 @@ from stickytoken.errors import InputError
 from stickytoken.evaluation._reading import ReportedReading, steering
 from stickytoken.settings.prompting import ContrastRule
 
-# Number of pairs that are encoded at a time. It is small, because the vectors of all layers are in memory.
+# Number of pairs that are encoded at a time; small, because the vectors of all layers are kept in memory.
 _PAIRS_AT_A_TIME = 256
-# Largest number of exit layers to try for token prepending.
+# Maximum number of exit layers to try for token prepending.
 _MAX_EXITS = 12
-# Largest number of layers to try for contrast.
+# Maximum number of layers to try for contrast.
 _MAX_CONTRAST_LAYERS = 8
 # Deepest exit layer to try, as a share of the number of layers.
 _EXIT_DEPTH = 2 / 3
-# Number of start layers, counted from layer 0, to try for token prepending with the best exit layer.
+# Token prepending is tried with this many start layers, from layer 0 on, at the best exit layer.
 _STARTS = 4
 # Strengths to try for contrast at the best layer.
 _STRENGTHS = (0.25, 0.5, 1.0, 2.0)
@@ -51,7 +51,7 @@ class Tried(ReportedReading):
     """One setting at one layer, and its score.
 
     Attributes:
-        layer: Layer from which the vector is read, counted from 1.
+        layer: 1-based layer from which the vector is read.
         spearman: Spearman correlation times 100; None if all cosines are equal.
     """
 
@@ -69,10 +69,10 @@ class Tuning:
     """All settings that were tried, in order, and the best ones.
 
     Attributes:
-        tried: Every setting at every layer. With contrast, only the layers after the layer that contrast
-            changes are included.
+        tried: Every setting at every layer from which it can be read. With contrast, these are the layers
+            after the one that contrast changes.
         plain: The plain prompt at its best layer.
-        best: The best setting at its best layer, with token prepending or contrast, whichever was tuned.
+        best: The best setting of what was tuned (token prepending or contrast), at its best layer.
         plain_at_best: The plain prompt at the layer of the best setting.
     """
 
@@ -99,7 +99,7 @@ class _Search:
         is_tuned: Function that says whether a setting may be chosen as the best.
         refine: Function that takes the best setting of the first round, and returns the settings of the
             second round.
-        max_refinements: Largest number of settings of the second round.
+        max_refinements: Maximum number of settings in the second round.
     """
 
     first: Sequence[_Setting]
@@ -118,13 +118,13 @@ def tune(
     """Score different layers of token prepending, and choose the best.
 
     The first round tries several exit layers. The second round tries other start layers with the best exit
-    layer. Each setting is scored with the vector from every layer of the model.
+    layer. Each setting is scored at every layer of the model from which the vector can be read.
 
     Args:
         encoder: The language model with its prompt.
         task: Pairs of sentences with similarity scores.
         start: First layer to overwrite in the first round. None takes layer 1.
-        progress: Called with the number of settings that are scored and the total number.
+        progress: Called with the number of settings scored so far and the total number.
 
     Returns:
         All scores, and the best setting.
@@ -173,15 +173,16 @@ def tune_contrast(
     """Score different layers and strengths of contrast, and choose the best.
 
     The first round tries several layers. The second round tries other strengths at the best layer. Each
-    setting is scored with the vector from every layer after the layer whose attention contrast changes.
+    setting is scored at every layer after the one whose attention contrast changes.
 
     Args:
-        encoder: The language model with its prompt. If it uses token prepending, this stays on.
+        encoder: The language model with its prompt. If it uses token prepending, so do all settings that are
+            tried with contrast.
         task: Pairs of sentences with similarity scores.
-        layer: The layer whose attention contrast changes, counted from 0. None tries several layers.
-        strength: The factor of contrast. None tries several factors, if the rule has one.
+        layer: The 0-based layer whose attention contrast changes. None tries several layers.
+        strength: The factor of contrast. If None, several factors are tried, unless the rule has no factor.
         rule: The contrast rule.
-        progress: Called with the number of settings that are scored and the total number.
+        progress: Called with the number of settings scored so far and the total number.
 
     Returns:
         All scores, and the best setting.
@@ -212,10 +213,10 @@ def tune_contrast(
 
 
 def _contrast_layers(encoder: CausalPromptEncoder) -> list[int]:
-    """Return the layers to try for contrast: at most `_MAX_CONTRAST_LAYERS`, evenly spaced.
+    """Return the layers to try for contrast: at most `_MAX_CONTRAST_LAYERS`, spread evenly.
 
     Only layers with a projection are tried: those in the first half of the model if there are any, or else
-    those in the whole model. A model without such layers gives layer 0.
+    those in the whole model. If no layer has a projection, only layer 0 is tried.
     """
     possible_layers = layers_with_projection(encoder.prompted.decoder)
     early_layers = [layer for layer in possible_layers if layer <= encoder.layers // 2]
@@ -249,7 +250,7 @@ def _tuned(
 
 
 def _best(tried: Iterable[Tried], encoder: CausalPromptEncoder) -> Tried:
-    """Return the setting with the largest score; of several with this score, the first."""
+    """Return the setting with the highest score, or the first of them in case of a tie."""
     scored = [setting for setting in tried if setting.spearman is not None]
     if not scored:
         raise InputError(
@@ -270,7 +271,8 @@ def layers_scored(
     Without contrast, these are all layers. With contrast, they are the layers after the one that contrast
     changes.
     """
-    # The encoder is set to read the last layer, because its own layer may come before that of contrast.
+    # The encoder is set to read the last layer, because its own layer may precede the one that contrast
+    # changes.
     reading = replace(encoder.reading, prepending=prepending, contrast=contrast, layer=-1)
     steered = encoder.reread(reading)
     first_layer = 1 if contrast is None else contrast.layer + 1
@@ -294,7 +296,7 @@ def layers_scored(
 def _cosines_by_layer(
     encoder: CausalPromptEncoder, first: Sequence[str], second: Sequence[str], numbers: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Return the cosine of each pair of texts at each of the layers ``numbers``, shape (pairs, layers)."""
+    """Return the cosine of each pair of texts at each layer in ``numbers``, shape (pairs, layers)."""
     vectors = encoder.encode_layers([*first, *second], numbers).astype(np.float64)
     left = vectors[: len(first)]
     right = vectors[len(first) :]
