@@ -210,8 +210,8 @@ def _under_trained(
 def _deviations(rows: _Matrix, available: NDArray[np.int64]) -> NDArray[np.float64] | None:
     """Measure how unusual the row of each available entry is; see `vector_deviations_of`.
 
-    The rows are read block by block. The result has one number per entry, and is None if there are too few
-    rows or if they hardly differ.
+    The rows are read block by block. Returns one number per entry, or None if there are too few rows or they
+    hardly differ.
     """
 
     def blocks() -> Iterator[NDArray[np.float64]]:

@@ -413,8 +413,9 @@ def _new_run(encoder: Encoder, runs: Path, progress: ProgressCallback) -> Run:
     """
     if RunFolder(runs).holds_run():
         raise RunError(
-            f"the run in {runs} is of a different model than {encoder.name!r}, or not of the default method "
-            "over the whole vocabulary: pass the folder that holds your runs, or check this run itself"
+            f"the run in {runs} is of a different model than {encoder.name!r}, or does not cover the whole "
+            "vocabulary with the default method: pass the folder that holds your runs, or pass this run "
+            "instead of the model"
         )
     out = None
     if runs != _DEFAULT_FOLDER:
@@ -661,7 +662,7 @@ class _JudgedToken(NamedTuple):
 
     row: Mapping[str, Any]  # the token's row in tokens.parquet
     effects: dict[str, _Effect]  # keyed by column
-    baseline_effects: dict[str, _Effect]  # keyed by column; empty if no baseline has the token
+    baseline_effects: dict[str, _Effect]  # keyed by column; empty if not in the baseline
     change: str | None  # ``new``, ``worse`` or ``known``; None without a baseline
     counts: bool  # whether the token counts against the model
 

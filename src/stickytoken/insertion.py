@@ -248,6 +248,7 @@ def _checked_gap(gap: int, words: int) -> int:
     """
     if not 0 <= gap <= words:
         raise InputError(
-            f"gap {gap} of a random placement lies outside a sentence of {words} words: pass 0 to {words}"
+            f"gap {gap} of a random placement lies outside a sentence of {words} words: pass a gap from 0 to "
+            f"{words}"
         )
     return gap

@@ -307,13 +307,14 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
         tasks = {entry.task_id for entry in parse_eval_result_entries(yaml.safe_load(before or b"") or [])}
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{target} is not a file of evaluation results: choose another file for those of stickytoken"
+            f"{target} is not a file of evaluation results: choose another file for the results of "
+            "stickytoken"
         ) from error
     other_tasks = sorted(tasks - {ERASED_TASK, LIFT_TASK, SHARE_TASK})
     if other_tasks:
         others = ", ".join(map(shown, other_tasks))
         raise InputError(
-            f"{target} holds other results ({others}): choose another file for those of stickytoken"
+            f"{target} holds other results ({others}): choose another file for the results of stickytoken"
         )
     make_folder(target.parent)
     write_atomically(target, content)

@@ -103,7 +103,9 @@ def list_of(items: str, name: str, values: object, *, ordered: bool = True) -> l
             f"such as table[{example!r}]"
         )
     if isinstance(values, Mapping) or (ordered and isinstance(values, (set, frozenset))):
-        raise InputError(f"{name} is a {type(values).__name__}: pass a list of {items}, whose order is fixed")
+        raise InputError(
+            f"{name} is a {type(values).__name__}: pass a list of {items}, because the order matters"
+        )
     if getattr(values, "ndim", 1) != 1:
         shape = getattr(values, "shape", "?")
         raise InputError(f"{name} is an array of shape {shape}: pass a list of {items}")

@@ -43,7 +43,7 @@ class StickyTokenCleaner:
     def _cleaned(self, document: Document) -> Document:
         """Return a document with its text cleaned, or the same object if nothing was found."""
         if not isinstance(document, Document):
-            raise InputError(f"documents contains {shown(document)}: pass documents of Haystack")
+            raise InputError(f"documents contains {shown(document)}: pass Haystack documents")
         if document.content is None:
             return document
         text, note = cleaned_text(self.cleaner, document.content, f"document {document.id!r}")

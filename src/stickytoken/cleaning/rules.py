@@ -90,7 +90,7 @@ def _texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
     texts = list_of("texts", name, values)
     for text in texts:
         if not isinstance(text, str) or not text.strip():
-            raise InputError(f"{name} contains {shown(text)}: each must be a text that is not blank")
+            raise InputError(f"{name} contains {shown(text)}: pass only texts that are not blank")
     return tuple(dict.fromkeys(texts))
 
 

@@ -257,7 +257,9 @@ class ScanOptions(NamedColumns):
         if self.effect is not None:
             object.__setattr__(self, "effect", field_type(Effect).checked("effect", self.effect))
         elif self.queries is not None:
-            raise InputError("queries are given, but no effect to measure on them: set effect too")
+            raise InputError(
+                "queries are given, but no effect to measure on them: set effect too, or leave queries out"
+            )
         workers = available_cores() if self.workers is None else whole_number("workers", self.workers, 1)
         object.__setattr__(self, "workers", workers)
 

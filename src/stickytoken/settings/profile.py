@@ -41,8 +41,8 @@ class ProfileSettings:
         confidence: Confidence level of the intervals.
         budget: Maximum mean number of texts per token of a run. It limits how many tokens are measured
             closely.
-        insertion: text: join the copies to the string. ids: put exactly n copies among the token ids. words:
-            as text, with the spaces that let the tokenizer read the most copies.
+        insertion: text: insert the copies into the string. ids: insert exactly n copies among the token ids.
+            words: like text, but with the spaces with which the tokenizer reads the most copies.
         copies: Numbers of copies; successive carriers use them in turn.
         anchors: Maximum number of anchors, the texts of all kinds that carriers are compared with, and
             maximum number of sentences of a user's corpus.

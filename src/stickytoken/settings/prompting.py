@@ -10,8 +10,7 @@ from stickytoken.settings import NaturalNumber, NonNegativeNumber, check_setting
 
 
 class ContrastRule(StrEnum):
-    """What replaces A, the attention values of the prompt's last token; B are those of the auxiliary
-    prompt."""
+    """Formula that replaces A, the attention values of a prompt's last token; B are the auxiliary ones."""
 
     SCALED = "scaled"
     """c (A - B), the published default."""

@@ -80,8 +80,8 @@ class StdSettings:
         scoring_pairs: Number of pairs used to score a token (the paper's sent_pair_num).
         validation_pairs: Number of pairs used to validate a token (the paper's verification_sent_pair_num).
         copies: Maximum number of copies in a text (the paper's insert_num).
-        insertion: text: join the copies to the string. ids: put exactly n copies among the token ids. words:
-            as text, with the spaces that let the tokenizer read the most copies.
+        insertion: text: insert the copies into the string. ids: insert exactly n copies among the token ids.
+            words: like text, but with the spaces with which the tokenizer reads the most copies.
         candidate_share: Share of the tokens to validate, taken from the highest scores.
         outlier_range: A candidate is sticky if its validation rate is above Q3 + this factor x IQR of all
             candidates' rates.
