@@ -56,7 +56,7 @@ def report(
             al. (2025) that the page does not show: similarities of pairs before and after insertion, mean
             shift by number of copies, and categories of flagged tokens. Saving figures requires the extra
             ``figures`` and either Chrome or Chromium.
-        explanations: Folder that `explain` wrote to. Default: the folder ``explain`` in the run folder.
+        explanations: Output folder of `explain`. Default: the folder ``explain`` in the run folder.
 
     Returns:
         The report as text in the chosen format.
@@ -91,7 +91,7 @@ def report(
 def _subject(
     run_or_comparison: Run | str | Path | Comparison, explanations: Path | None
 ) -> RunContent | Comparison:
-    """Return what the report is about: the comparison that was passed, or the content of the run folder."""
+    """Return the subject of the report: the comparison that was passed, or the content of the run folder."""
     if isinstance(run_or_comparison, Comparison):
         if explanations is not None:
             raise InputError("explanations belong to one run: leave them out of a comparison")
@@ -113,7 +113,7 @@ def _rendered(subject: RunContent | Comparison, report_format: Format) -> str:
 
 
 def _figures_of(subject: RunContent | Comparison) -> list[ReportFigure]:
-    """Return the figures to save: those of the report and, for a run, those of Chen et al. (2025)."""
+    """Return the figures to save: the report's own and, for a run, the figures of Chen et al. (2025)."""
     if isinstance(subject, Comparison):
         return comparison_figures(subject)
     figures = [*report_figures(subject), *paper_figures(subject)]
@@ -123,7 +123,7 @@ def _figures_of(subject: RunContent | Comparison) -> list[ReportFigure]:
 
 
 def format_of(path: Path | None) -> Format:
-    """Return the format that a file's suffix indicates; HTML for any other suffix and for None."""
+    """Return the format that the suffix of a path names. The default is HTML, also if the path is None."""
     suffix = "" if path is None else path.suffix.lower().removeprefix(".")
     return Format(suffix) if suffix in tuple(Format) else Format.HTML
 

@@ -47,9 +47,9 @@ class CardMeasure:
 class Card:
     """What a report says about a single token."""
 
-    row: dict[str, Any]  # the token's row in the table of tokens, by column
+    row: dict[str, Any]  # the token's row in the table of tokens, keyed by column
     reason: str  # why the token is flagged or has no verdict; empty if there is nothing to say
-    # What copies do in a search, one sentence each; empty if the token is not flagged
+    # Sentences on what copies of the token do in a search; empty if the token is not flagged
     consequences: list[str]
     measures: list[CardMeasure]  # in the order of the method's columns
     # Example pairs of texts, each with the keys `which` (typical or largest), `anchor`, `carrier`, `copies`,
@@ -59,11 +59,11 @@ class Card:
 
 
 def cards(content: RunContent, tokens: pl.DataFrame | None = None) -> list[Card]:
-    """Return the cards of some rows of the table of tokens.
+    """Return one card for each of the given tokens.
 
     Args:
         content: The run. An unfinished run has no cards.
-        tokens: Rows of `content.tokens`. Default: the worst sticky tokens, at most `MOST_CARDS`.
+        tokens: Rows of `content.tokens`. Default: the `MOST_CARDS` worst sticky tokens.
     """
     if content.run is None:
         return []
@@ -81,7 +81,7 @@ def _card(
     Args:
         content: The run.
         row: The token's row in the table of tokens.
-        scales: The range of each measure over all cards, by column key.
+        scales: The range of each measure over all cards, keyed by the measure's column.
         pairs: The token's example pairs of texts.
     """
     thresholds = {} if content.run is None else content.method.thresholds(content.run, row)
@@ -93,12 +93,12 @@ def _card(
         if column.key == "vector_deviation":
             measures.append(_vector_measure(row["vector_deviation"], content.settings.number("unusual")))
             continue
-        # If a token has a severity, its card shows a threshold only beside a measure that reaches it.
+        # The card of a token with a severity shows only the thresholds that the token reaches.
         is_compared = not is_graded or wording.reaches(row, column.key, thresholds)
         threshold = thresholds.get(column.key) if is_compared else None
         measures.append(_card_measure(row, column, threshold, scales[column.key]))
     harm = None if content.evidence is None else content.evidence.harm(row["token_id"])
-    # Pairs illustrate a lift, so they do not suit a token that is flagged only for its erased share.
+    # Example pairs illustrate the lift, so a token that is flagged only for its erased share has none.
     shows_lift = not is_graded or wording.reaches(row, "lift_sd", thresholds)
     return Card(
         row,
@@ -110,10 +110,9 @@ def _card(
 
 
 def _reason(row: dict[str, Any], thresholds: dict[str, float]) -> str:
-    """Return the reason why a token is flagged, worded for the thresholds that its measures reach.
+    """Return a sentence that says why a token is flagged, based on the thresholds that it reaches.
 
-    Runs of earlier versions stored another wording, so the stored reason is used only if no threshold is
-    reached.
+    The stored reason is used only if no threshold is reached, because earlier versions worded it differently.
     """
     erases = wording.reaches(row, "erased", thresholds)
     lifts = wording.reaches(row, "lift_sd", thresholds)
@@ -127,7 +126,7 @@ def _reason(row: dict[str, Any], thresholds: dict[str, float]) -> str:
 
 
 def _pairs_by_token(content: RunContent) -> dict[int, list[dict[str, Any]]]:
-    """Return the example pairs that a run stores, by token id; see `Card.pairs` for their keys."""
+    """Return the example pairs that a run stores, keyed by token id. `Card.pairs` describes a pair."""
     if content.evidence is None:
         return {}
     pairs: dict[int, list[dict[str, Any]]] = {}
@@ -156,7 +155,7 @@ class _Scale:
 
     @classmethod
     def of(cls, content: RunContent, column: Column, rows: Sequence[dict[str, Any]]) -> _Scale:
-        """Return the smallest range with all intervals, all thresholds, and 0 for the ordinary token."""
+        """Return the smallest range that contains 0 (an ordinary token), all intervals and all thresholds."""
         values = [0.0]
         for row in rows:
             ends = (row.get(f"{column.key}_low"), row.get(f"{column.key}_high"))
@@ -174,7 +173,7 @@ class _Scale:
 
 
 def _vector_measure(deviation: float, unusual: float) -> CardMeasure:
-    """Return the entry of a card that says whether the token's own vector is unusual, and by how much.
+    """Return the card's entry on the vector of the token itself: whether it is unusual, and its deviation.
 
     Args:
         deviation: The token's vector deviation.
@@ -185,7 +184,7 @@ def _vector_measure(deviation: float, unusual: float) -> CardMeasure:
 
 
 def _card_measure(row: dict[str, Any], column: Column, threshold: float | None, scale: _Scale) -> CardMeasure:
-    """Format a measure of a token with its interval. If there is a threshold, a strip shows both."""
+    """Format a measure with its interval; if it has a threshold too, add a strip that shows all three."""
     value = row[column.key]
     low = row.get(f"{column.key}_low")
     high = row.get(f"{column.key}_high")

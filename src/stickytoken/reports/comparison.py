@@ -26,7 +26,7 @@ from stickytoken.reports.page import render
 from stickytoken.reports.templating import glossary, render_markdown
 from stickytoken.validation import visible
 
-# What the headline warns of, by whether the measures can be compared; the gravest warning first.
+# Warnings in the headline, keyed by the answer to whether measures are comparable; most serious first.
 _WARNINGS = {
     Answer.NO: "Not all of their numbers can be compared.",
     Answer.CARE: "Compare their numbers with care.",
@@ -37,7 +37,7 @@ _IN_REPORTS = ("u", "IsoScore")
 
 @dataclass(frozen=True)
 class RunHeadline:
-    """The answer of one of the compared runs."""
+    """The headline of one of the compared runs."""
 
     name: str  # name of the run
     text: str
@@ -45,7 +45,7 @@ class RunHeadline:
 
 
 def comparison_parts(comparison: Comparison) -> dict[str, Any]:
-    """Return the headlines, notes and tables of a comparison, by their names in the templates."""
+    """Return the headlines, notes and tables of a comparison, keyed by their names in the templates."""
     answers, reasons = comparison.comparability
     headlines = []
     for compared in comparison.runs:
@@ -76,7 +76,7 @@ def comparison_parts(comparison: Comparison) -> dict[str, Any]:
 
 
 def finding(comparison: Comparison) -> str:
-    """Return the headline of a comparison: which runs found sticky tokens, with a warning if needed."""
+    """Return a headline that says which runs found sticky tokens, and warns if numbers are not comparable."""
     with_sticky = [compared.name for compared in comparison.runs if not compared.run.sticky.is_empty()]
     without = [compared.name for compared in comparison.runs if compared.run.sticky.is_empty()]
     if not with_sticky:
@@ -94,7 +94,7 @@ def finding(comparison: Comparison) -> str:
 
 
 def _glossary(comparison: Comparison) -> dict[str, str]:
-    """Return the glossary of the comparison and of its runs' methods: meanings keyed by word."""
+    """Return the glossary, with the terms of the comparison and of the runs' methods, keyed by term."""
     words = dict(comparisons.READING)
     for compared in comparison.runs:
         for word, meaning in glossary(compared.run.method).items():
@@ -131,21 +131,21 @@ def comparison_markdown(comparison: Comparison) -> str:
 
 
 def comparison_figures(comparison: Comparison) -> list[ReportFigure]:
-    """Return the figure of each run's worst tokens and, if any token is sticky, that of all sticky tokens."""
+    """Return the figure of the worst token per run and, if any token is sticky, one of all sticky tokens."""
     figures = [worst_by_run(comparison)]
     if comparison.tokens:
         figures.append(tokens_by_run(comparison))
     return figures
 
 
-# Maximum number of characters of a row's name on a narrow screen.
+# Maximum length of a row label on a narrow screen, in characters.
 _NARROW_CHARACTERS = 18
-# Number of characters that a legend shows of a long run name: at the beginning, and at the end.
+# Number of characters at the beginning and at the end of a long run name that the legend shows.
 _NAME_BEGIN = 12
 _NAME_END = 18
-# Maximum number of tokens in the figure. More rows would be unreadable, and the table has all tokens.
+# Maximum number of tokens in the figure. More rows would be unreadable. The table lists all tokens.
 _MOST_TOKENS = 30
-# Shapes of the runs' marks, reused from the start if there are more runs.
+# Shapes of the runs' marks. If there are more runs than shapes, the shapes repeat.
 _SHAPES = ("diamond", "circle", "square", "triangle-up", "x", "star", "cross", "triangle-down")
 
 
@@ -174,12 +174,12 @@ _WORST_HEADINGS = (
 
 @dataclass(frozen=True)
 class _WorstOfRun:
-    """A run's token with the largest value of a measure."""
+    """The token for which a run found the largest value of a measure."""
 
     name: str  # name of the run
     worst: WorstToken
-    quantiles: Quantiles  # quantiles of the measure over all tokens of the run
-    threshold: float | None  # smallest value at which the run calls a token sticky; None without a threshold
+    quantiles: Quantiles  # of the measure, over all tokens of the run
+    threshold: float | None  # smallest value that makes a token sticky; None if there is no threshold
 
 
 def worst_by_run(comparison: Comparison) -> ReportFigure:
@@ -220,7 +220,7 @@ def _has_measures(compared: ComparedRun) -> bool:
 
 
 def _worst_of_runs(comparison: Comparison, measure: Column) -> list[_WorstOfRun]:
-    """Return each run's worst token by a measure, without the runs that did not measure it."""
+    """Return the worst token of each run according to the given measure; skip runs without the measure."""
     entries = []
     for compared in comparison.runs:
         worst = compared.erases_most if measure is ERASED else compared.lifts_most
@@ -233,7 +233,7 @@ def _worst_of_runs(comparison: Comparison, measure: Column) -> list[_WorstOfRun]
 
 
 def _table_row(measure: Column, entry: _WorstOfRun) -> tuple[str | None, ...]:
-    """Return a row of the figure's table, with the headings of `_WORST_HEADINGS`."""
+    """Return a row of the figure's table, whose headings are `_WORST_HEADINGS`."""
     worst = entry.worst
     values = (worst.value, worst.low, worst.high, *entry.quantiles)
     cells = [None if value is None else measure.text(value) for value in values]
@@ -250,11 +250,11 @@ def _on_a_narrow_screen(figure: go.Figure, row_names: Sequence[str]) -> dict[str
 
 
 def _draw_worst(names: Sequence[str], worst: Mapping[Column, Sequence[_WorstOfRun]]) -> go.Figure:
-    """Draw a panel per measure with a row per run: a bar for most tokens, and a mark for the worst token.
+    """Draw a panel per measure with a row per run: a bar for the bulk of tokens, a mark for the worst token.
 
     Args:
         names: Names of the runs, from top to bottom.
-        worst: The worst token of each run, by measure.
+        worst: For each measure, the worst token of each run.
     """
     titles = [fig.axis_title(measure) for measure in worst]
     figure = fig.new_panels(titles, 150 + 52 * len(names), 0.08, same_scale=True)
@@ -279,7 +279,7 @@ def _draw_worst(names: Sequence[str], worst: Mapping[Column, Sequence[_WorstOfRu
 
 
 def _draw_bulk(figure: go.Figure, entries: Sequence[_WorstOfRun], panel: int) -> None:
-    """Draw bars from the median token to the 99th percentile."""
+    """Draw a bar for each run, from the median of all its tokens to their 99th percentile."""
     bars: dict[str, Any] = {
         "type": "bar",
         "y": [fig.label(entry.name) for entry in entries],
@@ -398,14 +398,14 @@ def _draw_tokens(names: Sequence[str], tokens: Sequence[ComparedToken]) -> go.Fi
 def _draw_tokens_of_run(
     figure: go.Figure, tokens: Sequence[ComparedToken], run: int, name: str, panel: int, measure: Column
 ) -> None:
-    """Draw one run's marks in the panel of a measure; tokens without a value get no mark.
+    """Draw the marks of one run in the panel of a measure. Tokens without a value get no mark.
 
     Args:
         figure: Figure to draw in.
         tokens: The tokens of the figure, one per row.
-        run: Position of the run in the comparison, which decides colour and shape.
+        run: 0-based position of the run in the comparison; decides the colour and shape of its marks.
         name: Name of the run.
-        panel: Number of the panel, from 1.
+        panel: 1-based number of the panel.
         measure: The erased share or the lift.
     """
     rows = []
@@ -441,7 +441,7 @@ def _draw_tokens_of_run(
 
 
 def _without_middle(name: str) -> str:
-    """Replace the middle of a long run name by an ellipsis; the end is kept because it holds the identity."""
+    """Replace the middle of a long run name by an ellipsis. The end stays, because it identifies the run."""
     if len(name) <= _NAME_BEGIN + _NAME_END + 1:
         return name
     return f"{name[:_NAME_BEGIN]}…{name[-_NAME_END:]}"

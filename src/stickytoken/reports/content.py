@@ -1,4 +1,4 @@
-"""Read from a run folder everything that a report shows, and note what is missing."""
+"""Read everything that a report shows from a run folder, and note what is missing."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ class RunContent:
 
     path: Path  # the run folder
     record: RunRecord  # run.json
-    plan: PlanRecord | None  # plan.json; None if it is not written yet
-    vocabulary: pl.DataFrame | None  # the vocabulary with its categories; None if it is not written yet
+    plan: PlanRecord | None  # plan.json; None if it has not been written yet
+    vocabulary: pl.DataFrame | None  # with categories; None if it has not been written yet
     run: Run | None = None  # the finished run; None if it is unfinished
     # tokens.parquet with the columns that `_with_properties` adds; an empty table if the run is unfinished
     tokens: pl.DataFrame = field(default_factory=pl.DataFrame)
     evidence: RunEvidence | None = None  # symptom curves and example pairs; None if they were not stored
-    # Number of tokens with committed results, by stage; empty if the run is finished
+    # Number of tokens with committed results, keyed by stage; empty if the run is finished
     measured: dict[str, int] = field(default_factory=dict)
     # One per explained token; empty if the run is unfinished
     explanations: tuple[StoredExplanation, ...] = ()
     impacts: tuple[Impact, ...] = ()  # finished impact measurements in the run folder, latest first
     scans: tuple[Scan, ...] = ()  # finished scans in the run folder, latest first
     audits: tuple[Audit, ...] = ()  # finished audits in the run folder, latest first
-    repairs: tuple[RepairRecord, ...] = ()  # repairs that are recorded in the run folder, latest first
+    repairs: tuple[RepairRecord, ...] = ()  # repairs recorded in the run folder, latest first
     missing: tuple[str, ...] = ()  # what is absent or cannot be shown, one sentence each
 
     @property
     def flagged(self) -> pl.DataFrame:
-        """Rows of `tokens`: the sticky tokens, worst first, then the topical ones by the ranking measure."""
+        """Rows of `tokens`: sticky tokens, worst first, then topical ones, largest ranking measure first."""
         if self.run is None:
             return self.tokens
         topical = self.tokens.filter(is_flagged() & (pl.col("verdict") != "sticky"))
@@ -94,12 +94,11 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
 
     Args:
         path: The run folder.
-        explanations: Folder with explanations of tokens. None means the folder of explanations in the run
-            folder.
+        explanations: Folder with explanations of tokens; by default the folder ``explain`` in the run folder.
 
     Raises:
         InputError: The folder `explanations` contains no explanation.
-        RunError: The run folder is not a run or is damaged, or the explanations belong to another model.
+        RunError: `path` is not a run folder or is damaged, or the explanations belong to another model.
     """
     folder = RunFolder(Path(path).expanduser())
     record = folder.read_run()
@@ -145,11 +144,11 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
 
 
 def _with_properties(tokens: pl.DataFrame, vocabulary: pl.DataFrame) -> pl.DataFrame:
-    """Add columns that describe each entry.
+    """Add columns that describe the vocabulary entry of each token.
 
     Returns:
-        The tokens with `entry` (kind of entry), `script`, `length` (characters without surrounding white
-        space) and `position` (rank of the id in the vocabulary, from 0 to 1).
+        The tokens with the additional columns `entry` (kind of entry), `script`, `length` (in characters,
+        without surrounding white space) and `position` (rank of the id in the vocabulary, scaled to 0 to 1).
     """
     mark = word_mark(vocabulary["token"].drop_nulls())
     kinds = []
@@ -175,11 +174,11 @@ def _read_explanations(run: Run, named: Path | None) -> tuple[list[StoredExplana
 
     Args:
         run: A finished run.
-        named: Folder that the user named; an unreadable explanation in it is an error. None means the folder
-            of explanations in the run folder; unreadable explanations in it are skipped.
+        named: Folder that the user named, in which an unreadable explanation is an error. If None, read the
+            folder ``explain`` in the run folder, and skip unreadable explanations.
 
     Returns:
-        The explanations, and one sentence for each that was skipped.
+        The explanations, and a sentence about each explanation that was skipped.
     """
     folders = files.explanation_folders(run.path / files.EXPLANATIONS_FOLDER if named is None else named)
     if named is not None and not folders:
@@ -208,8 +207,8 @@ def _require_same_model(
     Args:
         run: A finished run.
         explanation: The explanation to check.
-        token_by_id: The run's token strings by token id.
-        folder: Folder of the explanation, for errors.
+        token_by_id: The run's token strings, keyed by token id.
+        folder: Folder of the explanation, named in errors.
     """
     encoder = run.record.identity_parts.get("encoder")
     explained_encoder = explanation.record.identity_parts.get("encoder")

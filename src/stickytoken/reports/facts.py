@@ -29,24 +29,24 @@ from stickytoken.reports.templating import number, plain
 from stickytoken.scanning import scan as scanning
 from stickytoken.scanning.scan import Scan
 
-# Number of unflagged tokens that are listed; the command line lists as many.
+# Maximum number of unflagged tokens to list; the command line has the same limit.
 _STRONGEST = 8
-# Maximum number of impact measurements, repairs and scans that are shown, latest first.
+# Maximum numbers of impact measurements, repairs and scans to show. The latest ones are shown.
 MOST_IMPACTS = 3
 MOST_REPAIRS = 2
 MOST_SCANS = 3
-# Number of explained tokens whose figures are drawn; with more, the page would be too large for a phone.
+# Maximum number of explained tokens with figures. With more, the page would be too large for a phone.
 _DRAWN_EXPLANATIONS = 4
-# Limits for a scan's section: documents with an excerpt, sources in the table, and words named per document.
+# Maximum numbers of documents and of sources to show for a scan, and of words to name per document.
 _MOST_DOCUMENTS = 20
 _MOST_SOURCES = 20
 _MOST_WORDS = 3
-# The state of a repair by `RepairRecord.verified`.
+# The state of a repair, keyed by `RepairRecord.verified`.
 _STATES = {True: "verified", False: "NOT VERIFIED", None: "not verified: the verification was switched off"}
 
 
 def headline(content: RunContent) -> str:
-    """Return the answer of a run in a sentence, or the progress of an unfinished run."""
+    """Return a sentence with the answer of a finished run, or with the progress of an unfinished run."""
     if content.run is None:
         # The stages measure overlapping sets of tokens, so their counts cannot be added. Some stages also
         # measure random tokens beyond those that the run examines, so the count is capped.
@@ -59,7 +59,7 @@ def headline(content: RunContent) -> str:
 
 
 def tone(content: RunContent) -> str:
-    """Return the severity of the worst token, ``clean`` if none is sticky, or ``unknown`` if unfinished."""
+    """Return the severity of the worst token, ``clean`` without sticky tokens, ``unknown`` if unfinished."""
     return "unknown" if content.run is None else tone_of(content.sticky)
 
 
@@ -80,7 +80,7 @@ def key_facts(content: RunContent) -> list[Fact]:
 
 
 def rule(content: RunContent) -> list[str]:
-    """Return the rule that makes a token sticky and remarks on the rule; empty for an unfinished run."""
+    """Return the rule that makes a token sticky, and remarks on it; an empty list for an unfinished run."""
     return [] if content.run is None else rule_lines(content.run)
 
 
@@ -88,7 +88,7 @@ def rank_in_a_search(content: RunContent) -> str | None:
     """Say how the largest lift changes the rank of an unrelated document in a search; None if unknown."""
     if content.run is None or content.evidence is None or "lift_sd" not in content.tokens.columns:
         return None
-    # This is the token that the key facts and the headline of a comparison name.
+    # The key facts and the headline of a comparison name the same token.
     largest = ComparedRun(content.record.model.title, content.run).lifts_most
     if largest is None or largest.value <= 0:
         return None
@@ -105,12 +105,12 @@ class ShownTable:
 
 
 def strongest_rows(content: RunContent) -> list[dict[str, Any]]:
-    """Return the rows of the strongest tokens that are not flagged; none for an unfinished run."""
+    """Return the rows of the strongest unflagged tokens; an empty list for an unfinished run."""
     return [] if content.run is None else content.run.strongest(_STRONGEST).to_dicts()
 
 
 def strongest(content: RunContent) -> ShownTable | None:
-    """Return a table of the strongest tokens that are not flagged; None if there are none."""
+    """Return a table of the strongest unflagged tokens; None if there are no such tokens."""
     if content.run is None:
         return None
     rows = content.run.strongest(_STRONGEST)
@@ -121,7 +121,7 @@ def strongest(content: RunContent) -> ShownTable | None:
 
 
 def token_table(content: RunContent, rows: pl.DataFrame) -> DataTable:
-    """Return a table of tokens with the columns that the command line shows, without empty columns.
+    """Return a table of tokens with the columns that the command line shows, except columns without values.
 
     Args:
         content: The run. An unfinished run gives an empty table.
@@ -142,19 +142,19 @@ def token_table(content: RunContent, rows: pl.DataFrame) -> DataTable:
 
 
 def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str]:
-    """Format the values of a row, in the order of the columns."""
+    """Format the values of a row in the order of the given columns."""
     return [column.text(row[column.key]) for column in columns]
 
 
 def _has_values(table: pl.DataFrame, column: Column) -> bool:
-    """Return whether a column has a value other than null and the empty string."""
+    """Return whether a column has any value other than null and the empty string."""
     values = table[column.key].drop_nulls()
     is_blank = values.dtype == pl.String and (values == "").all()
     return not values.is_empty() and not is_blank
 
 
 def steps(content: RunContent) -> tuple[NextStep, ...]:
-    """Return the recommended next commands; none for an unfinished run."""
+    """Return the commands to run next; an empty tuple for an unfinished run."""
     return () if content.run is None else next_steps(content.run, last_verified(content.repairs))
 
 
@@ -185,7 +185,7 @@ def notes(content: RunContent) -> list[str]:
 
 
 def _impact_notes(impacts: tuple[Impact, ...]) -> list[str]:
-    """Say which tasks the impact measurements did not measure, and how many measurements are not shown."""
+    """Return notes on the tasks that could not be measured, and on impact measurements that are not shown."""
     lines = []
     for impact in impacts[:MOST_IMPACTS]:
         lines += [f"impact: {name} was not measured: {reason}" for name, reason in impact.failed.items()]
@@ -198,7 +198,7 @@ def _impact_notes(impacts: tuple[Impact, ...]) -> list[str]:
 
 
 def _repair_notes(repairs: tuple[RepairRecord, ...]) -> list[str]:
-    """Say which checks the repairs failed, and how many repairs are not shown."""
+    """Return notes on the checks that repairs failed, and on repairs that are not shown."""
     lines = []
     for record in repairs[:MOST_REPAIRS]:
         checks = [] if record.verification is None else record.verification.checks
@@ -213,7 +213,7 @@ def _repair_notes(repairs: tuple[RepairRecord, ...]) -> list[str]:
 
 
 def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
-    """Return what was computed and how, as groups of names and values, keyed by the title of the group."""
+    """Return groups of names and values that say what was computed and how, keyed by the group's title."""
     record = content.record
     model = record.model.model_dump()
     loading = model.get("loading")
@@ -274,7 +274,7 @@ def _impact_details(impact: Impact) -> dict[str, Any]:
 
 
 def _repair_checks(record: RepairRecord) -> dict[str, str]:
-    """Return the finding of each check of a repair, by the name of the check."""
+    """Return the finding of each check of a repair, keyed by the name of the check."""
     checks = [] if record.verification is None else record.verification.checks
     return {check.name: check.finding if check.passed else f"FAILED: {check.finding}" for check in checks}
 
@@ -292,7 +292,7 @@ def columns(content: RunContent) -> tuple[Column, ...]:
 
 
 def report_figures(content: RunContent) -> list[ReportFigure]:
-    """Return all figures of a report except those of explanations; none for an unfinished run."""
+    """Return all figures except those of explanations; an empty list for an unfinished run."""
     if content.run is None:
         return []
     described = content.method.figures(content.run)
@@ -305,7 +305,7 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
     figures += [
         run_figures.scatter(content.tokens, figure) for figure in described if isinstance(figure, Scatter)
     ]
-    # If there are fewer sticky tokens, each of them has a card, which describes it better.
+    # Up to this number, every sticky token has a card, which describes it better than the figure would.
     if len(content.sticky) > MOST_CARDS:
         figures.append(run_figures.composition(content.tokens))
     for position, impact in enumerate(content.impacts[:MOST_IMPACTS]):
@@ -316,11 +316,11 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
 
 
 def _numbered(figures: list[ReportFigure], position: int) -> list[ReportFigure]:
-    """Number the names and titles of the figures of all measurements or repairs except the first.
+    """Add the number of a measurement or repair to its figures' names and titles, unless it is the first.
 
     Args:
         figures: The figures of one measurement or repair.
-        position: Position of this measurement or repair among those in the report, from 0.
+        position: 0-based position of the measurement or repair in the report.
     """
     if position == 0:
         return figures
@@ -355,7 +355,7 @@ def _repair_figures(record: RepairRecord) -> list[ReportFigure]:
 
 
 def _as_sentence(text: str) -> str:
-    """Return a phrase with a capital letter and a full stop."""
+    """Turn a phrase into a sentence: capitalize its first letter and add a full stop."""
     return f"{text[0].upper()}{text[1:]}."
 
 
@@ -368,7 +368,7 @@ class SymptomCurves:
 
 
 def curves_of(content: RunContent) -> SymptomCurves:
-    """Return the symptom curves that a run stores; both lists are empty if it stores none."""
+    """Return the symptom curves that a run stores; two empty lists if it stores none."""
     if content.evidence is None:
         return SymptomCurves([], [])
     verdicts = content.tokens.select("token_id", "verdict")
@@ -385,7 +385,7 @@ def curves_of(content: RunContent) -> SymptomCurves:
 
 
 def curve_figures(content: RunContent) -> list[ReportFigure]:
-    """Return the figure of the symptom curves in a list; an empty list if the run stores no curves."""
+    """Return a list with the figure of the symptom curves, which is empty if the run stores no curves."""
     if content.evidence is None or content.run is None:
         return []
     curves = curves_of(content)
@@ -393,7 +393,7 @@ def curve_figures(content: RunContent) -> list[ReportFigure]:
 
 
 def paper_figures(content: RunContent) -> list[ReportFigure]:
-    """Return the figures of Chen et al. (2025), which the page does not show; none for an unfinished run."""
+    """Return the figures of Chen et al. (2025), which no page shows; an empty list for an unfinished run."""
     run = content.run
     if run is None:
         return []
@@ -407,7 +407,7 @@ def paper_figures(content: RunContent) -> list[ReportFigure]:
 
 
 def _pair_similarities(content: RunContent, run: Run) -> ReportFigure:
-    """Return the figure of pair similarities for the worst token whose similarities the run stores."""
+    """Return the figure of pair similarities for the strongest token whose pairs the run stores."""
     u = run.plan.mean_similarity
     if content.evidence is None:
         return paper.pair_similarities("", 0, [], None, u)
@@ -431,16 +431,16 @@ class ExplainedToken:
 
     token_id: int
     token: str
-    run_verdict: str | None  # verdict of the run; None if the run did not judge the token
+    run_verdict: str | None  # None if the run did not judge the token
     verdict: str  # verdict of the explanation, in sentences
     findings: list[str]  # measures outside the benign interval, one line each
-    basis: str  # a sentence on what was compared
+    basis: str  # a sentence that says what was compared
     notes: list[str]
     figures: list[ReportFigure]  # empty except for the first few tokens
 
 
 def explained_tokens(content: RunContent) -> list[ExplainedToken]:
-    """Return the explanations of a run's tokens: flagged tokens first, worst first, then others by id."""
+    """Return the explained tokens of a run: flagged tokens, worst first, and then the others by id."""
     rank = {}
     if content.run is not None:
         rank = {token_id: position for position, token_id in enumerate(content.flagged["token_id"])}
@@ -469,7 +469,7 @@ def explained_tokens(content: RunContent) -> list[ExplainedToken]:
 
 
 def _finding_in_words(finding: Finding) -> str:
-    """Return a line with a token's value of a measure and the mean of its benign tokens."""
+    """Describe a finding in one line: a token's value of a measure, compared with the benign mean."""
     line = f"{finding.called}: {number(finding.value, 3)}, benign {number(finding.benign_mean, 3)}"
     if finding.deviations is not None:
         line += f", {number(finding.deviations, 1)} SD"
@@ -479,7 +479,7 @@ def _finding_in_words(finding: Finding) -> str:
 
 
 def _basis(explanation: StoredExplanation) -> str:
-    """Return a sentence on what an explanation compared: copies, texts and benign tokens."""
+    """Return a sentence with the copies, texts and benign tokens that an explanation compared."""
     record = explanation.record
     copies = plain(record.settings.get("copies"))
     placement = plain(record.settings.get("placement"))
@@ -496,13 +496,13 @@ class ShownDocument:
 
     id: str
     place: str | None  # file and line of the document; None if it did not come from a file
-    found: str  # the words found, each with its number of copies, and their share of the text
+    found: str  # `words` and `share` in one phrase
     words: list[tuple[str, int]]  # the first words found, each with its number of copies
-    has_more_words: bool  # whether more words were found
-    share: str  # share of the text that the words take up, in percent
+    has_more_words: bool  # whether `words` leaves out some of the words found
+    share: str  # percentage of the text that all words found take up
     severity: str | None  # None if the effect was not measured
-    effect: str  # what the copies do to the document's rank; empty if the effect was not measured
-    pieces: list[tuple[str, bool]]  # the excerpt in order: text, and whether it is a finding
+    effect: str  # what the copies do to the document's rank; empty if not measured
+    pieces: list[tuple[str, bool]]  # consecutive parts of the excerpt, and whether each is a finding
 
 
 @dataclass(frozen=True)
@@ -511,8 +511,8 @@ class ShownScan:
 
     name: str  # the documents as the user named them
     headline: str
-    basis: str | None  # how effects were computed; None if they were not
-    sources: DataTable  # counts by source
+    basis: str | None  # how effects were computed; None if they were not computed
+    sources: DataTable  # per source, the numbers of documents and of documents with findings
     documents: list[ShownDocument]  # the worst documents, worst first
     more: int  # number of documents with findings that are not shown
     skipped: int  # number of records without readable text
@@ -524,13 +524,13 @@ class ShownAudit:
 
     name: str  # the documents as the user named them
     conclusions: list[str]
-    basis: str  # a sentence on how the shares were measured
-    # The share of queries with a random document in their top 10, by token and number of copies
+    basis: str  # a sentence that says how the shares were measured
+    # For each token and number of copies, the share of queries with a random document in their top 10
     tokens: DataTable
 
 
 def shown_audits(content: RunContent) -> list[ShownAudit]:
-    """Return the latest audits of a run, at most `MOST_SCANS`."""
+    """Return the latest audits of a run, up to `MOST_SCANS`."""
     shown_audits = []
     for audit in content.audits[:MOST_SCANS]:
         columns = auditing.share_columns(audit)
@@ -547,7 +547,7 @@ def shown_audits(content: RunContent) -> list[ShownAudit]:
 
 
 def shown_scans(content: RunContent) -> list[ShownScan]:
-    """Return the latest scans of a run, at most `MOST_SCANS`."""
+    """Return the latest scans of a run, up to `MOST_SCANS`."""
     shown_scans = []
     for scan in content.scans[:MOST_SCANS]:
         worst = scan.worst.head(_MOST_DOCUMENTS)
@@ -566,7 +566,7 @@ def shown_scans(content: RunContent) -> list[ShownScan]:
 
 
 def _source_table(scan: Scan) -> DataTable:
-    """Return a table of the sources with findings: their documents, and how many have findings.
+    """Return a table of the sources with findings, with the number of documents and of those with findings.
 
     If effects were computed, a column counts the documents whose findings matter.
     """

@@ -1,6 +1,6 @@
 """Self-contained HTML pages: the report of a run, and the page that shows why two texts are similar.
 
-A page loads nothing from a server. This module also makes the Markdown and JSON reports of a run.
+The pages load nothing from a server. This module also makes the Markdown and JSON reports of a run.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def run_markdown(content: RunContent) -> str:
 
 
 def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str | None]:
-    """Format a token's values for the table of flagged tokens; a missing value stays None."""
+    """Format the values of a token for the table of flagged tokens. Missing values stay None."""
     values = [(column, row[column.key]) for column in columns]
     return [None if value is None else column.text(value) for column, value in values]
 
@@ -171,19 +171,19 @@ def _figure_document(figure: ReportFigure) -> dict[str, Any]:
 
 
 def render(name: str, figures: Sequence[ReportFigure], **values: Any) -> str:
-    """Render a template as an HTML page whose own scripts draw the figures.
+    """Render a template as an HTML page that contains the scripts to draw its figures.
 
     Args:
         name: File name of the template.
         figures: Figures on the page.
-        values: Further variables of the template.
+        values: Other variables of the template.
     """
     script = templating.packaged("pieces.js") + templating.packaged("report.js")
     bundle = _plotly_bundle() if figures else None
     plots = {}
     for figure in figures:
         plot = json.loads(figure.plot.to_json())
-        plot["layout"].pop("template", None)  # the page has one template for each theme
+        plot["layout"].pop("template", None)  # the page sets the template of the chosen theme
         plots[figure.name] = {"data": plot["data"], "layout": plot["layout"], "narrow": figure.narrow}
     themes = {"light": template("light"), "dark": template("dark")}
     page = templating.environment().get_template(name)
@@ -200,19 +200,19 @@ def render(name: str, figures: Sequence[ReportFigure], **values: Any) -> str:
 
 @dataclass(frozen=True)
 class _Bundle:
-    """A script that is embedded in a page in compressed form."""
+    """A compressed script to embed in a page."""
 
-    packed: str  # the script, compressed by gzip and encoded in base64
-    digest: str  # SHA-256 of the uncompressed script in base64
+    packed: str  # the script, gzipped and base64-encoded
+    digest: str  # see `_digest`; of the uncompressed script
 
 
 @cache
 def _plotly_bundle() -> _Bundle:
-    """Return the script of the installed Plotly. Compression reduces it from 4.8 MB to 2 MB."""
+    """Return the script of the installed Plotly, compressed from 4.8 MB to 2 MB."""
     from plotly.offline import get_plotlyjs
 
     script = get_plotlyjs()
-    # mtime=0 omits the time stamp, so that the same report always has the same bytes.
+    # mtime=0 omits the time stamp, so that a report of the same run always has the same bytes.
     packed = gzip.compress(script.encode(), compresslevel=9, mtime=0)
     return _Bundle(base64.b64encode(packed).decode(), _digest(script))
 
@@ -235,7 +235,7 @@ def _policy(script: str, bundle: _Bundle | None) -> str:
 
 
 def _digest(script: str) -> str:
-    """Return the SHA-256 of a script in base64, as a Content-Security-Policy requires."""
+    """Return the base64-encoded SHA-256 digest of a script, as a Content-Security-Policy expects it."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
@@ -243,7 +243,7 @@ def similarity_page(why: Why, top: int = 10) -> str:
     """Render one self-contained HTML page that shows why two texts are similar.
 
     Args:
-        why: The similarity, attributed to pairs of tokens.
+        why: The attribution of the similarity to pairs of tokens.
         top: Number of pairs to list.
     """
     grouped = why.grouped()
@@ -282,7 +282,7 @@ _DEEPEST_SHADE = 0.55
 
 
 def shaded_rows(why: Why) -> list[ShadedRow]:
-    """Return the rows of the contribution matrix; larger absolute values have deeper colours."""
+    """Return the rows of the contribution matrix, with deeper colours for larger absolute values."""
     largest = float(np.abs(why.matrix).max()) or 1.0
     rows = []
     for part, values in zip(why.first.parts, why.matrix, strict=True):
@@ -299,13 +299,13 @@ def _shade(value: float, largest: float) -> str:
 
 
 def write_similarity_page(why: Why, path: Path, top: int = 10) -> None:
-    """Write the page of `similarity_page` to a file. The file's folder must exist."""
+    """Write the result of `similarity_page` to a file, whose folder must exist."""
     require_place(path)
     write_atomically(path, similarity_page(why, top).encode("utf-8", "backslashreplace"))
 
 
 def require_place(path: Path) -> None:
-    """Raise InputError if the path is a folder, or if the folder that should contain the file is absent."""
+    """Raise InputError if the path is a folder, or if its parent folder does not exist."""
     if path.is_dir():
         raise InputError(f"{path} is a folder: pass the name of a file to write")
     if not path.parent.is_dir():

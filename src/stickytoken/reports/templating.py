@@ -1,4 +1,4 @@
-"""Templates of HTML pages and Markdown, their number formats, and the glossary of a report."""
+"""Templates for HTML pages and Markdown, number formats, and the glossary of a report."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from stickytoken.validation import markdown, visible
 _MISSING = "\N{EN DASH}"
 _LINE_BREAKS = re.compile(r"[ \t]*[\r\n]+[ \t]*")
 _BLANK_LINES = re.compile(r"\n{3,}")
-# Characters that could end a <script> element or begin an HTML comment in it, with their JSON escapes.
+# JSON escapes for the characters that could end a <script> element or begin an HTML comment inside it.
 _ESCAPED_IN_SCRIPTS = {"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"}
-# Field names whose spelling `spaced` could not restore.
+# Spelling of field names for which `spaced` cannot derive it.
 _PROPER_NAMES = {"isoscore": "IsoScore"}
-# Smallest whole number with thousands separators; smaller numbers are easy to read without them.
+# Smallest integer that gets thousands separators. Smaller numbers are easy to read without them.
 _FIRST_WITH_SEPARATORS = 10_000
 
 
@@ -35,19 +35,19 @@ def json_for_html(value: Any) -> Markup:
 
 
 def spaced(name: str) -> str:
-    """Return a field name with spaces in place of underscores; names in capital letters are unchanged."""
+    """Replace the underscores in a field name by spaces, unless the name is all capitals."""
     if name in _PROPER_NAMES:
         return _PROPER_NAMES[name]
     return name if name.isupper() else name.replace("_", " ")
 
 
 def minus(text: str) -> str:
-    """Replace every hyphen in a text by a minus sign. The text should contain hyphens in numbers only."""
+    """Replace every hyphen by a minus sign. The text must not contain hyphens outside numbers."""
     return text.replace("-", wording.MINUS)
 
 
 def number(value: Any, digits: int | None = None) -> str:
-    """Format a value for readers: None as a dash, booleans as yes or no, numbers rounded.
+    """Format a value for readers: None as a dash, a boolean as yes or no, a float rounded.
 
     Args:
         value: A value of any type.
@@ -72,14 +72,14 @@ def number(value: Any, digits: int | None = None) -> str:
 
 
 def cosine(value: float | None, digits: int = 2) -> str:
-    """Format a cosine similarity or its change; None becomes a dash, and a rounded zero has no sign."""
+    """Format a cosine similarity or a change of one: None as a dash, and a rounded zero without a sign."""
     if value is None:
         return _MISSING
     return minus(f"{round(value, digits) + 0.0:.{digits}f}")
 
 
 def plain(value: Any) -> str:
-    """Format the value of a setting or record on one line; lists and dicts are joined by commas."""
+    """Format the value of a setting or record on one line. Items of lists and dicts are joined by commas."""
     if value == "":
         return "(empty)"
     if isinstance(value, float):
@@ -97,7 +97,7 @@ def flowing(text: str) -> str:
 
 
 def commands(text: str) -> Markup:
-    """Return a text as HTML, with <code> around each part between backticks."""
+    """Convert a text to HTML, with <code> elements for the parts between backticks."""
     pieces = visible(text).split("`")
     has_unpaired_backtick = len(pieces) % 2 == 0
     if has_unpaired_backtick:
@@ -115,7 +115,7 @@ _OPTIONS: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "
 
 @cache
 def environment(package: str = _OWN_PACKAGE) -> Environment:
-    """Return the Jinja environment of a package's HTML templates; these can import the report templates."""
+    """Return the Jinja environment of a package's HTML templates, which can import those of reports."""
     packages = list(dict.fromkeys((package, _OWN_PACKAGE)))
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(name) for name in packages]),
@@ -129,7 +129,7 @@ def environment(package: str = _OWN_PACKAGE) -> Environment:
 
 
 def _finalized(value: Any) -> Any:
-    """Return the value of a template expression as pages show it: None as a dash, strings with escapes."""
+    """Prepare the value of a template expression for a page: None as a dash, and strings escaped."""
     if value is None:
         return _MISSING
     if isinstance(value, str) and not isinstance(value, Markup):
@@ -139,7 +139,7 @@ def _finalized(value: Any) -> Any:
 
 @cache
 def _markdown_environment() -> Environment:
-    """Return the Jinja environment of the Markdown templates; it escapes every value except Markup."""
+    """Return the Jinja environment of the Markdown templates, which escapes all values except Markup."""
     environment = Environment(
         loader=PackageLoader(_OWN_PACKAGE),
         finalize=lambda value: value if isinstance(value, Markup) else markdown(str(value)),
@@ -162,7 +162,7 @@ def render_markdown(name: str, **values: Any) -> str:
 
 @cache
 def packaged(name: str, package: str = _OWN_PACKAGE) -> str:
-    """Return the text of a file in a package's folder ``templates``, such as a script."""
+    """Return the text of a file, such as a script, in the ``templates`` folder of a package."""
     return (files(package) / "templates" / name).read_text("utf-8")
 
 
@@ -189,7 +189,7 @@ _COLUMN_WORDS = {
 
 
 def glossary(method: AnyMethod) -> dict[str, str]:
-    """Return the glossary of a method's reports: meanings keyed by word, in the order of the report."""
+    """Return the meanings of the terms in reports of a method, keyed by term in the order of the report."""
     words = {"sticky token": _SHARED_WORDS["sticky token"], **method.glossary}
     titles = {column.title for column in method.reported}
     words |= {title: meaning for title, meaning in _COLUMN_WORDS.items() if title in titles}
