@@ -53,7 +53,7 @@ def _markdown_cells(row: Sequence[Any], missing: str | None) -> list[str]:
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """A figure with its description and numbers, so that readers who cannot see it miss nothing."""
+    """A figure with a description and its numbers, for readers who cannot see it."""
 
     name: str  # name of the image file without suffix, and HTML id of the figure
     title: str
@@ -61,7 +61,7 @@ class ReportFigure:
     alt: str  # what the figure shows, in words and numbers
     reading: str  # how to read the figure
     table: DataTable = DataTable()  # the numbers in the figure
-    # Layout properties to change on a narrow screen: new values by path, such as ``xaxis.title.text``
+    # Layout changes for a narrow screen: new values, keyed by a path such as ``xaxis.title.text``
     narrow: dict[str, Any] = field(default_factory=dict)
     in_markdown: bool = False  # whether a Markdown report includes the table
 
@@ -86,8 +86,8 @@ DOTTED_LINE = {"color": ORDINARY, "width": 1.5, "dash": "dot"}
 
 # Maximum number of characters per line on a narrow screen.
 _NARROW_CHARACTERS = 44
-# Maximum number of characters of a token in a legend. With longer tokens, the legend would cover the figure
-# on a phone.
+# Maximum number of characters of a token in a legend. On a phone, longer tokens would make the legend cover
+# the figure.
 _LEGEND_CHARACTERS = 20
 
 Theme = Literal["light", "dark"]
@@ -142,7 +142,7 @@ def template(theme: Theme) -> dict[str, Any]:
 
 
 def new_figure(height: int = 380) -> go.Figure:
-    """Return an empty figure in the light theme; `height` is in pixels."""
+    """Return an empty figure in the light theme, with the given height in pixels."""
     figure = go.Figure()
     figure.update_layout(template=go.layout.Template(template("light")), height=height, dragmode=False)
     return figure
@@ -168,10 +168,10 @@ def new_panels(titles: Sequence[str], height: int, spacing: float, *, same_scale
 
 
 def diverging(strongest: float, title: str) -> dict[str, Any]:
-    """Return Plotly options of a heat map with a diverging colour scale centred on 0.
+    """Return Plotly options that give a heat map a diverging colour scale centred on 0.
 
     Args:
-        strongest: Absolute value at which the colours are deepest.
+        strongest: Absolute value that gets the deepest colours.
         title: Title of the colour bar.
     """
     return {
@@ -186,24 +186,24 @@ def diverging(strongest: float, title: str) -> dict[str, Any]:
 
 
 def axis_title(column: Column) -> str:
-    """Return the axis title of a measure with its unit. The unit % is left out, because the ticks show it."""
+    """Return a measure's axis title, with its unit unless that is %, which the ticks show."""
     return f"{column.title} ({column.unit})" if column.unit not in ("", "%") else column.title
 
 
 def tick_format(column: Column) -> str | None:
-    """Return Plotly's tick format for a measure; None leaves the choice to Plotly."""
+    """Return the tick format for a measure in Plotly's notation; None means Plotly's default."""
     return ".0%" if column.unit == "%" else None
 
 
 def number_format(column: Column) -> str:
-    """Return Plotly's number format for a measure in hover texts, with one digit more than in tables."""
+    """Return the number format for hover texts in Plotly's notation, with one digit more than in tables."""
     if column.digits is None or not column.unit:
         return ".4f"
     return f".{column.digits + 1}{'%' if column.unit == '%' else 'f'}"
 
 
 def label(text: str) -> str:
-    """Escape token text for Plotly, which interprets HTML, and isolate its text direction."""
+    """Escape token text, because Plotly interprets HTML, and isolate right-to-left from other text."""
     escaped = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return f"\u2068{escaped}\u2069"
 
@@ -214,17 +214,17 @@ def legend_label(text: str) -> str:
 
 
 def shortened(text: str, characters: int) -> str:
-    """Return a text of at most this many characters; if it was cut, the last one is an ellipsis."""
+    """Shorten a text to at most this many characters; a cut text ends in an ellipsis."""
     return text if len(text) <= characters else f"{text[: characters - 1]}…"
 
 
 def spread_out(copies: Sequence[int]) -> list[float]:
-    """Return the axis position log2(n + 1) of each number of copies n, which leaves room for 0."""
+    """Return the axis position of each number of copies n: log2(n + 1), which is defined for n = 0."""
     return [float(position) for position in np.log2(np.array(copies) + 1.0)]
 
 
 def copies_axis(copies: Sequence[int]) -> dict[str, Any]:
-    """Return Plotly's tick options for an axis whose positions come from `spread_out`."""
+    """Return Plotly options that put ticks at the positions that `spread_out` gives the numbers of copies."""
     return {"tickvals": spread_out(copies), "ticktext": [str(count) for count in copies]}
 
 
@@ -245,10 +245,10 @@ def figure_of_nothing(
     Args:
         name: Name of the figure.
         title: Title of the figure.
-        reading: How to read the figure when it has data.
+        reading: How to read the figure if it has data.
         message: The reason, in lower case and without a full stop.
         columns: Headings of the table, which has no rows.
-        options: Further fields of `ReportFigure`.
+        options: Other fields of `ReportFigure`.
     """
     sentence = f"{message[0].upper()}{message[1:]}."
     return ReportFigure(name, title, empty_figure(message), sentence, reading, DataTable(columns), **options)
@@ -256,7 +256,7 @@ def figure_of_nothing(
 
 @dataclass(frozen=True)
 class Band:
-    """A mean line with a range around it; one value per point of the line."""
+    """A mean line with the range around it, given as one value per point of the line."""
 
     low: Sequence[float]
     mean: Sequence[float]
@@ -264,7 +264,7 @@ class Band:
 
     @classmethod
     def of(cls, lines: NDArray[np.float64]) -> Band:
-        """Return the minimum, mean and maximum over lines at each point; `lines` has one row per line."""
+        """Return the minimum, mean and maximum of the lines at each point. Each row of `lines` is a line."""
         return cls(
             lines.min(axis=0).round(5).tolist(),
             lines.mean(axis=0).round(5).tolist(),
@@ -285,7 +285,7 @@ def draw_ordinary(
         figure: Figure to draw in.
         positions: Horizontal positions of the band's points.
         band: Range and mean of the ordinary tokens.
-        column: Number of the panel, from 1. None if the figure has no panels.
+        column: 1-based number of the panel; None if the figure has no panels.
         options: Plotly options of the mean line, such as its name in the legend.
     """
     row = None if column is None else 1
@@ -313,10 +313,10 @@ def draw_ordinary(
 
 
 def stacked(figure: go.Figure, panels: int, height: int) -> dict[str, Any]:
-    """Return the layout changes that stack a figure's panels on a narrow screen; see `ReportFigure.narrow`.
+    """Return layout changes, as in `ReportFigure.narrow`, that stack the panels on a narrow screen.
 
     Args:
-        figure: A figure with panels side by side. It is not changed.
+        figure: A figure with panels side by side. The function does not change it.
         panels: Number of panels.
         height: Height of the stacked figure in pixels.
     """

@@ -1,4 +1,4 @@
-"""Figures of what copies cost on tasks and in searches, and of what repairs changed."""
+"""Figures that show what copies cost on tasks and in searches, and what repairs changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.templating import minus
 
-# Maximum number of tokens in a panel. More rows would be unreadable, and the table has all tokens.
+# Maximum number of tokens in a panel. More rows would be unreadable. The table lists all tokens.
 _MOST_TOKENS = 30
 
 
@@ -27,7 +27,8 @@ class _Look:
     color: str
     symbol: str
     dash: str
-    offset: float  # shift of the marks from the middle of a row, in rows, so that intervals do not overlap
+    # Shift of the marks from the middle of their row, in row heights. It keeps intervals from overlapping.
+    offset: float
 
 
 _LOOKS: Mapping[str, _Look] = {
@@ -59,7 +60,7 @@ def impact_figures(impact: Impact) -> list[ReportFigure]:
 
 
 def _name_of(kind: str, measured: str) -> str:
-    """Return a group's name in a figure.
+    """Return the name that figures give to a group of tokens.
 
     Args:
         kind: ``sticky`` for the measured tokens, or ``benign``.
@@ -69,12 +70,12 @@ def _name_of(kind: str, measured: str) -> str:
 
 
 def costs(effects: Rows, measured: str = "sticky", settings: str = "") -> ReportFigure:
-    """Draw the score lost through copies in each task: the means of the measured and of the benign tokens.
+    """Draw the mean score lost through copies of measured and of benign tokens, with one row per metric.
 
     Args:
         effects: Rows of effects.parquet, one for each metric of a task.
         measured: What the measured tokens are called, ``sticky`` or ``named``.
-        settings: A sentence on the settings of the measurement, followed by a space.
+        settings: A sentence that states the settings of the measurement, followed by a space.
     """
     figure = fig.new_figure(height=150 + 54 * len(effects))
     tasks = [f"{fig.label(row['task'])}<br>{fig.label(row['metric'])}" for row in effects]
@@ -117,10 +118,10 @@ def costs(effects: Rows, measured: str = "sticky", settings: str = "") -> Report
 
 
 def _arms(rows: Rows, column: str) -> dict[str, Any]:
-    """Return Plotly's error bars for a column, from its value to both ends of its interval.
+    """Return error bars for Plotly that extend from each value of a column to both ends of its interval.
 
     Args:
-        rows: Rows with the column and its interval, which has the suffixes ``_low`` and ``_high``.
+        rows: Rows with the column and, under its name plus ``_low`` and ``_high``, the ends of the interval.
         column: Name of the column.
     """
     above: list[float | None] = []
@@ -134,17 +135,17 @@ def _arms(rows: Rows, column: str) -> dict[str, Any]:
 
 
 def _finish(figure: go.Figure) -> None:
-    """Add a line at zero, and move the legend below the axis."""
+    """Draw a vertical line at zero, and put the legend below the horizontal axis."""
     figure.add_vline(x=0, line=fig.THIN_LINE)
     legend = {"y": -70 / (figure.layout.height - 110), "yanchor": "top"}
     figure.update_layout(hovermode="closest", legend=legend)
 
 
 def token_costs(conditions: Rows, measured: str = "sticky") -> ReportFigure:
-    """Draw the score lost through copies of each token, in a panel for each task.
+    """Draw the score lost through copies of each token, with one panel per task.
 
     Args:
-        conditions: Rows of conditions.parquet for the main metric of each task, without the clean condition.
+        conditions: Rows of conditions.parquet with the main metric of a task, except the clean condition.
         measured: What the measured tokens are called, ``sticky`` or ``named``.
     """
     panels = list(dict.fromkeys((row["task"], row["metric"]) for row in conditions))
@@ -178,7 +179,7 @@ def _draw_token_costs(
     """Draw a panel for each task and metric, with a row for each token.
 
     Args:
-        rows: Conditions with a defined loss of score.
+        rows: The conditions for which the lost score is defined.
         panels: Task and metric of each panel, from left to right.
         names: Labels of the rows, from top to bottom.
         measured: What the measured tokens are called, ``sticky`` or ``named``.
@@ -209,7 +210,7 @@ def _draw_token_costs(
 
 
 def _token_cost_sentence(conditions: Rows, task: str, metric: str, measured: str) -> str:
-    """Say which measured token costs most on a task, and what the benign tokens cost."""
+    """Return a sentence with the costliest measured token on a task, and the range of the benign tokens."""
     sticky_rows = []
     benign_drops = []
     for row in conditions:
@@ -235,17 +236,17 @@ def _condition_name(row: Mapping[str, Any]) -> str:
 
 
 def _look_of(row: Mapping[str, Any]) -> str:
-    """Return a condition's key in `_LOOKS`: ``sticky`` for sticky and named tokens, else ``benign``."""
+    """Return the key of a condition in `_LOOKS`: ``sticky`` for sticky or named tokens, else ``benign``."""
     kind: str = row["kind"].split()[0]
     return "sticky" if kind in _MEASURED else kind
 
 
 def intrusion(summary: Rows, curves: Rows, measured: str = "sticky") -> ReportFigure:
-    """Draw the number of queries with a document with copies in their top 10, by number of copies.
+    """Plot how many queries have a document with copies in their top 10 against the number of copies.
 
     Args:
-        summary: Rows of intrusion.parquet, by number of copies; the first row is without copies.
-        curves: Rows of intrusion_curves.parquet, one for each token and number of copies.
+        summary: Rows of intrusion.parquet, in ascending order of the number of copies, which starts at 0.
+        curves: Rows of intrusion_curves.parquet, one per token and number of copies.
         measured: What the measured tokens are called, ``sticky`` or ``named``.
     """
     figure = fig.new_figure(height=400)
@@ -310,7 +311,7 @@ def _draw_mean_hits(figure: go.Figure, summary: Rows, measured: str) -> None:
 
 
 def _intrusion_in_words(summary: Rows, measured: str) -> str:
-    """Say how many queries find a document without copies, with the most effective number of copies, and
+    """Say in how many top 10s a document is without copies, with the most effective number of copies, and
     with the largest number.
     """
     without = summary[0]
@@ -333,13 +334,13 @@ def _intrusion_in_words(summary: Rows, measured: str) -> str:
 
 
 def _counted_copies(count: int) -> str:
-    """Return a number of copies in words, such as ``1 copy``."""
+    """Return a number with the noun in the singular or plural, such as ``1 copy``."""
     return "1 copy" if count == 1 else f"{count} copies"
 
 
 @dataclass(frozen=True)
 class _Side:
-    """How the state of a token before or after a repair is drawn."""
+    """How tokens are drawn before a repair, or after it."""
 
     color: str
     symbol: str
@@ -362,9 +363,9 @@ def repaired_tokens(rows: Rows, state: str, findings: str) -> ReportFigure:
     """Draw the erased share and the lift of every repaired token before and after the repair.
 
     Args:
-        rows: Rows of `stickytoken.repairs.result.token_rows`, one for each repaired token.
+        rows: The result of `stickytoken.repairs.result.token_rows`, one row per repaired token.
         state: A sentence that says whether the repair was verified.
-        findings: Sentences on the checks of the repair.
+        findings: Sentences with the findings of the checks of the repair.
     """
     measured = [row for row in rows if row["lift_sd_after"] is not None]
     narrow: dict[str, Any] = {}
@@ -389,7 +390,7 @@ def repaired_tokens(rows: Rows, state: str, findings: str) -> ReportFigure:
 
 
 def _repaired_in_words(measured: Rows) -> str:
-    """Return a sentence with the largest erased share and the largest lift before and after a repair."""
+    """Return a sentence with the largest erased share and lift, each before and after the repair."""
     sentences = []
     for measure, name in zip(wording.MEASURES, ("erased share", "lift"), strict=True):
         largest = []
@@ -404,7 +405,7 @@ def _repaired_in_words(measured: Rows) -> str:
 
 
 def _draw_repaired_tokens(rows: Rows) -> go.Figure:
-    """Draw a panel per measure, with a row for each token; the first token is on top."""
+    """Draw a panel per measure, with a row per token. The first token is at the top."""
     from_below = list(reversed(rows))
     titles = [fig.axis_title(measure) for measure in wording.MEASURES]
     plot = fig.new_panels(titles, 150 + 26 * len(rows), 0.06, same_scale=True)
@@ -419,7 +420,7 @@ def _draw_repaired_tokens(rows: Rows) -> go.Figure:
 
 
 def _draw_before_and_after(plot: go.Figure, rows: Rows, measure: Column, panel: int) -> None:
-    """Draw each token's change of a measure as a line from before to after, with a mark at both ends."""
+    """Draw how a measure of each token changed: marks before and after the repair, joined by a line."""
     cell = {"row": 1, "col": panel}
     for position, row in enumerate(rows):
         line: dict[str, Any] = {
@@ -453,22 +454,22 @@ def _draw_before_and_after(plot: go.Figure, rows: Rows, measure: Column, panel: 
 class CurveWords:
     """The texts of a figure of repair curves."""
 
-    name: str  # name of the figure
+    name: str  # see `ReportFigure.name`
     title: str
     reading: str  # how to read the figure
-    measure: str = "Mean similarity of unrelated texts"  # what the curves show; begins a sentence
+    measure: str = "Mean similarity of unrelated texts"  # beginning of a sentence on what the curves show
     axis: str = "mean cosine similarity"  # title of the vertical axis
 
 
 def repair_curves(
     words: CurveWords, copies: Sequence[int], lines: Mapping[str, Sequence[float]]
 ) -> ReportFigure:
-    """Draw similarities by number of copies: before a repair, after it, and for ordinary tokens.
+    """Plot similarity against the number of copies before a repair, after it, and for ordinary tokens.
 
     Args:
         words: Texts of the figure.
-        copies: Numbers of copies in ascending order, from 0.
-        lines: Similarities for these numbers of copies, by the name of the line, in the order of the legend.
+        copies: Numbers of copies in ascending order, starting at 0.
+        lines: For each line, its name and a similarity per number of copies, in the order of the legend.
     """
     figure = fig.new_figure(height=340)
     positions = list(range(len(copies)))

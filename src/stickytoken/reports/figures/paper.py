@@ -37,8 +37,8 @@ def pair_similarities(
     Args:
         token: Token whose copies are inserted.
         copies: Number of copies.
-        before: Number of pairs in each interval of `SIMILARITY_EDGES`, without copies; empty if unknown.
-        after: Number of pairs in each of these intervals with copies; None if unknown.
+        before: Number of pairs in each bin of `SIMILARITY_EDGES` without copies; empty if unknown.
+        after: Number of pairs in each bin with copies; None if unknown.
         u: The model's mean similarity.
     """
     name = "pair-similarities"
@@ -74,13 +74,13 @@ def pair_similarities(
 
 
 def _occupied(before: Sequence[int], after: Sequence[int]) -> tuple[int, int]:
-    """Return the index of the first interval with a pair, and the index after the last one."""
+    """Return the index of the first nonempty bin, and one more than the index of the last."""
     occupied = np.flatnonzero(np.array(before) + np.array(after))
     return int(occupied[0]), int(occupied[-1]) + 1
 
 
 def _mean_of_counts(counts: Sequence[int]) -> float:
-    """Return the mean similarity of binned pairs; each pair counts as the midpoint of its interval."""
+    """Return the mean similarity of binned pairs, taking the midpoint of each bin for its pairs."""
     middles = (np.array(SIMILARITY_EDGES[1:]) + np.array(SIMILARITY_EDGES[:-1])) / 2
     return float(np.average(middles, weights=counts))
 
@@ -88,7 +88,7 @@ def _mean_of_counts(counts: Sequence[int]) -> float:
 def _draw_counts(
     figure: go.Figure, edges: Sequence[float], counts: Sequence[int], name: str, color: str
 ) -> None:
-    """Draw a translucent histogram, so that a second one can be laid over it."""
+    """Draw a histogram, translucent so that a second one can overlap it."""
     middles = [round((start + end) / 2, 4) for start, end in pairwise(edges)]
     figure.add_bar(
         x=middles,
@@ -100,12 +100,12 @@ def _draw_counts(
 
 
 def mean_shift(curves: list[Curve], controls: list[Curve], who: str) -> ReportFigure:
-    """Draw the mean change in similarity of pairs over tokens, by number of copies.
+    """Plot the change in similarity, averaged over pairs and tokens, against the number of copies.
 
     Args:
         curves: Symptom curves of the tokens.
         controls: Symptom curves of ordinary tokens.
-        who: What the tokens are called, such as ``sticky tokens``.
+        who: Name of the tokens in the figure, such as ``sticky tokens``.
     """
     name = "mean-shift"
     title = "Mean shift by number of copies"
@@ -154,10 +154,10 @@ def mean_shift(curves: list[Curve], controls: list[Curve], who: str) -> ReportFi
 
 
 def _shifts(curves: list[Curve]) -> dict[str, list[float | None]]:
-    """Return the mean change of similarity, by side of u.
+    """Return the mean change of similarity, keyed by side of u. A side without pairs is absent.
 
     Returns:
-        One value per number of copies; None where no curve has a value. A side without pairs is absent.
+        For each side, one value per number of copies; None if no curve has a value for this number.
     """
     shifts: dict[str, list[float | None]] = {}
     for side in SIDES:
@@ -168,13 +168,13 @@ def _shifts(curves: list[Curve]) -> dict[str, list[float | None]]:
 
 
 def _against_first(line: Sequence[float | None]) -> list[float | None]:
-    """Return the differences from the first value, the one without copies; None for a missing value."""
+    """Subtract the first value, which is that without copies, from each value. Missing values stay None."""
     start = line[0]
     return [None if value is None or start is None else value - start for value in line]
 
 
 def _shift_in_words(group: str, side: str, copies: Sequence[int], shifts: Sequence[float | None]) -> str:
-    """Say by how much the largest measured number of copies changes the pairs on one side of u."""
+    """Say how much the largest measured number of copies changes pairs on one side of u, on average."""
     measured = [position for position, shift in enumerate(shifts) if shift is not None]
     last = measured[-1]
     text = f"{copies[last]} copies of {group} change pairs {side} u by {shifts[last]:+.3f} on average."
@@ -182,10 +182,10 @@ def _shift_in_words(group: str, side: str, copies: Sequence[int], shifts: Sequen
 
 
 def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
-    """Draw how sticky tokens and all examined tokens divide among categories and kinds of entries.
+    """Draw how the sticky tokens and all examined tokens divide into categories and kinds of entries.
 
     Args:
-        tokens: The run's tokens with the columns verdict, category and entry.
+        tokens: The run's tokens, with the columns `verdict`, `category` and `entry`.
     """
     name = "flagged-categories"
     title = "Categories of flagged tokens"
@@ -223,7 +223,7 @@ def _share_rows(part: Breakdown) -> list[tuple[Any, ...]]:
 
 
 def _shares_in_words(parts: Sequence[Breakdown]) -> str:
-    """Say which share of the sticky tokens each group has, without the groups that have none."""
+    """Say what share of the sticky tokens belongs to each group, except groups without sticky tokens."""
     sentences = []
     for part in parts:
         total = sum(part.sticky)

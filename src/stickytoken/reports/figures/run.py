@@ -20,16 +20,16 @@ from stickytoken.reports.figures import Band, DataTable, ReportFigure
 from stickytoken.reports.templating import minus
 from stickytoken.vocabulary import Kind
 
-# Limits for the number of bins. Fewer bins would hide the shape of a distribution, and more would be narrower
-# than a pixel on a phone.
+# Minimum and maximum number of bins. Fewer bins would hide the shape of a distribution, and more bins would
+# be narrower than a pixel on a phone.
 _FEWEST_BINS = 5
 _MOST_BINS = 120
-# Values with a range smaller than this differ only by rounding errors.
+# If the range of some values is smaller than this, they differ only by rounding errors.
 _NO_SPAN = 1e-9
 
 
 def distribution(tokens: pl.DataFrame, described: Distribution) -> ReportFigure:
-    """Draw the distribution of a measure over a run's tokens, and mark the flagged tokens.
+    """Draw the distribution of a measure over the tokens of a run, and mark the flagged tokens.
 
     Args:
         tokens: Rows of tokens.parquet.
@@ -51,7 +51,7 @@ def distribution(tokens: pl.DataFrame, described: Distribution) -> ReportFigure:
 
 
 def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Figure:
-    """Draw a histogram with a logarithmic count axis, and marks for the flagged tokens."""
+    """Draw a histogram with logarithmic counts, and mark the flagged tokens in it."""
     column = described.column
     counts, edges = bins(measured[column.key].to_numpy())
     intervals = [[_exact(column, start), _exact(column, end)] for start, end in pairwise(edges.tolist())]
@@ -95,7 +95,7 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
 
 
 def _distribution_in_words(measured: pl.DataFrame, column: Column) -> str:
-    """Describe a distribution by its quantiles and the range of its flagged tokens."""
+    """Describe a distribution by its quantiles and by the range of the flagged tokens."""
     low, middle, high = np.quantile(measured[column.key].to_numpy(), (0.05, 0.5, 0.95))
     text = (
         f"{column.title.capitalize()} of {wording.counted(len(measured), 'token')}: median "
@@ -112,12 +112,12 @@ def _distribution_in_words(measured: pl.DataFrame, column: Column) -> str:
     return text
 
 
-# Number of bins in a distribution table.
+# Number of bins in the table of a distribution, empty ones included.
 _TABLE_BINS = 12
 
 
 def _distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
-    """Count all tokens and the sticky tokens in `_TABLE_BINS` bins of equal width, without empty bins."""
+    """Return a table of the tokens and sticky tokens in bins of equal width, without empty bins."""
     values = measured[column.key].to_numpy()
     edges = bins(values)[1]
     if np.ptp(values) >= _NO_SPAN:
@@ -135,14 +135,14 @@ def _distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
 
 
 def _exact(column: Column, value: float) -> str:
-    """Format a value with one digit more than in tables, or with four digits if the column has no unit."""
+    """Format a value with one decimal more than in tables, or with four if the column has no unit."""
     if column.digits is None or not column.unit:
         return minus(f"{value:.4f}")
     return column._replace(digits=column.digits + 1).text(value)
 
 
 def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the counts and bin edges of a histogram; the bin width follows Freedman and Diaconis (1981)."""
+    """Return the counts and edges of histogram bins, with the bin width of Freedman and Diaconis (1981)."""
     low = float(values.min())
     high = float(values.max())
     if high - low < _NO_SPAN:
@@ -153,7 +153,7 @@ def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.flo
     return np.histogram(values, bins=int(np.clip(np.ceil(bin_count), _FEWEST_BINS, _MOST_BINS)))
 
 
-# Vertical position of the marks in a distribution, on its count axis: just above the bottom.
+# Position of the marks of tokens on the count axis of a distribution: just above the bottom.
 _MARK_HEIGHT = 0.72
 
 
@@ -173,7 +173,7 @@ def _mark(
         verdict: The verdict of these tokens.
         x: Horizontal position of each token.
         y: Vertical position of each token.
-        values: The part of Plotly's hover template that follows the token.
+        values: The part of Plotly's hover template after the token, which shows its values.
     """
     if flagged.is_empty():
         return
@@ -192,9 +192,9 @@ def _mark(
     figure.add_trace(marks)
 
 
-# Maximum number of sticky tokens whose names are written above their marks; more would hide the figure.
+# If there are more sticky tokens than this, the figure shows no names, because they would cover it.
 _MOST_NAMED = 5
-# Sizes in pixels on a phone. Names that do not overlap there do not overlap on a larger screen.
+# Sizes on a phone, in pixels. Names that do not overlap on a phone do not overlap on larger screens either.
 _PLOT_WIDTH = 280
 _PLOT_HEIGHT = 250
 _CHARACTER_WIDTH = 9
@@ -209,33 +209,33 @@ class _Name:
 
     text: str
     x: float
-    y: float  # the logarithm of the position on a logarithmic axis
+    y: float  # on a logarithmic axis, the logarithm of the position
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a name is written, in pixels on a phone."""
+    """The place of a name in the figure, in pixels on a phone."""
 
     left: float
     right: float
     height: float
 
     def overlaps(self, other: _Place) -> bool:
-        """Return whether names at both places would cover each other."""
+        """Return whether names at the two places would overlap."""
         is_beside = self.right <= other.left or other.right <= self.left
         return not is_beside and abs(self.height - other.height) < _LINE_HEIGHT
 
 
 def _write_names(figure: go.Figure, names: Sequence[_Name], width: float, height: float) -> None:
-    """Write names above their marks; if there are too many names, write none.
+    """Write the names of tokens above their marks, or no names if there are more than `_MOST_NAMED`.
 
-    A name that would cover an earlier name is written higher, with a line to its mark.
+    A name that would overlap an earlier one is written higher, with a line to its mark.
 
     Args:
         figure: Figure to write in.
         names: Names of the sticky tokens.
-        width: Length of the horizontal axis, in the unit of the axis.
-        height: Length of the vertical axis, in the unit of the axis.
+        width: Range of the horizontal axis, in its own unit.
+        height: Range of the vertical axis, in its own unit.
     """
     if len(names) > _MOST_NAMED:
         return
@@ -266,12 +266,12 @@ def _write_names(figure: go.Figure, names: Sequence[_Name], width: float, height
 
 # Maximum number of unflagged tokens to draw: enough to show the shape of the cloud, few enough for a phone.
 _DRAWN_POINTS = 2500
-# Second part of the seed with which these tokens are sampled.
+# Second part of the seed for sampling these tokens; the first is the number of unflagged tokens.
 _SCATTER_KEY = 5
 
 
 def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
-    """Draw two measures of a run's tokens against each other, and mark the flagged tokens.
+    """Plot two measures of the tokens of a run against each other, and mark the flagged tokens.
 
     Args:
         tokens: Rows of tokens.parquet.
@@ -343,7 +343,7 @@ def _scatter_in_words(measured: pl.DataFrame, described: Scatter) -> str:
 
 
 def _quantiles(rows: pl.DataFrame, described: Scatter, level: float) -> list[str]:
-    """Return the quantile of both measures at a level from 0 to 1, as text."""
+    """Return the quantiles of both measures at the given level (0 to 1) as text."""
     quantiles = []
     for column in (described.x, described.y):
         value = np.quantile(rows[column.key].to_numpy(), level)
@@ -356,7 +356,7 @@ _LISTED_TOKENS = 20
 
 
 def _scatter_table(measured: pl.DataFrame, described: Scatter) -> DataTable:
-    """Return a table of the flagged tokens, followed by the quartiles of all tokens."""
+    """Return a table with the flagged tokens, followed by the quartiles over all tokens."""
     flagged = measured.filter(is_flagged()).sort(described.y.key, descending=True).head(_LISTED_TOKENS)
     rows: list[tuple[Any, ...]] = []
     for row in flagged.iter_rows(named=True):
@@ -388,7 +388,7 @@ copies, the mean similarity of the pairs on that side of u, or None; empty if no
 
 
 def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> ReportFigure:
-    """Draw the mean similarity of pairs by number of copies.
+    """Plot the mean similarity of pairs against the number of copies.
 
     Args:
         curves: Curves of the tokens to show.
@@ -420,7 +420,7 @@ def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> Repo
 
 
 def _lines_by_side(curves: list[Curve]) -> dict[str, list[list[float]]]:
-    """Return the lines of all curves, by side; a side without pairs is absent."""
+    """Return the lines of all curves, keyed by side of u. A side without pairs is absent."""
     lines_by_side = {}
     for side in SIDES:
         lines = [curve[side] for curve in curves if curve[side]]
@@ -430,7 +430,7 @@ def _lines_by_side(curves: list[Curve]) -> dict[str, list[list[float]]]:
 
 
 def _curve_rows(curves: list[Curve], ordinary: Mapping[str, list[list[float]]]) -> list[tuple[Any, ...]]:
-    """Return table rows: one for each curve and side, then the mean of the ordinary tokens on each side."""
+    """Return one table row per curve and side, followed by the mean of the ordinary tokens on each side."""
     rows: list[tuple[Any, ...]] = []
     for curve in curves:
         rows += [(curve["token"], side, *curve[side]) for side in SIDES if curve[side]]
@@ -440,7 +440,7 @@ def _curve_rows(curves: list[Curve], ordinary: Mapping[str, list[list[float]]]) 
 
 
 def mean_line(lines: Sequence[Sequence[float | None]]) -> list[float | None]:
-    """Return the mean of lines at each point; None where no line has a value."""
+    """Return the mean of the lines at each point; None if no line has a value there."""
     means: list[float | None] = []
     for values in zip(*lines, strict=True):
         measured = [value for value in values if value is not None]
@@ -454,7 +454,7 @@ def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float
         return "There are no symptom curves."
     sentences = [f"Mean similarity of pairs by number of copies; the mean similarity u is {u:.3f}."]
     for curve in curves[:_DRAWN_CURVES]:
-        # A curve has no value at a number of copies that the tokenizer reads as an unknown word.
+        # If the tokenizer reads a number of copies as an unknown word, the curve has no value for it.
         positions = [position for position in range(len(curve["copies"])) if _has_values(curve, position)]
         if not positions:
             continue
@@ -474,7 +474,7 @@ def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float
 
 
 def _has_values(curve: Curve, position: int) -> bool:
-    """Return whether a curve has a value at a position on every side that has pairs."""
+    """Return whether a curve has a value at the position, on every side of u that has pairs."""
     return all(curve[side][position] is not None for side in SIDES if curve[side])
 
 
@@ -486,7 +486,7 @@ def _move(side: str, start: float, end: float) -> str:
 def _draw_curves(
     curves: list[Curve], ordinary: Mapping[str, list[list[float]]], copies: list[int], u: float
 ) -> go.Figure:
-    """Draw a panel for the pairs below the mean similarity u, and one for the pairs above it."""
+    """Draw one panel for the pairs below the mean similarity u, and another for those above it."""
     titles = ("unrelated pairs (below u)", "related pairs (above u)")
     figure = fig.new_panels(titles, 430, 0.04, same_scale=True)
     for panel, side in enumerate(SIDES, start=1):
@@ -522,8 +522,8 @@ def _draw_curve(figure: go.Figure, curve: Curve, side: str, position: int, panel
         figure: Figure to draw in.
         curve: The curve.
         side: ``below`` or ``above``.
-        position: Position of the token among the drawn ones, which decides colour and dash.
-        panel: Number of the panel, from 1.
+        position: 0-based position among the drawn curves; decides the colour and the dash pattern.
+        panel: 1-based number of the panel.
     """
     name = fig.label(curve["token"])
     is_sticky = curve["verdict"] in (None, "sticky")
@@ -543,9 +543,9 @@ def _draw_curve(figure: go.Figure, curve: Curve, side: str, position: int, panel
     figure.add_trace(line, row=1, col=panel)
 
 
-# Number of the most frequent scripts with a bar of their own; all others share one bar.
+# Number of scripts that have a bar of their own. The less frequent scripts share one bar.
 _MOST_SCRIPTS = 7
-# Length in characters from which tokens share one bar.
+# Tokens with at least this many characters share one bar.
 _LONGEST = 10
 _DECILES = 10
 
@@ -559,7 +559,7 @@ _READ_COMPOSITION = (
 
 @dataclass(frozen=True)
 class Breakdown:
-    """How many tokens of each group were examined, and how many of these are sticky."""
+    """The numbers of examined and of sticky tokens in each group of tokens."""
 
     title: str  # the property that divides the tokens into groups
     groups: list[str]
@@ -568,13 +568,13 @@ class Breakdown:
 
 
 def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
-    """Count a run's tokens by kind of entry, by script, by length and by position in the vocabulary.
+    """Count all and sticky tokens by kind of entry, by script, by length and by position in the vocabulary.
 
     Args:
-        tokens: The table of `RunContent.tokens`.
+        tokens: The tokens of a run, `RunContent.tokens`.
 
     Returns:
-        Four breakdowns, in this order.
+        Four breakdowns, in the order above.
     """
     counts = tokens["script"].value_counts().sort("count", "script", descending=[True, False])
     all_scripts = counts["script"].to_list()
@@ -602,13 +602,13 @@ def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
 
 
 def breakdown_by(tokens: pl.DataFrame, column: str, title: str, groups: list[str]) -> Breakdown:
-    """Count all tokens and the sticky tokens by group.
+    """Count all tokens and the sticky tokens in each group.
 
     Args:
         tokens: The examined tokens.
         column: Column that contains each token's group.
         title: Title of the breakdown.
-        groups: The groups to count, in order; other values are ignored.
+        groups: The groups to count. Tokens with another value in the column are ignored.
     """
     examined = _count_by_group(tokens, column)
     sticky = _count_by_group(tokens.filter(verdict="sticky"), column)
@@ -621,12 +621,12 @@ def breakdown_by(tokens: pl.DataFrame, column: str, title: str, groups: list[str
 
 
 def _count_by_group(tokens: pl.DataFrame, column: str) -> dict[str, int]:
-    """Return the number of tokens by value of a column, without nulls."""
+    """Return the number of tokens with each value of a column, keyed by value, without nulls."""
     return dict(tokens[column].drop_nulls().value_counts().iter_rows())
 
 
 def composition(tokens: pl.DataFrame) -> ReportFigure:
-    """Draw how sticky tokens and all examined tokens divide by kind, script, length and position."""
+    """Draw the share of each kind, script, length and position among sticky and among all examined tokens."""
     parts = breakdowns(tokens)
     total = sum(parts[0].examined)
     sticky = sum(parts[0].sticky)
@@ -662,7 +662,7 @@ def _largest_groups(part: Breakdown) -> str:
 
 
 def draw_breakdowns(parts: list[Breakdown]) -> go.Figure:
-    """Draw a panel for each breakdown, two in a row, with bars for all tokens and for the sticky ones."""
+    """Draw a panel per breakdown, two panels to a row, with bars for all tokens and for sticky tokens."""
     panel_rows = (len(parts) + 1) // 2
     plot = make_subplots(
         rows=panel_rows,
@@ -688,7 +688,7 @@ def draw_breakdowns(parts: list[Breakdown]) -> go.Figure:
 
 
 def _pattern(shape: str) -> dict[str, Any]:
-    """Return Plotly's fill pattern of a bar: ``/`` is hatched, an empty shape is plain."""
+    """Return a fill pattern for Plotly's bars: hatched for the shape ``/``, plain for an empty string."""
     return {"shape": shape, "size": 5, "solidity": 0.25}
 
 
@@ -701,14 +701,14 @@ def _draw_shares(
     in_legend: bool,
     cell: dict[str, int],
 ) -> None:
-    """Draw each group's share of all counted tokens in percent; nothing if there are no tokens.
+    """Draw a bar for the percentage of tokens in each group, or nothing if there are no tokens.
 
     Args:
         plot: Figure to draw in.
         groups: Names of the groups.
         counts: Number of tokens in each group.
         name: Name of the bars in the legend.
-        marker: Plotly's look of the bars.
+        marker: Appearance of the bars, as Plotly options.
         in_legend: Whether the legend lists the bars.
         cell: Row and column of the panel.
     """
