@@ -1,4 +1,4 @@
-"""Declare commands: groups of options, rarely needed options as settings, and files with settings."""
+"""Declare commands: with groups of options, settings for rarely needed options, and settings in files."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ _Command: TypeAlias = Callable[..., None]
 
 
 def command(*settings: str) -> Callable[[_Command], _Command]:
-    """Turn each parameter whose type is a dataclass into one option per field, and add the common options.
+    """Make a function a command. A parameter whose type is a dataclass becomes one option per field.
 
     The help of an option is its entry under ``Args:`` in the function's docstring, or under ``Attributes:``
-    in the dataclass's docstring. Its limits come from the type hint.
+    in the dataclass's docstring. The limits of its value come from the type hint. The options that all
+    commands have, such as ``--quiet``, are added.
 
     Args:
-        settings: Names of options that are rarely needed in this command. Only ``--set name=value`` and files
-            reach them.
+        settings: Names of options that this command rarely needs. They can be set by ``--set name=value`` and
+            in files only.
     """
 
     def decorate(function: _Command) -> _Command:
@@ -64,7 +65,7 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
         def run(
             *, quiet: bool, verbose: bool, set_: object = None, config: object = None, **values: Any
         ) -> None:
-            del set_, config  # applied when the command line was parsed
+            del set_, config  # their callbacks already applied them during parsing
             for name, group in groups.items():
                 option_names = _option_names(group)
                 group_values = {field: values.pop(option) for field, option in option_names.items()}
@@ -92,12 +93,12 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
 # Cached because every command needs its hints twice, and evaluating them takes a millisecond.
 @functools.cache
 def _type_hints(function: _Command) -> dict[str, Any]:
-    """Return the type hints of a function by name, with the metadata of Annotated types."""
+    """Return the type hints of a function, keyed by parameter, with the metadata of Annotated types."""
     return get_type_hints(function, include_extras=True)
 
 
 def _groups_of(function: _Command) -> dict[str, Any]:
-    """Return the dataclass of each parameter that represents a group of options, by parameter name.
+    """Return the dataclass of each parameter that represents a group of options, keyed by parameter name.
 
     The dataclass is the parameter's type or, in an Annotated type, a subclass in the metadata.
     """
@@ -111,7 +112,7 @@ def _groups_of(function: _Command) -> dict[str, Any]:
 
 @functools.cache
 def _option_names(group: Any) -> dict[str, str]:
-    """Return the parameter name of the option that each field of a group has, by name of the field."""
+    """Return the parameter name of the option for each field of a group, keyed by field name."""
     names: dict[str, str] = {}
     for name, value_type in command_line_types(group).items():
         own_names = [item.name for item in value_type.metadata if isinstance(item, OptionName)]
@@ -129,7 +130,7 @@ class _Source:
         declaration: How the argument or option is declared for the command line.
         default: Default value.
         description: Help to show if the declaration has none.
-        is_setting: Whether only --set and files reach it.
+        is_setting: Whether it can be set by --set and in files only.
     """
 
     name: str
@@ -163,18 +164,18 @@ class _Source:
 
 
 def _source(name: str, value_type: FieldType, default: Any, description: str | None = None) -> _Source:
-    """Return the source of an option, given its type; without a `Declaration`, it is a setting."""
+    """Return the source of an option. Without a `Declaration` for its type or name, it is a setting."""
     declarations = [item for item in value_type.metadata if isinstance(item, Declaration)]
     declaration = declarations[0] if declarations else FIELD_DECLARATIONS.get(name, setting())
     return _Source(name, value_type, declaration, default, description, declaration.is_setting)
 
 
 def _sources_of(function: _Command, groups: Mapping[str, Any]) -> list[_Source]:
-    """Return the sources of all arguments and options of a command, those of its groups included.
+    """Return the sources of all arguments and options of a command, including those in groups.
 
     Args:
         function: The function of the command.
-        groups: The dataclass of each parameter that represents a group of options.
+        groups: The result of `_groups_of` for the function.
     """
     hints = _type_hints(function)
     own_descriptions = descriptions(function)
@@ -201,8 +202,8 @@ def _sources_of_group(group: Any) -> tuple[_Source, ...]:
     return tuple(sources)
 
 
-# Options that users expect but that do not exist, by command, with the advice to print. For a misspelled
-# option, Typer suggests the closest name.
+# Advice on options that users may expect although they do not exist, keyed by command and option. For a
+# misspelled option, Typer suggests the closest name.
 _INSTEAD = {
     "judge": {
         "tokens": "judge measures the strongest tokens of the run: name tokens with `stickytoken probe`",
@@ -221,7 +222,7 @@ _INSTEAD = {
 
 
 class PanelledCommand(TyperCommand):
-    """A command that groups its options in panels of --help and has settings for --set and files."""
+    """A command whose --help groups the options into panels. Its settings come from --set and files."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -237,7 +238,7 @@ class PanelledCommand(TyperCommand):
                 param.secondary_opts = []
 
     def get_help_option(self, ctx: Any) -> TyperOption | None:
-        """Put --help into the panel of the output."""
+        """Return the option --help, placed in the panel of output options."""
         option: TyperOption | None = super().get_help_option(ctx)
         if option is not None:
             option.rich_help_panel = OUTPUT
@@ -245,7 +246,7 @@ class PanelledCommand(TyperCommand):
         return option
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return arguments first, and then options in the order of the panels."""
+        """Return the arguments, followed by the options in the order of their panels."""
 
         def rank(param: Any) -> int:
             panel = getattr(param, "rich_help_panel", None)
@@ -254,8 +255,8 @@ class PanelledCommand(TyperCommand):
         return sorted(super().get_params(ctx), key=rank)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse options and settings; files supply the values that the command line does not set."""
-        # The first map with a value wins: --set, then --config, then pyproject.toml.
+        """Parse options and settings. Values that the command line does not set come from files."""
+        # In order of precedence: values of --set, of the --config file, and of pyproject.toml.
         ctx.default_map = ChainMap({}, {}, {})
         try:
             rest: list[str] = super().parse_args(ctx, args)
@@ -303,7 +304,7 @@ def _key(param: Any) -> str:
 
 
 def _read_settings(ctx: typer.Context, value: list[str] | None) -> None:
-    """Read the values of --set into the defaults of the context, or print the settings."""
+    """Store the values of --set as defaults of the context, or print all settings for ``--set help``."""
     command: Any = ctx.command
     defaults: Any = ctx.default_map
     for assignment in value or ():
@@ -330,12 +331,12 @@ def _read_settings(ctx: typer.Context, value: list[str] | None) -> None:
             defaults.maps[0][option.name] = text
 
 
-# What the values of an option are called in tables of settings.
+# Names of value types in the table of settings.
 _KIND_NAMES = {bool: "true, false", int: "number", float: "number", Path: "path"}
 
 
 def _kind_of_value(option: TyperOption) -> str:
-    """Return the kind of value that an option takes, or its choices."""
+    """Return the name of the type of an option's value, or the choices for the value."""
     kind = option.type_descriptor.annotation
     kind = next(iter(getattr(kind, "__args__", ())), kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -372,15 +373,15 @@ class ProjectTable(NamedTuple):
 
     file: Path
     table: dict[str, Any]
-    model_line: int  # number of the line that names the model, or else of the table's header; from 1
+    model_line: int  # see `_line_of_model`
 
 
-# Command whose options stand directly in the table; other commands have their own subtable.
+# The options of this command stand directly in the table, those of every other command in a subtable.
 _PROJECT_COMMAND = "check"
 
 
 def project_table(start: Path) -> ProjectTable | None:
-    """Find the table in the nearest pyproject.toml, searching from a folder up to the repository's root."""
+    """Find the nearest pyproject.toml with the table, from a folder up to the root of its repository."""
     for folder in (start.absolute(), *start.absolute().parents):
         file = folder / "pyproject.toml"
         if file.is_file():
@@ -397,18 +398,18 @@ def project_table(start: Path) -> ProjectTable | None:
 
 
 def _line_of_model(text: str) -> int:
-    """Return the line number of the entry ``model`` in the table, or else of the table's header; from 1."""
+    """Return the 1-based number of the line that sets ``model``, or else of the table's header."""
     header = re.search(r"^\s*\[\s*tool\s*\.\s*stickytoken\s*\]", text, re.MULTILINE)
     if header is None:
         return 1
-    # The first entry called model, unless another table begins before it.
+    # Find the first entry ``model`` or, if that comes earlier, the header of the next table.
     entry = re.compile(r"^\s*(?:\[|(model)\s*=)", re.MULTILINE).search(text, header.end())
     line_start = entry if entry and entry[1] else header
     return text.count("\n", 0, line_start.end()) + 1
 
 
 def _parsed(file: Path) -> tuple[str, dict[str, Any]]:
-    """Return the text of a TOML file and its content."""
+    """Return the text of a TOML file, and the document parsed from it."""
     try:
         text = file.read_bytes().decode("utf-8")
         return text, tomllib.loads(text)
@@ -420,7 +421,7 @@ def _parsed(file: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _read_config(ctx: typer.Context, value: Path | None) -> None:
-    """Read pyproject.toml and the file of --config into the defaults of the context."""
+    """Store the values of pyproject.toml and of the --config file as defaults of the context."""
     defaults: Any = ctx.default_map
     if not ctx.resilient_parsing:
         project = project_table(Path.cwd())
@@ -433,13 +434,13 @@ def _read_config(ctx: typer.Context, value: Path | None) -> None:
 
 
 def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> dict[str, Any]:
-    """Return the values that a file sets for a command, by parameter name.
+    """Return the values that a file sets for a command, keyed by parameter name.
 
     Args:
         ctx: Context of the command.
-        table: The content of the file, or of a project's table in it.
+        table: The whole content of a --config file, or the project's table in pyproject.toml.
         file: The file.
-        root: Name of the project's table; empty for the file of --config.
+        root: Name of the project's table; empty for a --config file.
     """
     values: dict[str, Any] = {}
     command = str(ctx.info_name)
@@ -456,7 +457,7 @@ def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> 
 
 
 def _checked(ctx: Any, entries: Mapping[str, Any], file: Path, where: str) -> dict[str, Any]:
-    """Return the entries of a table by parameter, each checked as on the command line."""
+    """Check the entries of a table like options, and return their values keyed by parameter name."""
     own_params = [param for param in ctx.command.params if param.name not in ("set_", "config")]
     options: dict[str, Any] = {_key(param): param for param in own_params if isinstance(param, TyperOption)}
     if ctx.info_name == _PROJECT_COMMAND:
@@ -487,7 +488,7 @@ _EXPECTED = {bool: "true or false", float: "a number", str: "a text that is not 
 
 
 def _typed(param: Any, value: Any, folder: Path) -> Any:
-    """Return a value from a file as Typer expects it; relative paths start from the file's folder."""
+    """Convert a value from a file for Typer. Relative paths are relative to the folder of the file."""
     kind_name = _kind_of_value(param)
     kind = _KINDS.get(kind_name, str)
     value_type = float if type(value) is int else type(value)

@@ -1,4 +1,4 @@
-"""Options that several commands share, and functions that load the models, runs and tokens named by them."""
+"""Options that several commands share, and functions that load the models, runs and tokens they name."""
 
 from __future__ import annotations
 
@@ -48,15 +48,17 @@ PANELS = (MODEL, TEXTS, METHOD, OUTPUT, COMPUTATION, ENDPOINT, LANGUAGE_MODELS)
 
 @dataclass(frozen=True)
 class Declaration:
-    """How the command line shows a parameter: what its type, default and description do not say.
+    """How a parameter appears on the command line.
 
-    From both, `stickytoken.cli._command` makes an argument or option of Typer for every command.
+    `stickytoken.cli._command` makes an argument or option of Typer from the declaration and from the type,
+    default and description of the parameter.
 
     Attributes:
         factory: `typer.Argument` or `typer.Option`.
-        names: Names of the option, such as ``--ids``; empty if it has the name of its parameter.
-        details: Other arguments of the factory.
-        is_setting: Whether only ``--set name=value`` and files reach the option, because it is rarely needed.
+        names: Names of the option, such as ``--ids``. If empty, the option is named after the parameter.
+        details: Keyword arguments of the factory.
+        is_setting: Whether the option is rarely needed, and can be set by ``--set name=value`` and in files
+            only.
     """
 
     factory: Callable[..., Any]
@@ -66,17 +68,17 @@ class Declaration:
 
 
 def argument(**details: Any) -> Declaration:
-    """Declare an argument; `details` are arguments of `typer.Argument`."""
+    """Declare an argument. `details` are passed to `typer.Argument`."""
     return Declaration(typer.Argument, details=details)
 
 
 def setting(*names: str, **details: Any) -> Declaration:
-    """Declare an option that only ``--set name=value`` and files reach."""
+    """Declare an option that can be set by ``--set name=value`` and in files only."""
     return Declaration(typer.Option, names, details, is_setting=True)
 
 
 def _option(*names: str, panel: str, **details: Any) -> Declaration:
-    """Declare an option that --help shows in a panel."""
+    """Declare an option that --help shows in the given panel."""
     return Declaration(typer.Option, names, {"rich_help_panel": panel} | details)
 
 
@@ -88,8 +90,8 @@ computation_option = partial(_option, panel=COMPUTATION)
 language_option = partial(_option, panel=LANGUAGE_MODELS)
 output_option = partial(_option, panel=OUTPUT)
 
-# Fields of settings classes that are options of their own. All other fields are settings. A command that
-# rarely needs one of these options makes it a setting, too: `@command` takes its name.
+# Fields of settings classes that become options. All other fields become settings. A command that rarely
+# needs one of these options passes its name to `@command` to make it a setting, too.
 FIELD_DECLARATIONS = {
     "prompt": language_option(),
     "token_prepending": language_option("--token-prepending"),
@@ -151,8 +153,7 @@ _NAMED_TOKENS = (
     "A token: its vocabulary string, its text, or # and its id ('#2003'). Or a file of tokens: txt with one "
     "per line, or a table with a column token_id or token. Repeatable."
 )
-# Categories of vocabulary entries. `stickytoken.vocabulary` has them, too, but imports more than --help may
-# load.
+# Categories of vocabulary entries, copied from `stickytoken.vocabulary`, which --help must not load.
 CATEGORIES = {
     "OK": "text can produce it",
     "OK_SPECIAL": "special, and text can produce it",
@@ -172,7 +173,7 @@ def _category(name: str) -> str:
 
 
 def _complete_category(incomplete: str) -> list[str]:
-    """Return the categories in the case in which the user began to type; Typer offers those that match."""
+    """Return all categories, in the case of the incomplete input. Typer offers those that match the input."""
     return [name.lower() if incomplete.islower() else name for name in CATEGORIES]
 
 
@@ -205,8 +206,8 @@ InCategory: TypeAlias = Annotated[
 ]
 
 
-# Groups of options. A command with a parameter of such a type has one option for each field. The library's
-# settings classes are groups, too.
+# Groups of options. A command that has a parameter of such a type has one option for each of its fields. The
+# settings classes of the library work in the same way.
 
 
 @dataclass(frozen=True)
@@ -249,7 +250,7 @@ class EngineOptions:
 
     @property
     def choice(self) -> EngineChoice:
-        """The value for the argument `engine` of the library, such as that of `stickytoken.detect`."""
+        """The value for the argument `engine` of library functions such as `stickytoken.detect`."""
         if self.engine is Engine.RAY:
             from stickytoken.measurement.ray_engine import RayCluster
 
@@ -263,13 +264,13 @@ class EngineOptions:
 def load(
     model: str, loading: ModelOptions | AnyModelOptions, *, tokenizer_needed: bool = True
 ) -> stickytoken.Encoder:
-    """Load a model, or connect to one behind an endpoint, and print which route it uses.
+    """Load a model and print its route, or connect to a model behind an endpoint and print its limits.
 
     Args:
         model: The model as the user named it.
-        loading: The options.
-        tokenizer_needed: Whether the command needs the vocabulary. If not, a model behind an endpoint can be
-            used without a tokenizer.
+        loading: The options of the user.
+        tokenizer_needed: Whether the command needs the vocabulary. If not, a model behind an endpoint needs
+            no tokenizer.
     """
     at_endpoint = _names_endpoint(model, loading)
     silence_transformers()
@@ -319,7 +320,7 @@ def _connect(model: str, loading: AnyModelOptions, tokenizer_needed: bool) -> st
 
 
 def _refuse_endpoint_options(model: str, loading: AnyModelOptions) -> None:
-    """Raise InputError if the user passed options that only models behind an endpoint have."""
+    """Raise InputError if the user passed options that apply only to models behind an endpoint."""
     flags = {
         "--set tokenizer": loading.tokenizer,
         "--set candidates": loading.candidates,
@@ -336,7 +337,7 @@ def _refuse_endpoint_options(model: str, loading: AnyModelOptions) -> None:
 
 
 def _announced_server(encoder: EndpointEncoder) -> stickytoken.Encoder:
-    """Print the limits of an encoder's server, make the encoder print its waits, and return the encoder."""
+    """Print the limits of an encoder's server, and return the encoder, which will print each wait."""
     encoder.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
     server = encoder.server
     length = "reads any length that was tried"
@@ -370,13 +371,13 @@ def load_for(
 ) -> stickytoken.Encoder:
     """Load the model that the source names or, if it is a run, the model of the run.
 
-    An option that the user leaves out is that of the run.
+    The run supplies the values of options that the user did not pass.
 
     Args:
         source: A run folder or a model, as the user named it.
         run: The record of the run, if the source is one.
         loading: The options of the user, which take precedence.
-        model: The model of the run, if it has moved.
+        model: Where the model of the run is now, if it has moved.
     """
     if run is None:
         return load(source, loading)
@@ -408,7 +409,7 @@ def load_for(
 def require_found(
     source: str, run: RunRecord | None, loading: LoadingSettings, model: str | None = None
 ) -> str:
-    """Check before any slow work that `load_for` will find the model, and return its name."""
+    """Check, before any slow work, that `load_for` will find the model. Return the name of the model."""
     from stickytoken.detection.run import recorded_loading
     from stickytoken.encoders.loading import require_model
 
@@ -423,7 +424,7 @@ def require_found(
 
 @contextmanager
 def _named_by(source: str) -> Iterator[None]:
-    """Return a context manager that adds to a ModelError which run or model the user named."""
+    """Return a context manager that adds the run or model that the user named to the text of a ModelError."""
     try:
         yield
     except ModelError as error:
@@ -439,7 +440,7 @@ def _tell_route(encoder: stickytoken.Encoder) -> None:
 
 
 def tell_layer(encoder: stickytoken.Encoder) -> None:
-    """Print which layer of a prompted language model is used, and how contrast is applied."""
+    """Print which layer a prompted language model uses, and its settings of contrast, if it uses that."""
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 
     if not isinstance(encoder, CausalPromptEncoder):
@@ -460,16 +461,16 @@ def announced(
     measurement: Callable[[Any, Path], object],
     uncertain: str | None = None,
 ) -> Iterator[ProgressCallback]:
-    """Yield a callback for progress. For a model behind an endpoint, also print what will be sent.
+    """Yield a callback for progress. For a model behind an endpoint, also print an estimate of the cost.
 
-    The estimate is printed, and the user is asked, before the first request. Before a later stage, a new
-    estimate is printed if it differs.
+    The estimate is printed, and the user is asked to confirm it, before the first request. When a later stage
+    begins, a new estimate is printed if it differs.
 
     Args:
-        encoder: The encoder, if the command uses one.
+        encoder: The encoder; None if the command uses none.
         loading: The options of the user.
-        measurement: Does the work of the command. It is called with a stand-in for the encoder, which only
-            counts texts, and with a temporary folder.
+        measurement: A function that does the work of the command. It is called for the estimate, with a
+            stand-in for the encoder that only counts texts, and with a temporary folder.
         uncertain: Name of the first stage whose texts depend on earlier results.
     """
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
@@ -488,7 +489,7 @@ def announced(
         _tell_refused(encoder.refused)
 
 
-# Smallest change of an estimate that is announced, as a share of the earlier one.
+# Smallest relative change of an estimate for which the new estimate is printed.
 _NOTABLE_CHANGE = 0.02
 
 
@@ -515,7 +516,7 @@ class _CostAnnouncer:
         """Print the estimate, and ask whether to spend it.
 
         Raises:
-            InputError: There is no terminal to ask on.
+            InputError: The user cannot be asked, because stdin is not a terminal.
         """
         with console.bars_hidden():
             console.inform("counting what to send")
@@ -532,7 +533,7 @@ class _CostAnnouncer:
                 raise typer.Exit(1)
 
     def report(self, step: Progress) -> None:
-        """Show progress, and before a later stage the new estimate if it differs."""
+        """Show progress. When a later stage begins, also print a new estimate if it differs."""
         is_later_stage = bool(self._stages) and step.stage not in self._stages and step.done == 0
         self._stages.add(step.stage)
         if is_later_stage:
@@ -546,7 +547,7 @@ class _CostAnnouncer:
         estimate = self._estimate()
         if estimate is None or not estimate.requests:
             return
-        estimate = estimate.most or estimate  # what it depends on is known now
+        estimate = estimate.most or estimate  # the uncertain texts depend on results that are known now
         total = spent + estimate.tokens
         if abs(total - self._expected_tokens) > _NOTABLE_CHANGE * self._expected_tokens:
             self._expected_tokens = total
@@ -554,7 +555,7 @@ class _CostAnnouncer:
                 console.inform(f"estimate for the rest: {_described(estimate)}")
 
     def _estimate(self) -> CostEstimate | None:
-        """Return the cost of the work, counted by a stand-in for the encoder; None if that fails."""
+        """Rehearse the work with a stand-in for the encoder, and return its cost; None if that fails."""
         from stickytoken.encoders.endpoint.dry_run import estimate_cost
 
         with TemporaryDirectory(prefix="stickytoken-") as folder:
@@ -570,12 +571,12 @@ class _CostAnnouncer:
                 return None
 
 
-# Maximum number of texts without a vector that are printed.
+# Maximum number of texts without a vector to print.
 _REFUSED_SHOWN = 5
 
 
 def _tell_refused(refused: Mapping[str, str]) -> None:
-    """Name the texts for which the server returned no vector, and why."""
+    """Print for which texts the server returned no vector, and the reason for each."""
     from stickytoken.encoders.protocol import shown
 
     if not refused:
@@ -593,7 +594,7 @@ def _cost(cost: float | None, unknown: str = "") -> str:
 
 
 def _described(estimate: CostEstimate) -> str:
-    """Return an estimate in words."""
+    """Return a line that states an estimate."""
     price = _cost(estimate.cost, ", price unknown (--set price-per-million=PRICE)")
     counts = f"{estimate.requests:,} requests, {estimate.texts:,} texts, {estimate.tokens:,} tokens"
     phrases = [f"{counts}{price}, about {console.duration(estimate.seconds)}"]
@@ -606,9 +607,9 @@ def _described(estimate: CostEstimate) -> str:
 
 
 def silence_transformers() -> None:
-    """Let transformers print errors only, or also warnings with --verbose."""
+    """Make transformers print errors only or, with --verbose, errors and warnings."""
     verbose = console.current_verbosity() is Verbosity.VERBOSE
-    # transformers reads the variable when it is imported, before the calls below have an effect.
+    # transformers reads this variable during its import, when the calls below have had no effect yet.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "warning" if verbose else "error")
     from transformers.utils import logging
 
@@ -621,14 +622,14 @@ def silence_transformers() -> None:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector, which takes a third of the time of loading libraries and weights."""
+    """Pause the garbage collector, which would take a third of the time for loading libraries and weights."""
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if enabled:
-            gc.freeze()  # nearly all objects stay alive, so later collections can skip them
+            gc.freeze()  # later collections skip these objects, nearly all of which stay alive
             gc.enable()
 
 
@@ -636,7 +637,7 @@ def run_in(source: str, model: str | None) -> stickytoken.Run | None:
     """Return the run that `source` names; None if it names a model.
 
     Raises:
-        InputError: `source` names a model, and the option --model is given as well.
+        InputError: `source` names a model although the option --model was passed.
     """
     from stickytoken.detection.run import is_run
 
@@ -648,7 +649,7 @@ def run_in(source: str, model: str | None) -> stickytoken.Run | None:
 
 
 def words_of_audit(folder: Path | None, run_identity: str | None) -> tuple[str, ...]:
-    """Return the words of an audit of the same run; none without a folder."""
+    """Return the words of an audit, which must belong to the run; an empty tuple if there is no folder."""
     if folder is None:
         return ()
     from stickytoken.audits import open_audit
@@ -660,7 +661,10 @@ def words_of_audit(folder: Path | None, run_identity: str | None) -> tuple[str, 
 
 
 def named_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -> list[int] | None:
-    """Return the ids of the tokens that --tokens names, one by one or in files; None if it names none."""
+    """Return the ids of the tokens in the values of --tokens, which name tokens or files of tokens.
+
+    Return None if there are no values.
+    """
     from stickytoken.data.tables import TABLE_SUFFIXES
     from stickytoken.detection import find_named, token_ids_from_file
     from stickytoken.vocabulary import categorize

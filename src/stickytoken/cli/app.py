@@ -21,10 +21,10 @@ from stickytoken.cli.commands.understanding import explain, impact, why
 from stickytoken.errors import KEPT_NOTE, StickyTokenError
 from stickytoken.version import __version__
 
-# Exit statuses.
+# Exit statuses of all commands.
 FAILED = 1
 WRONG_USAGE = 2
-# What is printed after Ctrl-C, by command.
+# Messages after Ctrl-C, keyed by command.
 _CONTINUE = "run the same command again to continue"
 _AFTER_INTERRUPT = {
     "audit": _CONTINUE,
@@ -39,12 +39,12 @@ _AFTER_INTERRUPT = {
 
 
 class CommandGroup(TyperGroup):
-    """Commands whose errors are one line on stderr; only a defect prints a traceback."""
+    """The group of all commands. Errors are printed as one line on stderr; only a bug causes a traceback."""
 
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **options: Any
     ) -> Any:
-        """Run a command, print an error of usage as one line, and return or exit with the status."""
+        """Run a command; print a usage error as one line. Exit, or return the exit status."""
         try:
             status = super().main(args, standalone_mode=False, **options) or 0
         except typer.TyperException as error:
@@ -58,7 +58,7 @@ class CommandGroup(TyperGroup):
         return status
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command, and turn its errors into one line and an exit status."""
+        """Run a command. Turn an error into a line on stderr and an exit status."""
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.TyperException):
@@ -71,7 +71,7 @@ class CommandGroup(TyperGroup):
 
 
 def _reported(error: BaseException, command: str | None) -> int | None:
-    """Print what ended a command, and return its exit status; None for a defect, which prints nothing."""
+    """Print the error that ended a command, and return an exit status. For a bug, only return None."""
     if isinstance(error, KeyboardInterrupt) or console.was_interrupted():
         console.ignore_interrupts()
         notes = [note for note in getattr(error, "__notes__", []) if note.startswith(KEPT_NOTE)]
@@ -92,7 +92,7 @@ def _reported(error: BaseException, command: str | None) -> int | None:
     return None
 
 
-# Commands by the question that they answer, in the order of --help.
+# Commands in each panel of --help, in the order of --help.
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Find sticky tokens": (detect, audit, show, probe, judge),
     "Fix a model or documents": (repair, scan, clean, check),

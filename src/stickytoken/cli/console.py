@@ -102,7 +102,7 @@ class _LogLines(logging.Handler):
 
 
 def show_warnings_as_notes() -> None:
-    """Print our own warnings as notes, and those of libraries with --verbose only."""
+    """Print warnings of this package as notes, and warnings of libraries only with --verbose."""
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         if issubclass(category, StickyTokenWarning):
@@ -115,12 +115,12 @@ def show_warnings_as_notes() -> None:
     warnings.showwarning = show
 
 
-# Columns of text up to this width, in characters, are not wrapped.
+# Text columns are not wrapped up to this width, in characters.
 _SHORT = 8
 
 
 def as_json(document: Any) -> str:
-    """Return a document as JSON in ASCII."""
+    """Return a document as JSON, with escapes for characters outside ASCII."""
     return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 
@@ -140,7 +140,7 @@ def print_table(
     rows: Iterable[Sequence[Any]],
     digits: Sequence[int | None] | None = None,
 ) -> None:
-    """Print a table; ``digits`` are the digits after the decimal point, by column."""
+    """Print a table. ``digits`` is the number of digits after the decimal point in each column."""
     if digits is None:
         digits = [None] * len(columns)
     headings = [Column(name, name, count) for name, count in zip(columns, digits, strict=True)]
@@ -154,7 +154,7 @@ def print_columns(title: str, columns: Sequence[Column], rows: pl.DataFrame) -> 
 
 
 def print_records(title: str, columns: Sequence[Column], records: Iterable[Mapping[str, Any]]) -> None:
-    """Print records as a table; values that a record lacks are shown as missing."""
+    """Print records as a table, with a hyphen for each value that a record lacks."""
     keys = [column.key for column in columns]
     _print_cells(title, columns, [list(map(record.get, keys)) for record in records])
 
@@ -162,8 +162,8 @@ def print_records(title: str, columns: Sequence[Column], records: Iterable[Mappi
 def _print_cells(title: str, columns: Sequence[Column], rows: list[list[Any]]) -> None:
     """Print a table, with numbers aligned on the right.
 
-    If a table is too wide for the terminal, only text is wrapped: numbers stay on one line, and the words of
-    their headings are stacked.
+    If a table is too wide for the terminal, only text is wrapped. Numbers stay on one line, and the headings
+    of numbers are broken after each word.
     """
     cells = [list(map(_cell, row, columns)) for row in rows]
     titles = [column.title for column in columns]
@@ -198,13 +198,13 @@ def print_error(message: str) -> None:
 
 
 def inform(message: str) -> None:
-    """Print a message on stderr, unless --quiet."""
+    """Print a message on stderr, unless --quiet was passed."""
     if current_verbosity() is not Verbosity.QUIET:
         _Console(stderr=True).print(Text(visible(message)), soft_wrap=True)
 
 
 def inform_notes(notes: Iterable[str]) -> None:
-    """Print notes on stderr, unless --quiet."""
+    """Print notes on stderr, unless --quiet was passed."""
     for note in notes:
         inform(f"note: {note}")
 
@@ -220,20 +220,20 @@ def status(message: str) -> Iterator[None]:
 
 
 class _Console(Console):
-    """A console that lets the command handle a closed pipe."""
+    """A console that reraises BrokenPipeError, so that the command can handle it."""
 
     def on_broken_pipe(self) -> None:
         raise  # noqa: PLE0704 - called while the BrokenPipeError is being handled
 
 
 def stdout() -> Console:
-    """Return a console for results; without a terminal, it is 160 characters wide."""
+    """Return a console for results, which is 160 characters wide if stdout is not a terminal."""
     console = _Console()
     return console if console.is_terminal else _Console(width=160)
 
 
 def _cell(value: Any, column: Column) -> str:
-    """Format a value for its column; a missing one is a hyphen."""
+    """Format a value for its column, with a hyphen for a missing value."""
     if value is None:
         return "-"
     if column.unit:
@@ -254,7 +254,7 @@ def harmless(text: str) -> str:
 
 
 def as_csv(rows: pl.DataFrame) -> str:
-    """Write a table as CSV whose texts no spreadsheet reads as formulas."""
+    """Return a table as CSV, with texts escaped so that no spreadsheet reads them as formulas."""
     import polars as pl
 
     texts = pl.col(pl.String).map_elements(harmless, return_dtype=pl.String)
@@ -275,8 +275,8 @@ _received: list[float] = []
 
 
 def remember_interrupts() -> None:
-    """Record Ctrl-C, because interrupted libraries may raise another error than KeyboardInterrupt."""
-    # A process that ignores the signal, such as a background job of a shell, keeps ignoring it.
+    """Record when Ctrl-C is pressed, because libraries may turn KeyboardInterrupt into another error."""
+    # If the process ignores the signal, as the background job of a shell does, it must keep ignoring it.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
 
@@ -287,7 +287,7 @@ def was_interrupted() -> bool:
 
 
 def ignore_interrupts() -> None:
-    """Ignore Ctrl-C from now on. Libraries with their own handler may still raise it again."""
+    """Ignore Ctrl-C from now on, unless a library has installed its own handler."""
     if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -299,9 +299,9 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         signal.default_int_handler(number, frame)
 
 
-# Exit status if stdout was closed, the one that a shell reports for SIGPIPE.
+# Exit status if stdout was closed. It is the status that a shell reports after SIGPIPE.
 CLOSED_PIPE = 141
-# Errors of a full disk or quota. Windows has no EDQUOT.
+# Error numbers of writing to a full or failing disk. Windows has no EDQUOT.
 _FULL_DISK = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EIO", "EFBIG")} - {None}
 
 
@@ -321,7 +321,7 @@ _BARS: list[Bars] = []
 
 @contextmanager
 def progress_bar(interval: float = 30) -> Iterator[ProgressCallback]:
-    """Yield a callback that shows progress: bars on a terminal, or else a line every 30 seconds.
+    """Yield a callback that shows progress, as bars on a terminal and as lines elsewhere.
 
     Args:
         interval: Seconds between two lines about the same stage.
@@ -350,7 +350,7 @@ def progress_bar(interval: float = 30) -> Iterator[ProgressCallback]:
 
 
 def _raise_interrupt(step: Progress | None = None) -> None:
-    """Raise the KeyboardInterrupt of a Ctrl-C, which a library may have swallowed."""
+    """Raise KeyboardInterrupt if Ctrl-C was pressed, because a library may have swallowed the original."""
     del step
     if was_interrupted():
         raise KeyboardInterrupt
@@ -363,13 +363,13 @@ class _Pace(NamedTuple):
 
 
 class _Clock:
-    """Measures the stages of a command."""
+    """Measures the duration and speed of each stage of a command."""
 
     def __init__(self) -> None:
         self._started: dict[str, float] = {}
 
     def pace(self, step: Progress) -> _Pace:
-        """Return the elapsed time and rate of a stage. The rate is computed from this session's work only."""
+        """Return the elapsed time, rate and ETA of a stage, counting only the work of this session."""
         now = time.perf_counter()
         seconds = now - self._started.setdefault(step.stage, now)
         if not step.computed:
@@ -383,7 +383,7 @@ class _Clock:
 
 
 class _ProgressBars:
-    """Shows one bar for each stage on a terminal."""
+    """Shows one progress bar for each stage on a terminal."""
 
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
@@ -402,13 +402,13 @@ class _ProgressBars:
 
 
 class _ProgressLines:
-    """Prints a line about each stage at intervals, for logs."""
+    """Prints lines on the progress of each stage at intervals, for logs."""
 
     def __init__(self, console: Console, interval: float) -> None:
         self._console = console
         self._interval = interval
         self._clock = _Clock()
-        self._printed: dict[str, float] = {}  # when the last line of each stage was printed
+        self._printed: dict[str, float] = {}  # seconds from the start of each stage to its last line
 
     def report(self, step: Progress) -> None:
         _raise_interrupt()
@@ -429,7 +429,7 @@ class _ProgressLines:
 
 @contextmanager
 def late_progress(seconds: float) -> Iterator[ProgressCallback]:
-    """Yield a callback that shows the progress of a stage only if it will take longer than ``seconds``."""
+    """Yield a callback that shows progress only for stages that will take longer than ``seconds``."""
     started: dict[str, float] = {}
     hidden_steps: dict[str, int] = {}  # number of steps done before the bar of each stage appeared
     last = time.perf_counter()

@@ -10,12 +10,12 @@ from stickytoken.cli import console
 
 
 def prepare_stream(stream: object, *, utf8: bool) -> None:
-    """Make a stream escape the characters that its encoding lacks.
+    """Make a stream escape characters that its encoding cannot represent.
 
     Args:
         stream: stdout or stderr.
-        utf8: Whether to write UTF-8. By default, Windows writes redirected output in the system's locale
-            encoding.
+        utf8: Whether to write UTF-8. Needed on Windows, where redirected output has the encoding of the
+            locale by default.
     """
     if not isinstance(stream, io.TextIOWrapper):
         return
@@ -26,8 +26,8 @@ def prepare_stream(stream: object, *, utf8: bool) -> None:
 
 def main() -> None:
     """Run the command line, and exit with its status."""
-    # Let threads sleep while they wait for each other. By default they spin, which costs most of the speed as
-    # soon as another program needs the processor. torch reads this when it is imported.
+    # Let threads sleep while they wait for each other. By default, they spin, which costs most of the speed
+    # when another program needs the processor. torch reads this variable during its import.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     console.remember_interrupts()
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -45,7 +45,7 @@ def main() -> None:
         console.silence_stdout()
         status = console.CLOSED_PIPE
     except (Exception, KeyboardInterrupt) as error:
-        if isinstance(error, OSError) and console.is_full(error):  # the buffered output did not fit
+        if isinstance(error, OSError) and console.is_full(error):  # there was no room for the buffered output
             console.silence_stdout()
             sys.stderr.write(f"error: the output could not be written: {error.strerror}\n")
             sys.exit(1)
