@@ -42,7 +42,7 @@ def audit(
         documents: The documents of your index, as for scan.
         queries: Your queries, in a file like that of --documents. Default: the queries of a BEIR folder, or
             else the first sentences of some documents.
-        runs: For a model: the folder that holds its runs.
+        runs: For a model: the folder that contains its runs.
         out: Output folder. Default: audit-<identity> in the run folder, where report finds it.
         limit: Maximum number of documents to list in a table.
     """
@@ -55,11 +55,11 @@ def audit(
         require_writable(out)
     run = opt.run_in(source, model)
     opt.require_found(source, None if run is None else run.record, loading, model)
-    open_documents(documents, NamedColumns(column))  # rejected before the model is loaded
+    open_documents(documents, NamedColumns(column))  # rejects unreadable documents before the model is loaded
     encoder = opt.load_for(source, None if run is None else run.record, loading, model)
     settings = auditing
     if settings.insertion is Insertion.IDS and not reads_ids(encoder):
-        settings = replace(settings, insertion=Insertion.TEXT)  # all that such a model reads
+        settings = replace(settings, insertion=Insertion.TEXT)  # the model accepts only text
     measured = partial(
         measure,
         documents=documents,

@@ -1,4 +1,4 @@
-"""stickytoken scan and clean: find copies of sticky tokens in documents, and remove them."""
+"""stickytoken scan and clean: find copies of sticky tokens in documents, and remove the copies."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def scan(
     output_format: opt.FormatChoice[ScanFormat | None] = None,
     limit: opt.ListLimit[int] = 20,
 ) -> None:
-    """Find documents with copies of sticky tokens, with special tokens as text, or with repeated words.
+    """Find documents with copies of sticky tokens, special tokens written as text, or repeated words.
 
     Run the same command again to continue an interrupted scan.
 
@@ -60,17 +60,17 @@ def scan(
 
     Args:
         run: Run folder of the model.
-        documents: Your documents: a txt file with one per line; a csv, tsv, jsonl or parquet file, all but
-            parquet also with .gz; a folder; hub:REPOSITORY or hub:REPOSITORY@SPLIT; or - for stdin, which
-            contains lines, or JSON lines with --column.
+        documents: Your documents: a txt file with one document per line; a csv, tsv, jsonl or parquet file,
+            all but parquet also with .gz; a folder; hub:REPOSITORY or hub:REPOSITORY@SPLIT; or - for stdin,
+            which contains lines, or JSON lines with --column.
         id_column: Column with the id. Default: found by name.
-        source_column: Column with the source of a document. Default: source.
+        source_column: Column with the source of a document. Default: the column named source.
         effect: Measure the effect of copies: encode each document with findings as it is and without copies.
-        predict: Predict the effect of copies from the run: encode each document with findings only as it is.
-            Less exact than --effect.
+        predict: Predict the effect of copies from the run, so that each document with findings is encoded
+            once instead of twice. Less exact than --effect.
         queries: Your queries, in a file as for judge. Default: the first words of documents without findings.
         workers: Number of processes that search documents. Default: one per core.
-        folder: Folder that keeps the scan, so that it can be continued. Default: scan-<identity> in the run
+        folder: Folder for the scan, from which it can be continued. Default: scan-<identity> in the run
             folder, where report finds it.
         out: File for the results instead of stdout (.json, .csv or .sarif), or a folder for the scan.
         output_format: Print a summary with the worst documents, one JSON document, or all documents with
@@ -128,7 +128,7 @@ def scan(
 
 
 def _format_of(out: Path | None) -> ScanFormat:
-    """Return the format that the name of a file ends in, or else table."""
+    """Return the format that the suffix of a file names; the default is a table."""
     for output_format in ScanFormat:
         if out is not None and out.suffix == f".{output_format}":
             return output_format
@@ -153,7 +153,7 @@ def _scan_document(scan: Scan, output_format: ScanFormat) -> str:
 
 
 def _print_scan(scan: Scan, limit: int) -> None:
-    """Print totals, sources and the worst documents."""
+    """Print the totals of a scan, its sources with findings, and its worst documents."""
     from stickytoken.scanning import scan as scanning
 
     result = scan.result
@@ -177,7 +177,7 @@ def _print_scan(scan: Scan, limit: int) -> None:
     _inform_skipped(result.skipped, result.skipped_first, "skipped")
 
 
-# Largest number of sources with findings that are listed.
+# Maximum number of sources with findings to list.
 _MAX_SOURCES = 20
 
 
@@ -212,7 +212,7 @@ def _print_worst_documents(scan: Scan, limit: int) -> None:
 
 
 def _document_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of the table of documents, with causes, words and excerpt as text."""
+    """Return a row of the table of documents, in which causes, words and excerpt are text."""
     from stickytoken.cleaning.spans import SpanKind
 
     words = [f"{word['text']} \N{MULTIPLICATION SIGN}{word['copies']}" for word in row["words"][:3]]
@@ -225,8 +225,8 @@ def _document_row(row: dict[str, Any]) -> dict[str, Any]:
 
 CleanFormat = StrEnum("CleanFormat", "TEXT JSON")
 
-# Largest number of bytes of cleaned documents that are kept in memory before they go to stdout. More bytes
-# go to a temporary file.
+# Maximum number of bytes to keep in memory of cleaned documents for stdout. If there are more, a temporary
+# file contains all of them.
 _IN_MEMORY = 64 * 2**20
 
 
@@ -250,14 +250,14 @@ def clean(
 
     Only the text changes: the format, other columns and unreadable records stay as they are.
 
-    The first copy of a repetition stays, and so does a flagged word that occurs once.
+    The first copy of a repetition stays, and so does a flagged word that occurs only once.
 
     Example: stickytoken clean runs/minilm documents.jsonl --out cleaned.jsonl
 
     Args:
         rules: Run folder, or a file that --rules-out wrote.
-        file: Your documents: a txt file with one per line, or a csv, tsv, jsonl or parquet file, all but
-            parquet also with .gz; or - for stdin, which contains lines, or JSON lines with --column.
+        file: Your documents: a txt file with one document per line, or a csv, tsv, jsonl or parquet file, all
+            but parquet also with .gz; or - for stdin, which contains lines, or JSON lines with --column.
         id_column: Column with the id, for messages. Default: found by name.
         remove_suspected: Also remove suspected findings, which are otherwise only reported.
         remove_all: Remove flagged tokens wherever they occur, even a single word in a sentence.
@@ -266,8 +266,8 @@ def clean(
         out: File for the documents instead of stdout. It may be FILE itself, and is written completely or
             not at all.
         diff: Print only the changed documents, before and after.
-        rules_out: Write the rules to a small JSON file that can replace the run. Documents are read only if
-            FILE is given.
+        rules_out: Write the rules to a small JSON file, which clean accepts in place of the run. Documents
+            are read only if FILE is passed.
         output_format: Print the documents, or one JSON document of the removals.
     """
     from stickytoken.cleaning.files import clean_file
@@ -336,7 +336,7 @@ def _print_difference(document: Document, cleaned: Cleaned) -> None:
 
 
 def _write_to_stdout(write: Callable[[BinaryIO], CleaningTotals]) -> CleaningTotals:
-    """Print what ``write`` writes, and return its totals. After an error, nothing is printed."""
+    """Write the output of ``write`` to stdout, or nothing if it fails, and return its totals."""
     with SpooledTemporaryFile(_IN_MEMORY) as buffer:
         totals = write(cast(BinaryIO, buffer))
         buffer.seek(0)
@@ -348,7 +348,7 @@ def _write_to_stdout(write: Callable[[BinaryIO], CleaningTotals]) -> CleaningTot
 def _cleaner(
     rules: Path, actions: Sequence[str], remove_suspected: bool, remove_all: bool, audit: Path | None
 ) -> Cleaner:
-    """Return the cleaner of a run or rules file, changed by the options of the command."""
+    """Return the cleaner of a run or rules file, with the changes that the options of the command ask for."""
     from stickytoken.cleaning import open_cleaner
     from stickytoken.cleaning.spans import Action, SpanKind, actions_of, kind_of
 
@@ -385,7 +385,7 @@ def _kind_and_action(value: str) -> tuple[str, str]:
 
 
 def _inform_skipped(count: int, first: Sequence[Skipped], what_became: str) -> None:
-    """Name the first records that could not be read."""
+    """Print how many records have no readable text, and list the first of them."""
     if not count:
         return
     records = "1 record" if count == 1 else f"{count:,} records"

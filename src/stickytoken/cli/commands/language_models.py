@@ -1,4 +1,4 @@
-"""stickytoken embed, evaluate and tune: vectors of texts, and the layers of prompted language models."""
+"""stickytoken embed, evaluate and tune: encode texts, and score and tune prompted language models."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def evaluate(
     Example: stickytoken evaluate ./qwen2 --prompt prompteol --token-prepending --task stsb-test.jsonl
 
     Args:
-        task: Task file, BEIR folder, or name of an MTEB task. Repeatable; the mean of several comes last.
+        task: Task file, BEIR folder, or name of an MTEB task. Repeatable; with several tasks, their
+            mean comes last.
     """
     from stickytoken.data.tasks import find_task
     from stickytoken.evaluation import average, compare, guess_note
@@ -208,7 +209,7 @@ def tune(
     from stickytoken.evaluation import read_similarity, tune as tune_prepending, tune_contrast
     from stickytoken.measurement.engine import Progress
 
-    prompts.find_prompt(tuning.prompt)  # a text without {sentence} would be put in front of every input
+    prompts.find_prompt(tuning.prompt)  # a text without {sentence} would otherwise be a prefix of every input
     prompts.require_contrast_options(part_of(tuning, Prompting))
     reading = opt.ModelOptions(**asdict(loading), prompt=tuning.prompt)
     if tuning.contrast:
@@ -251,7 +252,7 @@ def tune(
 
 
 def _print_tuning(model: str, tuning: Tuning) -> None:
-    """Print the best score of each setting over all layers, and the options of the best setting."""
+    """Print the score of each setting at its best layer, and the options that select the best setting."""
     best = tuning.best
     plain = tuning.plain_at_best
     contrasting = best.contrast_layer is not None
@@ -288,5 +289,5 @@ def _print_tuning(model: str, tuning: Tuning) -> None:
 
 
 def _setting_of(trial: Any) -> tuple[Any, ...]:
-    """Return the settings of a trial without its layer."""
+    """Return the settings of a trial, except its layer."""
     return (trial.start, trial.exit, trial.contrast_layer, trial.contrast_strength)

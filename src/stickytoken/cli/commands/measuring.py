@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CorpusOptions:
-    """The texts that tokens are put into and compared with.
+    """The texts into which copies are inserted, and the texts with which these are compared.
 
     Attributes:
         sentences: A txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or hub:REPOSITORY@SPLIT, or paper.
@@ -37,7 +37,7 @@ class CorpusOptions:
     pairs: opt.Setting[Path | None] = None
 
     def read(self) -> Sentences | None:
-        """Load the corpus; None if pairs replace it."""
+        """Return the corpus, or None if sentence pairs are used instead."""
         if self.pairs is None or self.sentences is not None:
             return stickytoken.load_sentences(self.sentences, self.column)
         if self.column is not None:
@@ -50,13 +50,13 @@ class CorpusOptions:
 
 @dataclass(frozen=True)
 class MethodOptions:
-    """The method and its settings. `method_options` makes a subclass with a field for every setting."""
+    """The method and its settings. The subclass from `method_options` has one field per setting."""
 
     def settings(self, pairs_file: Path | None, texts_only: bool = False) -> MethodSettings:
         """Return the settings of the method that the user chose.
 
         Args:
-            pairs_file: File of pairs, which chooses a method if the user names none.
+            pairs_file: File of sentence pairs. If the user names no method, it determines the default method.
             texts_only: Whether the model accepts only text, which changes the default insertion.
 
         Raises:
@@ -77,7 +77,7 @@ class MethodOptions:
 
 
 def _not_a_setting_of(entry: MethodEntry, name: str) -> InputError:
-    """Return the error for a setting that only other methods have."""
+    """Return an error that says that only other methods have the setting."""
     others = " or ".join(owner.name for owner in _owners(probe=False)[name])
     return InputError(
         f"--set {name.replace('_', '-')} is not an option of the method {entry.name}: leave it out, or use "
@@ -86,10 +86,10 @@ def _not_a_setting_of(entry: MethodEntry, name: str) -> InputError:
 
 
 def method_options(*, probe: bool) -> type[MethodOptions]:
-    """Return a group with --method and one option for every setting of every method.
+    """Return a group of options: --method, and one option for each setting of any method.
 
     Args:
-        probe: Only the settings that `stickytoken probe` has, too.
+        probe: Whether to include only the settings that `stickytoken probe` has.
     """
     methods = registry.entries()
     names = StrEnum("MethodName", [(entry.name, entry.name) for entry in methods])  # type: ignore[misc]
@@ -113,10 +113,10 @@ def method_options(*, probe: bool) -> type[MethodOptions]:
 
 
 def _owners(probe: bool) -> dict[str, list[MethodEntry]]:
-    """Return the methods that have each setting, by name of the setting.
+    """Return the methods that have a setting, for every setting of any method, keyed by its name.
 
     Args:
-        probe: Only the settings that `stickytoken probe` has, too.
+        probe: Whether to include only the settings that `stickytoken probe` has.
     """
     owners: dict[str, list[MethodEntry]] = {}
     for entry in registry.entries():
@@ -127,14 +127,14 @@ def _owners(probe: bool) -> dict[str, list[MethodEntry]]:
 
 
 def _help_for(name: str, owners: Sequence[MethodEntry]) -> str:
-    """Return the description of a setting with its default; if methods differ, with the default of each."""
+    """Return the description of a setting with its default, or with that of each method if they differ."""
     settings_class: Any = owners[0].settings
     description = descriptions(*settings_class.__mro__).get(name, "")
     defaults = {}
     for entry in owners:
         (default,) = [field.default for field in fields(entry.settings) if field.name == name]
         defaults[entry.name] = f"{default:g}" if isinstance(default, float) else str(default)
-    if "Default: " in description:  # of a setting whose default is None
+    if "Default: " in description:  # the value None stands for this default
         return f"{description.removesuffix('.')} ({', '.join(defaults)})."
     if len(owners) == len(registry.entries()) and len(set(defaults.values())) == 1:
         return f"{description} Default: {defaults[owners[0].name]}."
@@ -161,7 +161,7 @@ def detect(
     Example: stickytoken detect all-MiniLM-L6-v2 --sample 300
 
     Args:
-        sample: Measure only a random sample of this number of tokens.
+        sample: Measure only a random sample of this many tokens.
         out: Run folder. Default: runs/<model>-<method>-<identity>.
         write_report: Write report.html into the run folder, with curves and sentence pairs.
     """
@@ -201,13 +201,13 @@ def detect(
     record_model(run.path, run.record, files)
     try:
         runs.show_run(run, output_format)
-    finally:  # also if stdout was closed early
+    finally:  # write the report even if stdout was closed early
         if write_report:
             _write_report(run)
 
 
 def _write_report(run: stickytoken.Run) -> None:
-    """Write report.html into the run folder, or say which package that needs."""
+    """Write report.html into the run folder, or print which package is missing for that."""
     try:
         from stickytoken.reports import REPORT_FILE, report
     except MissingExtraError as error:
@@ -239,8 +239,8 @@ def judge(
 
     Args:
         sentences: Your texts: a txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or hub:REPOSITORY@SPLIT.
-        queries: Queries to compare your texts with, in a file as for --sentences. Default: compare them with
-            each other.
+        queries: Queries to compare your texts with, in a file as for --sentences. Default: compare the texts
+            with each other.
         anchors: Maximum number of texts to compare with, drawn at random.
         measure_all: Measure all tokens that may reach a threshold, even if there are more than 256.
         out: Write all tokens to this file: .csv, .json or .parquet.
@@ -324,7 +324,7 @@ def _print_judgement(run: stickytoken.Run, judgement: Judgement, limit: int) -> 
 
 
 def _require_table(out: Path) -> None:
-    """Check that a judgement can be written to a file: its suffix names a format, and its folder exists."""
+    """Check that the suffix of a file names a format for judgements, and that its folder is writable."""
     from stickytoken.measurement import require_writable
 
     if out.suffix.lower() not in (".csv", ".json", ".parquet"):
@@ -358,7 +358,7 @@ def probe(
     loading: opt.AnyModelOptions,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Measure some tokens: how far they move unrelated texts closer, and how much of a text they erase.
+    """Measure how much copies of tokens raise the similarity of unrelated texts, and how much they erase.
 
     Example: stickytoken probe all-MiniLM-L6-v2 trajectory river the
     """

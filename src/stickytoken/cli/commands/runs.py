@@ -42,7 +42,7 @@ def tokens(
 
     Args:
         limit: Maximum number of tokens to list.
-        weights: Also list under-trained entries, which are found from the weight file alone.
+        weights: Also list under-trained entries. Only the weight file is read to find them.
         route: For an asymmetric model: the route whose tokenizer is read, such as query. Default: the model's
             default route.
     """
@@ -97,7 +97,7 @@ def tokens(
         console.print_columns(title, columns, listed.head(limit))
 
 
-# Columns of the table of --weights.
+# Additional columns of the table with --weights.
 _WEIGHT_COLUMNS = (
     Column("norm", "norm", 4),
     Column("distance", "distance", 4),
@@ -107,7 +107,7 @@ _WEIGHT_COLUMNS = (
 
 
 def _summary_of_weights(learned: EntryWeights) -> dict[str, Any]:
-    """Return what the weights say of the vocabulary, as JSON values."""
+    """Return, as JSON values, what the weights show about the vocabulary."""
     under_trained = None
     under_trained_available = None
     if learned.judged:
@@ -135,7 +135,7 @@ def _print_vocabulary(title: str, vocabulary: Vocabulary) -> None:
 
 
 def _print_languages(scripts: list[dict[str, Any]], languages: list[dict[str, Any]]) -> None:
-    """Print the commonest scripts, and how many tokens the same sentences take in ten languages."""
+    """Print the most common scripts, and the number of tokens of the same sentences in ten languages."""
     commonest = ", ".join(f"{script['script']} {script['share']:.1%}" for script in scripts[:6])
     console.print_line(f"Scripts of these tokens: {commonest}.")
     rows = [
@@ -154,7 +154,7 @@ def _print_languages(scripts: list[dict[str, Any]], languages: list[dict[str, An
 
 
 def _about_weights(learned: EntryWeights) -> str:
-    """Return sentences on what the weights say of the vocabulary."""
+    """Return sentences that say what the weights show about the vocabulary."""
     size = f"{learned.tensor}: {learned.dimensions} dimensions, {learned.dtype}"
     if not learned.untrained:
         return (
@@ -192,7 +192,7 @@ def show(
         token: Show one token, named by its vocabulary string or text.
         verdict: List tokens with this verdict, such as sticky or benign.
         contains: List tokens whose text contains this string.
-        validated: List only tokens with a verdict: some methods give one to candidates only.
+        validated: List only tokens with a verdict. Some methods judge candidates only.
         sort: Column to sort by, largest first. Default: the column that the method ranks by.
         limit: Maximum number of tokens to list. Default: 50.
     """
@@ -223,10 +223,17 @@ def show(
 def _sorted_rows(
     run: stickytoken.Run, verdict: str | None, validated: bool, sort: str | None
 ) -> pl.DataFrame:
-    """Return the tokens with the given verdict, or all tokens with a verdict, sorted as the user asked.
+    """Return the tokens of a run, largest value first.
+
+    Args:
+        run: The run.
+        verdict: Return only tokens with this verdict.
+        validated: Return only tokens with any verdict.
+        sort: Column to sort by. None means the column by which the method ranks.
 
     Raises:
-        InputError: The method of the run has no such column or verdict.
+        InputError: The method of the run has no such column or verdict, or judges every token although
+            `validated` is set.
     """
     method = run.method
     subject = f"the run in {run.path} used the method {run.record.method}"
@@ -247,14 +254,14 @@ def _sorted_rows(
     return rows.sort(sort or method.ranked_by.key, "token_id", descending=[True, False], nulls_last=True)
 
 
-# Maximum number of tokens in the tables of an answer: sticky tokens, or all tokens that the user named.
+# Maximum number of tokens in a table of an answer. A run on at most this many tokens lists all of them.
 _FEW = 20
-# Number of unflagged tokens that are listed.
+# Maximum number of unflagged tokens to list.
 _STRONGEST = 8
 
 
 def print_rows(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
-    """Print a table of tokens, with their category unless all have the usual one."""
+    """Print a table of tokens, with a column for the category unless all tokens are in the category OK."""
     has_unusual = not rows.is_empty() and not (rows["category"] == "OK").all()
     category = [Column("category", "category")] if has_unusual else []
     if not run.method.judges_every_token:
@@ -305,7 +312,7 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
 
 
 def _print_tokens(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
-    """Print tokens in the table of an answer, if the method has one."""
+    """Print tokens in the method's own table or, if it has none, in the table of `print_rows`."""
     table = run.method.answer_table(run, rows)
     if table is None:
         print_rows(title, run, rows)
@@ -314,7 +321,7 @@ def _print_tokens(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
 
 
 def _effort(run: stickytoken.Run) -> str:
-    """Return how many texts a run encoded, how long it took, and where it is."""
+    """Return a line with the number of encoded texts, the duration and the folder of a run."""
     texts = run.result.sequences
     per_token = texts / max(1, len(run.tokens))
     time_taken = console.minutes(run.seconds)
@@ -357,14 +364,14 @@ def published(
     add: opt.Texts[list[Path] | None] = None,
     output_format: opt.FormatChoice[opt.TableFormat] = opt.TableFormat.TABLE,
 ) -> None:
-    """Look up the published results of the paper's forty models. Needs no model and no network.
+    """Look up the published results of the forty models in the paper. Needs no model and no network.
 
     Example: stickytoken published --run runs/all-MiniLM-L6-v2-std-0123456789ab
 
     Args:
         model: A model of the paper. Default: the model of --run, or all forty.
         run: Run folder of the same model, to compare with the published results.
-        add: Folder of a run of the method std that is added to the table of models. Repeatable.
+        add: Folder of a run of the method std, to add to the table of models. Repeatable.
         output_format: Print tables, one JSON document, or CSV.
     """
     from stickytoken.comparisons import published as paper
@@ -405,7 +412,7 @@ def published(
 def _print_published_json(
     facts: Mapping[str, Any] | None, listed: pl.DataFrame, comparison: list[str]
 ) -> None:
-    """Print the published models, or the tokens of one, as JSON."""
+    """Print the published models, or the published tokens of one model, as JSON."""
     from stickytoken.comparisons import published as paper
 
     document: dict[str, Any] = {"models": listed.to_dicts()}
@@ -549,7 +556,7 @@ def report(
             format that --out ends in, or html.
         out: File to write. Default for html: report.html in the run folder.
         figures: Folder for the figures as PNG and SVG. Needs Chrome or Chromium.
-        explanations: Folder that `explain --out` wrote. Default: explain in the run folder.
+        explanations: Output folder of `explain`. Default: explain in the run folder.
         open_it: Open the HTML file in a browser.
     """
     from stickytoken.reports import REPORT_FILE, format_of

@@ -22,7 +22,7 @@ from stickytoken.version import __version__
 if TYPE_CHECKING:
     from stickytoken.gate import Check
 
-# Exit statuses.
+# Exit statuses of repair and of check.
 NOT_VERIFIED = 3
 GATE_CLOSED = 10
 # Columns of the table of repaired tokens.
@@ -67,7 +67,7 @@ def repair(
     """
     from stickytoken.repairs.result import affected_in, require_documents, require_place
 
-    require_place(out)  # before the model is loaded
+    require_place(out)  # fails before the model is loaded
     require_documents(affected, column)
     opened = stickytoken.open_run(run)
     encoder = opt.load_for(str(run), opened.record, loading, model)
@@ -116,9 +116,9 @@ def _print_repair(repair: stickytoken.Repair) -> None:
     console.print_line(f"{state}; repaired model: {repair.path}; {record.seconds:,.0f} s")
 
 
-# What --fail-on accepts: any sticky token, or a lowest severity.
+# Values of --fail-on: any sticky token, or the lowest severity that counts.
 _GRADES = ("sticky", *(severity.value for severity in Severity))
-# What --fail-on-documents accepts, written down because --help must not load the package that defines it.
+# Values of --fail-on-documents, repeated here because --help must not load the package that defines them.
 _CAUSES = ("flagged", "special", "repetition", "suspected")
 
 
@@ -126,14 +126,14 @@ CheckFormat = StrEnum("CheckFormat", "TABLE JSON JUNIT SARIF GITHUB")
 
 
 def _grade(name: str) -> str:
-    """Return the value of --fail-on, or raise BadParameter if it is not a severity."""
+    """Return a value of --fail-on, or raise BadParameter if it is not in `_GRADES`."""
     if name not in _GRADES:
         raise typer.BadParameter(f"{name!r} is not a severity: use one of {', '.join(_GRADES)}")
     return name
 
 
 def _cause(name: str) -> str:
-    """Return a value of --fail-on-documents, or raise BadParameter if it is not a cause."""
+    """Return a value of --fail-on-documents, or raise BadParameter if it is not in `_CAUSES`."""
     if name not in _CAUSES:
         raise typer.BadParameter(f"{name!r} is not a cause: use one of {', '.join(_CAUSES)}")
     return name
@@ -170,8 +170,8 @@ def check(
             pyproject.toml. The table can also set every option of this command.
         folder: For a model: the folder of its runs, or a run folder. Default: runs.
         fail_on: Lowest severity of a token that counts against the model: mild, serious or severe. With
-            sticky, every sticky token counts, also one without a severity. Default: sticky.
-        max_tokens: Largest number of tokens that count with which the model still passes. Default: 0.
+            sticky, every sticky token counts, even without a severity. Default: sticky.
+        max_tokens: Maximum number of tokens that may count against a model that passes. Default: 0.
         baseline: Run folder to compare with. A token then counts only if it is new, or if it is worse and the
             two intervals do not overlap.
         documents: Documents to search, as for scan. A copy of a flagged token closes the gate.
@@ -207,7 +207,7 @@ def check(
                 source, **arguments, place=_line_in_repository(), progress=progress
             )
     except StickyTokenError as error:
-        # Write a document for a check that failed early, too, so that a missing one never reads as a pass.
+        # Write a document even if the check fails early: a build server could take its absence for a pass.
         _write_document(output_format, out, str(error))
         raise
     _write_document(output_format, out, finished_check)
@@ -225,7 +225,7 @@ def check(
 
 
 def _words_of_audit(audit: Path | None, documents: str | None) -> tuple[str, ...] | None:
-    """Return the words of an audit, for the search of documents."""
+    """Return the words of an audit, to search documents for; None without an audit."""
     if audit is None:
         return None
     if documents is None:
@@ -234,9 +234,9 @@ def _words_of_audit(audit: Path | None, documents: str | None) -> tuple[str, ...
 
 
 def _line_in_repository() -> tuple[str, int] | None:
-    """Return the pyproject.toml that names the model, and the number of the line.
+    """Return the path of the pyproject.toml with the table for check, and the line of the model in it.
 
-    The path is relative to the repository. None: there is no such file, or no repository.
+    The path is relative to the repository. Return None if there is no such file or no repository.
     """
     from stickytoken.findings import repository_path
 
@@ -246,7 +246,7 @@ def _line_in_repository() -> tuple[str, int] | None:
 
 
 def _write_document(output_format: CheckFormat, out: Path | None, outcome: Check | str) -> None:
-    """Write the outcome of a check, or the error that ended it, in the format of a build server."""
+    """Write the outcome of a check, or the error that ended it, unless the format is a table."""
     if output_format is CheckFormat.TABLE:
         return
     from stickytoken import findings
@@ -279,7 +279,7 @@ def _write_document(output_format: CheckFormat, out: Path | None, outcome: Check
         console.inform(f"written: {out}")
 
 
-# Largest number of findings of each kind that a table lists.
+# Maximum number of findings in a table.
 _MAX_FINDINGS = 50
 
 
@@ -311,7 +311,7 @@ def _print_check(check: Check) -> None:
 
 
 def _documents_title(check: Check, listed: int) -> str:
-    """Return how many documents have findings, worded as in the headline of a scan."""
+    """Return a title that says how many documents have findings, in the words of a scan's headline."""
     from stickytoken.cleaning import document_counts
 
     if check.documents is None:
@@ -345,7 +345,7 @@ def demo(
         model: Model to try tokens on. Default: the model of the --run that --repair belongs to, else of the
             first --run; without a run, a tampered copy of all-MiniLM-L6-v2.
         repair: Folder of a repaired model, to compare with the original model.
-        port: Port to serve on; 0 takes a free one.
+        port: Port to serve on; 0 chooses a free port.
         share: Also serve on a public address, through Gradio.
         open_it: Open the page in a browser.
     """
@@ -353,7 +353,7 @@ def demo(
         from stickytoken.demo import context as app
         from stickytoken.demo.server import make_app, require_free, serve
 
-        require_free(port)  # before the slow work
+        require_free(port)  # fails before the slow work
         library = app.find_runs(run or [], folder.expanduser())
         of_run = model if run else None
         tampered = not (run or model or repair) and library.paths[library.labels[0]] == app.TAMPERED

@@ -76,7 +76,7 @@ def explain(
         raise InputError(f"{problem}: pass --sentences too, or leave it out")
     corpus = None if sentences is None else stickytoken.load_sentences(sentences, column)
     run = opt.run_in(source, model)
-    # An explanation of a model alone is only printed.
+    # Without a run or --out, the explanation is printed but not stored.
     folder = out
     if folder is None and run is not None:
         folder = run.path / EXPLANATIONS_FOLDER
@@ -106,7 +106,7 @@ def explain(
 
 
 def _print_explanation(explanation: Explanation, settings: ExplainSettings) -> None:
-    """Print the verdicts, the tables of each token, and how they were measured."""
+    """Print the verdicts, the tables of each token, and a line on how the values were measured."""
     for token in explanation.tokens:
         console.print_line(token.verdict)
     for token in explanation.tokens:
@@ -120,7 +120,7 @@ def _print_explanation(explanation: Explanation, settings: ExplainSettings) -> N
     console.inform_notes(explanation.notes)
 
 
-# The measures that are printed. The files and the JSON have all measures.
+# The measures to print. The files and the JSON document contain all measures.
 _PRINTED_MEASURES = (
     "lift_sentences",
     "attention_received",
@@ -189,7 +189,7 @@ def _print_token(explanation: Explanation, token: TokenExplanation) -> None:
 
 
 def _print_with_spaces(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table with spaces in place of the underscores in the names of its columns."""
+    """Print a table, replacing underscores in the names of its columns by spaces."""
     console.print_table(title, [column.replace("_", " ") for column in columns], rows)
 
 
@@ -263,26 +263,26 @@ def why(
     console.inform(f"method {grouped.method}; error of the sum {grouped.completeness_error:+.4f}{remainder}")
 
 
-# Number of deletions to list: those that change the cosine most.
+# Number of deletions to list, largest change of the cosine first.
 _MAX_DELETIONS = 5
 
 
 def _print_deletions(name: str, text_parts: Iterable[Any]) -> None:
-    """Print the largest changes of the cosine when one part of a text is deleted."""
+    """Print the parts of a text whose deletion changes the cosine most."""
     changes = [(part.text, part.deletion) for part in text_parts if part.deletion is not None]
     largest = sorted(changes, key=lambda change: -abs(change[1]))[:_MAX_DELETIONS]
     title = f"Largest changes of the cosine when a part of the {name} text is deleted"
     console.print_table(title, ("part", "change"), largest, (None, 3))
 
 
-# Size of the printed matrix: characters of its labels and cells, and its maximum number of rows.
+# Size of the printed matrix: width of labels and cells in characters, and maximum number of rows.
 _LABEL_WIDTH = 14
 _CELL_WIDTH = 7
 _MAX_ROWS = 30
 
 
 def _print_matrix(attribution: stickytoken.Why) -> None:
-    """Print the contributions of all pairs of parts, or of the strongest if there are too many."""
+    """Print the matrix of contributions, reduced to its strongest rows and columns if it is too large."""
     matrix = attribution.matrix
     strength = abs(matrix)
     max_columns = max(1, (console.stdout().width - _LABEL_WIDTH - 2) // (_CELL_WIDTH + 1))
@@ -310,13 +310,13 @@ def _print_matrix(attribution: stickytoken.Why) -> None:
 
 
 def _largest(values: NDArray[np.floating], count: int) -> list[int]:
-    """Return the indices of the largest values, in ascending order."""
+    """Return the indices of the `count` largest values, sorted by index."""
     order = (-values).argsort(kind="stable")[:count]
     return sorted(order.tolist())
 
 
 def _coloured(value: float, highest: float) -> Text:
-    """Return a contribution on a red (positive) or blue background, deepest at the value `highest`."""
+    """Return a contribution on a red (positive) or blue (negative) background, deepest at ±`highest`."""
     faint = round(255 - 175 * min(1.0, abs(value) / highest))
     colour = f"rgb(255,{faint},{faint})" if value >= 0 else f"rgb({faint},{faint},255)"
     return Text(f"{value:+.3f}", style=f"black on {colour}")
@@ -364,7 +364,7 @@ def impact(
     from stickytoken.impacts.results import require_place
 
     if out is not None:
-        require_place(out)  # before the model is loaded
+        require_place(out)  # fails before the model is loaded
     engine = computing.choice
     tasks = [*(task or ()), *(PAPER_TASKS if preset else ())]
     run = opt.run_in(source, model)
@@ -376,7 +376,7 @@ def impact(
     encoder = opt.load_for(source, None if run is None else run.record, loading, model)
     settings = measuring
     if settings.insertion is Insertion.IDS and not reads_ids(encoder):
-        settings = replace(settings, insertion=Insertion.TEXT)  # all that such a model reads
+        settings = replace(settings, insertion=Insertion.TEXT)  # the model accepts only text
     ids = opt.named_token_ids(encoder, tokens)
     run_impact = partial(
         stickytoken.impact, tokens=ids, tasks=tasks, run=run, intrusion=intrusion, settings=settings
@@ -394,7 +394,7 @@ def impact(
 
 
 def show_impact(impact: Impact, output_format: opt.Format) -> None:
-    """Print what copies cost on the tasks and in search results."""
+    """Print what copies cost on the tasks, and how they change search results."""
     if output_format is opt.Format.JSON:
         console.print_json(impact.summary())
         return
