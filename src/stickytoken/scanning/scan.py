@@ -134,14 +134,16 @@ class Scan:
 
     ``documents`` has one row per document with findings, in the order of the collection. The columns are:
 
-    - number (0-based position in the collection), id, source, path and line of the document; - kinds of the
-    findings: flagged, special, repetition or suspected (``clean`` changes documents with any kind except
-    suspected); - words (with the number of copies of each), spans (number of findings), copies, longest_run
-    (largest number of copies in a finding), share (of the characters that are part of a finding), and
-    excerpt; - shift (mean change that copies cause in the document's cosine similarity to the queries), rise
-    (mean share of clean documents that the document passes), moves_up (share of queries for which the
-    document passes a tenth of the clean documents), predicted (the shift as predicted), effect (the shift in
-    standard deviations of the similarities), severity and matters. All of these are null without effects.
+    - number (0-based position in the collection), id, source, path and line of the document;
+    - kinds of the findings: flagged, special, repetition or suspected (``clean`` changes documents with any
+      kind except suspected);
+    - words (with the number of copies of each), spans (number of findings), copies, longest_run (largest
+      number of copies in a finding), share (of the characters that are part of a finding), and excerpt;
+    - shift (mean change that copies cause in the document's cosine similarity to the queries), rise (mean
+      share of clean documents that the document passes because of its copies), moves_up (share of queries
+      for which the document passes a tenth of the clean documents), predicted (the shift predicted from the
+      run), effect (the shift in standard deviations of the similarities), severity and matters. All of these
+      are null without effects.
     """
 
     record: ScanRecord
