@@ -1,4 +1,4 @@
-"""Use a model for one call and restore its state afterwards; identify its weights and modules."""
+"""Lock a model for one call and restore its state afterwards; fingerprint its weights and modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
 
-# Encoders may share a model, and every call changes the model's state. So a model serves one call at a time.
+# Several encoders may share a model, and every call changes the model's state. So a lock admits one call at a
+# time.
 _MODEL_LOCKS: weakref.WeakKeyDictionary[torch.nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
 _MODEL_LOCKS_GUARD = threading.Lock()
 
@@ -39,7 +40,7 @@ def exclusive(model: torch.nn.Module) -> AbstractContextManager[bool]:
 def computing(model: torch.nn.Module, *, gradients: bool = False) -> Iterator[None]:
     """Lock a model and put it in evaluation mode for a block.
 
-    ``gradients`` allows forward-mode derivatives; otherwise, the block runs in inference mode.
+    With ``gradients``, the block can compute forward-mode derivatives; otherwise, it runs in inference mode.
     """
     import torch
 
@@ -49,8 +50,8 @@ def computing(model: torch.nn.Module, *, gradients: bool = False) -> Iterator[No
 
 
 def weight_mark(weight: torch.Tensor) -> tuple[int, int]:
-    """Return the address and version of a weight, which change when torch replaces or writes to it."""
-    if weight.is_inference():  # such a weight has no version
+    """Return a weight's address and version. If torch replaces or overwrites it, at least one changes."""
+    if weight.is_inference():  # inference tensors have no version counter
         return weight.data_ptr(), 0
     return weight.data_ptr(), weight._version
 
@@ -168,7 +169,7 @@ def modules_fingerprint(model: SentenceTransformer) -> str:
 
 
 def _with_plain_keys(value: Any) -> Any:
-    """Return settings with tuple keys turned into text, for JSON. Several modalities have a tuple as key."""
+    """Return settings with tuple keys, which stand for combined modalities, turned into text for JSON."""
     if isinstance(value, list):
         return [_with_plain_keys(item) for item in value]
     if not isinstance(value, dict):
@@ -190,7 +191,7 @@ def _route_of(model: SentenceTransformer) -> list[list[Any]]:
 
 
 def _without_cache(config: dict[str, Any]) -> dict[str, Any]:
-    """Return settings with `use_cache` set to false, since versions of sentence-transformers differ in it."""
+    """Return settings with `use_cache` false, since sentence-transformers versions set it differently."""
     settings: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):

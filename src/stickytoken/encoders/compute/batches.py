@@ -1,4 +1,4 @@
-"""Run contents through a model in batches of equal length."""
+"""Run contents through a model in batches whose inputs all have the same length."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _MIN_GPU_TOKENS = 4096
 _MAX_GPU_TOKENS = 262144
 # Share of the free memory that a batch may use; the rest is for kernels and other processes.
 _MEMORY_SHARE = 0.4
-# The batch that measures memory per token: number of texts, and number of tokens in each.
+# Size of the trial batch that measures memory per token: number of texts, and number of tokens in each.
 _TRIAL_TEXTS = 64
 _TRIAL_LENGTH = 32
 # Number of batches launched before the first result is read: while one is computed, the next is prepared.
 _BATCHES_IN_FLIGHT = 2
-# Longest part of a model's error that a message quotes, in characters.
+# Maximum number of characters that a message quotes from a model's error.
 _SHOWN_REASON = 300
 
 # OpenMP keeps a separate number of threads for each calling thread.
@@ -77,9 +77,9 @@ def _is_stateless(module: torch.nn.Module) -> bool:
 
 
 def compute_all(compute: Callable[[Any], Any], items: Sequence[Any], workers: int) -> list[Any]:
-    """Return the result for each item, in order. With several workers, each computes in one thread.
+    """Apply a function to each item, and return the results in order.
 
-    The first error stops the work and is raised.
+    If there are several workers, each of them uses one thread. The first error stops the work and is raised.
     """
     if workers <= 1 or len(items) <= 1:
         return [compute(item) for item in items]
@@ -99,10 +99,10 @@ def compute_all(compute: Callable[[Any], Any], items: Sequence[Any], workers: in
 
 
 class BatchEngine:
-    """Runs inputs in batches of equal length, and in smaller batches once the device has run out of memory.
+    """Runs inputs in batches whose inputs all have the same length.
 
-    On a CPU, several workers compute a batch each. On an accelerator, the next batch is prepared and sent
-    while the previous one is computed.
+    Once the device has run out of memory, the batches are smaller. On a CPU, several workers compute a batch
+    each. On an accelerator, the next batch is prepared and sent while the previous one is computed.
     """
 
     unit = "text"  # what an input is called in messages
@@ -118,7 +118,7 @@ class BatchEngine:
 
     @cached_property
     def token_budget(self) -> int:
-        """Largest number of tokens in a batch."""
+        """Maximum number of tokens in a batch."""
         return _CPU_TOKEN_BUDGET if self.device.type == "cpu" else _ACCELERATOR_TOKEN_BUDGET
 
     def run(
@@ -128,7 +128,7 @@ class BatchEngine:
 
         Args:
             lengths: number of tokens of each input; at least one input.
-            compute: returns the results of a batch of inputs of equal length, given their indices.
+            compute: function that takes the indices of inputs of equal length, and returns their results.
             workers: number of batches to compute at a time.
         """
         if workers == 1:
@@ -224,7 +224,7 @@ class BatchRunner(BatchEngine):
         return max(_MIN_GPU_TOKENS, min(budget, _MAX_GPU_TOKENS))
 
     def vectors(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
-        """Return the vectors of contents in their order, shape (n, d)."""
+        """Return the vectors of the given contents, in the same order, shape (n, d)."""
         lengths = [len(content) + self._template.overhead for content in contents]
 
         def compute(batch: NDArray[np.intp]) -> torch.Tensor:
@@ -237,7 +237,7 @@ class BatchRunner(BatchEngine):
         return self._output(self.features(contents))[:, : self._model.truncate_dim]
 
     def _output(self, features: dict[str, Any]) -> torch.Tensor:
-        """Return the vectors that the model computes; if it computes none, raise an error of one line."""
+        """Run the model and return its vectors; raise a one-line error if it fails or returns none."""
         try:
             output = self._model(features)
         except (torch.OutOfMemoryError, StickyTokenError):
@@ -285,13 +285,13 @@ class BatchRunner(BatchEngine):
         return features
 
     def _sent(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor on the model's device, sent from pinned memory to avoid waiting for a GPU."""
+        """Move the tensor to the model's device; pinned memory avoids waiting for a GPU."""
         if self.device.type == "cuda":
             tensor = tensor.pin_memory()
         return tensor.to(self.device, non_blocking=True)
 
 
-# A function that returns a context in which the model computes.
+# A function that returns a context manager. In its block, the model computes at a certain precision.
 Arithmetic: TypeAlias = Callable[[], AbstractContextManager[object]]
 
 # Machine epsilon of each precision.
@@ -299,7 +299,7 @@ ROUNDING = {Precision.TF32: 2**-10, Precision.BFLOAT16: 2**-7, Precision.FLOAT16
 
 
 def require_precision(model: torch.nn.Module, precision: Precision, name: str) -> None:
-    """Raise an `InputError` if the model's device lacks a precision, or the model is not in float32."""
+    """Raise an `InputError` if the device does not support the precision, or the model is not in float32."""
     parameter = next(model.parameters())
     supported = [Precision.BFLOAT16]
     if parameter.device.type != "cpu":
@@ -317,7 +317,7 @@ def require_precision(model: torch.nn.Module, precision: Precision, name: str) -
 
 
 def arithmetic(model: torch.nn.Module, precision: Precision | None, packed: bool) -> Arithmetic:
-    """Return a function that makes the context in which the model computes at a precision.
+    """Return a function that returns a context manager for computing at the given precision.
 
     Args:
         model: the model.
@@ -342,7 +342,7 @@ def _tf32() -> AbstractContextManager[None]:
 
 
 def pools_by(model: SentenceTransformer, mode: str) -> bool:
-    """Return whether the model is a transformer followed by a pooling with this mode only."""
+    """Return whether the model is a transformer followed by a pooling that uses only this mode."""
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     if len(model) < 2 or not isinstance(model[0], Transformer) or not isinstance(model[1], Pooling):
@@ -352,8 +352,8 @@ def pools_by(model: SentenceTransformer, mode: str) -> bool:
 
 @contextmanager
 def first_token_only(attention: torch.nn.Module) -> Iterator[None]:
-    """Let an attention module return the state of the first token only."""
-    if "forward" in vars(attention):  # the user has replaced it
+    """Within the block, make an attention module return only the state of the first token."""
+    if "forward" in vars(attention):  # the user has replaced the forward pass
         yield
         return
     original: Any = attention.forward

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Feature in which sentence-transformers returns the states after every layer.
 _STATES = "all_layer_embeddings"
-# Modules that read the states of several layers.
+# Class names of the modules that combine the states of several layers.
 _MIXING = ("WeightedLayerPooling",)
 _SAMPLE = "The cat sat on a warm stone."
 
@@ -23,9 +23,9 @@ _SAMPLE = "The cat sat on a warm stone."
 def first_layers(model: SentenceTransformer, count: int, name: str) -> SentenceTransformer:
     """Return a model that runs only the first ``count`` layers of the transformer.
 
-    A final norm, the pooling and later modules are applied as they are after the last layer. The new model
-    shares its weights with the original, which stays unchanged. If ``count`` is the number of layers, the
-    original is returned.
+    The final norm (if any), the pooling and later modules follow, as they would after the last layer. The new
+    model shares its weights with the original, which stays unchanged. If ``count`` is the number of layers,
+    the original is returned.
     """
     backbone: Any = getattr(model[0], "model", None)
     config: Any = getattr(backbone, "config", None)
@@ -75,7 +75,7 @@ def _layer_stacks(backbone: torch.nn.Module, count: int) -> list[str]:
 
 
 def _runs_as_far(model: SentenceTransformer, shorter: SentenceTransformer, count: int) -> bool:
-    """Return whether the shorter model runs ``count`` layers on the same inputs as the full model."""
+    """Return whether the shorter model runs ``count`` layers and computes the full model's states."""
     states = _states(model)
     shorter_states = _states(shorter)
     if len(shorter_states) != count + 1:

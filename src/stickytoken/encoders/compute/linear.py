@@ -44,7 +44,7 @@ class LinearSite:
 
 
 def linear_sites(model: torch.nn.Module) -> list[LinearSite]:
-    """Return all plain float32 linear layers on the CPU; a layer followed by a GELU is treated as a block."""
+    """Return all plain float32 linear layers on the CPU; a layer and the GELU after it form one block."""
     modules_before_layers = set()
     for parent in model.modules():
         reader = getattr(getattr(parent, "output", None), "dense", None)
@@ -88,10 +88,10 @@ def _is_plain(module: Any) -> bool:
 
 
 class PackedLinear:
-    """The forward pass of a linear layer, and of a GELU after it, with weights packed for oneDNN.
+    """The forward pass of a linear layer, and of the GELU after it if any, with weights packed for oneDNN.
 
-    With ``packed=False``, it uses torch's public functions instead. This serves bfloat16 on machines where
-    packing fails. Products of bfloat16 numbers are summed in float32.
+    With ``packed=False``, it uses torch's public functions instead, so that bfloat16 also works on machines
+    where packing fails. Products of bfloat16 numbers are summed in float32.
     """
 
     def __init__(self, site: LinearSite, dtype: torch.dtype, *, packed: bool = True) -> None:
@@ -105,7 +105,7 @@ class PackedLinear:
         generator = torch.Generator().manual_seed(0)
         self._direction = torch.randn(site.layer.in_features, generator=generator)
 
-    def __getstate__(self) -> dict[str, Any]:  # packed weights cannot be pickled, and are packed again
+    def __getstate__(self) -> dict[str, Any]:  # packed weights cannot be pickled, so the copy packs again
         return vars(self) | {"_weight": torch.empty(0), "_mark": None}
 
     def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -139,11 +139,12 @@ class PackedLinear:
             outputs = torch.nn.functional.linear(flat, self._weight, self._bias)
             if activation is Activation.GELU:
                 outputs = torch.nn.functional.gelu(outputs)
-        # If only a linear layer reads the outputs, they stay in bfloat16, because it would round them anyway.
+        # If only a linear layer reads the outputs, they stay in bfloat16, because that layer would round them
+        # anyway.
         return outputs if self._site.feeds_layer else outputs.float()
 
     def multiply_times(self, flat: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-        """Return the layer's output times factors of the same shape."""
+        """Return the layer's output, multiplied elementwise by factors of the same shape."""
         return _onednn.product_times(flat, factors, self._weight, self._bias)
 
     @property
@@ -176,7 +177,8 @@ Forward: TypeAlias = PackedLinear | _GatedBlock
 
 def _flattened(hidden_states: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Return the states as rows, padded with rows of zeros, and the number of rows without the padding."""
-    # oneDNN keeps a kernel for every number of rows, so padding limits how many different numbers occur.
+    # oneDNN keeps a kernel for every number of rows. Padding the rows to a multiple limits the number of
+    # kernels.
     flat = hidden_states.reshape(-1, hidden_states.shape[-1])
     row_count = flat.shape[0]
     missing = -row_count % TOKEN_MULTIPLE
@@ -186,7 +188,7 @@ def _flattened(hidden_states: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 class PackedLinears:
-    """Faster forward passes of linear layers and gated blocks. They replace the modules' own in `active`."""
+    """Faster forward passes of linear layers and gated blocks; `active` puts them into the model."""
 
     def __init__(
         self, model: torch.nn.Module, dtype: torch.dtype = torch.float32, *, packed: bool = True
@@ -200,7 +202,7 @@ class PackedLinears:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Replace the forward passes, except those that the user has replaced."""
+        """Replace the modules' forward passes for a block, except those that the user has replaced."""
         self._renew()
         replaced_modules = [module for module in self.forwards if not _has_own_forward(module)]
         for module in replaced_modules:
@@ -222,10 +224,10 @@ class PackedLinears:
             self._layout = layout
 
     def _new_forwards(self, sites: list[LinearSite]) -> dict[torch.nn.Module, Forward]:
-        """Return the forward passes by module; empty if float32 layers cannot be packed.
+        """Return the forward passes, keyed by module; empty if float32 layers cannot be packed.
 
-        One layer of each shape is compared with torch's own. If the results differ for any of them, nothing
-        is packed: float32 layers remain torch's own, and bfloat16 layers use torch's public functions.
+        One layer of each shape is compared with torch's own. If any result differs, nothing is packed:
+        float32 layers keep torch's own forward pass, and bfloat16 layers use torch's public functions.
         """
         in_float32 = self._dtype is torch.float32
         if in_float32 and not _onednn.is_available():
@@ -245,7 +247,7 @@ class PackedLinears:
     def _first_failure(
         self, sites: list[LinearSite], forwards: Mapping[torch.nn.Module, Forward]
     ) -> str | None:
-        """Compare the result of one layer of each shape, with its own weights, with that of torch.
+        """Compare the results of oneDNN and torch for one layer of each shape, on the layer's own weights.
 
         Returns:
             What is wrong with the first layer that fails; None if no layer fails.
@@ -325,7 +327,8 @@ def _failure(module: torch.nn.Module, in_features: int, forward: Forward, tolera
         raise
     except _onednn.OPERATOR_ERRORS as error:
         return f"oneDNN's operators failed ({' '.join(str(error).split())[:200]})"
-    # Outputs of damaged weights are not finite. `require_usable` reports them later, with the text.
+    # Damaged weights give outputs that are not finite. They are ignored here; `require_usable` reports them
+    # later, with the text.
     is_finite = expected.isfinite()
     difference = torch.where(is_finite, outputs - expected, 0).abs().max()
     if difference <= tolerance * torch.where(is_finite, expected, 0).abs().max():
@@ -337,7 +340,7 @@ def _failure(module: torch.nn.Module, in_features: int, forward: Forward, tolera
 # once.
 _MEASURED_SECONDS = 0.5
 _MIN_TURNS = 3
-# Largest size of a trial: number of floating-point operations, and number of texts.
+# Maximum size of a trial: number of floating-point operations, and number of texts.
 _TRIAL_OPERATIONS = 20e9
 _MAX_TRIAL_TEXTS = 64
 # Increase this when the measurement changes, so that stored times are measured again.
@@ -345,7 +348,7 @@ _MEASUREMENT_VERSION = 1
 
 
 def trial_inputs(network: torch.nn.Module, contents: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Return the inputs of a trial: the last contents, up to the largest size of a trial.
+    """Return the inputs of a trial: as many of the last contents as the maximum size of a trial allows.
 
     The list is empty if the model has no linear layers that can be packed.
     """
@@ -367,7 +370,7 @@ def measured(
 ) -> dict[str, float]:
     """Return the shortest time of each trial, in seconds.
 
-    The times are stored for this machine, kind of model, version of torch and number of threads.
+    The times are stored, and reused for the same machine, kind of model, torch version and number of threads.
     """
     facts = {
         "version": _MEASUREMENT_VERSION,
@@ -396,7 +399,8 @@ def measured(
     return shortest
 
 
-# A lower precision is usable if the mean cosine between its vectors and the model's own is at least this.
+# A lower precision is usable if the mean cosine between its vectors and those at the model's own precision is
+# at least this.
 _MIN_AGREEMENT = 0.95
 
 
@@ -414,7 +418,8 @@ def require_agreement(
     lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(lower, axis=1)
     products = (exact * lower).sum(axis=1)
     agreement = float(np.mean(products / np.maximum(lengths, np.finfo(np.float32).tiny)))
-    # Not `<`: the agreement is NaN if a vector is not finite, and every comparison with NaN is false.
+    # If a vector is not finite, the agreement is NaN. Every comparison with NaN is false, so `<` would accept
+    # it.
     if not agreement >= _MIN_AGREEMENT:
         raise InputError(
             f"{precision} changes the vectors of {name} too much (mean cosine {agreement:.2f} with "

@@ -1,4 +1,4 @@
-"""Compute common beginnings of a causal model's inputs only once."""
+"""Compute each common beginning of a causal model's inputs only once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Branch:
     tokens: tuple[int, ...]
     # Pairs (length, row) of the inputs that end on this branch. The length includes the shared tokens.
     ends: list[tuple[int, int]] = field(default_factory=list)
-    # Branches that split off from this one, by the number of tokens before them and their first token.
+    # Branches that split off from this one, keyed by the number of tokens before them and by their first
+    # token.
     continuations: dict[tuple[int, int], Branch] = field(default_factory=dict)
 
     @property
@@ -91,7 +92,8 @@ def _branches(roots: Sequence[Branch]) -> Iterator[Branch]:
         yield from level
 
 
-# Attention masks that an architecture takes: one, one with a sliding window, or one for each kind of layer.
+# Kinds of attention masks that architectures take: one full mask, one mask with a sliding window, or one mask
+# for each kind of layer.
 _ONE = "one"
 _WINDOW = "window"
 _BY_KIND = "by kind"
@@ -105,7 +107,8 @@ _MASKS = {
 }
 # Implementations of attention that accept these masks.
 _ATTENTION = ("sdpa", "eager")
-# Largest accepted difference of a component from the plain path, as a fraction of the largest vector norm.
+# Largest accepted difference between a vector component and that of the plain path, as a fraction of the
+# largest vector norm.
 _TOLERANCE = 1e-4
 
 # Keys and values of a branch, including its shared tokens: one pair per layer. Both have the shape (heads,
@@ -117,8 +120,8 @@ KeysAndValues: TypeAlias = list[tuple[torch.Tensor, torch.Tensor]]
 class ReuseLimits:
     """Limits for sharing common beginnings. Beyond them, sharing costs more than it saves."""
 
-    tree_share: float = 0.8  # largest share of all tokens that trees leave to compute
-    fixed_share: float = 0.1  # smallest share of all tokens that belong to the fixed beginnings of prompts
+    tree_share: float = 0.8  # largest share of all tokens that trees may leave to compute
+    fixed_share: float = 0.1  # smallest share of all tokens that must be in the fixed beginnings of prompts
     rows: int = 4  # smallest number of inputs per prompt for which fixed beginnings are reused
 
 
@@ -126,7 +129,7 @@ REUSE = ReuseLimits()
 
 
 def known_kind(backbone: Any) -> bool:
-    """Return whether the masks of the model's architecture are known."""
+    """Return whether it is known which attention masks the model's architecture takes."""
     config = backbone.config
     return (
         config.model_type in _MASKS
@@ -136,7 +139,7 @@ def known_kind(backbone: Any) -> bool:
 
 
 def agree(vectors: NDArray[np.float32], plain: NDArray[np.float32], rounding: float) -> bool:
-    """Return whether vectors equal those of the plain path; ``rounding`` is the machine epsilon."""
+    """Return whether vectors are close to the plain path's; ``rounding`` is the machine epsilon."""
     tolerance = max(_TOLERANCE, 4 * rounding) * np.linalg.norm(plain, axis=-1).max()
     return bool(np.abs(vectors - plain).max() <= tolerance)
 
@@ -209,7 +212,7 @@ class PrefixReuse:
     def vectors(self, roots: Sequence[Branch], count: int) -> NDArray[np.float32]:
         """Return the vectors of all inputs of these trees, in the order of the inputs."""
         vectors: NDArray[np.float32] | None = None
-        # A few trees at a time, since the keys and values of a tree are held until it is done.
+        # Compute a few trees at a time, since the keys and values of a tree stay in memory until it is done.
         for group in _groups(roots, self.engine.token_budget):
             held: dict[Branch, KeysAndValues] = {}
             for level in levels(group):
@@ -223,10 +226,11 @@ class PrefixReuse:
         return np.empty((0, 0), np.float32) if vectors is None else vectors
 
     def _run(self, branches: Sequence[Branch], held: dict[Branch, KeysAndValues]) -> NDArray[np.float32]:
-        """Compute branches of one shape, and return the vectors of the inputs that end on each.
+        """Compute branches of one shape (see `_batches`), and return the vectors of the inputs ending there.
 
         A row holds the tokens of its branch, then the template's end once for every input that ends there.
-        ``held`` has the keys and values of the parents; those of branches that have children are added.
+        ``held`` contains the keys and values of the parents. The keys and values of branches with children
+        are added to it.
         """
         first = branches[0]
         ends = first.end_lengths
@@ -258,7 +262,7 @@ class PrefixReuse:
     def _masks(self, positions: torch.Tensor, attends: torch.Tensor) -> Any:
         """Return additive attention masks in the form that the architecture takes.
 
-        They are 0 where a token attends to another one, and the lowest finite number elsewhere.
+        Their entries are 0 where a token attends to another one, and the lowest finite number elsewhere.
         """
         config = self.backbone.config
         kind = _MASKS[config.model_type]
@@ -327,7 +331,8 @@ def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]
 def _batches(level: Sequence[Branch], after: int, token_budget: int) -> Iterator[list[Branch]]:
     """Divide the branches of a level into batches.
 
-    The branches of a batch have equally many shared tokens, equally many own tokens, and the same ends.
+    All branches of a batch have the same shape: the same number of shared tokens, the same number of tokens
+    of their own, and inputs that end at the same lengths.
     """
     by_shape: dict[tuple[int, int, tuple[int, ...]], list[Branch]] = {}
     for branch in level:
@@ -342,11 +347,11 @@ def _batches(level: Sequence[Branch], after: int, token_budget: int) -> Iterator
 def _positions(
     shared: int, size: int, ends: tuple[int, ...], after: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the position of each token of a row, and the tokens to which each new token attends.
+    """Return the position of each token of a row, and which tokens each new token attends to.
 
-    A row has the tokens of a branch, including shared ones. A closing follows for each end: the ``after``
-    tokens of the template. A token of the branch attends to the branch up to itself. A token of a closing
-    attends to the branch up to the closing's end, and to the same closing up to itself.
+    A row contains the tokens of a branch, including the shared ones. They are followed by one closing for
+    each end: the ``after`` tokens of the template. A token of the branch attends to the branch up to itself.
+    A token of a closing attends to the branch up to the closing's end, and to the same closing up to itself.
 
     Returns:
         Positions, shape (tokens,), and a boolean matrix of shape (new tokens, tokens). New tokens are those
