@@ -1,4 +1,4 @@
-"""The user's description of a model behind an endpoint: its address, its key and its options."""
+"""The address and the key of a model behind an endpoint."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def names_endpoint(name: str) -> bool:
 
 
 def parse_address(name: str, key_variable: str | None = None) -> Address:
-    """Return the address in a name such as ``openai:MODEL`` or ``URL#MODEL``.
+    """Parse the address in a name such as ``openai:MODEL`` or ``URL#MODEL``.
 
     Args:
         name: the name.
@@ -122,7 +122,7 @@ class Secret:
         return self._value
 
     def removed_from(self, text: str) -> str:
-        """Return the text with ``[key]`` in place of the key, in whatever way the server encoded it."""
+        """Replace the key in a text by ``[key]``, in every encoding of the key that a server may use."""
         spellings = (
             self._value,
             quote(self._value, safe=""),

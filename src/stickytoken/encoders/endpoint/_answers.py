@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 _MARKUP = "<"
 # Fields that hold an error message, outermost first: OpenAI nests ``message`` in ``error``.
 _ERROR_FIELDS = ("error", "message", "detail")
-# A token count of this size or more for one request must be an error of the server.
+# A server that counts this many tokens or more for one request must be wrong.
 _IMPOSSIBLE_TOKENS = 2**40
 
 
@@ -29,9 +29,9 @@ class Answer:
 
     Attributes:
         vectors: shape (n, d); rows of NaN for the texts in `problems`.
-        tokens: number of tokens that the server counted; None if it sent none, or an impossible number.
-        problems: what is wrong with the vector of a text, by the position of the text in the request. A text
-            with a usable vector has no entry.
+        tokens: number of tokens that the server counted; None if it sent no count, or an impossible one.
+        problems: what is wrong with the vector of a text, keyed by the position of the text in the request.
+            Texts with a usable vector have no entry.
     """
 
     vectors: NDArray[np.float32]
@@ -86,12 +86,12 @@ def read_answer(content: str | bytes, count: int) -> Answer:
 
 
 def _positions(items: Sequence[_Item]) -> list[int]:
-    """Return, for each item of the answer, the position of its text in the request, from 0.
+    """Return, for each item of the answer, the position (from 0) of its text in the request.
 
     Servers differ in how they number vectors: some omit every index, some omit only the index 0 (because
-    their JSON library drops zeros), some write 0 for every vector, and some count from 1. If exactly one
-    index is missing, its item gets the position that no other item has. Otherwise, an item without an index
-    gets the position at which it is in the answer.
+    their JSON library drops zeros), some write 0 for every vector, and some count from 1. If exactly one item
+    has no index, it gets the position that is left over. If several items have no index, each of them gets
+    its position in the answer.
 
     Raises:
         ValueError: the indices do not say which vector belongs to which text.
@@ -151,7 +151,7 @@ def _vector(embedding: str | list[float | None] | None) -> NDArray[np.float32]:
 
 
 def _counted(usage: Any) -> int | None:
-    """Return the number of tokens that the server counted; None if it sent none, or an impossible number."""
+    """Return the number of tokens that the server counted; None if it sent no count, or an impossible one."""
     if not isinstance(usage, dict):
         return None
     for name in ("prompt_tokens", "total_tokens"):
@@ -168,11 +168,11 @@ def is_web_page(content: str | bytes) -> bool:
 
 
 def error_message(content: str | bytes) -> tuple[bool, str]:
-    """Return the error message in the body of a response.
+    """Extract the error message from the body of a response.
 
     Returns:
-        Whether the body is a JSON object that contains an error, and the message. If it contains none, the
-        message is the body as text, or ``a web page``.
+        Whether the body is a JSON object with an error, and the message. For a body without an error, the
+        message is the body as text, or ``a web page`` for HTML and XML.
     """
     if is_web_page(content):
         return False, "a web page"

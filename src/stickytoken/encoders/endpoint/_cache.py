@@ -18,7 +18,7 @@ from stickytoken.errors import RunError
 from stickytoken.machine import cache_folder
 
 _FILE = "answers.sqlite"
-# Largest number of values in one SQL query. Old versions of SQLite allow 999.
+# Maximum number of values in one SQL query. Old versions of SQLite allow at most 999.
 _VALUES_IN_QUERY = 500
 # Version of the tables. Increase it when the meaning of a table changes. Version 0 stored a refused text as a
 # vector of zeros.
@@ -48,22 +48,22 @@ class Answers:
         self._connection: sqlite3.Connection | None = None
 
     def find(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """Return the stored vectors, by text. Texts without a stored vector are left out."""
+        """Return the stored vectors, keyed by text. Texts without a stored vector are left out."""
         vectors = self._select("SELECT text, vector FROM answers WHERE text IN", texts)
         return {text: np.frombuffer(vector, dtype="<f4") for text, vector in vectors.items()}
 
     def refusals(self, texts: Sequence[str]) -> dict[str, str]:
-        """Return, by text, why the server last gave no vector. Texts without a refusal are left out."""
+        """Return the server's last reasons for giving no vector, keyed by text. Other texts are left out."""
         return self._select("SELECT text, reason FROM refusals WHERE text IN", texts)
 
     def keep(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
-        """Store vectors by text."""
+        """Store vectors, which are keyed by text."""
         rows = [(_key(text), vector.astype("<f4").tobytes()) for text, vector in vectors.items()]
         with self._locked_connection() as connection, connection:
             connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
 
     def keep_refusal(self, text: str, reason: str) -> None:
-        """Store that the server gave no vector for a text, and why."""
+        """Record that the server gave no vector for a text, and the reason."""
         with self._locked_connection() as connection, connection:
             connection.execute("INSERT OR REPLACE INTO refusals VALUES (?, ?)", (_key(text), reason))
 
@@ -73,7 +73,7 @@ class Answers:
         return str(rows[0][0]) if rows else None
 
     def note(self, name: str, value: str) -> None:
-        """Store a fact about the server under a name, in place of an earlier one."""
+        """Store a fact about the server under a name; it replaces an earlier fact of that name."""
         with self._locked_connection() as connection, connection:
             connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
@@ -88,10 +88,11 @@ class Answers:
                 self._connection = None
 
     def _select(self, query: str, texts: Sequence[str]) -> dict[str, Any]:
-        """Return the value that a query finds for each text, by text; texts without a value are left out.
+        """Return the values that a query finds, keyed by text; texts without a value are left out.
 
         Args:
-            query: selects a text's hash and a value. It ends with ``IN``, after which the hashes are added.
+            query: SQL that selects a text's hash and a value, and ends with ``IN``. The hashes to look up are
+                appended.
             texts: texts to look up.
         """
         by_key = {_key(text): text for text in texts}
@@ -99,7 +100,7 @@ class Answers:
         values: dict[str, Any] = {}
         for start in range(0, len(keys), _VALUES_IN_QUERY):
             queried_keys = keys[start : start + _VALUES_IN_QUERY]
-            placeholders = ",".join("?" * len(queried_keys))  # no value is part of the SQL
+            placeholders = ",".join("?" * len(queried_keys))  # the values are passed separately from the SQL
             for key, value in self._rows_of(f"{query} ({placeholders})", queried_keys):
                 values[by_key[key]] = value
         return values
@@ -134,7 +135,8 @@ class Answers:
         """Connect to the file, and create its tables or bring them to the current version."""
         self.folder.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self.folder / _FILE, timeout=30, check_same_thread=False)
-        # In this mode, others can read while one process writes. A killed process loses no committed data.
+        # With write-ahead logging, other processes can read while one writes, and a killed process loses no
+        # committed data.
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.executescript(_TABLES)
@@ -147,5 +149,5 @@ class Answers:
 
 
 def _key(text: str) -> bytes:
-    """Return the hash under which a text is stored, 16 bytes."""
+    """Return the 16-byte hash under which a text is stored."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]

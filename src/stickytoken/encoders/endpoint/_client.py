@@ -46,12 +46,13 @@ _MOST_DOUBLINGS = 10
 # Up to this many failures, the pause before a retry follows the server's Retry-After. After more failures, it
 # is at least as long as the pause that doubles.
 _TRUSTED_WAITS = 8
-# A request with a limit of attempts is given up after this many failures without a complete answer.
+# A request whose number of attempts is limited is given up after this many failures without a complete
+# answer.
 _MOST_UNREACHED = 2
 
 
 class Failure(Enum):
-    """How a request failed that may succeed later."""
+    """The way in which a request failed that may succeed later."""
 
     REFUSED = auto()  # the server said that it cannot answer now
     WEB_PAGE = auto()  # a web page came back: the server is in maintenance, or the URL is not an API
@@ -67,7 +68,7 @@ class TemporaryError(Exception):
     Attributes:
         failure: the kind of failure.
         wait: seconds that the server asks to wait before a retry; None if it does not say.
-        unreachable: whether no complete answer came.
+        unreachable: whether the client received no complete answer.
         busy: whether the status says that the server is busy, rather than broken.
         too_many: whether the status says that the server is overloaded, so that no request should be sent.
         paid: whether the server may have computed an answer, and may charge for it.
@@ -86,11 +87,11 @@ class TemporaryError(Exception):
 
 
 class RefusedError(Exception):
-    """The server refuses a request in a way that a retry does not change.
+    """The server refuses a request, and a retry would not help.
 
     Attributes:
-        for_all: the error to raise if the server refuses every other text as well, because the key or the
-            name of the model is wrong. None if the status does not point to such a cause.
+        for_all: the error to raise if the server also refuses every other text, because the key or the name
+            of the model is wrong. None if the HTTP status does not suggest such a cause.
     """
 
     def __init__(self, reason: str, for_all: ModelError | None = None) -> None:
@@ -100,7 +101,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RequestFormat:
-    """The optional fields of a request, and how it holds the texts. No combination works with every server.
+    """The optional fields of a request, and whether it sends a list of texts. No format suits every server.
 
     Attributes:
         encoding: value of the field ``encoding_format``; ``omitted`` means that the field is not sent.
@@ -120,8 +121,8 @@ def request_formats(dimensions: int | None) -> Iterator[RequestFormat]:
     """Yield every format of a request, beginning with the one that most servers accept.
 
     Args:
-        dimensions: number of components that the user requests. None means that formats differ only in the
-            other fields.
+        dimensions: number of components that the user requests. If it is None, the field ``dimensions`` is
+            never sent.
     """
     whether_dimensions = (True,) if dimensions is None else (True, False)
     for as_list in (True, False):
@@ -144,12 +145,12 @@ class Spending:
 
     Attributes:
         price_per_million: price of a million tokens; None if it is unknown.
-        limit: most that may be spent; None means no limit.
+        limit: maximum cost; None means no limit.
         requests: number of requests that were answered.
         tokens: number of tokens paid for so far, as the server counts them.
         pending: expected number of tokens of the requests in flight.
-        excess: largest ratio of the tokens that the server counted for a request to those expected; at least
-            1. The expected tokens of later requests are multiplied by it.
+        excess: largest ratio so far of counted to expected tokens of a request; at least 1. The expected
+            tokens of later requests are multiplied by it.
     """
 
     price_per_million: float | None = None
@@ -183,7 +184,7 @@ class Spending:
             self.pending += tokens
 
     def answered(self, reserved: float, tokens: int) -> None:
-        """Replace the tokens reserved for an answered request by the tokens that it cost."""
+        """Replace the tokens reserved for an answered request with the tokens that it cost."""
         with self._lock:
             self.requests += 1
             self.pending -= reserved
@@ -191,7 +192,7 @@ class Spending:
             self.excess = max(self.excess, tokens / max(1.0, reserved))
 
     def failed(self, reserved: float, paid: bool) -> None:
-        """Release the tokens reserved for a failed request; if it may be charged, count them as spent."""
+        """Release the tokens reserved for a failed request; count them as spent if it may be billed."""
         with self._lock:
             self.pending -= reserved
             if paid:
@@ -203,9 +204,9 @@ class Attempts:
     """Counts the failed attempts at one request, and decides when to try again.
 
     Attributes:
-        patience: seconds after the first failure for which to retry.
-        limit: number of failures after which to give up, not counting failures of a busy server. If no
-            answer comes, fewer failures are enough. None means no limit.
+        patience: how long to go on retrying after the first failure, in seconds.
+        limit: number of failures after which to give up, not counting those of a busy server. Fewer failures
+            are enough if no complete answer comes. None means no limit.
         failed: number of failures.
         counted: number of failures that count towards the limit.
         unreached: number of failures without a complete answer.
@@ -243,8 +244,9 @@ class Attempts:
     def _pause(self, requested: float | None) -> float:
         """Return the seconds until the next attempt.
 
-        The pause is slightly longer than the wait that the server requested. If the server requested none, or
-        after many failures, the pause is random and grows with each failure.
+        The pause is slightly longer than the wait that the server requested. If it requested none, the pause
+        is random and grows with each failure. After many failures, a requested wait is extended to at least
+        that pause.
         """
         jitter = random.SystemRandom()
         doubled_pause = _FIRST_PAUSE_SECONDS * 2.0 ** min(self.failed, _MOST_DOUBLINGS)
@@ -257,7 +259,7 @@ class Attempts:
         return pause
 
     def why_given_up(self, last: TemporaryError) -> str:
-        """Return why the request was given up, as words that follow the server's name in a message.
+        """Return why the request was given up, as a phrase that follows the server's name in a message.
 
         Args:
             last: the last failure.
@@ -275,9 +277,9 @@ class Reply:
     Attributes:
         vectors: shape (n, d); rows of NaN for the texts in `problems`.
         tokens: tokens that the server counted; None if it does not count them.
-        seconds: time that the server took, summed over the requests.
-        problems: what is wrong with the vector of a text, by the position of the text. A text with a usable
-            vector has no entry.
+        seconds: response time in seconds, summed over the requests.
+        problems: what is wrong with the vector of a text, keyed by the position of the text. Texts with a
+            usable vector have no entry.
     """
 
     vectors: NDArray[np.float32]
@@ -287,7 +289,7 @@ class Reply:
 
 
 def as_one(replies: Sequence[Reply]) -> Reply:
-    """Return one reply that joins several, in their order. The joined replies must have no `problems`."""
+    """Merge several replies into one, in their order. None of them may have `problems`."""
     counts = [reply.tokens for reply in replies if reply.tokens is not None]
     return Reply(
         vectors=np.concatenate([reply.vectors for reply in replies]),
@@ -300,18 +302,18 @@ class Client:
     """Sends one request, and turns every outcome into a reply or an error of this module.
 
     The retries of the `openai` library are switched off: its waits cannot be interrupted, other threads would
-    not learn that the server is busy, and failed attempts that the server charges would not count towards
+    not learn that the server is busy, and failed attempts that the server charges for would not count towards
     `max_cost`.
 
     Attributes:
         address: the server and the name of the model.
-        options: key variable, number of components, price, limit of spending and time limits.
+        options: key variable, number of components, price, spending limit and time limits.
         spending: the cost of all requests of this process.
-        request_format: the optional fields of every request, and how it holds the texts.
+        request_format: the format of every request.
         held_until: time before which no request is sent, on the monotonic clock. A server that is too busy
             for one request is too busy for all.
         last_answer: time of the last answer, on the monotonic clock; 0 before the first.
-        given_up_by_reason: number of texts that were given up without a vector, by the server's reason.
+        given_up_by_reason: number of texts that were given up without a vector, keyed by the server's reason.
     """
 
     def __init__(self, address: Address, options: EndpointOptions, spending: Spending) -> None:
@@ -350,13 +352,14 @@ class Client:
         Args:
             texts: texts of the request.
             reserved: number of tokens that the request is expected to cost.
-            counts_tokens: whether to record the tokens that the server counts; if not, `reserved` is used.
+            counts_tokens: whether to record the tokens that the server counts; if not, `reserved` is
+                recorded.
 
         Raises:
             TemporaryError: the request may succeed later.
             RefusedError: the server refuses these texts.
             ModelError: no request will succeed.
-            RunError: the request could exceed the limit of spending.
+            RunError: the request could exceed the spending limit.
         """
         self.spending.reserve(reserved)
         try:
@@ -373,14 +376,17 @@ class Client:
         return reply
 
     def _send(self, texts: Sequence[str]) -> Reply:
-        """Return the reply to texts, sent in one request, or one by one if the server takes no lists."""
+        """Send the texts in one request, or one by one if the server takes no lists, and return the reply."""
         request_format = self.request_format
         if request_format.as_list or len(texts) == 1:
             return self._send_together(texts, request_format)
         return as_one([self._send_together([text], request_format) for text in texts])
 
     def _send_together(self, texts: Sequence[str], request_format: RequestFormat) -> Reply:
-        """Return the reply to texts, sent in one request. Raises the errors of `request`, except RunError."""
+        """Send the texts in one request and return the reply.
+
+        Raises the errors of `request`, except RunError.
+        """
         body: dict[str, Any] = {
             "model": self.address.model,
             "input": list(texts) if request_format.as_list else texts[0],

@@ -62,7 +62,7 @@ class _Control(Enum):
     ANSWERED = auto()
     FAILED = auto()
     REFUSED = auto()
-    OTHER_FORMAT = auto()  # refused in the request format used so far, and answered in another one
+    OTHER_FORMAT = auto()  # refused in the request format used so far, but answered in another one
 
 
 @dataclass(eq=False)
@@ -75,7 +75,7 @@ class _Request:
         is_half: whether these texts are part of a batch that failed although the server answers other texts.
         once: whether to give up after one failure, because the text failed in an earlier session.
         failures: number of failures.
-        controls: number of failures after which the server answered the control text.
+        controls: number of failures of this request that were followed by an answer to the control text.
         failed_since: time of the first failure, on the monotonic clock; None before the first failure.
     """
 
@@ -91,7 +91,7 @@ class _Request:
         """Return two requests with half of the texts each.
 
         Args:
-            patience: seconds for which each of them may be retried.
+            patience: how long each half may be retried, in seconds.
         """
         middle = len(self.texts) // 2
         return [
@@ -106,9 +106,9 @@ class Sender:
 
     Attributes:
         client: sends one request.
-        expected_tokens: returns the number of tokens that the server will probably count for some texts.
+        expected_tokens: returns the number of tokens that the server will probably count for the given texts.
         counts_tokens: whether the server reports the number of tokens.
-        keep: called with the vectors of each answer by text, from several threads.
+        keep: called from several threads, with the vectors of each answer, keyed by text.
         without_vector: called with a text that the server does not embed, and the reason. If it is None, such
             a text raises an error.
         waits: called before a pause of a second or more, with the reason and the seconds.
@@ -133,7 +133,7 @@ class Sender:
 
         Raises:
             ModelError: the server answers no text, or it refuses one and `without_vector` is None.
-            RunError: the limit of spending could be exceeded.
+            RunError: the spending limit could be exceeded.
         """
         waiting = iter(batches)
         failures: list[Exception] = []
@@ -182,8 +182,8 @@ class Sender:
     def _attempt(self, request: _Request) -> list[_Request]:
         """Send a request once, and return the requests to send next.
 
-        There is none after a complete answer. Otherwise, these are the same request, the request with only
-        the texts that still need a vector, or two halves of it.
+        After a complete answer, nothing remains to be sent. Otherwise, the result is the same request,
+        reduced to the texts that still need a vector, or its two halves.
         """
         self._pause(0.0)
         try:
@@ -205,7 +205,7 @@ class Sender:
         return self._after_failure(request, TemporaryError(reason, Failure.UNUSABLE))
 
     def _send(self, texts: Sequence[str]) -> Reply:
-        """Send texts in one request, with their expected tokens reserved."""
+        """Reserve the expected tokens of the texts, and send the texts in one request."""
         with self._tokenizing:
             reserved = self.expected_tokens(texts)
         return self.client.request(texts, reserved, counts_tokens=self.counts_tokens)
@@ -233,7 +233,7 @@ class Sender:
         """Wait for a retry, split the request or give up its only text; return the requests to send next.
 
         Raises:
-            ModelError: the request has failed for longer than the user's patience.
+            ModelError: the request has failed for longer than the option `patience` allows.
         """
         now = time.monotonic()
         request.failures += 1
@@ -283,7 +283,7 @@ class Sender:
         return out_of_patience or request.controls >= _CONTROLS_OF_TEXT
 
     def _server_state_since(self, since: float) -> _Control:
-        """Return whether the server works. Unless it has answered since a time, send the control text.
+        """Return whether the server works. Send the control text unless the server answered after `since`.
 
         Args:
             since: time of a failure, on the monotonic clock.
@@ -329,7 +329,7 @@ class Sender:
         self.without_vector(request.texts[0], reason)
 
     def _pause(self, seconds: float) -> None:
-        """Wait for some seconds, or longer if the client holds all requests back.
+        """Wait for the given number of seconds, or longer if the client holds all requests back.
 
         Raises:
             _StoppedError: another request failed, or the user interrupted the command.
@@ -346,7 +346,7 @@ class Sender:
 
 
 def _failures_before_control(request: _Request, busy: bool) -> int:
-    """Return the number of failures of a request after which to send the control text."""
+    """Return how many times a request must fail before the control text is sent."""
     if len(request.texts) == 1:
         return _FAILURES_OF_BUSY_TEXT if busy else _FAILURES_OF_TEXT
     if request.is_half:

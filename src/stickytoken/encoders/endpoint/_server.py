@@ -1,4 +1,4 @@
-"""Find out how a server behaves with a few cheap requests, before a run spends money."""
+"""Measure a server's behaviour with a few cheap requests, before a run spends money."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from stickytoken.unit_vectors import exact_unit_vectors
 # the sizes that servers refuse.
 _MOST_TOKENS = 16_384
 _LEAST_TOKENS = 256
-# Requests are made so small that none is expected to take longer than this.
+# Requests are sized so that none is expected to take longer than this.
 _LONGEST_REQUEST_SECONDS = 5.0
 # The model is treated as unchanged if the cosine distance (1 - cosine) between two vectors of the same text
 # is at most _DRIFT_TOLERANCE. On a noisy server, the limit is _DRIFT_PER_NOISE times the largest distance in
@@ -50,18 +50,18 @@ _ENDS = ("river", "stone")
 # Largest distance between two unit vectors that rounding alone can explain. Vectors of different texts are
 # further apart.
 _ROUNDING = 5e-5
-# If vectors are noisy, the texts of a pair differ in as many words as they share. The server distinguishes
-# them if their vectors are this many times as far apart as two vectors of one text.
+# If vectors are noisy, the texts of a pair differ in as many words as they share. The server is taken to
+# distinguish them if their vectors are more than this many times as far apart as two vectors of one text.
 _DISTANCE_PER_NOISE = 3.0
-# Largest number of texts to try in a request.
+# Maximum number of texts to try in a request.
 _MOST_TEXTS = 256
-# Number of failures after which a request of the discovery is given up.
+# Number of failures after which a discovery request is given up.
 _ATTEMPTS = 4
 # Number of times that the fixed texts are sent in the same order, to measure the noise.
 _CALLS_WITH_FIXED_TEXTS = 3
-# Seconds for which a failing request of the discovery is repeated.
+# How long a failing discovery request is retried, in seconds.
 _PATIENCE_SECONDS = 60.0
-# Largest number of extra tokens, such as special tokens, that a server is expected to count for each text.
+# Maximum number of extra tokens, such as special tokens, that a server is expected to count for each text.
 _MOST_EXTRA_TOKENS = 8
 # The server and the user are taken to use the same tokenizer if their counts differ by at most this many
 # tokens. With the same tokenizer, the counts differ only by special tokens, which cancel out. The counts of
@@ -89,13 +89,14 @@ class ServerBehaviour(BaseModel):
         encoding: value of `RequestFormat.encoding` that the server accepts.
         sends_dimensions: value of `RequestFormat.dimensions` that the server accepts.
         as_list: value of `RequestFormat.as_list` that the server accepts.
-        batch: largest number of texts in a request that the server answered, among those tried.
-        max_length: number of tokens of a text that the model reads, by the user's tokenizer; None if unknown.
+        batch: number of texts in the largest request that the server answered, among the sizes tried.
+        max_length: maximum number of tokens that the model reads, as counted by the user's tokenizer; None if
+            unknown.
         long: what the server does with longer texts.
         normalised: whether the vectors have length 1.
-        call_noise: standard deviation of the cosine of two texts if identical requests are repeated.
-        batch_noise: standard deviation of the cosine of two texts if the other texts of the request, or their
-            order, change.
+        call_noise: standard deviation of the cosine of two texts across identical requests.
+        batch_noise: standard deviation of the cosine of two texts across requests that differ in the other
+            texts or in their order.
         least_cosine: smallest cosine between two vectors of one text, over all requests.
         counts_tokens: whether the server reports the number of tokens.
         overhead: number of tokens that the server counts for each text in addition to the text's own tokens.
@@ -139,7 +140,7 @@ class ServerBehaviour(BaseModel):
 
     @property
     def most_tokens(self) -> int:
-        """Most tokens to send in a request, so that its answer comes well before the time-out."""
+        """Maximum number of tokens in a request; its answer is then expected well before the time-out."""
         # Bounded from below, so that the quotient is at most _MOST_TOKENS.
         seconds_per_token = max(self.token_seconds, _LONGEST_REQUEST_SECONDS / _MOST_TOKENS)
         return max(_LEAST_TOKENS, int(_LONGEST_REQUEST_SECONDS / seconds_per_token))
@@ -223,8 +224,8 @@ def discover(
     Args:
         client: sends requests to the server.
         count: returns the number of tokens of each text.
-        max_length: number of tokens that the model reads; None measures it.
-        tokenizer_known: whether `count` uses the model's own tokenizer, as the user says.
+        max_length: maximum number of tokens that the model reads; None means that it is measured.
+        tokenizer_known: whether `count` uses a tokenizer that the user passed as the model's own.
 
     Raises:
         ModelError: the server cannot be reached or used, or its answers contradict the user's description of
@@ -257,7 +258,8 @@ def discover(
     if max_length is None:
         max_length, long = discovery.longest_text(stability.distance)
     counting = discovery.counting(max_length, tokenizer_known)
-    # The quickest request shows the fixed duration of a request; the largest shows what each token adds.
+    # The quickest request gives the fixed duration of a request; the largest gives the time that each token
+    # adds.
     quickest = min(seconds for _, seconds in discovery.timed)
     most_tokens, seconds_of_largest = max(discovery.timed)
     return ServerBehaviour(
@@ -297,7 +299,7 @@ class _Discovery:
         self.timed: list[tuple[int, float]] = []
 
     def ask(self, texts: Sequence[str], attempts: int = _ATTEMPTS, together: bool = False) -> Reply:
-        """Return the reply to some texts, after several attempts if necessary.
+        """Send the given texts, in several attempts if necessary, and return the reply.
 
         Args:
             texts: texts to send.
@@ -343,7 +345,7 @@ class _Discovery:
         return kind(f"{self.name} {tries.why_given_up(last)}: check the server, or try later")
 
     def answers(self, texts: Sequence[str], together: bool = False) -> Reply | None:
-        """Return the reply to texts; None if the server refuses them or fails on them.
+        """Send the given texts and return the reply; None if the server refuses them or fails on them.
 
         Args:
             texts: texts to send.
@@ -363,11 +365,11 @@ class _Discovery:
     def first_answer(self) -> Reply:
         """Find a request format that the server answers, and return the reply to the fixed texts.
 
-        Sets the client's `request_format`, and `one_by_one` if the server takes no list of texts or its
-        answers do not say which vector belongs to which text.
+        Sets the client's `request_format`. Also sets `one_by_one` if the server takes no lists of texts, or
+        if its answers do not say which vector belongs to which text.
 
         Raises:
-            ModelError: the server answers no format.
+            ModelError: the server does not answer any request format.
         """
         refusal: RefusedError | None = None
         failure: _FaultyServerError | None = None
@@ -410,8 +412,8 @@ class _Discovery:
             first: the server's first reply to the fixed texts.
 
         Raises:
-            ModelError: the server refuses a text that it has answered before, or gives vectors of another
-                length.
+            ModelError: the server refuses a text that it has answered before, or its vectors have a different
+                length than before.
         """
         repeated = [self._answered_again(SENTINELS, first) for _ in range(_CALLS_WITH_FIXED_TEXTS - 1)]
         calls = [exact_unit_vectors(first.vectors), *repeated]
@@ -479,7 +481,7 @@ class _Discovery:
         """Find out how the server counts tokens, from a request with short texts and one with longer texts.
 
         Args:
-            max_length: number of tokens that the model reads; None if unknown.
+            max_length: maximum number of tokens that the model reads; None if unknown.
             tokenizer_known: whether the user's tokenizer should be the server's own.
 
         Raises:
@@ -498,7 +500,7 @@ class _Discovery:
         counted_longer = self._counted(longer)
         if counted_short is None or counted_longer is None or counted_short == counted_longer:
             return _Counting()
-        # Special tokens cancel out in the difference of two requests with equally many texts.
+        # Special tokens cancel out in the difference of two requests with the same number of texts.
         server_difference = counted_longer - counted_short
         if server_difference in _differences_in_other_units(short, longer):
             return _Counting()
@@ -580,7 +582,8 @@ def _cosine_noise(calls: Sequence[NDArray[np.float64]]) -> float:
         calls: unit vectors of the fixed texts in each call, shape (texts, d).
 
     Returns:
-        The root of the mean variance over all pairs of texts.
+        The standard deviation; the variance between calls is averaged over all pairs of texts before the root
+        is taken.
     """
     upper = np.triu_indices(len(SENTINELS), 1)
     cosines = np.stack([(call @ call.T)[upper] for call in calls])

@@ -59,7 +59,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
     """
 
     def __init__(self, encoder: EndpointEncoder, uncertain: str | None = None) -> None:
-        """Stand in for an encoder.
+        """Wrap the encoder that would send the texts.
 
         Args:
             encoder: the encoder of the endpoint. Nothing is sent through it.
@@ -157,7 +157,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
     def _artificial_vector(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Return a vector of shape (d,) that depends only on the ids.
 
-        The random vector of a token is the one at its id, modulo the number of random vectors. The random
+        The index of a token's random vector is the token id, modulo the number of random vectors. The random
         vector of the text is chosen by a hash of its ids.
         """
         token_ids = np.asarray(ids, dtype=np.int64)
@@ -174,7 +174,7 @@ def estimate_cost(
 
     Args:
         encoder: the encoder of the endpoint.
-        measurement: a function that runs the measurement with the encoder in its argument, such as
+        measurement: a function that takes an encoder and runs the measurement with it, such as
             ``lambda dry_run: detect(dry_run, out=folder)``. It calls ``dry_run.reached(stage)`` when a stage
             begins.
         uncertain: name of the first stage whose texts depend on results; None if there is none.

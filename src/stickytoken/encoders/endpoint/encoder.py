@@ -48,9 +48,10 @@ class EndpointEncoder(TextEncoder):
         answers: the cache of vectors and refusals, shared with other sessions.
         server: the behaviour of the server, as measured by the first requests.
         spending: the cost of all requests of this process.
-        refused: why the server gave no vector for a text in this session, by text with the prompt.
+        refused: the server's reasons for giving no vector in this session, keyed by text including the
+            prompt.
         unchecked: number of requests since the fixed texts were last sent.
-        before_sending: called once, before the first texts are sent for their vectors; None afterwards.
+        before_sending: called once, before the first texts are sent to be embedded; None afterwards.
         waits: called before a pause of a second or more, with the reason and the seconds.
         spec: how the encoder was loaded; None if it cannot be loaded again.
     """
@@ -70,8 +71,8 @@ class EndpointEncoder(TextEncoder):
             address: the server and the name of the model.
             tokenizer: the model's tokenizer, or candidates in place of it.
             prompt: text put before every input.
-            options: key variable, number of components, price, limit of spending and time limits.
-            max_length: number of tokens that the model reads; None measures it.
+            options: key variable, number of components, price, spending limit and time limits.
+            max_length: maximum number of tokens that the model reads; None means that it is measured.
             truncate_dim: read only this many leading components of each vector; None reads all.
         """
         self.address = address
@@ -101,7 +102,7 @@ class EndpointEncoder(TextEncoder):
         """Return the server's behaviour, from the cache or measured now with a few requests.
 
         Args:
-            max_length: number of tokens that the model reads; None measures it.
+            max_length: maximum number of tokens that the model reads; None means that it is measured.
         """
         fact_name = f"capabilities {vocabulary_hash(self.tokenizer)} {max_length}"
         stored = self.answers.fact(fact_name)
@@ -126,7 +127,7 @@ class EndpointEncoder(TextEncoder):
 
     @property
     def identity(self) -> protocol.EncoderIdentity:
-        # The first vectors of the fixed texts identify the model.
+        # The vectors that the server first gave for the fixed texts identify the model.
         weights = hashlib.sha256(self.server.fingerprint.encode()).hexdigest()
         modules = hashlib.sha256(_IDENTITY_NAME.encode()).hexdigest()
         return protocol.EncoderIdentity(
@@ -164,10 +165,11 @@ class EndpointEncoder(TextEncoder):
     def _require_usable(
         self, vectors: NDArray[np.float32], texts: Sequence[str], *, allow_zero: bool
     ) -> None:
-        """Check that every text has a usable vector, unless `allow_zero` accepts all.
+        """Check that every text has a usable vector, unless `allow_zero` is set.
 
         Raises:
-            EncodingError: a vector is missing or zero. The message has the server's reason.
+            EncodingError: a vector is missing or zero. For a missing vector, the message contains the
+                server's reason.
         """
         missing = np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist()
         if not allow_zero and missing:
@@ -220,7 +222,7 @@ class EndpointEncoder(TextEncoder):
         """Check that the vectors have the expected length.
 
         Raises:
-            EncodingError: a vector has another length than earlier vectors.
+            EncodingError: a vector differs in length from earlier vectors.
         """
         for text, vector in vectors.items():
             if len(vector) != self.server.dimension:
@@ -276,7 +278,7 @@ class EndpointEncoder(TextEncoder):
         return list(map(len, self.tokenizer.encode_many(texts)))
 
     def counted_by_server(self, texts: Sequence[str]) -> float:
-        """Return the number of tokens that the server is expected to count for texts."""
+        """Return the number of tokens that the server is expected to count for the given texts."""
         own_tokens = sum(self.count(texts)) * self.server.tokens_per_unit
         return own_tokens + self.server.overhead * len(texts)
 
@@ -315,11 +317,11 @@ def load_endpoint(
     Args:
         name: ``openai:MODEL`` or ``URL#MODEL``.
         tokenizer: the model's tokenizer: an object, a folder, a hub name or ``tiktoken:NAME``.
-        candidates: strings to examine if the tokenizer is unpublished, or a file with one per line.
+        candidates: strings to examine if the tokenizer is unpublished, or a file with one string per line.
         prompt: text put before every input.
-        max_length: number of tokens that the model reads; None measures it.
+        max_length: maximum number of tokens that the model reads; None means that it is measured.
         truncate_dim: read only this many leading components of each vector; None reads all.
-        options: key variable, number of components, price, limit of spending and time limits; None means the
+        options: key variable, number of components, price, spending limit and time limits; None means the
             defaults.
 
     Raises:

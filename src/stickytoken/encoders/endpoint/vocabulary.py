@@ -35,7 +35,7 @@ def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None)
 
     Args:
         tokenizer: a tokenizer object, or the name or folder of a tokenizer; None if it is unpublished.
-        candidates: the strings to examine in place of a tokenizer, or a file with one per line.
+        candidates: the strings to examine in place of a tokenizer, or a file with one string per line.
 
     Returns:
         The vocabulary; None if neither argument is passed.
@@ -66,7 +66,7 @@ def _candidates_in(path: Path) -> list[str]:
     """Return the candidates in a file: its lines that are not blank.
 
     Raises:
-        InputError: the file has no such line.
+        InputError: all lines of the file are blank.
     """
     from stickytoken.data import tables
 
@@ -110,10 +110,10 @@ def load_vocabulary(source: str | Path, **options: Any) -> RoundTripTokenizer:
 class CandidateVocabulary:
     """A stand-in for an unpublished tokenizer: strings to examine, and ordinary words for comparison.
 
-    It only estimates the number of tokens of other texts, so copies of a token cannot be counted.
+    For any other text, it only estimates the number of tokens, so copies of a token cannot be counted.
 
     Attributes:
-        entries: the candidates, followed by the ordinary words, by id.
+        entries: the candidates, followed by the ordinary words, keyed by id.
         candidate_ids: ids of the candidates.
     """
 
