@@ -42,17 +42,17 @@ if TYPE_CHECKING:
 
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
-# Largest number of characters of another library's error that a message quotes.
+# Maximum number of characters that a message quotes from another library's error.
 _SHOWN_REASON = 300
-# Largest number of prompt names that an error lists in full. If there are more, it lists the names that
-# resemble the mistyped one.
+# Maximum number of prompt names for which an error lists all names. If there are more, it lists those that
+# resemble the mistyped name.
 _LISTED_PROMPTS = 8
 # Class of the first module of a model that was saved with its prompt.
 _PROMPT_MODULE = "stickytoken.encoders.causal_module.CausalPrompt"
 
 
 def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
-    """Convert all modules of a model to `dtype`, the type in which its backbone should be loaded.
+    """Convert all modules of a model to `dtype`, in which its backbone should already be loaded.
 
     Raises:
         ModelError: the backbone always loads in a different precision.
@@ -81,7 +81,7 @@ def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
 AnyModel: TypeAlias = "str | Path | SentenceTransformer | Encoder | TextModel | TextFunction"
 
 _DTYPES = ("float32", "float16", "bfloat16", "tf32")
-# Settings that a model which is already loaded may ignore, as the documentation of `load_encoder` says.
+# Settings that have no effect on a model that is already loaded, as `load_encoder` documents.
 _IGNORED_AFTER_LOADING = ("dtype", "trust_remote_code")
 
 
@@ -156,8 +156,8 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         truncate_dim: read only this many leading components of each vector, as models trained with a
             Matryoshka loss allow; None reads all. A loaded SentenceTransformer keeps its own
             ``truncate_dim``.
-        layer: number of layers to run, from 1, before the final norm, the pooling and later modules; None
-            runs all. See ``Prompting.layer`` for its meaning in a language model with a prompt.
+        layer: number of layers to run, at least 1; the final norm, the pooling and later modules follow. None
+            runs all layers. See ``Prompting.layer`` for its meaning in a language model with a prompt.
         route: how an asymmetric model reads texts: ``query`` or ``document``, as `encode_query` and
             `encode_document` of sentence-transformers read them, or another route of the model's Router. None
             means the model's default route.
@@ -200,7 +200,7 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 
 def _loading_options(spec: EncoderSpec) -> dict[str, Any]:
-    """Return the options that the user has set and that only loading a model can apply, with their values."""
+    """Return the options, with values, that the user has set and that only take effect during loading."""
     options = asdict(part_of(spec, LoadingSettings)) | asdict(spec.prompting)
     return {
         name: value
@@ -294,7 +294,7 @@ def _refuse_endpoint_options(model: object, options: dict[str, Any]) -> None:
 
 
 def _prompting_of(prompt: str | Prompting | None, layer: int | None) -> Prompting:
-    """Return the prompt and layer as one `Prompting`; if both arguments name a layer, it must be the same."""
+    """Combine prompt and layer into one `Prompting`; if both arguments name a layer, they must agree."""
     prompting = prompt if isinstance(prompt, Prompting) else Prompting(prompt)
     if layer is None:
         layer = prompting.layer
@@ -350,7 +350,7 @@ def _asks_for_prompted_model(prompting: Prompting) -> bool:
 
 def _saved_modules(folder: Path) -> list[str]:
     """Return the class names of the modules that a folder lists; an empty list if the file is damaged."""
-    with suppress(ValueError, KeyError, TypeError):  # reported when the model is loaded
+    with suppress(ValueError, KeyError, TypeError):  # a damaged file is reported when the model is loaded
         modules = json.loads((folder / "modules.json").read_text("utf-8"))
         return [str(module["type"]) for module in modules]
     return []
@@ -502,7 +502,7 @@ def _refuse_route(spec: EncoderSpec, name: str) -> None:
 
 
 def _load_causal(source: ModelSource, spec: EncoderSpec, saved_modules: list[str]) -> IdEncoder:
-    """Load a language model and read it through a prompt.
+    """Load a language model, and return an encoder that uses it through a prompt.
 
     Args:
         source: where the model is.
@@ -587,7 +587,7 @@ def _precision_and_dtype(spec: EncoderSpec) -> tuple[Precision | None, str]:
 
 
 def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
-    """Load a SentenceTransformer, or a model of transformers, whose pooling sentence-transformers guesses."""
+    """Load a SentenceTransformer, or a transformers model with the pooling that the library guesses."""
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -717,7 +717,7 @@ def _require_hub_files(name: str, revision: str | None) -> None:
 
 
 def loaded_like(encoder: Encoder, folder: Path) -> IdEncoder:
-    """Load the model from a folder, using another encoder's options.
+    """Load the model in a folder with the options of another encoder.
 
     Raises:
         ModelError: the other encoder was made from a model object, so its options are unknown.
@@ -757,11 +757,11 @@ def _prompt_of(model: SentenceTransformer, prompting: Prompting, name: str) -> s
     prompt = prompting.prompt
     if prompt is None or not prompts.is_prompt_name(prompt):
         return prompt
-    # sentence-transformers gives every model the names query and document, without a text.
+    # sentence-transformers gives every model prompts named query and document, with empty texts.
     texts_by_name = {key: str(text) for key, text in saved_prompts.items() if text}
     if prompt in texts_by_name:
         return texts_by_name[prompt]
-    if prompt in texts_by_name.values():  # a recorded prompt is a text, which may be one word
+    if prompt in texts_by_name.values():  # runs record the text of a prompt, which may be one word
         return prompt
     raise _unknown_prompt(prompt, name, texts_by_name)
 

@@ -23,14 +23,16 @@ _CLASSIFIER = "a classifier or a cross-encoder, whose vectors of texts were neve
 _SPARSE = "a sparse encoder (such as SPLADE), whose components are the entries of its vocabulary"
 _MULTI_VECTOR = "a multi-vector encoder (such as ColBERT), which has a vector for every token"
 _BAG_OF_WORDS = "a bag of words, which counts words and has no tokens"
-# Kinds by the `model_type` in config_sentence_transformers.json. PyLate writes ColBERT.
+# Kinds of models, keyed by the `model_type` in config_sentence_transformers.json, in lower case. PyLate
+# writes ColBERT.
 _MODEL_TYPES = {
     "crossencoder": _CROSS_ENCODER,
     "sparseencoder": _SPARSE,
     "multivectorencoder": _MULTI_VECTOR,
     "colbert": _MULTI_VECTOR,
 }
-# Kinds by a substring of a module's type, for models that were saved before `model_type` existed.
+# Kinds of models, keyed by a substring of a module's type, for models that were saved before `model_type`
+# existed.
 _MODULE_TYPES = {
     ".cross_encoder.": _CROSS_ENCODER,
     ".sparse_encoder.": _SPARSE,
@@ -45,7 +47,7 @@ _MODULE_TYPES = {
     "pylate.": _MULTI_VECTOR,
 }
 _ARCHITECTURES = {"HF_ColBERT": _MULTI_VECTOR}
-_TEXT = "text"  # the modality
+_TEXT = "text"  # the name of the modality in the mappings of a Router
 
 
 def require_single_vectors(folder: Path, name: str) -> None:
@@ -66,7 +68,7 @@ def require_single_vectors(folder: Path, name: str) -> None:
             if marker in module_type:
                 _refuse(kind, name, f"its module {module_type}")
     has_modules = (folder / MODULES_FILE).is_file()
-    if not has_modules:  # a model of transformers
+    if not has_modules:  # a plain transformers model
         architecture = _architecture(folder)
         if architecture.endswith("ForSequenceClassification"):
             _refuse(_CLASSIFIER, name, architecture)
@@ -104,7 +106,7 @@ def _refuse(kind: str | None, name: str, evidence: str) -> None:
 
 
 def module_types(folder: Path) -> list[str]:
-    """Return the types of the modules of a model, including those in a Router; none without modules.json."""
+    """Return the types of the modules of a model, including those in a Router; empty without modules.json."""
     types: list[str] = []
     for entry in _entries(folder):
         types.append(str(entry.get("type", "")))
@@ -115,7 +117,7 @@ def module_types(folder: Path) -> list[str]:
 
 
 def routes_in(folder: Path) -> list[str]:
-    """Return the names of the routes of a model's Routers; none for a model without a Router."""
+    """Return the names of the routes of a model's Routers; empty for a model without a Router."""
     routes: list[str] = []
     for entry in _entries(folder):
         routes += _router(folder / entry["path"]).get("structure", {})
@@ -125,7 +127,7 @@ def routes_in(folder: Path) -> list[str]:
 def modules_on_route(folder: Path, route: str | None, name: str) -> Iterator[tuple[Path, str]]:
     """Yield the folder and class name of each module that texts go through, in order.
 
-    From a Router, only the modules of one route are yielded.
+    A Router contributes only the modules on one route.
 
     Args:
         folder: folder of the model.
@@ -134,7 +136,7 @@ def modules_on_route(folder: Path, route: str | None, name: str) -> Iterator[tup
 
     Raises:
         ModelError: The list of modules is damaged.
-        InputError: There is no such route, or no route is named and there is no default.
+        InputError: The requested route does not exist, or none is requested and there is no default.
     """
     for entry in _entries(folder):
         module_folder = folder / entry["path"]
@@ -159,10 +161,10 @@ def _class_name(module_type: object) -> str:
 
 
 def _mappings(settings: Mapping[str, Any]) -> dict[tuple[str | None, Any], str]:
-    """Return the mappings of a Router, whose keys are stored as text: Python's notation of tuples."""
+    """Parse the route mappings of a Router, whose keys are tuples stored as Python source text."""
     mappings: dict[tuple[str | None, Any], str] = {}
     for key, value in (settings.get("route_mappings") or {}).items():
-        with suppress(ValueError, SyntaxError):  # sentence-transformers skips such a key
+        with suppress(ValueError, SyntaxError):  # sentence-transformers also skips a malformed key
             mappings[ast.literal_eval(key)] = value
     return mappings
 
@@ -174,11 +176,11 @@ def route_taken(
     route: str | None,
     name: str,
 ) -> str:
-    """Return the route that a text takes for a task, in the order that sentence-transformers documents.
+    """Return the route that a text takes for a task; sentence-transformers documents the precedence.
 
     Args:
         routes: names of the routes of a Router.
-        mappings: routes by task and modality; None stands for any task or modality.
+        mappings: routes, keyed by task and modality; None in a key stands for any task or modality.
         default: route of texts without a task; None if there is none.
         route: requested task or route; None if the user requested neither.
         name: name of the model, for messages.
@@ -219,7 +221,7 @@ def _entries(folder: Path) -> list[dict[str, Any]]:
     try:
         entries = json.loads(path.read_text("utf-8"))
         for entry in entries:
-            Path(entry["path"])  # raises an error if the path is not a text
+            Path(entry["path"])  # raises an error if the path is not a string
         return list(entries)
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path} is not a list of modules: {error}") from error
@@ -236,7 +238,7 @@ def _router(module_folder: Path) -> dict[str, Any]:
 
 
 def _json_or_none(path: Path) -> Any:
-    """Return the content of a JSON file, or None. A damaged one is reported when the model is loaded."""
+    """Return the content of a JSON file; None if it is missing or damaged, which loading then reports."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):

@@ -100,7 +100,7 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
 
 
 def _cached_folder(name: str, revision: str | None) -> Path | None:
-    """Return the folder of a model in the hub cache; None if it is not there with its weights."""
+    """Return the folder of a model in the hub cache; None if the model or its weights are not there."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -135,7 +135,7 @@ def hub_repositories(name: str) -> tuple[str, ...]:
 
 
 def require_embedding_model(source: ModelSource, revision: str | None = None) -> None:
-    """Check by the files that describe a model that it is no cross-encoder, sparse or multi-vector model.
+    """Check from a model's files that it is not a cross-encoder, a sparse or a multi-vector model.
 
     Raises:
         ModelError: The model does not give one dense vector for a text.
@@ -162,7 +162,7 @@ def require_embedding_model(source: ModelSource, revision: str | None = None) ->
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a folder or any of its subfolders has a file of weights."""
+    """Whether a folder or one of its direct subfolders contains a file of weights."""
     for pattern in _WEIGHT_PATTERNS:
         for depth_pattern in (pattern, f"*/{pattern}"):
             if next(folder.glob(depth_pattern), None) is not None:
@@ -198,7 +198,7 @@ _CONNECT_SECONDS = 10
 
 
 def require_hub(*names: str) -> None:
-    """Check that the hub can be reached. Its own library would retry for minutes.
+    """Check quickly that the hub can be reached, since the hub's own library would retry for minutes.
 
     Nothing is checked if the hub is switched off, behind a proxy, or not needed.
 
@@ -225,18 +225,18 @@ def require_hub(*names: str) -> None:
         raise ConnectionError(f"{address.hostname} cannot be reached: {reason}") from error
 
 
-# Largest number of characters of another library's error that a message quotes.
+# Maximum number of characters that a message quotes from another library's error.
 _SHOWN_REASON = 300
-# Held during a load, which changes global state: a method of transformers, its logger, torch's random state.
+# Lock for loading, which changes global state: a method of transformers, its logger and torch's random state.
 _LOADING = threading.RLock()
 
 
 @contextmanager
 def loading_weights(source: ModelSource) -> Iterator[None]:
-    """Return a context manager for loading a model of transformers, which checks that no tensor is missing.
+    """Context manager for loading a model of transformers, which raises an error if tensors are missing.
 
     Tensors of a pooler may be missing, because no vector depends on them. The random seed is fixed, so that
-    every load initialises them in the same way.
+    they are initialised in the same way every time.
 
     Raises:
         ModelError: the model cannot be loaded, or its checkpoint lacks tensors.
@@ -258,11 +258,11 @@ def loading_weights(source: ModelSource) -> Iterator[None]:
 
 @contextmanager
 def _missing_tensors() -> Iterator[list[str]]:
-    """Yield a list to which every model that this thread loads adds the tensors that its checkpoint lacks.
+    """Yield a list, which receives the names of the tensors missing from the checkpoints that are loaded.
 
-    transformers returns the names of these tensors if `output_loading_info` is set, but sentence-transformers
-    cannot pass this option on. So `from_pretrained` is replaced by a function that sets the option, and
-    returns only the model.
+    Only loads by this thread count. transformers reports missing tensors if `output_loading_info` is set, but
+    sentence-transformers cannot pass this option on. So `from_pretrained` is replaced by a function that sets
+    the option, and returns only the model.
     """
     from transformers import PreTrainedModel
 
@@ -295,7 +295,7 @@ def _missing_tensors() -> Iterator[list[str]]:
 
 @contextmanager
 def explained(source: ModelSource, purpose: str) -> Iterator[None]:
-    """Return a context manager that turns any error of loading a model into one that says what to do.
+    """Context manager that turns any error raised while loading into one that says what to do.
 
     Args:
         source: where the model is.
@@ -308,7 +308,7 @@ def explained(source: ModelSource, purpose: str) -> Iterator[None]:
         if source.origin is Origin.HUB:
             require_hub(source.name, f"{_ORGANISATION}/{source.name}")
         yield
-    except Exception as error:  # tokenizers raises nothing narrower; the cause is chained
+    except Exception as error:  # tokenizers raises plain exceptions; the cause is chained
         reason = " ".join(str(error).split()) or type(error).__name__
         if "custom code" in reason:
             reason = "it needs Python code from its repository: read that code, then pass trust_remote_code"
@@ -344,7 +344,7 @@ def default_device() -> str:
 
 
 def require_device(device: str) -> None:
-    """Check that this machine has a device.
+    """Check that this machine has the given device.
 
     Raises:
         InputError: the device is unknown or not available.
@@ -379,12 +379,12 @@ class EncoderSpec(LoadingSettings):
     """How an encoder was loaded, so that it can be loaded again.
 
     Attributes:
-        model: An absolute folder, or a name.
+        model: Absolute path of a folder, or name of a model.
         prompting: Prompt and layers, with names and presets resolved; empty for a saved `CausalPrompt`, whose
             own settings apply.
         layer_choice: Why this layer is used; None for a model without a prompt.
         vocabulary: Name of the tokenizer of a model behind an endpoint.
-        candidates: File with strings to examine, if that tokenizer is unpublished.
+        candidates: File with strings to examine, if the tokenizer is unpublished.
         endpoint: How to call the server of a model behind an endpoint.
     """
 
@@ -423,7 +423,7 @@ def load_tokenizer(
         model: folder or name of a model.
         revision: branch, tag or commit on the hub.
         trust_remote_code: run Python code from the model's repository.
-        route: route whose tokenizer is loaded, such as ``query``, if routes have their own tokenizers; None
+        route: route whose tokenizer to load, such as ``query``, if routes have their own tokenizers; None
             means the default route. With a route, the model must be on this machine.
 
     Raises:
@@ -493,7 +493,7 @@ def user_tokenizer(
 
 
 def _declared_rows(module: TextModule) -> int | None:
-    """Return the number of rows of the embedding matrix; None if the model's files do not say it."""
+    """Return the number of rows of the embedding matrix; None if the model's files do not state it."""
     weights = module.folder / "model.safetensors"
     if module.is_static:
         rows = static_rows(stored_tensors(weights)) if weights.is_file() else None
@@ -519,7 +519,7 @@ def _hub_tokenizer(name: str, revision: str | None, trust_remote_code: bool) -> 
 
 
 def _hub_settings(repository: str, revision: str | None) -> dict[str, Any]:
-    """Return the settings of the module that reads text; none if the repository has no such file."""
+    """Return the settings of the module that reads text; empty if the repository has no settings file."""
     from transformers.utils.hub import cached_file
 
     for file in _MODULE_SETTINGS:
@@ -532,9 +532,9 @@ def _set_up(
     tokenizer_class: Any, location: str, settings: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Any:
     """Load a tokenizer with the settings of its module, as the Transformer of sentence-transformers does."""
-    # The older name of the entry takes precedence.
+    # `tokenizer_args` is the older name of the entry, and takes precedence.
     saved_options = dict(settings.get("tokenizer_args") or settings.get("processor_kwargs") or {})
-    saved_options.pop("trust_remote_code", None)  # a file must not allow code to run
+    saved_options.pop("trust_remote_code", None)  # a settings file must not allow code to run
     if settings.get("max_seq_length") is not None:
         saved_options.setdefault("model_max_length", settings["max_seq_length"])
     tokenizer = tokenizer_class.from_pretrained(location, **saved_options, **options)
@@ -642,7 +642,7 @@ def tokenizer_folder(folder: Path, name: str, route: str | None = None) -> Path:
 
 
 def _module_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings of a module; none if it has no settings file."""
+    """Return the settings of a module; empty if it has no settings file."""
     for file in _MODULE_SETTINGS:
         if (folder / file).is_file():
             return _settings_in(folder / file)
@@ -655,5 +655,5 @@ def _settings_in(file: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ModelError(f"{file} is damaged: {error}") from error
     if not isinstance(settings, dict):
-        raise ModelError(f"{file} is damaged: it holds no settings by name")
+        raise ModelError(f"{file} is damaged: it does not contain a JSON object")
     return settings

@@ -1,4 +1,4 @@
-"""The rows of token embeddings in weight files, as the model looks them up."""
+"""Read the rows of token embeddings from weight files, as the model looks them up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from stickytoken.errors import ModelError
 
-# NumPy types by the type in safetensors. NumPy has no bfloat16: its 16 bits are the upper half of a float32.
+# NumPy types, keyed by the type name in safetensors. NumPy has no bfloat16: its 16 bits are the upper half of
+# a float32.
 _NUMPY_TYPES = {
     "F64": "<f8",
     "F32": "<f4",
@@ -71,7 +72,7 @@ class StoredTensor:
         return self.dtype in _NUMPY_TYPES
 
     def read(self, begin: int, end: int) -> NDArray[Any]:
-        """Return rows ``begin`` to ``end`` in the stored type; bfloat16 as float32."""
+        """Return rows ``begin`` to ``end`` in the stored type; bfloat16 is returned as float32."""
         stored = np.dtype(_NUMPY_TYPES[self.dtype])
         width = int(np.prod(self.shape[1:], dtype=np.int64))
         numbers = np.fromfile(
@@ -82,7 +83,7 @@ class StoredTensor:
         return numbers.reshape(end - begin, *self.shape[1:])
 
     def read_whole(self) -> NDArray[Any]:
-        """Return all rows in the stored type; bfloat16 as float32."""
+        """Return all rows in the stored type; bfloat16 is returned as float32."""
         return self.read(0, self.shape[0])
 
 
@@ -97,7 +98,7 @@ def stored_tensors(file: Path) -> list[StoredTensor]:
             size = int.from_bytes(stream.read(8), "little")
             header = json.loads(stream.read(size))
     except (OSError, ValueError, safetensors.SafetensorError) as error:
-        raise ModelError(f"{file} is no readable safetensors file: {error}") from error
+        raise ModelError(f"{file} is not a readable safetensors file: {error}") from error
     header.pop("__metadata__", None)
     tensors = []
     for name, entry in header.items():
@@ -144,7 +145,7 @@ class TokenRows:
         return "F32"
 
     def read(self, begin: int, end: int) -> NDArray[Any]:
-        """Return the rows of the ids ``begin`` to ``end`` in the type ``dtype``; bfloat16 as float32."""
+        """Return the rows of ids ``begin`` to ``end`` in the type `dtype`; float32 instead of bfloat16."""
         if self.mapping is None:
             rows = self.matrix.read(begin, end)
         else:
@@ -166,7 +167,7 @@ class TokenRows:
 
     @cached_property
     def _stored_rows(self) -> NDArray[np.int64]:
-        """The stored row of each token id; all ids in order without a mapping."""
+        """The index of the stored row of each token id. Without a mapping, it equals the id."""
         if self.mapping is None:
             return np.arange(len(self))
         stored_rows = self.mapping.read_whole().astype(np.int64)
@@ -189,7 +190,7 @@ def static_rows(tensors: Sequence[StoredTensor]) -> TokenRows | None:
         The rows, or None if the file belongs to another kind of model.
 
     Raises:
-        ModelError: The mapping and the weights do not have an entry for each token.
+        ModelError: The weights do not have exactly one entry for each token.
     """
     named = {tensor.name: tensor for tensor in tensors if tensor.readable}
     plain = named.get(_PLAIN_ROWS)
