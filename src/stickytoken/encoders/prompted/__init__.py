@@ -29,14 +29,14 @@ _SHOWN_CHARACTERS = 60
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One or more templates. The vector of a sentence is the mean over its templates."""
+    """One or more templates. The vector of a sentence is the mean over all templates."""
 
     name: str  # name of a known prompt, or ``own``
     templates: tuple[str, ...]  # each with one `SENTENCE` (two for an echo) and at most one `PLACEHOLDER`
 
     @property
     def echoes(self) -> bool:
-        """Whether the sentence occurs twice; if so, the vector is the mean over the second copy."""
+        """Whether the sentence occurs twice; if so, the vector is the mean over the second copy's tokens."""
         return self.templates[0].count(SENTENCE) > 1
 
     @property
@@ -84,7 +84,7 @@ def find_prompt(prompt: str | Prompt) -> Prompt:
     return Prompt("own", (template,))
 
 
-# One word: a prompt of this form is a name, and any other prompt is text.
+# A prompt of this form (one word) is a name; any other prompt is a text.
 _PROMPT_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -94,12 +94,12 @@ def is_prompt_name(prompt: str) -> bool:
 
 
 def is_template(prompt: str) -> bool:
-    """Return whether a prompt is for a language model, not a text to put before every input."""
+    """Return whether a prompt is meant for a language model, rather than as a text before every input."""
     return prompt.lower() in PROMPTS or SENTENCE in prompt or _PUBLISHED_SENTENCE in prompt
 
 
 _END = f'{PLACEHOLDER} "{SENTENCE}" means in one word:"'
-# The tasks of MetaEOL. Each maps to the words that follow the sentence.
+# The tasks of MetaEOL, each mapped to the words that follow the sentence in its template.
 _TASKS = {
     "In this task, you're presented with a text excerpt. Your task is to categorize the excerpt into a broad "
     "category such as 'Education', 'Technology', 'Health', 'Business', 'Environment', 'Politics', or "
@@ -173,13 +173,13 @@ class Contrast:
     """Contrastive prompting: in one layer, the attention output of an auxiliary prompt is subtracted."""
 
     layer: NaturalNumber  # layer whose attention is changed, counted from 0
-    strength: NonNegativeNumber | None = DEFAULT_STRENGTH  # the factor c; None for a rule without one
+    strength: NonNegativeNumber | None = DEFAULT_STRENGTH  # the factor c; None for a rule without a factor
     rule: ContrastRule = ContrastRule.SCALED
 
     def __post_init__(self) -> None:
         check_settings(self)
         if self.strength is None and self.rule.scales:
-            raise InputError(f"the contrast rule {self.rule} needs a strength: pass a number from 0")
+            raise InputError(f"the contrast rule {self.rule} needs a strength: pass a number of at least 0")
         if self.strength is not None and not self.rule.scales:
             raise InputError(
                 f"the contrast rule {self.rule} has no strength, got {self.strength}: leave the strength "
@@ -197,7 +197,7 @@ def require_contrast_options(options: Prompting) -> ContrastRule:
     strength = options.contrast_strength
     if strength is None and rule.scales:
         strength = DEFAULT_STRENGTH
-    Contrast(options.contrast_layer or 0, strength, rule)  # raises for a strength without effect
+    Contrast(options.contrast_layer or 0, strength, rule)  # raises an error if the strength has no effect
     return rule
 
 
@@ -206,10 +206,10 @@ _OTHER_SPACE = re.compile(r"\s{2,}|[^\S ]")
 
 
 def clean_sentence(text: str) -> str:
-    """Return a sentence as the published code cleans it.
+    """Clean a sentence in the same way as the published code.
 
-    A full stop is added, unless there is one or the sentence ends with a quotation mark; it replaces a
-    question mark. Double quotation marks become single ones.
+    A sentence that ends with neither a full stop nor a quotation mark gets a full stop, which replaces a
+    question mark at its end. Double quotation marks become single ones.
     """
     if text and not text.endswith((".", "?", '"', "'")):
         text += "."

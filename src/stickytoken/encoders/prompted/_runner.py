@@ -2,8 +2,8 @@
 
 Work is shared in two ways, both exact up to rounding. `_SharedBeginnings` computes the tokens before the
 placeholder or the sentence once for all sentences. `_SentenceTrees` computes common beginnings of sentences
-once. It needs a model without token prepending, in which no state depends on later tokens. Both are first
-compared with the plain path.
+once. The latter requires that no state depends on later tokens, which excludes token prepending. Both are
+first compared with the plain path.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class PromptRunner(BatchEngine):
         reuse: prefixes.ReuseLimits | None,
         rounding: float,
     ) -> None:
-        """Prepare a runner, and one for the auxiliary prompt if the model has one.
+        """Prepare a runner, and a second one for the auxiliary prompt if there is one.
 
         Args:
             model: the decoder with its prompts.
-            token_budget: largest number of tokens in a batch; None chooses by device.
+            token_budget: maximum number of tokens in a batch; None chooses by device.
             reuse: limits within which common beginnings are computed only once; None turns this off.
             rounding: machine epsilon of the arithmetic, for the comparison with the plain path.
         """
@@ -72,7 +72,7 @@ class PromptRunner(BatchEngine):
         auxiliary = None if self._auxiliary is None else self._auxiliary.attended_values(contents)
         computed_beginnings = None if beginnings is None else beginnings.computed(numbers)
         row_vectors = self.run_rows(rows, computed_beginnings, numbers, auxiliary)
-        # MetaEOL: the plain mean over its prompts.
+        # With several prompts (MetaEOL), the vector is the plain mean over them.
         by_sentence = row_vectors.reshape(len(contents), -1, *row_vectors.shape[1:])
         means: NDArray[np.float32] = by_sentence.mean(axis=1)
         return means
@@ -88,7 +88,7 @@ class PromptRunner(BatchEngine):
         numbers: Sequence[int],
         auxiliary: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Return the pooled states of every row, in batches of equal length, shape (rows, numbers, d)."""
+        """Compute rows in batches of equal length; return their pooled states, shape (rows, numbers, d)."""
         prompts = self._prompted.prompts
         lengths = []
         for row in rows:
@@ -153,7 +153,7 @@ class _SharedBeginnings:
     def agree(self) -> bool:
         """Whether reuse gives the plain path's vectors.
 
-        It does not if the model caches more than keys and values.
+        It does not do so if the model caches more than keys and values.
         """
         contents = [text.ids for text in self._prompted.tokenize(["a", "one two three"])]
         rows = self._prompted.rows(contents)
@@ -188,14 +188,14 @@ class _SentenceTrees:
         self._prompted = model
         self._limits = limits
         self._rounding = rounding
-        self._by_template: dict[tuple[int, int], prefixes.PrefixReuse] = {}  # by template and layers
+        self._by_template: dict[tuple[int, int], prefixes.PrefixReuse] = {}  # key: template, layers
 
     def vectors(
         self, contents: Sequence[Ids], number: int, *, with_beginnings: bool
     ) -> NDArray[np.float32] | None:
         """Return the vectors after this many layers, shape (sentences, d); None if trees save too little.
 
-        ``with_beginnings`` says whether the plain path reuses the fixed beginnings, too.
+        ``with_beginnings`` says whether the plain path also reuses the fixed beginnings.
         """
         if not self._are_exact:
             return None

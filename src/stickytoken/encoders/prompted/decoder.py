@@ -17,7 +17,7 @@ from stickytoken.errors import InputError, ModelError
 
 # Architectures whose recurrent layers ignore the attention mask, and so read padding as text.
 _READS_PADDING = ("recurrent_gemma",)
-# Names of the list of layers in transformers.
+# Names of the attribute that holds the list of layers in transformers.
 _LAYER_LISTS = ("layers", "h", "blocks")
 # In a causal model, a later token may change earlier states by at most this fraction of their norm, beyond
 # rounding errors.
@@ -43,7 +43,7 @@ class Decoder:
 
     @property
     def device(self) -> torch.device:
-        """Device of the token embedding, where inputs go."""
+        """Device of the token embedding, to which inputs are sent."""
         device: torch.device = self.embedding.weight.device
         return device
 
@@ -57,7 +57,7 @@ class Decoder:
         if not getattr(self.model.config, "hidden_size_per_layer_input", None):
             return {}
         by_layer = self.model.get_per_layer_inputs
-        # Earlier releases of transformers require this argument too, and ignore it if ids are passed.
+        # Earlier releases of transformers also require `inputs_embeds`, and ignore it if ids are passed.
         takes_embeddings = "inputs_embeds" in inspect.signature(by_layer).parameters
         options = {"inputs_embeds": None} if takes_embeddings else {}
         return {"per_layer_inputs": by_layer(ids, **options)}
@@ -116,7 +116,7 @@ def find_decoder(model: Any, name: str) -> Decoder:
 def _is_recurrent(backbone: Any) -> bool:
     """Return whether a model has no attention (such as Mamba and RWKV), or reads padding as text."""
     attends = getattr(backbone.config, "num_attention_heads", None) is not None
-    # transformers has no public name for this.
+    # transformers has no public attribute for this.
     is_stateful = bool(getattr(backbone, "_is_stateful", False))
     return (is_stateful and not attends) or backbone.config.model_type in _READS_PADDING
 
@@ -130,14 +130,15 @@ def _looks_ahead(decoder: Decoder) -> bool:
         states = decoder.model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
     first, second = states[:, :-1].float()
     allowed = (_LOOK_AHEAD + 4 * torch.finfo(states.dtype).eps) * first.norm()
-    # False for NaN from damaged weights; these are reported later, with the text whose vector is not finite.
+    # Damaged weights give NaN, and this comparison is then false. They are reported later, with the text
+    # whose vector is not finite.
     return bool((first - second).norm() > allowed)
 
 
 class Hook(NamedTuple):
     """A function to call when a module runs."""
 
-    register: Callable[..., Any]  # the module's method that registers it
+    register: Callable[..., Any]  # method of the module that registers the hook
     call: Callable[..., Any]
 
 
@@ -194,7 +195,7 @@ def states_after(
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
     hooks: Iterable[Hook] = (),
 ) -> dict[int, torch.Tensor]:
-    """Return, by number of layers, what ``keep`` returns for the states after these layers.
+    """Run the model; return ``keep(states)`` after each number of layers, keyed by that number.
 
     The number 0 stands for the first layer's input. States after the last layer include the final norm; all
     others are the raw residual stream. Layers after the last requested one do not run.

@@ -59,12 +59,13 @@ class CausalPromptEncoder(ModelEncoder):
             name: the name that the user gave.
             reading: prompt, token prepending, layer and contrast.
             token_budget: tokens per batch; None chooses by device.
-            max_length: longest prompt with a text, in tokens; None means the model's own limit.
+            max_length: maximum number of tokens of a prompt with its text filled in; None means the model's
+                own limit.
             reuse: limits within which common beginnings of prompts and sentences are computed only once; None
                 turns this off.
             normalize: whether to scale vectors to length 1.
-            precision: precision of the arithmetic, lower than the weights' precision; None means the weights'
-                precision.
+            precision: precision of the arithmetic, which must be lower than that of the weights; None means
+                that of the weights.
             packed_layers: whether linear layers on a CPU use packed weights; None decides by measurement.
 
         Raises:
@@ -79,7 +80,7 @@ class CausalPromptEncoder(ModelEncoder):
         self._requested_length = max_length
         self._reuse_limits = reuse
         self._decoder = find_decoder(model, name)
-        self._tokenizers: dict[bool, OwnTokenizer] = {}  # by whether the copy has a placeholder
+        self._tokenizers: dict[bool, OwnTokenizer] = {}  # key: whether the copy has a placeholder
         super().__init__(self._decoder.model, name, precision, packed_layers)
 
     def _configure(self) -> None:
@@ -137,7 +138,7 @@ class CausalPromptEncoder(ModelEncoder):
             return int(self._runner.forward([PromptRow(0, (0,))], None, [self.prompted.number]).shape[-1])
 
     def _modules_and_prompt(self) -> tuple[str, str]:
-        """Return a hash of the model's settings and all changes to its states, and the templates as JSON."""
+        """Return a hash of all settings that change states or vectors, and the templates as JSON."""
         prepending = self.reading.prepending
         contrast = self.reading.contrast
         placeholder = self.prompted.placeholder
@@ -155,7 +156,7 @@ class CausalPromptEncoder(ModelEncoder):
             "prepending": layers_overwritten,
             "placeholder": placeholder_hash,
         }
-        if contrast is not None:  # identities without contrast stay as earlier releases computed them
+        if contrast is not None:  # without contrast, the hash equals that of earlier releases
             strength = None if contrast.strength is None else float(contrast.strength)
             description["contrast"] = [AUXILIARY.templates, contrast.layer, strength, contrast.rule]
         prompt = self.reading.prompt
@@ -166,7 +167,7 @@ class CausalPromptEncoder(ModelEncoder):
         return hashlib.sha256(text.encode()).hexdigest(), json.dumps(templates)
 
     def reread(self, reading: Reading) -> CausalPromptEncoder:
-        """Return an encoder of the same model with another reading."""
+        """Return an encoder of the same model that uses another reading."""
         self._apply_model_changes()
         other = self._copy()
         other.reading = reading
@@ -223,7 +224,8 @@ class CausalPromptEncoder(ModelEncoder):
         return exact.mean(axis=0, keepdims=True)
 
     def _run(self, contents: Sequence[Content]) -> None:
-        # Every token passes through every layer, and nothing computed in another precision is reused.
+        # Reuse is off, so that every token passes through every layer, and no result of another precision is
+        # used.
         rounding = torch.finfo(self.dtype).eps
         runner = PromptRunner(self.prompted, self._token_budget, reuse=None, rounding=rounding)
         runner.vectors(contents, [self.prompted.number])

@@ -93,7 +93,7 @@ class Reading:
     def options(self) -> dict[str, Any]:
         """The settings that result in this reading, as they are saved with a model.
 
-        Without contrast, its options are left out, so that earlier releases can load the model.
+        If contrast is off, its options are left out, so that earlier releases can load the model.
         """
         options = self.prompting.saved()
         if self.contrast is None:
@@ -113,8 +113,8 @@ class PromptedModel:
         number: number of layers that run.
         prompts: the ids of each template.
         auxiliary: the model of the auxiliary prompt; None without contrast.
-        attends: whether this is the model of an auxiliary prompt. From such a model, the input of the
-            attention's output projection is read, in the last layer that runs.
+        attends: whether this is the model of an auxiliary prompt. Such a model gives the input of the
+            attention's output projection in the last layer that runs.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class PromptedModel:
         return auxiliary
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Return the ids that sentences have inside the prompt, divided into words.
+        """Return the ids that each sentence has inside the prompt, grouped by word.
 
         Sentences are cleaned first if the prompt quotes them.
         """
@@ -195,7 +195,7 @@ class PromptedModel:
         return [PromptRow(prompt, content) for content in contents for prompt in range(len(self.prompts))]
 
     def length(self, content_length: int) -> int:
-        """Return the number of tokens of the longest prompt with a sentence of ``content_length`` tokens."""
+        """Return the length of the longest prompt, filled with a sentence of ``content_length`` tokens."""
         longest = max(prompt.length(content_length) for prompt in self.prompts)
         if self.auxiliary is None:
             return longest
@@ -240,7 +240,7 @@ class PromptedModel:
     def layout(self, rows: Sequence[PromptRow], *, skipping: bool = False) -> Features:
         """Return the ids, masks, positions and indices of filled prompts, padded at the beginning.
 
-        ``skipping`` leaves out the fixed tokens at the beginning of each prompt.
+        With ``skipping``, the fixed tokens at the beginning of each prompt are left out.
         """
         filled: list[Ids] = []
         skipped_counts: list[int] = []
@@ -253,7 +253,7 @@ class PromptedModel:
             skipped_counts.append(skipped)
             placeholder = 0 if prompt.placeholder is None else prompt.placeholder % length
             first, last = prompt.pooled_ends(len(content))
-            # Counted from the end, so that padding and skipped tokens do not matter.
+            # Indices are counted from the end, so that padding and skipped tokens do not change them.
             indices.append([first - length, last - length, placeholder - length])
         return _padded(filled, skipped_counts, indices)
 
@@ -288,12 +288,12 @@ class PromptedModel:
         )
 
     def attended(self, batch: PromptBatch, cache: Any = None) -> torch.Tensor:
-        """Return the attention output at the last tokens in the last layer that runs."""
+        """Return the attention output of the last layer that runs, at the last token of each row."""
         return attended_values(self.decoder, batch, self.number - 1, cache)
 
 
 def _padded(filled: Sequence[Ids], past: Sequence[int], indices: Sequence[Sequence[int]]) -> Features:
-    """Pad filled prompts at the beginning, and return their tensors by the names in `_LAYOUT`.
+    """Pad filled prompts at the beginning, and return their tensors, keyed by the names in `_LAYOUT`.
 
     Args:
         filled: token ids of each prompt.
@@ -311,7 +311,7 @@ def _padded(filled: Sequence[Ids], past: Sequence[int], indices: Sequence[Sequen
 
 
 class FixedBeginnings:
-    """The tokens of each prompt before the placeholder or the sentence. Their states never change."""
+    """The tokens of each prompt before the placeholder or sentence; their states never depend on the text."""
 
     def __init__(self, model: PromptedModel, numbers: Sequence[int]) -> None:
         """Run the beginnings through as many layers as the largest of ``numbers``, and cache their states."""
@@ -331,7 +331,8 @@ class FixedBeginnings:
     def cache(self, prompts: torch.Tensor) -> Any:
         """Return a cache with one row for each index in ``prompts``: the beginning of that prompt."""
         cache = copy.copy(self._cache)
-        # A cache grows by allocating new tensors; it never writes to those of the beginning.
+        # Shallow copies are safe: a cache grows by allocating new tensors, and never writes to those of the
+        # beginning.
         cache.layers = [copy.copy(layer) for layer in self._cache.layers]
         is_plain = all(type(layer) in self._plain_kinds for layer in cache.layers)
         if len(self.mask) > 1 or not is_plain:

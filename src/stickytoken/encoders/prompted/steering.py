@@ -82,7 +82,7 @@ def _is_attention(block_name: str) -> bool:
 
 
 def layers_with_projection(decoder: Decoder) -> list[int]:
-    """Return the layers that contrast can change, from 0."""
+    """Return the layers that contrast can change, counted from 0."""
     return [number for number, layer in enumerate(decoder.layers) if _projection_of(layer) is not None]
 
 
@@ -112,7 +112,7 @@ def _projection_hook(
 
     Args:
         decoder: the model.
-        layer: the layer, from 0.
+        layer: the layer, counted from 0.
         last: index of the last token of each row.
         change: called with the input and the index of the last tokens; returns the new input.
     """
@@ -124,7 +124,7 @@ def _projection_hook(
                 f"an attention of this model projects values of shape {tuple(values.shape)}: contrast needs "
                 "the shape (rows, tokens, heads * size)"
             )
-        # A model may be spread over devices, so the values must be on the device of their layer.
+        # A model may be spread over several devices, so indices are moved to the device of this layer.
         rows = torch.arange(len(values), device=values.device)
         return (change(values, (rows, last.to(values.device))), *args[1:])
 
@@ -189,9 +189,10 @@ def prompt_states(
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
     cache: Any = None,
 ) -> dict[int, torch.Tensor]:
-    """Return, by number of layers, what ``keep`` returns for the states after these layers.
+    """Run the prompts; return ``keep(states)`` after each number of layers, keyed by that number.
 
-    Token prepending and contrast change the states as the batch says. The number 0 stands for the embedding.
+    Token prepending and contrast change the states as the batch specifies. The number 0 stands for the
+    embedding.
     """
     hooks = _prepending_hooks(decoder, batch)
     if batch.contrast is not None and batch.auxiliary is not None:
@@ -208,7 +209,7 @@ def _prepending_hooks(decoder: Decoder, batch: PromptBatch) -> list[Hook]:
         _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         states = layer_input(args, kwargs)
-        # A model may be spread over devices, so the states must be on the device of their layer.
+        # A model may be spread over several devices, so indices are moved to the device of this layer.
         device = states.device
         rows = torch.arange(states.shape[0], device=device)
         changed = states.clone()  # states that were recorded elsewhere must not change
@@ -222,7 +223,7 @@ def _prepending_hooks(decoder: Decoder, batch: PromptBatch) -> list[Hook]:
 
 
 def _contrast_hook(decoder: Decoder, batch: PromptBatch, settings: Contrast, auxiliary: torch.Tensor) -> Hook:
-    """Return a hook that replaces the attention output at the last tokens in the layer of contrast."""
+    """Return a hook that replaces the attention output at the last tokens, in the contrast layer."""
     heads = 1
     if settings.rule is ContrastRule.SUB_HEAD_NORM:
         heads = getattr(decoder.model.config, "num_attention_heads", 0)
@@ -242,7 +243,7 @@ def _contrast_hook(decoder: Decoder, batch: PromptBatch, settings: Contrast, aux
 
 
 def attended_values(decoder: Decoder, batch: PromptBatch, layer: int, cache: Any = None) -> torch.Tensor:
-    """Return the attention output of a layer at the last tokens, shape (rows, heads * size)."""
+    """Return a layer's attention output at the last token of each row, shape (rows, heads * size)."""
     recorded: list[torch.Tensor] = []
 
     def record(values: torch.Tensor, last_tokens: TokenIndex) -> torch.Tensor:

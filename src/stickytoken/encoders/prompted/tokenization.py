@@ -37,13 +37,13 @@ class PromptIds:
     placeholder: int | None  # index of the placeholder, from the end if negative; None without a placeholder
 
     def fill(self, content: Ids) -> Ids:
-        """Return the ids of the prompt with a sentence of these ids."""
+        """Return the ids of the prompt, with the given ids in the place of the sentence."""
         if self.between is None:
             return self.before + content + self.after
         return self.before + content + self.between + content + self.after
 
     def length(self, content_length: int) -> int:
-        """Return the number of ids of the prompt with a sentence of ``content_length`` ids."""
+        """Return the length of the prompt, filled with a sentence of ``content_length`` ids."""
         middle = content_length
         if self.between is not None:
             middle += len(self.between) + content_length
@@ -95,13 +95,13 @@ class _Quotation:
 
 @dataclass(frozen=True, slots=True)
 class _FilledPrompt:
-    """The text of a prompt with a sentence, and its ids without special tokens."""
+    """The text of a filled prompt, and its ids without special tokens."""
 
     text: str
     start: int  # first character of the sentence; in an echo, of the second copy
     stop: int
     ids: Sequence[int]
-    spans: Sequence[Span] | None  # characters of each id; None if the tokenizer does not report them
+    spans: Sequence[Span] | None  # character span of each id; None if the tokenizer reports none
 
     @property
     def sentence(self) -> str:
@@ -132,7 +132,7 @@ class PromptTokenizer:
             self._quotation = self._quotation_ids()
 
     def tokenize(self, sentences: Sequence[str]) -> list[TokenizedText]:
-        """Return the ids of each sentence by word, as they are inside the prompt.
+        """Return the ids that each sentence has inside the prompt, grouped by word.
 
         A token that merges an end of the sentence with punctuation of the template goes into head or tail.
         """
@@ -142,7 +142,7 @@ class PromptTokenizer:
         try:
             encoded = self._tokenizer.encode_with_spans(texts)
         except EncodingError:
-            self._tokenizer.encode_many(sentences)  # raises the error for the sentence without the prompt
+            self._tokenizer.encode_many(sentences)  # raises an error that quotes only the sentence
             raise
         tokenized = []
         for text, start, sentence, (ids, spans) in zip(texts, starts, sentences, encoded, strict=True):
@@ -259,7 +259,10 @@ class PromptTokenizer:
 
 
 def _without_blanks(text: str, stop: int) -> int:
-    """Return the end of the text before ``stop``, without trailing blanks. These belong to the next word."""
+    """Return the index at which the text before ``stop`` ends, not counting blanks at its end.
+
+    These blanks belong to the next word.
+    """
     return len(text[:stop].rstrip())
 
 
@@ -296,7 +299,7 @@ def _words_by_characters(content: Ids, spans: Sequence[Span], filled: _FilledPro
         elif first >= filled.stop or ends_behind:
             tail.append(token_id)
         else:
-            # A word begins after a space, which is before this token or at its beginning.
+            # A word begins after a space, which either precedes this token or is its first character.
             follows_space = text[previous_end:first].isspace() or text[first : first + 1].isspace()
             if not words or follows_space:
                 words.append([])
