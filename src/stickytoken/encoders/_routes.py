@@ -18,7 +18,7 @@ from stickytoken.errors import InputError, ModelError
 
 QUERY = "query"
 DOCUMENT = "document"
-# Names of the prompts for each task. `encode_query` and `encode_document` use the first that the model has.
+# Prompt names of each task. `encode_query` and `encode_document` use the first one that the model has.
 _PROMPTS = {QUERY: ("query",), DOCUMENT: ("document", "passage", "corpus")}
 
 
@@ -45,7 +45,7 @@ class RoutedModel(SentenceTransformer):
 
     @property
     def description(self) -> str:
-        """The name of the route; for the default route, also the routes that are not measured."""
+        """The name of the route. For the default route, it also names the routes that are not measured."""
         if self.task is not None:
             return self.route
         others = ", ".join(self.other_routes)
@@ -58,7 +58,7 @@ class RoutedModel(SentenceTransformer):
 
 
 def routed(model: SentenceTransformer, route: str | None, name: str) -> SentenceTransformer:
-    """Return a model that reads texts on one route. It shares the modules and weights of the user's model.
+    """Return a model that sends all texts through one route; it shares modules and weights with the original.
 
     Args:
         model: the user's model. It is returned unchanged if it has no Router and `route` is None.
@@ -67,7 +67,7 @@ def routed(model: SentenceTransformer, route: str | None, name: str) -> Sentence
         name: name of the model, for messages.
 
     Raises:
-        InputError: The model has no such route, or no route is named and there is no default.
+        InputError: The model does not have the named route, or no route is named and it has no default.
         ModelError: The route contains no modules.
     """
     if isinstance(model, RoutedModel):
@@ -93,7 +93,7 @@ def routed(model: SentenceTransformer, route: str | None, name: str) -> Sentence
 
 
 def _route_in(router: Router, route: str | None, name: str) -> str:
-    """Return the name of the route that texts take through a Router; the arguments are those of `routed`."""
+    """Return the name of the route that texts take through a Router; see `routed` for the arguments."""
     mappings = router.route_mappings or {}
     return route_taken(list(router.sub_modules), mappings, router.default_route, route, name)
 
@@ -105,9 +105,9 @@ def _modules_on(
 
     Args:
         taken: name of the route.
-        key: name of the Router in its model.
-        router: the Router. A Router inside it is replaced by the modules of its own route.
-        route: the route that the user names. It also selects the route of an inner Router.
+        key: name of the Router within the model.
+        router: the Router. A nested Router is replaced by the modules on its own route.
+        route: the route that the user names. It also selects the route through a nested Router.
         name: name of the model, for messages.
     """
     chain: Any = router.sub_modules[taken]
@@ -120,7 +120,7 @@ def _modules_on(
 
 
 def _with_task(model: SentenceTransformer, route: str, name: str) -> RoutedModel:
-    """Return a copy of a model that encodes all texts as queries, or all as documents. It has no Router.
+    """Copy a model without a Router; the copy encodes all texts as queries, or all texts as documents.
 
     Raises:
         InputError: the model does not distinguish tasks, or has no such task.
@@ -149,7 +149,7 @@ def _routed_model(
 
     Args:
         model: the user's model.
-        modules: the modules of the route, by name.
+        modules: the modules of the route, keyed by name.
         taken: name of the route.
         task: value of the argument ``task`` for every call of the modules; None passes no task.
         choices: all routes and tasks that the user can choose.
@@ -178,7 +178,7 @@ def _routed_model(
 
 
 def _reads_tasks(model: SentenceTransformer) -> bool:
-    """Whether a module uses the task: in its forward pass, its length limit or its chat template."""
+    """Whether any module uses the task: in its forward pass, its length limit or its chat template."""
     options_of_modules = model.module_kwargs or {}
     for key, module in model.named_children():
         options = [*getattr(module, "forward_kwargs", ()), *options_of_modules.get(key, ())]

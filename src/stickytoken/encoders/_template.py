@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
     from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 
-# The template is derived from the model's inputs for two sample texts; the shorter pair is used if the model
-# reads few tokens.
+# Sample texts. The template is derived from the inputs that the model makes of them. Models that read only a
+# few tokens get the shorter pair.
 _SAMPLES = ("The cat sat on a warm stone.", "Trains leave at noon")
 _SHORT_SAMPLES = ("a", "to")
 # The longer samples are used only if they leave this many tokens for special tokens.
 _ROOM = 8
-# Longest part of another library's error that a message quotes, in characters.
+# Maximum number of characters that a message quotes from another library's error.
 _SHOWN_REASON = 300
-# Inputs of the modules that are the same for all texts.
+# Names of the module inputs that are the same for all texts.
 _COMMON_FEATURES = ("modality", "prompt_length")
 
 
@@ -54,7 +54,8 @@ class InputTemplate:
         after: ids of the special tokens after the content.
         features: further inputs of the modules, such as ``prompt_length``.
         token_types: token type ids of the input; None if the model reads none.
-        flat: whether a batch is one flat list of ids with offsets (as for static embeddings), not a matrix.
+        flat: whether a batch is one flat list of ids with offsets (as for static embeddings) instead of a
+            matrix.
     """
 
     before: tuple[int, ...]
@@ -76,13 +77,13 @@ def read_template(
 
     Args:
         model: the model.
-        tokenizer: a tokenizer that gives a text the same content ids as the model does.
+        tokenizer: a tokenizer that encodes every text to the same content ids as the model.
         prompt: text put before every input.
         name: name of the model, for messages.
 
     Raises:
-        ModelError: the model reads no text, changes texts, adds special tokens that depend on the text, or
-            reads too few tokens for the prompt.
+        ModelError: the model does not read text, changes the tokens of a text, adds special tokens that
+            depend on the text, or reads too few tokens for the prompt.
     """
     longest = model.max_seq_length if model.max_seq_length is not None else math.inf
     samples = _SAMPLES
@@ -134,7 +135,7 @@ def _template_around(
 
 
 def _preprocessed(sample: str, model: SentenceTransformer, prompt: str, name: str) -> dict[str, Any]:
-    """Return the inputs of the modules for a text, as the model's own preprocessing makes them.
+    """Preprocess a text with the model's own method, and return the inputs of the modules.
 
     Raises:
         ModelError: the model does not read text.
@@ -162,7 +163,7 @@ def _position_of(content: tuple[int, ...], sequence: tuple[int, ...]) -> int | N
 
 
 def _why_changed(model: SentenceTransformer, prompt: str) -> str:
-    """Return why a model's input does not contain the tokens of the prompt and text, for an error message."""
+    """Explain, for an error message, why a model's input lacks the tokens of the prompt and the text."""
     first: Any = model[0]
     processor = getattr(first, "processor", None)
     has_chat_template = any(getattr(reader, "chat_template", None) for reader in (processor, first.tokenizer))

@@ -20,7 +20,8 @@ from stickytoken.vocabulary import RoundTripTokenizer
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
-# Roles whose tokens are special in the published tables of categories. They do not include the role cls.
+# Roles whose tokens count as special in the published category tables. Those tables do not count the role
+# cls.
 _SPECIAL_ROLES = ("bos", "eos", "pad", "unk", "sep", "mask")
 _WORD = re.compile(r"\S+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -41,7 +42,7 @@ _COMPARED_TEXTS = (
     "река зимой 東京 🙂",
     "word_with-signs@example.org/a?b=c",
 )
-# Errors of tokenizers that need more input than a text, such as the positions of words on a page.
+# Errors raised by tokenizers that need more than a text, such as the positions of words on a page.
 _INPUT_ERRORS = (AssertionError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError)
 
 
@@ -74,7 +75,8 @@ class HuggingFaceTokenizer:
         backend = _backend_of(tokenizer)
         if backend is not None:
             self._backend = copy.deepcopy(backend) if shared else backend
-            # The copy loses this setting. The user may have turned on padding and truncation.
+            # A deep copy loses this setting. Padding and truncation, which the user may have turned on, are
+            # turned off.
             self._backend.encode_special_tokens = getattr(
                 tokenizer, "split_special_tokens", backend.encode_special_tokens
             )
@@ -113,7 +115,7 @@ class HuggingFaceTokenizer:
         try:
             with self.settings_kept():
                 encoded_by_tokenizer = self._encoded_by_tokenizer(texts)
-        except _INPUT_ERRORS:  # nothing to compare with
+        except _INPUT_ERRORS:  # the tokenizer cannot encode plain texts
             return
         if self.encode_many(texts) != encoded_by_tokenizer:
             self._backend = None
@@ -161,7 +163,7 @@ class HuggingFaceTokenizer:
 
     @contextmanager
     def settings_kept(self) -> Iterator[None]:
-        """Restore the user's padding and truncation after a block. Calls of the tokenizer change them."""
+        """Context manager that restores the user's padding and truncation, which tokenizer calls change."""
         backend = _backend_of(self._tokenizer)
         if backend is None:
             yield
@@ -182,7 +184,7 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def entries(self) -> Mapping[int, str]:
-        """The tokens by id, in ascending order of id."""
+        """The tokens, keyed by id, in ascending order of id."""
         entries: dict[int, str] = {}
         for token, token_id in sorted(self._vocabulary().items(), key=lambda item: int(item[1])):
             text = token.decode("utf-8", "backslashreplace") if isinstance(token, bytes) else token
@@ -190,7 +192,7 @@ class HuggingFaceTokenizer:
         return entries
 
     def _vocabulary(self) -> Mapping[Any, Any]:
-        """Return the id of each token, unsorted; empty if the tokenizer does not list its vocabulary."""
+        """Return the ids keyed by token, unsorted; empty if the tokenizer does not list its vocabulary."""
         if self._backend is not None:
             return self._backend.get_vocab()
         try:
@@ -263,9 +265,9 @@ class HuggingFaceTokenizer:
         return self._encoded_by_tokenizer(texts)
 
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
-        """Return, for each text, its ids and the span of characters of each id.
+        """Return the ids of each text, and the character span of each id.
 
-        A span is a pair: the index of the first character, and the index after the last one. Without a
+        A span is a pair: the index of its first character, and the index after its last one. Without a
         pipeline, the spans of a text are None.
         """
         if self._backend is None:
@@ -273,10 +275,10 @@ class HuggingFaceTokenizer:
         return [(encoding.ids, encoding.offsets) for encoding in self._encodings(self._backend, texts)]
 
     def tokenize(self, texts: Sequence[str], prompt: str = "") -> list[TokenizedText]:
-        """Return the ids of each text divided into words, with the ids of the prompt in the head.
+        """Return the ids of each text, grouped by word; the ids of the prompt are in the head.
 
-        A token that spans the end of the prompt and the start of the text belongs to the text. Without a
-        pipeline, spans are unknown, and every token is a word of its own.
+        A token that covers both the end of the prompt and the start of the text counts as part of the text.
+        Without a pipeline, spans are unknown, so every token counts as a word.
         """
         prompted_texts = [prompt + text for text in texts]
         if self._backend is not None:
@@ -323,10 +325,10 @@ def vocabulary_size(tokenizer: Any) -> int | None:
 
 
 def _split_into_words(encoding: Encoding, text: str, prompt_length: int) -> TokenizedText:
-    """Divide the ids of a prompted text into the ids of the prompt (head) and of each word.
+    """Split the ids of a prompt and a text into the ids of the prompt (the head) and the ids of each word.
 
     Args:
-        encoding: the ids, and the span of characters of each.
+        encoding: the ids and their character spans.
         text: the prompt followed by the text.
         prompt_length: number of characters of the prompt.
     """
@@ -338,7 +340,8 @@ def _split_into_words(encoding: Encoding, text: str, prompt_length: int) -> Toke
         if end <= prompt_length and not words and prompt_length:
             head.append(token_id)
             continue
-        # A token may include the whitespace before its word. A token of whitespace alone is added to a word.
+        # A token may include the whitespace before its word. A token of whitespace alone joins the word
+        # before it, or the first word if there is none before it.
         token_text = text[start:end]
         content_start = start + len(token_text) - len(token_text.lstrip())
         begins_word = content_start in word_starts and end > start

@@ -30,9 +30,9 @@ _AUXILIARY = "auxiliary_"  # prefix of the feature names of an auxiliary prompt
 class CausalPrompt(InputModule):
     """Encode sentences through a prompt: ``SentenceTransformer(modules=[CausalPrompt(model, tokenizer)])``.
 
-    Nothing is truncated: a sentence whose prompt exceeds the context is an error. sentence-transformers loads
-    a saved model only with ``trust_remote_code=True``, as it does for every module that is not its own.
-    `stickytoken.load_encoder` does not require this argument.
+    Sentences are never truncated: a filled prompt that exceeds the context raises an error.
+    sentence-transformers loads a saved model only with ``trust_remote_code=True``, as it does for every
+    module that is not its own. `stickytoken.load_encoder` does not require this argument.
 
     Args:
         model: a decoder-only transformers model; its head is dropped.
@@ -65,16 +65,16 @@ class CausalPrompt(InputModule):
 
     @property
     def reading(self) -> Reading:
-        """Prompt, token prepending and layer to read."""
+        """How the model is read: prompt, token prepending, layer and contrast."""
         return self._prompted.reading
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> Features:
-        """Return the features of all filled prompts, auxiliary ones included.
+        """Return the features of all filled prompts, including the auxiliary ones.
 
-        There is one row for each sentence and template. The rows of a sentence are adjacent.
+        There is one row for each pair of a sentence and a template; the rows of a sentence are adjacent.
 
         Raises:
-            EncodingError: A prompt is longer than the context.
+            EncodingError: A filled prompt is longer than the context.
         """
         del kwargs
         for text in inputs:
@@ -119,7 +119,7 @@ class CausalPrompt(InputModule):
             return int(self.forward(self.preprocess(["a"]))["sentence_embedding"].shape[-1])
 
     def get_config_dict(self) -> dict[str, Any]:
-        """Return the settings that `load` needs, with the values of presets filled in."""
+        """Return the settings that `load` needs, with all presets resolved."""
         return self.reading.options
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
@@ -160,7 +160,7 @@ class _Preset:
     """Published settings of one kind of model, or those of Llama 2 7B scaled to the model's depth."""
 
     start: int  # first layer of token prepending
-    exit: int  # first layer after those of token prepending
+    exit: int  # first layer after the last one with token prepending
     layer: int  # layer to read
     contrast_layer: int  # layer that contrast changes
     contrast_strength: float
@@ -186,7 +186,8 @@ _LLAMA_3_CONTRAST = 6
 _LLAMA_3_STRENGTH = 0.25
 # Smallest vocabulary size at which a Llama with 32 layers is treated as a Llama 3.
 _LLAMA_3_VOCABULARY = 128_000
-# Prompts for which the settings were published. Those in _READ_LATER are read after the last layer but one.
+# Prompts for which the settings were published. With a prompt in _READ_LATER, the vector is read after the
+# second-to-last layer.
 _PUBLISHED_PROMPTS = ("prompteol", "cot", "ke", "ck", "metaeol")
 _READ_LATER = ("ke", "ck")
 
@@ -207,7 +208,7 @@ def _preset_of(decoder: Decoder, prompt: prompts.Prompt) -> _Preset:
         if prompt.name in _READ_LATER:
             layer = -2
         published = prompt.name in _PUBLISHED_PROMPTS
-    else:  # nobody has published settings for this model
+    else:  # no settings were published for this model
         start = min(1, count - 1)
         end = max(2, _at_depth(_LLAMA_2_EXIT, count))
         layer = max(1, _at_depth(_LLAMA_2_READ, count))
@@ -216,7 +217,7 @@ def _preset_of(decoder: Decoder, prompt: prompts.Prompt) -> _Preset:
 
 
 def _at_depth(layer: int, count: int) -> int:
-    """Return the layer of a model with ``count`` layers at the relative depth of a Llama 2 7B layer."""
+    """Scale a layer number of Llama 2 7B to a model with ``count`` layers, at the same relative depth."""
     return round(layer * count / _LLAMA_2_LAYERS)
 
 
@@ -232,7 +233,7 @@ def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) ->
     if options.layer is not None:
         layer = options.layer
         choice = LayerChoice.GIVEN
-    elif preset.published:  # also without token prepending, so that both can be compared
+    elif preset.published:  # used without token prepending too, so that both can be compared
         layer = preset.layer
         choice = LayerChoice.PUBLISHED
     elif options.token_prepending or options.contrast:
@@ -244,7 +245,7 @@ def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) ->
     prepending = None
     if options.token_prepending:
         start = preset.start if options.start is None else options.start
-        # The preset's exit may be before the start that the user chose.
+        # The user may choose a start that is not before the preset's exit.
         end = max(preset.exit, start + 1) if options.exit is None else options.exit
         prepending = prompts.TokenPrepending(start, end)
     contrast = None
@@ -263,12 +264,12 @@ def _contrast_layer_before(decoder: Decoder, layer: int, preset_layer: int) -> i
     """Return the layer that contrast changes: the possible layer that is nearest to the preset's.
 
     A layer is possible if it comes before the layer to read and contrast can change it. If no layer is
-    possible, the preset's layer is returned, or the one before the layer to read if that is earlier.
+    possible, the result is the preset's layer or the layer before the one to read, whichever is earlier.
 
     Args:
         decoder: the language model.
         layer: the layer to read; a negative number counts from the end.
-        preset_layer: the preset's layer of contrast.
+        preset_layer: the contrast layer of the preset.
     """
     number = decoder.layer_number(layer)
     possible_layers = [possible for possible in layers_with_projection(decoder) if possible < number]

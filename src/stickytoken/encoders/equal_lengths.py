@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 # Where possible, the number of tokens in a batch is a multiple of this constant. Matrix kernels are fastest
-# for multiples of 64, and if only a few different numbers occur.
+# for multiples of 64, and when only a few different sizes occur.
 TOKEN_MULTIPLE = 64
 
 
 def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDArray[np.intp]]:
-    """Divide inputs into batches of equal length, the longest inputs first.
+    """Divide inputs into batches whose inputs all have the same length, the longest inputs first.
 
     Args:
         lengths: number of tokens of each input.
-        token_budget: largest number of tokens in a batch; a longer input becomes a batch of its own.
+        token_budget: maximum number of tokens in a batch; a longer input becomes a batch of its own.
 
     Returns:
         The indices of the inputs of each batch.

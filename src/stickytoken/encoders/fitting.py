@@ -1,4 +1,4 @@
-"""Texts truncated to what a model reads, with room for copies of a token."""
+"""Truncate texts so that a model reads them in full, with room for copies of a token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FittedText:
 
     Attributes:
         text: the text, truncated only if copies are inserted as text.
-        content: content ids of the text, always truncated.
+        content: content ids of the text, truncated for both kinds of insertion.
         cut: whether the text was too long to be read in full together with the copies.
     """
 
@@ -42,7 +42,7 @@ def fit_texts(
         room: number of tokens to leave free for copies.
         insertion: how copies are inserted. For ids, a text is truncated after a token, as the model
             truncates it; otherwise, after a word.
-        name: where the texts come from, for the error.
+        name: where the texts come from, for the error message.
 
     Returns:
         One `FittedText` for each text, in the same order.
@@ -92,7 +92,7 @@ def _cut_words(encoder: WordEncoder, fitted: FittedText, longest: int) -> Fitted
     def length_up_to(end: int) -> int:
         return len(encoder.tokenize([fitted.text[:end]])[0].ids)
 
-    # The number of ids grows with the number of words.
+    # The number of ids grows with the number of words, so the cut can be found by bisection.
     ends = [0, *(match.end() for match in re.finditer(r"\S+", fitted.text))]
     count = bisect_right(ends, longest, lo=1, key=length_up_to) - 1
     text = fitted.text[: ends[count]]

@@ -41,7 +41,7 @@ def readable_positions(model: torch.nn.Module, max_length: int | None, name: str
         name: name of the model, for the error message.
 
     Raises:
-        InputError: `max_length` exceeds the positions.
+        InputError: `max_length` exceeds the number of positions.
     """
     from transformers import PreTrainedModel
 
@@ -67,7 +67,7 @@ def _configured_positions(config: Any) -> int | None:
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
     if not isinstance(rope, Mapping):
         return declared
-    # The settings apply to all layers, or are nested by kind of layer.
+    # The rotary settings apply to all layers, or are nested by kind of layer.
     settings_of_kinds = [value for value in rope.values() if isinstance(value, Mapping)]
     for settings in [rope, *settings_of_kinds]:
         rope_type = settings.get("rope_type", settings.get("type", "default"))
@@ -79,7 +79,7 @@ def _configured_positions(config: Any) -> int | None:
 def context_length(
     model: torch.nn.Module, tokenizer: Any, max_length: int | None, name: str, *, taken: int
 ) -> int | None:
-    """Return the number of tokens that a prompted language model reads; None if there is no limit.
+    """Return the maximum number of tokens that a prompted language model reads; None if there is no limit.
 
     Args:
         model: the language model.
@@ -89,7 +89,7 @@ def context_length(
         taken: number of tokens in the prompt without a text.
 
     Raises:
-        InputError: the prompt leaves no room for a text, or `max_length` exceeds the positions.
+        InputError: the prompt leaves no room for a text, or `max_length` exceeds the number of positions.
     """
     positions = readable_positions(model, max_length, name)
     tokenizer_limit = getattr(tokenizer, "model_max_length", None)

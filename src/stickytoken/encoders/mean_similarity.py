@@ -36,7 +36,7 @@ class MeanSimilarity(NamedTuple):
 
 
 def isoscore(covariance: NDArray[np.float64]) -> float | None:
-    """Return the IsoScore, which says how evenly vectors use their dimensions.
+    """Return the IsoScore, which measures how evenly vectors use their dimensions.
 
     Source: Rudman et al., "IsoScore: Measuring the Uniformity of Embedding Space Utilization" (Findings of
     ACL 2022), section 4.
@@ -75,8 +75,8 @@ def mean_similarity(
 
     Args:
         encoder: the model.
-        report: called with the number of entries done and the total; the first call has 0 done.
-        most: largest number of entries to encode. If the vocabulary has more, u is estimated from a random
+        report: called with the number of entries encoded so far, beginning with 0, and the total.
+        most: maximum number of entries to encode. If the vocabulary has more, u is estimated from a random
             sample of this size. None encodes all.
         chunk: number of entries to encode at a time.
 
@@ -115,7 +115,7 @@ def mean_similarity(
 
 
 def _unit_vectors_of_entries(encoder: Encoder, strings: list[str]) -> NDArray[np.float64]:
-    """Return the unit vectors of some strings, shape (n, d).
+    """Return the unit vectors of the given strings, shape (n, d).
 
     Strings that the model cannot read in full, or that have no usable vector, are left out.
     """

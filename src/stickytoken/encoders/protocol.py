@@ -114,7 +114,7 @@ class WordEncoder(Encoder, Protocol):
     """An encoder that also says which content ids belong to each word of a text."""
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Return the content ids of each text, divided into words; the ids of the prompt are in the head."""
+        """Return the content ids of each text, grouped by word; the ids of the prompt are in the head."""
 
 
 @runtime_checkable
@@ -141,7 +141,7 @@ class IdEncoder(IdReader, Protocol):
     """An encoder whose model runs in this process, so that it can also compute at another precision."""
 
     def at(self, precision: Precision | None) -> IdEncoder:
-        """Return an encoder of the same model with faster, less exact arithmetic; for None, this encoder.
+        """Return an encoder of the same model with faster, less exact arithmetic; None returns this encoder.
 
         Raises:
             InputError: The device or the model does not support the precision.
@@ -336,12 +336,12 @@ def _has(model: object, member: str) -> bool:
     missing: Any = object()
     if inspect.getattr_static(model, member, missing) is not missing:
         return True
-    # Only __getattr__ can still provide the member.
+    # The member is not defined, so only __getattr__ could provide it.
     return hasattr(type(model), "__getattr__") and hasattr(model, member)
 
 
 def content_limit(encoder: Encoder) -> int | None:
-    """Return the largest number of content ids that the encoder reads; None if there is no limit."""
+    """Return the maximum number of content ids that the encoder reads; None if there is no limit."""
     limit = encoder.max_length
     if limit is None:
         return None
@@ -366,7 +366,7 @@ def texts_of(texts: object) -> list[str]:
 
 
 def has_vector(vectors: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
-    """Return a boolean for each row, shape (n,): true if the vector is finite and not zero."""
+    """Return a mask of the rows that are finite and not zero, shape (n,)."""
     return np.asarray(np.isfinite(vectors).all(axis=1) & vectors.any(axis=1))
 
 

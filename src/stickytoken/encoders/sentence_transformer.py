@@ -85,8 +85,8 @@ class ModelEncoder(ABC):
         Args:
             network: the torch model.
             name: the name that the user gave.
-            precision: precision of the arithmetic, lower than the weights' precision; None means the weights'
-                precision.
+            precision: precision of the arithmetic, which must be lower than that of the weights; None means
+                that of the weights.
             packed_layers: whether linear layers on a CPU use packed weights; None leaves the choice to the
                 environment variable or, if it is not set, to a measurement.
         """
@@ -133,7 +133,7 @@ class ModelEncoder(ABC):
 
     @abstractmethod
     def usable_entries(self) -> list[int]:
-        """Return the vocabulary entries that the model embeds."""
+        """Return the ids of the vocabulary entries for which the model has an embedding."""
 
     @abstractmethod
     def _configure(self) -> None:
@@ -153,7 +153,7 @@ class ModelEncoder(ABC):
 
     @abstractmethod
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
-        """Return the vectors of distinct contents, shape (n, d), computed in the fastest way."""
+        """Return the vectors of distinct contents, shape (n, d), computed in the fastest available way."""
 
     @abstractmethod
     def _run(self, contents: Sequence[Content]) -> None:
@@ -303,16 +303,16 @@ class ModelEncoder(ABC):
             raise
 
     def _center(self, exact: NDArray[np.float32]) -> Any:
-        """Return the part that all vectors share. It is subtracted before precisions are compared."""
+        """Return what all vectors have in common; it is subtracted before precisions are compared."""
         del exact
         return np.float32(0)
 
     # How the model computes.
 
     def _chosen_arithmetic(self) -> batches.Arithmetic:
-        """Return a function that makes the context in which the model computes.
+        """Return a function that returns a context manager, in whose block the model computes.
 
-        Linear layers on a CPU have packed weights if the user requests them. If the user does not say,
+        Linear layers on a CPU have packed weights if the user requests them. If the user does not choose,
         packed weights are used if a measurement shows that they are faster.
         """
         packing_asked = self._packing_asked()
@@ -351,7 +351,7 @@ class ModelEncoder(ABC):
 
     @property
     def _samples(self) -> list[Content]:
-        """Content ids of the sample inputs on which ways to compute are compared, without and with copies."""
+        """Content ids of sample inputs, without and with copies, to compare different ways to compute."""
         return self._derived_once("samples", self._chosen_samples)
 
     def _chosen_samples(self) -> list[Content]:
@@ -381,7 +381,7 @@ class ModelEncoder(ABC):
 
     def _derived_once(self, name: str, compute_value: Callable[[], Derived]) -> Derived:
         """Return a value that depends on the weights; compute it unless it is cached under this name."""
-        derived = self._derived  # another thread may replace it
+        derived = self._derived  # another thread may replace the attribute
         if name not in derived:
             derived[name] = compute_value()
         value: Derived = derived[name]
@@ -415,7 +415,8 @@ class ModelEncoder(ABC):
 class SentenceTransformerEncoder(ModelEncoder):
     """Encodes texts with the user's SentenceTransformer.
 
-    Of that model, it changes only the longest input, and only if `max_length` is passed.
+    The only setting of that model that it changes is the maximum input length, and only if `max_length` is
+    passed.
     """
 
     def __init__(  # noqa: PLR0913 - all of them keyword-only, one decision each
@@ -443,8 +444,8 @@ class SentenceTransformerEncoder(ModelEncoder):
             max_length: longest input in tokens; it is set on the user's model.
             reuse: limits within which a common beginning of inputs is computed only once; None turns this
                 off.
-            precision: precision of the arithmetic, lower than the weights' precision; None means the weights'
-                precision.
+            precision: precision of the arithmetic, which must be lower than that of the weights; None means
+                that of the weights.
             packed_layers: whether linear layers on a CPU use packed weights; None decides by measurement.
             truncate_dim: read only this many leading components of each vector; None reads all.
             layer: number of layers to run; None runs all.
@@ -460,7 +461,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._asked_route = route
         if getattr(self.model, "tokenizer", None) is None:
             raise ModelError(f"{name}: the model has no tokenizer, so it does not read text")
-        # Both are None unless they differ from the settings of the saved model.
+        # `truncate_dim` and `layer` are None unless they differ from the settings of the saved model.
         self.truncate_dim: int | None = None
         self.layer: int | None = None
         if layer is not None:
@@ -495,7 +496,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._reconfigure()
 
     def _limit(self, max_length: int) -> None:
-        """Set the longest input of the user's model.
+        """Set the maximum input length of the user's model.
 
         Raises:
             InputError: the model cannot read that many tokens, it has no limit to set, or the limit leaves no
@@ -537,7 +538,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._runner = batches.BatchRunner(self.model, self.template, self.name, self._token_budget)
 
     def _longest_input(self) -> int | None:
-        """Return the smallest limit of tokenizer, model and positions, in tokens; None without a limit."""
+        """Return the smallest token limit among tokenizer, model and positions; None if there is no limit."""
         truncation = getattr(self.model.tokenizer, "truncation", None)
         limits = [
             self.model.max_seq_length,
@@ -548,7 +549,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         return min((int(limit) for limit in limits if limit is not None and limit < NO_LIMIT), default=None)
 
     def _limit_of_task(self) -> int | None:
-        """Return the longest input, in tokens, that the first module declares for the route's task.
+        """Return the maximum input length, in tokens, that the first module declares for the route's task.
 
         Returns:
             None if there is no task, or the module declares no limit for it.
@@ -702,8 +703,8 @@ class SentenceTransformerEncoder(ModelEncoder):
     def _skippable_attention(self) -> torch.nn.Module | None:
         """Return the attention of the last layer if its output can be limited to the first token.
 
-        The feed-forward part of the layer then skips all other tokens. A few sample inputs show whether this
-        changes the vectors.
+        The feed-forward part of the layer then skips all other tokens. A few sample inputs are used to check
+        whether this changes the vectors.
 
         Returns:
             The attention module; None if the vectors change, or if the model is not of a suitable kind.

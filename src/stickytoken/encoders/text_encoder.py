@@ -162,7 +162,7 @@ class TextEncoder:
         if hasattr(self.tokenizer, "tokenize"):
             tokenized: list[TokenizedText] = self.tokenizer.tokenize(texts)
             return tokenized
-        # The tokenizer does not report words, so every token is a word of its own.
+        # The tokenizer does not report words, so every token counts as a word.
         tokenized = []
         for ids in self.content_ids(texts):
             words = tuple((token_id,) for token_id in ids)
@@ -207,7 +207,7 @@ class TextEncoder:
         protocol.require_usable(vectors, self.name, lambda row: shown(texts[row]), allow_zero=allow_zero)
 
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the model's full vectors of some texts, shape (n, components).
+        """Return the model's full vectors of the given texts, shape (n, components).
 
         Raises:
             EncodingError: the model's `encode` does not return exactly one vector per text.
@@ -246,7 +246,7 @@ class TextEncoder:
 
 
 def require_components(truncate_dim: int, components: int, name: str) -> None:
-    """Check that vectors have enough components to be truncated.
+    """Check that vectors have at least `truncate_dim` components.
 
     Raises:
         InputError: `truncate_dim` exceeds the number of components.
@@ -310,7 +310,7 @@ class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
         return self._encoder.content_ids([""])[0]
 
     def _text_of(self, content: Sequence[int]) -> str:
-        """Return the text of content ids without the prompt's, shortened until the model reads it in full."""
+        """Decode content ids without the prompt's, and shorten the text until the model reads it in full."""
         start = 0
         for content_id, prompt_id in zip(content, self._prompt_ids, strict=False):
             if content_id != prompt_id:
