@@ -130,8 +130,9 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
         *(["## Sticky tokens", markdown_table(("token", "severity", "reason"), sticky)] if sticky else []),
         *([f"{result.sticky - LISTED} more follow."] if result.sticky > LISTED else []),
         f"## The {SHOWN} tokens that erase most",
-        "*Erased* compares a token with an ordinary one: of the meaning that remains when copies of an ordinary "
-        "token are inserted, it is the share that is lost when copies of this token are inserted instead. "
+        "*Erased* compares a token with an ordinary one: of the meaning that remains when copies of an "
+        "ordinary token are inserted, it is the share that is lost when copies of this token are "
+        "inserted instead. "
         "*Lift* is how much closer copies move unrelated texts than copies of an ordinary token do, in "
         "standard deviations (SD) of the similarities of texts. Intervals are in parentheses.",
         table(tokens.sort("erased", descending=True).head(SHOWN)),
