@@ -52,12 +52,13 @@ class Outcome(StrEnum):
 
 
 class FailOn(StrEnum):
-    """The mildest grade of sticky token that counts against a model."""
+    """The mildest grade of sticky token that counts against a model; with `NONE`, no token counts."""
 
     STICKY = "sticky"
     MILD = "mild"
     SERIOUS = "serious"
     SEVERE = "severe"
+    NONE = "none"
 
 
 class CheckedDocuments(NamedTuple):
@@ -130,9 +131,9 @@ class Check:
     def headline(self) -> str:
         """Return one sentence with the outcome and the counts of tokens and documents that led to it."""
         conditions = []
-        if self.fail_on is not FailOn.STICKY:
-            grades = list(FailOn)
-            conditions.append(" or ".join(grades[grades.index(self.fail_on) :]))
+        grades = _COUNTED_GRADES[self.fail_on]
+        if grades is not None:
+            conditions.append(" or ".join(grades))
         if self.baseline is not None:
             conditions.append("new or worse than in the baseline")
         condition_text = f" ({', '.join(conditions)})" if conditions else ""
@@ -140,6 +141,8 @@ class Check:
         noun = "token" if self.counted == 1 else "tokens"
         tolerated = f"; {self.max_tokens:,} tolerated" if self.max_tokens else ""
         headline = f"{self._beginning()}{self.model} has {number} sticky {noun}{condition_text}{tolerated}"
+        if self.fail_on is FailOn.NONE:
+            headline = f"{self._beginning()}the sticky tokens of {self.model} do not count"
         if self.documents is None:
             return headline
         documents = self.documents
@@ -210,7 +213,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
             run that covers the whole vocabulary of exactly this model. If there is none, a detection is run
             first.
         fail_on: mildest grade that counts: ``sticky`` (every sticky token), ``mild``, ``serious`` or
-            ``severe``.
+            ``severe``. With ``none``, no token counts, and only documents can close the gate.
         max_tokens: maximum number of counted tokens that is tolerated.
         baseline: a run to compare with, of an earlier version of the model or of another model. With a
             baseline, a sticky token counts only if it is new, or if one of its intervals lies above the
@@ -241,6 +244,10 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     closing_causes = _closing_causes(fail_on_documents)
     if fail_on not in list(FailOn):
         raise InputError(f"fail_on is {shown(fail_on)}: use {', '.join(FailOn)}")
+    if fail_on == FailOn.NONE and documents is None:
+        raise InputError(
+            "fail_on is 'none', so that no token counts, and there are no documents: pass documents"
+        )
     require_callable("progress", progress)
     max_tokens = whole_number("max_tokens", max_tokens, 0)
     if isinstance(documents, (str, Path)):
@@ -648,12 +655,13 @@ _STICKY_TOKEN = Rule(
     "`stickytoken explain`, repair the model, or use a baseline to accept the known tokens of a model.",
     Level.ERROR,
 )
-# The grades that count, keyed by the mildest one; None if every sticky token counts, whatever its grade.
+# The grades that count, mildest first; None if every sticky token counts, whatever its grade.
 _COUNTED_GRADES = {
     FailOn.STICKY: None,
-    FailOn.MILD: {"mild", "serious", "severe"},
-    FailOn.SERIOUS: {"serious", "severe"},
-    FailOn.SEVERE: {"severe"},
+    FailOn.MILD: ("mild", "serious", "severe"),
+    FailOn.SERIOUS: ("serious", "severe"),
+    FailOn.SEVERE: ("severe",),
+    FailOn.NONE: (),
 }
 
 
@@ -738,7 +746,7 @@ def _compared_tokens(run: Run, fail_on: FailOn, baseline: Run | None) -> list[_J
         InputError: the method of the run does not grade tokens.
     """
     grades = _COUNTED_GRADES[fail_on]
-    if grades is not None and "severity" not in run.method.columns:
+    if grades and "severity" not in run.method.columns:
         raise InputError(
             f"{run.path} is a run of the method {run.record.method}, which does not grade tokens: use "
             "--fail-on sticky, or detect with --method profile"
@@ -752,7 +760,7 @@ def _compared_tokens(run: Run, fail_on: FailOn, baseline: Run | None) -> list[_J
         baseline_row = baseline_rows.get(row["token"])
         baseline_effects = {} if baseline_row is None else _effects_of(baseline_row)
         change = None if baseline is None else _change(baseline_row, effects, baseline_effects)
-        counts = change != "known" and (grades is None or row["severity"] in grades)
+        counts = change != "known" and (grades is None or row.get("severity") in grades)
         judged.append(_JudgedToken(row, effects, baseline_effects, change, counts))
     judged.sort(key=lambda token: not token.counts)
     return judged

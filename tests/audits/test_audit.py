@@ -157,6 +157,7 @@ def test_the_report_of_the_run_shows_the_audit(finished, tampered_run):
 def test_what_to_do_names_the_commands_with_this_audit(finished):
     commands = [step.command for step in wording.next_steps(finished)]
     assert commands[0].startswith("stickytoken repair ")
+    assert "--fail-on none" in commands[-1]
     assert f"--audit {finished.path}" in commands[1]
     assert [line.split()[1] for line in commands] == ["repair", "clean", "scan", "check"]
 

@@ -288,9 +288,10 @@ def test_errors_are_there_if_and_only_if_more_count_than_are_tolerated(altered):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fail_on": "bad"}, "fail_on is 'bad': use sticky, mild, serious, severe"),
+        ({"fail_on": "bad"}, "fail_on is 'bad': use sticky, mild, serious, severe, none"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"progress": 3}, "progress"),
+        ({"fail_on": "none"}, "no token counts, and there are no documents"),
         ({"fail_on": "severe"}, "does not grade tokens: use --fail-on sticky"),
     ],
 )

@@ -146,6 +146,15 @@ def test_copies_of_a_flagged_token_close_the_gate_whatever_is_tolerated(run):
     assert result.headline().endswith("; 1 of 3 documents fails (flagged token: 1)")
 
 
+def test_documents_alone_decide_if_no_token_counts(run):
+    clean = check(run, fail_on="none", documents=CLEAN)
+    assert clean.passed
+    assert clean.headline().startswith("passed: the sticky tokens of ")
+    result = check(run, fail_on="none", documents=[*CLEAN, COPIES])
+    assert result.outcome is Outcome.CLOSED
+    assert result.headline().endswith("; 1 of 3 documents fails (flagged token: 1)")
+
+
 @pytest.mark.parametrize(
     ("document", "cause"), [("air [SEP] flow", "special"), ("market " * 40, "repetition")]
 )

@@ -230,7 +230,9 @@ def next_steps(audit: Audit) -> list[NextStep]:
     if not helping.is_empty():
         purpose = "keep copies of these words out of new documents"
         steps.append(NextStep(purpose, f"stickytoken scan {run} NEW_DOCUMENTS --audit {folder}"))
-    check = f"stickytoken check {run} --documents {documents}"
+    # The state of the model is known from the audit. From now on, only documents decide.
+    check = f"stickytoken check {run} --fail-on none --documents {documents}"
+    check += " --fail-on-documents special --fail-on-documents repetition"
     if helping.is_empty():
         steps.append(NextStep("check the documents again after the next change", check))
     else:

@@ -116,8 +116,8 @@ def _print_repair(repair: stickytoken.Repair) -> None:
     console.print_line(f"{state}; repaired model: {repair.path}; {record.seconds:,.0f} s")
 
 
-# Values of --fail-on: any sticky token, or the lowest severity that counts.
-_GRADES = ("sticky", *(severity.value for severity in Severity))
+# Values of --fail-on: any sticky token, the lowest severity that counts, or no token.
+_GRADES = ("sticky", *(severity.value for severity in Severity), "none")
 # Values of --fail-on-documents, repeated here because --help must not load the package that defines them.
 _CAUSES = ("flagged", "special", "repetition", "suspected")
 
@@ -170,7 +170,8 @@ def check(
             pyproject.toml. The table can also set every option of this command.
         folder: For a model: the folder of its runs, or a run folder. Default: runs.
         fail_on: Lowest severity of a token that counts against the model: mild, serious or severe. With
-            sticky, every sticky token counts, even without a severity. Default: sticky.
+            sticky, every sticky token counts, even without a severity. With none, no token counts, so that
+            only documents can close the gate. Default: sticky.
         max_tokens: Maximum number of tokens that may count against a model that passes. Default: 0.
         baseline: Run folder to compare with. A token then counts only if it is new, or if it is worse and the
             two intervals do not overlap.
