@@ -82,7 +82,7 @@ class ComparedRun:
 
     @cached_property
     def counts(self) -> str:
-        """The numbers of examined and of available tokens, in words."""
+        """A phrase that says how many tokens were examined, and how many are available."""
         return f"{len(self.run.tokens):,} of {self.run.available:,} available tokens"
 
     @cached_property

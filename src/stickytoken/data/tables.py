@@ -170,7 +170,7 @@ def text_column(frame: pl.DataFrame, column: str, path: str | Path) -> list[str 
 
 
 def filled_texts(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
-    """Return the texts of a column, none of which may be missing or blank."""
+    """Return the texts of a column; no text may be missing or blank."""
     texts = text_column(frame, column, path)
     for row, text in enumerate(texts, start=1):
         if not (text or "").strip():
@@ -193,7 +193,7 @@ def text_lists(frame: pl.DataFrame, column: str, path: Path) -> list[tuple[str, 
 
 
 def labels(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
-    """Return a column of texts, whole numbers or booleans as labels, none of which may be missing."""
+    """Return the labels in a column of texts, whole numbers or booleans; no label may be missing."""
     values = frame[column]
     if not (values.dtype == pl.String or values.dtype.is_integer() or values.dtype == pl.Boolean):
         raise InputError(f"column {column!r} of {path} contains {values.dtype}, not labels")

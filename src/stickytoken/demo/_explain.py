@@ -34,7 +34,7 @@ _BENIGN = 8
 # Upper limits of the form, chosen so that an answer takes at most a minute on two cores.
 _MOST_CARRIERS = 20
 _MOST_BENIGN = 16
-# These two settings are below their defaults in `explain`, for the same reason.
+# For the same reason, these two settings are lower than the defaults of `explain`.
 _ATTRIBUTION_CARRIERS = 2
 _DIRECTIONS = 256
 # Number of figures: the overview of all measures, and the six figures of `explanation_figures`.

@@ -75,7 +75,7 @@ class ExactSearch:
         return 1 + above - replaced_above
 
     def ranks_of_documents(self, places: Sequence[int]) -> NDArray[np.int64]:
-        """Return the ranks of documents of the index among all documents, shape (Q, len(places))."""
+        """Return the ranks, among all documents, of the documents at ``places``; shape (Q, len(places))."""
         of_documents = self.similarities[:, list(places)]
         ranks = np.empty(of_documents.shape, dtype=np.int64)
         for query, ascending in enumerate(self._ascending):

@@ -63,7 +63,7 @@ class ScoreConstants:
 class Scores(StrEnum):
     """Which tokens get an exact score."""
 
-    NEEDED = "needed"  # only possible candidates get an exact score; all other tokens get an upper bound
+    NEEDED = "needed"  # only tokens that may be candidates get an exact score; all others get an upper bound
     ALL = "all"
 
 

@@ -61,7 +61,7 @@ class CountedRun:
 
     runner: base.FolderRunner
     truncate: bool
-    expected: int = 0  # estimated number of texts of the whole run
+    expected: int = 0  # estimated number of texts to encode in the whole run
     done: int = 0
     computed: int = 0  # number of texts encoded in this session
 

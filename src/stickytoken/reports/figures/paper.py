@@ -37,7 +37,7 @@ def pair_similarities(
     Args:
         token: Token whose copies are inserted.
         copies: Number of copies.
-        before: Number of pairs in each bin of `SIMILARITY_EDGES` without copies; empty if unknown.
+        before: Number of pairs of texts without copies in each bin of `SIMILARITY_EDGES`; empty if unknown.
         after: Number of pairs in each bin with copies; None if unknown.
         u: The model's mean similarity.
     """
