@@ -42,8 +42,8 @@ class Candidate:
         group: flagged, strongest or ordinary.
         predicted: predicted share of queries that have a document with copies of the token in their top 10;
             None without a prediction.
-        lift_sd: lift of the token on these documents, in standard deviations: how much more similar its
-            copies make documents than copies of an ordinary token do; None if the lift was not measured.
+        lift_sd: lift of the token on these documents, in standard deviations; None if it was not
+            measured.
         severity: severity of the token by its lift; None if the token is not flagged on these documents.
     """
 

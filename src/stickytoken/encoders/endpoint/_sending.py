@@ -132,7 +132,7 @@ class Sender:
             once: whether to give up a text after one failure, because it failed in an earlier session.
 
         Raises:
-            ModelError: the server returns no vector for any text, or it refuses a text and `without_vector` is None.
+            ModelError: the server returns no vector at all, or refuses a text and `without_vector` is None.
             RunError: the spending limit could be exceeded.
         """
         waiting = iter(batches)
