@@ -66,11 +66,12 @@ if TYPE_CHECKING:
 __all__ = ["Repair", "open_repair", "repair"]
 
 
-# Part of a repair's identity. Raise it when the same inputs give a different model or different numbers.
+# Part of a repair's identity. Raise it when a change of the code makes the same inputs give a different model
+# or different numbers.
 _VERSION = 6
 
-# Smallest number of benign tokens in a run whose median lift and erased share are used. If a run has fewer,
-# the medians come from the random tokens that the recheck measures.
+# Minimum number of benign tokens for which the run's own median lift and erased share are used. If a run has
+# fewer, the medians come from the random tokens that the recheck measures.
 _ENOUGH_BENIGN = 128
 
 
@@ -100,8 +101,8 @@ def repair(
         strategy: how to repair the tokens, a `Strategy`: ``auto``, ``unreachable``, ``plain-specials``,
             ``relatives``, ``keep-meaning`` or ``nearest``. ``auto`` turns special tokens into plain text. For
             any other token it tries ``relatives``, ``unreachable``, ``keep-meaning`` and ``nearest`` in this
-            order, where they are possible, and takes the first after which copies have no clear effect. If
-            none succeeds, it takes the one with the smallest effect.
+            order, skips those that are impossible, and keeps the first one after which copies have no clear
+            effect. If there is none, it keeps the one that leaves the smallest effect.
         encoder: the run's model, loaded by name or from a folder; None loads the model that the run names.
         sentences: corpus to verify on; None takes the run's corpus, without the texts that the run used.
         task: task to score before and after: a task file, a BEIR folder or the name of an MTEB task; None
@@ -117,8 +118,8 @@ def repair(
         InputError: tokens, sentences or the task cannot be used.
         ModelError: the model cannot be found or used.
         RepairError: the model or a token cannot be repaired with this strategy.
-        RunError: the run belongs to another model, ``out`` holds something else, or ``out`` cannot be
-            written.
+        RunError: the run belongs to another model, ``out`` holds anything but this repair, or ``out`` cannot
+            be written.
     """
     began = wall_time.beginning()
     settings = RepairSettings(cast("Strategy", strategy), verify, seed=seed)
@@ -154,7 +155,8 @@ def repair(
         _require_same_repair(finished, identity_parts, folder)
         model_folder.clear_workshop(folder)
         if finished not in result.repairs_in(opened.path)[0]:
-            # An earlier process was killed before it wrote the copy.
+            # An earlier process finished the repair, but was killed before it copied the record into the run
+            # folder.
             result.keep_copy(opened.path, finished)
         return Repair(folder)
     with model_folder.workshop(folder) as build_folder:
@@ -200,11 +202,11 @@ def _verification_corpus(run: Run, sentences: SentenceSource | None, notes: list
     Args:
         run: the run that flagged the tokens.
         sentences: the user's corpus; None if the user passed none.
-        notes: a note is appended if the run's corpus cannot be read again.
+        notes: list to which a note is appended if the run's corpus can no longer be read.
 
     Returns:
-        The user's corpus. If there is none, the run's corpus; if the run's corpus cannot be read, the bundled
-        corpus.
+        The corpus that the user passed; otherwise the run's corpus, or the bundled corpus if the run's corpus
+        can no longer be read.
     """
     corpus = load_sentences(sentences)
     run_corpus = run.record.corpus
@@ -231,20 +233,20 @@ def _require_same_repair(
 
 @dataclass(frozen=True)
 class RepairJob:
-    """One repair, from the tokens to a finished folder.
+    """Repairs tokens of a model: chooses the repairs, and builds, verifies and writes the repaired model.
 
     Attributes:
         run: the run that flagged the tokens.
         encoder: the model before the repair.
         source: folder of the model before the repair.
-        route: route to repair, in a model with several; None is the default route.
+        route: route to repair if the model has several; None means the default route.
         build_folder: folder in which the repaired model is built.
         vocabulary: vocabulary of the model before the repair.
         settings: settings of the repair.
         corpus: texts to verify on.
         task: task to score before and after the repair.
         ids: ids of the tokens to repair.
-        notes: remarks that go into the record.
+        notes: remarks to store in the record.
         progress: called after every step.
     """
 
@@ -265,9 +267,9 @@ class RepairJob:
         """Build and verify the repaired model, write its documents, and finally move it to ``out``.
 
         Args:
-            identity_parts: everything that can change the repair. Its digest is the identity.
+            identity_parts: all inputs that can change the result of the repair. Their digest is its identity.
             out: final folder of the model.
-            began: time at which the repair began, in seconds of `time.perf_counter`.
+            began: value of `time.perf_counter` when the repair began.
 
         Returns:
             The record of the repair, as stored in repair.json.
@@ -305,7 +307,7 @@ class RepairJob:
         return record
 
     def _plans(self) -> dict[int, RepairPlan]:
-        """Return the repairs to try for each token, by token id."""
+        """Return the repairs to try for each token, keyed by token id."""
         strategy = self.settings.strategy
         special_ids = self._special_ids()
         template_ids = {*self.encoder.template.before, *self.encoder.template.after}
@@ -334,7 +336,8 @@ class RepairJob:
 
     def _special_ids(self) -> set[int]:
         """Return the ids of special and added tokens, which the tokenizer matches before other entries."""
-        # The tokenizer comes from the package transformers or from the package tokenizers.
+        # Only tokenizers of the package transformers have this attribute; those of the package tokenizers
+        # have a method instead.
         tokenizer: Any = self.encoder.user_tokenizer
         added = getattr(tokenizer, "added_tokens_decoder", None)
         if added is None:
@@ -342,11 +345,11 @@ class RepairJob:
         return {*added, *getattr(tokenizer, "all_special_ids", ())}
 
     def _choices(self, plans: Mapping[int, RepairPlan]) -> dict[int, Choice]:
-        """Return the repair chosen for each token, by token id.
+        """Return the repair chosen for each token, keyed by token id.
 
         If ``auto`` prefers a new row for a token, the token's possible repairs are built and measured one
-        after another, until one makes it ordinary. Without verification, nothing is measured, and the first
-        possible repair is chosen.
+        after another, until copies of the token act like those of an ordinary token. Without verification,
+        nothing is measured, so the first possible repair is chosen.
         """
         choices = {}
         strategies_with_rows = {}
@@ -364,7 +367,7 @@ class RepairJob:
         return choices | choose_candidates(strategies_with_rows, self._rows, trial)
 
     def _chosen_rows(self, ids: list[int]) -> dict[int, Choice]:
-        """Return new rows made with the strategy that the user asked for, as choices by token id.
+        """Make new rows with the requested strategy, and return them as choices, keyed by token id.
 
         Raises:
             RepairError: the strategy makes no row for a token.
@@ -372,11 +375,11 @@ class RepairJob:
         strategy = self.settings.strategy
         rows = self._rows(strategy, ids)
         for token_id in set(ids) - rows.keys():
-            self._rows(strategy, [token_id])  # for this token alone, it raises an error that says why
+            self._rows(strategy, [token_id])  # raises an error that says why there is no row
         return {token_id: Choice(Candidate(strategy, row)) for token_id, row in rows.items()}
 
     def _rows(self, strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
-        """Return new rows by token id, each of shape (D,). Tokens without a possible row are left out."""
+        """Return new rows of shape (D,), keyed by token id. Tokens without a possible row are left out."""
         if strategy is Strategy.NEAREST:
             matrix = self._matrix()
             return {token_id: matrix[nearest].copy() for token_id, nearest in self._nearest(ids).items()}
@@ -386,7 +389,7 @@ class RepairJob:
         return new_rows(strategy, ids, model, texts, self.settings.seed, self.progress, avoided)
 
     def _measured_candidates(self, candidates: Mapping[int, Candidate]) -> Mapping[int, RecheckedToken]:
-        """Build the model with these candidate repairs; return the effect of copies by token id."""
+        """Build the model with the given repairs; return the effects of copies, keyed by token id."""
         self._write(candidates)
         as_ids: list[Token] = []
         to_write: list[Token] = []
@@ -463,7 +466,7 @@ class RepairJob:
         return verification.run(tokens, self._neighbours)
 
     def _write(self, candidates: Mapping[int, Candidate]) -> None:
-        """Write the model into the build folder, with one repair per token id."""
+        """Write the model into the build folder, with the given repairs, which are keyed by token id."""
         edit = _edit(candidates, self.route)
         shutil.rmtree(self.build_folder, ignore_errors=True)
         model_folder.write_model(self.source, self.build_folder, edit)
@@ -474,13 +477,13 @@ class RepairJob:
         return encoder, categorize(encoder.tokenizer)
 
     def _nearest(self, ids: Sequence[int]) -> dict[int, int]:
-        """Return, for each token to repair, the id of the entry whose row will replace the token's row.
+        """Find the entry whose row will replace the row of each token; return its id, keyed by token id.
 
-        The entry is the one with the most similar row among all entries that lift and erase no more than the
-        median token. Similarity is the cosine after the mean row is subtracted.
+        Of all entries whose lift and erased share are at most the median, it is the one with the most similar
+        row. Similarity is the cosine after the mean row is subtracted from both rows.
 
         Raises:
-            RepairError: no such entry is known.
+            RepairError: no entry is known to have such a lift and erased share.
         """
         matrix = self._matrix()
         typical_ids = [token_id for token_id in self._typical_tokens if token_id < len(matrix)]
@@ -495,9 +498,9 @@ class RepairJob:
 
     @cached_property
     def _typical_tokens(self) -> list[int]:
-        """Ids of tokens whose lift and erased share are both at most the median.
+        """Ids of tokens whose lift and erased share are each at most the median.
 
-        The tokens come from the run if it has enough benign tokens, otherwise from the recheck.
+        Tokens and medians come from the run if it has enough benign tokens, otherwise from the recheck.
         """
         columns = ["lift_sd", "erased"]
         tokens = self.run.tokens
@@ -521,7 +524,7 @@ class RepairJob:
 
     @cached_property
     def _neighbours(self) -> list[Neighbour]:
-        """The tokens whose rows are nearest to those of the repaired tokens; empty if nothing is verified."""
+        """Tokens whose rows are nearest to those of the repaired tokens; empty if verification is off."""
         matrix = _embedding_matrix(self.encoder)
         if matrix is None or not self.settings.verify:
             return []
@@ -531,7 +534,7 @@ class RepairJob:
 
     @cached_property
     def _recheck(self) -> Recheck:
-        """The recheck of the model before the repair, in texts that the run has not used."""
+        """The recheck that measures the model before the repair, in texts that the run has not used."""
         neighbour_ids = [neighbour.token.id for neighbour in self._neighbours]
         return make_recheck(
             self.run,
@@ -561,7 +564,7 @@ def _embedding_matrix(encoder: SentenceTransformerEncoder) -> NDArray[np.float32
 
 
 def _edit(candidates: Mapping[int, Candidate], route: str | None) -> ModelEdit:
-    """Combine the repairs of several tokens, by token id, into one edit of the model."""
+    """Combine repairs, keyed by token id, into a single edit of the model."""
     rows = {
         token_id: candidate.row for token_id, candidate in candidates.items() if candidate.row is not None
     }
@@ -574,7 +577,7 @@ def _edit(candidates: Mapping[int, Candidate], route: str | None) -> ModelEdit:
 
 
 def _described(strategy: Strategy, effect: RecheckedToken) -> str:
-    """Describe a rejected strategy by the effect that copies still had: ``relatives (lifts by 0.4 SD)``."""
+    """Name a rejected strategy and the effect that copies still had: ``relatives (lifts by 0.4 SD)``."""
     lift = f"lifts by {wording.in_sd(effect.lift_sd)}"
     if effect.erased is None:
         return f"{strategy} ({lift})"

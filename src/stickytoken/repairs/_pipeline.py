@@ -23,12 +23,13 @@ _SPACE_REMOVING = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "ByteLev
 # Normalizers that add no space.
 _SPACE_NEUTRAL = {"Prepend", "Lowercase", "Strip", "StripAccents"}
 
-# Marks at the front of entries that begin a word, in byte-level tokenizers and in SentencePiece.
+# Prefixes that mark entries as beginnings of words, in byte-level tokenizers and in SentencePiece.
 _WORD_MARKS = ("Ġ", "▁")
-# Largest number of entries that may be looked up as whole words instead of being merged. Each such entry is
-# split off the words that begin with it, so a higher limit would change the tokenization of too many words.
+# Maximum number of entries that may be looked up as whole words instead of being merged. Each of them is
+# split off from all words that begin with it, so a higher limit would change the tokenization of too many
+# words.
 _MOST_LOOKED_UP = 40
-# Largest number of other entries that a reason quotes as examples.
+# Maximum number of entries that a reason names as examples.
 _NAMED_ENTRIES = 3
 
 _NO_SAFE_NAME = "spaces reach the vocabulary, so a text could contain any new name of the entry"
@@ -38,11 +39,11 @@ class EditedPipeline(NamedTuple):
     """A tokenizer.json after an edit."""
 
     document: dict[str, Any]
-    new_names: dict[int, str]  # new strings of the renamed entries, by token id
+    new_names: dict[int, str]  # new strings of the renamed entries, keyed by token id
 
 
 def entries_of(document: Mapping[str, Any]) -> dict[int, str]:
-    """Return the strings of the vocabulary and of the added tokens, by token id."""
+    """Return the strings of the vocabulary entries and of the added tokens, keyed by token id."""
     vocabulary = document["model"]["vocab"]
     if isinstance(vocabulary, dict):
         entries = {token_id: entry for entry, token_id in vocabulary.items()}
@@ -54,7 +55,7 @@ def entries_of(document: Mapping[str, Any]) -> dict[int, str]:
 
 
 def named_entry(entry: str, token_id: int) -> str:
-    """Return id and string of an entry for a message, such as ``token 7 ('river')``."""
+    """Return the id and string of an entry for an error message, such as ``token 7 ('river')``."""
     return f"token {token_id} ({visible(entry)!r})"
 
 
@@ -63,7 +64,7 @@ def _steps(step: dict[str, Any] | None, members_key: str) -> list[dict[str, Any]
 
     Args:
         step: the normalizer or pre-tokenizer; None if there is none.
-        members_key: key under which a step of the type Sequence stores its own steps.
+        members_key: key under which a step of type Sequence stores the steps that it contains.
     """
     if step is None:
         return []
@@ -92,7 +93,7 @@ def _excludes_spaces(document: Mapping[str, Any]) -> bool:
 
 
 def _tokenizer_of_steps(steps: Mapping[str, Any]) -> Tokenizer:
-    """Return a tokenizer with these normalizer and pre-tokenizer steps and an empty vocabulary."""
+    """Return a tokenizer with the given normalizer and pre-tokenizer, and without a real vocabulary."""
     from tokenizers import Tokenizer
 
     model = {"type": "WordLevel", "vocab": {"": 0}, "unk_token": ""}
@@ -100,7 +101,7 @@ def _tokenizer_of_steps(steps: Mapping[str, Any]) -> Tokenizer:
 
 
 class _RemainingMerges(NamedTuple):
-    """The merges of a byte pair encoding after some entries were removed."""
+    """The merges of a byte pair encoding that remain after some entries are removed."""
 
     ranks: dict[Pair, int]  # rank of each merge; the merge with the lowest rank is applied first
     unmerged: tuple[str, ...]  # remaining entries that the merges no longer produce
@@ -111,8 +112,8 @@ class EditableVocabulary:
 
     Args:
         document: the content of tokenizer.json.
-        can_change_steps: function that returns whether transformers uses the normalizer and pre-tokenizer of
-            the file.
+        can_change_steps: returns whether transformers would use the normalizer and pre-tokenizer in
+            tokenizer.json.
     """
 
     def __init__(self, document: dict[str, Any], can_change_steps: Callable[[], bool]) -> None:
@@ -122,7 +123,7 @@ class EditableVocabulary:
         self._can_change_steps = can_change_steps
         self._model: dict[str, Any] = document["model"]
         self._kind: str | None = self._model.get("type")
-        if self._kind is None:  # older files omit the type, but the library infers it
+        if self._kind is None:  # older files omit the type; the tokenizers library infers it
             self._kind = json.loads(Tokenizer.from_str(json.dumps(document)).to_str())["model"]["type"]
         self._entries = entries_of({"model": self._model})
         self._has_safe_names = _excludes_spaces(document)
@@ -132,8 +133,8 @@ class EditableVocabulary:
         for pair in self._ranks:
             for entry in {*pair, "".join(pair)}:
                 self._merges_with.setdefault(entry, []).append(pair)
-        # Caches: for each string, the entries that contain it; for each set of removed entries, the merges
-        # that remain.
+        # Caches: the entries that contain a string, keyed by the string; and the remaining merges, keyed by
+        # the set of removed entries.
         self._containing: dict[str, list[str]] = {}
         self._remaining: dict[frozenset[str], _RemainingMerges] = {}
 
@@ -142,7 +143,7 @@ class EditableVocabulary:
 
         Args:
             token_id: id of the entry.
-            accepted: ids of entries that become unreachable at the same time.
+            accepted: ids of other entries that will be made unreachable at the same time.
 
         Returns:
             The reason, or None if the entry can be made unreachable.
@@ -183,7 +184,7 @@ class EditableVocabulary:
         if not unmerged:
             needs_no_name = not self._model.get("ignore_merges")
             return None if self._has_safe_names or needs_no_name else _NO_SAFE_NAME
-        # Entries that can no longer be merged can still be looked up if they begin words.
+        # Entries that merges no longer produce can be looked up as whole words instead, if they begin words.
         are_few = len(unmerged) <= _MOST_LOOKED_UP
         begin_words = are_few and all(self._begins_words(other, removed) for other in unmerged)
         if begin_words and self._can_look_up_words:
@@ -205,7 +206,7 @@ class EditableVocabulary:
         return occurs_marked and all(word.startswith(entry) for word in words)
 
     def without(self, ids: Sequence[int]) -> EditedPipeline:
-        """Return a tokenizer.json with which no text becomes these entries. Token ids do not change."""
+        """Return a tokenizer.json that never turns text into the given entries. Token ids do not change."""
         new_names = _unreachable_names(ids)
         if self._kind != "BPE":
             return EditedPipeline(
@@ -222,7 +223,7 @@ class EditableVocabulary:
         new_names |= _unreachable_names(self._never_merged)
         model = renamed_model(model | {"ignore_merges": True}, new_names)
         document = self._document | {"model": model}
-        # Only whole words are looked up. So an additional pre-tokenizer splits these entries off the
+        # Only whole words are looked up, so an additional pre-tokenizer splits these entries off the
         # beginning of longer words. It tries the longest entry first.
         split_off = tuple(entry for entry in remaining.unmerged if entry.startswith(tuple(removed)))
         beginnings = []
@@ -240,8 +241,8 @@ class EditableVocabulary:
     def _merges_without(self, removed: frozenset[str]) -> _RemainingMerges:
         """Return the merges except those that use or produce the removed entries.
 
-        If the remaining merges reduce an entry to two pieces, a merge of these pieces replaces the lost
-        merge.
+        If another entry loses its merge, but the remaining merges still reduce it to two pieces, a merge of
+        these two pieces replaces the lost one.
         """
         if removed in self._remaining:
             return self._remaining[removed]
@@ -284,7 +285,7 @@ class EditableVocabulary:
 
     @cached_property
     def _never_merged(self) -> dict[int, str]:
-        """Entries that no merges produce, by token id. If whole words are looked up, text can match them."""
+        """Entries that no merge produces, keyed by token id. Looking up whole words would reach them."""
         from tokenizers.models import BPE
 
         if self._model.get("ignore_merges"):
@@ -335,9 +336,10 @@ def renamed_model(model: dict[str, Any], new_names: Mapping[int, str]) -> dict[s
 
 
 def _unreachable_names(ids: Iterable[int]) -> dict[int, str]:
-    """Return new strings for entries, by token id. Each string contains a space.
+    """Return a new string for each entry, keyed by token id.
 
-    No text matches these strings if all spaces are removed or replaced before the vocabulary is looked up.
+    Each string contains a space, so no text can match it if all spaces are removed or replaced before the
+    vocabulary is looked up.
     """
     return {token_id: f"[unreachable {token_id}]" for token_id in ids}
 
@@ -360,7 +362,8 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
         token_id: str(added_by_id[token_id]["content"]) for token_id in sorted(added_by_id.keys() - entries)
     }
     if not not_in_model.keys().isdisjoint(ids):
-        # A token that is only an added token would lose its id, so all such tokens become vocabulary entries.
+        # A token that is only in the list of added tokens would lose its id, so all such tokens become
+        # vocabulary entries.
         model = _with_entries(model, not_in_model, ids)
         entries |= not_in_model
     edited = document | {"model": model}
@@ -379,8 +382,8 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
             model = model | {"unk_token": name}
     remaining = [added for token_id, added in added_by_id.items() if token_id not in ids]
     if pad_id in ids:
-        # The configuration sets split_special_tokens, which stops matching tokens marked as special. The
-        # remaining added tokens must still match, so their mark is removed.
+        # The new configuration sets split_special_tokens, so tokens marked as special are no longer matched
+        # in text. The remaining added tokens must still be matched, so their mark is removed.
         remaining = [added | {"special": False} for added in remaining]
     changed = document | {"model": renamed_model(model, new_names), "added_tokens": remaining}
     padding = changed.get("padding")
@@ -392,12 +395,12 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
 def _with_entries(
     model: dict[str, Any], new_entries: Mapping[int, str], ids: Sequence[int]
 ) -> dict[str, Any]:
-    """Return the ``model`` part of a tokenizer.json with more entries in its vocabulary.
+    """Return the ``model`` part of a tokenizer.json with entries added to its vocabulary.
 
     Args:
         model: the original part.
-        new_entries: strings of the new entries by token id, in ascending order of ids.
-        ids: ids of the tokens that are edited, for the message.
+        new_entries: strings of the new entries, keyed by token id, in ascending order of ids.
+        ids: ids of the tokens that are being edited, one of which the error names.
 
     Raises:
         RepairError: the new ids do not directly follow the ids of the vocabulary.
@@ -417,7 +420,7 @@ def _with_entries(
 
 
 def _is_in_reach(document: Mapping[str, Any], entry: str) -> bool:
-    """Return whether text can still become a vocabulary entry after it is no longer an added token."""
+    """Return whether text can still become an entry that is no longer an added token."""
     model = document["model"]
     if "merges" in model:
         return bool(model.get("ignore_merges"))
@@ -455,7 +458,7 @@ def word_pieces(entry: str, entries: Collection[str], prefix: str) -> list[str] 
 
 
 def _merged(text: str, ranks: Mapping[Pair, int]) -> list[str]:
-    """Return the pieces of a word after all merges, applied by rank, and for equal ranks from the left."""
+    """Apply all merges to a word by rank, and from the left if ranks are equal; return the pieces."""
     pieces = list(text)
     while len(pieces) > 1:
         pair_ranks = [ranks.get(pair, math.inf) for pair in pairwise(pieces)]

@@ -22,7 +22,8 @@ ORDINARY_REACH = 0.5
 
 # Order in which strategies are tried for a token.
 _ORDER = (Strategy.RELATIVES, Strategy.UNREACHABLE, Strategy.KEEP_MEANING, Strategy.NEAREST)
-# The same order for a tokenizer in Python, which cannot be edited and does not show the pieces of a token.
+# What remains of this order for a tokenizer written in Python, which cannot be edited and does not expose the
+# pieces of a token.
 _WITHOUT_EDITING_ORDER = (Strategy.KEEP_MEANING, Strategy.NEAREST)
 
 _IN_EVERY_TEXT = "the model itself puts it into every text, so a new row would change every vector"
@@ -43,8 +44,8 @@ _SECOND_CHOICES = {
 class TokenFacts:
     """Properties of a token that decide which repairs are possible."""
 
-    name: str  # for messages, such as: token 'river' (id 7)
-    special: bool = False  # whether it is a special or added token, matched before other entries
+    name: str  # name in error messages, such as: token 'river' (id 7)
+    special: bool = False  # whether it is a special or added token, which is matched before others
     templated: bool = False  # whether the model adds it before or after every text
     unsplittable: str | None = None  # why its text cannot be split into pieces; None if it can
 
@@ -57,7 +58,7 @@ class RepairPlan:
     reason: str  # why the first strategy is preferred
 
     def reason_for(self, chosen: Strategy) -> str:
-        """Return why this strategy of the plan was chosen."""
+        """Return the reason for choosing the given strategy."""
         is_second_choice = chosen is not self.strategies[0] and Strategy.UNREACHABLE in self.strategies
         return _SECOND_CHOICES[chosen] if is_second_choice else self.reason
 
@@ -162,7 +163,7 @@ class Candidate:
     def badness(self) -> float:
         """The larger of lift and erased share, each as a fraction of its threshold.
 
-        Infinity stands for an undefined number, and minus infinity for a repair that was not measured.
+        It is infinite if a number is undefined, and minus infinity if the repair was not measured.
         """
         if self.effect is None:
             return -math.inf
@@ -174,28 +175,28 @@ class Choice:
     """The repair that was chosen for a token."""
 
     taken: Candidate
-    tried: Mapping[Strategy, RecheckedToken] = field(default_factory=dict)  # effects by measured strategy
+    tried: Mapping[Strategy, RecheckedToken] = field(default_factory=dict)  # effect of each measured strategy
 
 
 ComputeRows: TypeAlias = Callable[[Strategy, list[int]], Mapping[int, Row]]
-"""Returns the new rows that a strategy makes, by token id. Tokens for which it makes no row are left out. If
-it makes no row at all, it may raise a RepairError."""
+"""Makes new rows with a strategy, and returns them keyed by token id. Tokens for which it makes no row are
+left out. If it makes no row at all, it may raise a RepairError."""
 Trial: TypeAlias = Callable[[Mapping[int, Candidate]], Mapping[int, RecheckedToken]]
-"""Builds the model with these candidates, all of one strategy; returns the effect of copies by token id."""
+"""Builds the model with candidates of one strategy; returns the effect of copies, keyed by token id."""
 
 
 def choose_candidates(
     strategies: Mapping[int, Sequence[Strategy]], compute_rows: ComputeRows, trial: Trial | None
 ) -> dict[int, Choice]:
-    """Choose a repair for each token: the first that makes it ordinary, otherwise the one with least effect.
+    """Choose for each token the first repair that makes it ordinary, or the one that leaves the least effect.
 
     Args:
-        strategies: by token id, the repairs to try, in order of preference.
+        strategies: the repairs to try for each token, in order of preference, keyed by token id.
         compute_rows: makes new rows with a strategy.
-        trial: measures candidates; None chooses the first candidate that can be made.
+        trial: measures candidates; if None, the first candidate that can be made is chosen.
 
     Returns:
-        The choices by token id.
+        The choices, keyed by token id.
 
     Raises:
         RepairError: no candidate can be made for a token.
@@ -234,7 +235,7 @@ def _has_ordinary(candidates: Sequence[Candidate]) -> bool:
 
 
 def _candidates(strategy: Strategy, ids: list[int], compute_rows: ComputeRows) -> dict[int, Candidate]:
-    """Return the candidates of one strategy by token id; a token without a row is left out."""
+    """Return the candidates of one strategy, keyed by token id, for all tokens for which it makes a row."""
     if not ids:
         return {}
     if strategy is Strategy.UNREACHABLE:

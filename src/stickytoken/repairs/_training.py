@@ -25,29 +25,30 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-# Number of copies that counts as many. Training makes the effect of eight copies ordinary.
+# Number of copies that stands for many: training makes the effect of this many copies ordinary.
 MANY = 8
-# Number of texts from which the mean direction of all texts is estimated.
+# Maximum number of texts, besides the training texts, from which the mean direction of texts is estimated.
 _TEXTS = 256
-# Number of ordinary entries whose median effect the new rows are trained towards.
+# Number of ordinary entries. Their median effect is the target for many copies of a new row.
 _ORDINARY_ENTRIES = 24
 # Keys that are combined with the seed, so that the choices of entries and of texts are independent.
 _ENTRIES_KEY = 1
 _TEXTS_KEY = 2
 
-# Preferred lengths of the training texts, in tokens. A row has the largest effect in short texts, which also
-# take the least time.
+# Preferred lengths of the training texts, in tokens. Rows have the largest effect in short texts, and short
+# texts take the least time to encode.
 _SHORTEST = 4
 _LONGEST = 9
-# Number of training texts of each length, and number of different lengths. A batch has texts of one length.
+# Maximum number of training texts of each length, and maximum number of different lengths. All texts of a
+# batch have the same length.
 _TEXTS_PER_LENGTH = 4
 _LENGTHS = 4
-# Largest number of random texts from which the training texts are chosen.
+# Maximum number of randomly drawn texts from which the training texts are chosen.
 _DRAWN_TEXTS = 4000
 
 # Number of passes over the training texts.
 _EPOCHS = 5
-# Learning rate of Adam, as a share of the standard deviation of the embedding matrix.
+# Learning rate of Adam, as a fraction of the standard deviation of the values in the embedding matrix.
 _STEP = 0.15
 
 
@@ -59,7 +60,7 @@ def kept_rows(
     seed: int,
     progress: ProgressCallback,
 ) -> NDArray[np.float32]:
-    """Train new rows, all at once, that keep the effect of one copy and make that of many copies ordinary.
+    """Train new rows that keep the effect of one copy but give many copies only an ordinary effect.
 
     Args:
         network: a frozen copy of the model.
@@ -116,8 +117,8 @@ class _Measured(NamedTuple):
 
 
 def _measure(network: Network, contexts: Sequence[Context], ids: Sequence[int]) -> _Measured:
-    """Encode the texts of the contexts alone and with copies of each entry, and return the effect."""
-    # Contexts come in pairs of one text: with one copy, and with many.
+    """Encode the texts of the contexts without and with copies of each entry; return the effect of copies."""
+    # Contexts come in pairs that share a text: the first has one copy, the second has many.
     encoder = network.encoder
     before = unit_vectors(encoder.encode_ids([context.text.ids for context in contexts[::2]]))
     filled = [context.filled((token_id,)) for context in contexts for token_id in ids]
@@ -128,8 +129,8 @@ def _measure(network: Network, contexts: Sequence[Context], ids: Sequence[int]) 
 def _target_pull(present: Pull, ordinary: Pull, common: Vector) -> Pull:
     """Return the pull that many copies of each entry should have after training.
 
-    The contraction, and the pull along the mean direction of texts, become the medians of ordinary entries.
-    In all other directions the pull does not change.
+    The contraction and the pull along the mean direction of texts are set to the medians over ordinary
+    entries. In all other directions, the pull does not change.
 
     Args:
         present: current pull of the entries.
@@ -173,8 +174,8 @@ def _train(
     order: list[int] = []
     for _ in range(_EPOCHS):
         order += generator.permutation(len(groups)).tolist()
-    # A batch with many copies comes first. At the start, the loss of single copies is zero up to rounding
-    # errors, which Adam would scale up to full steps.
+    # A batch with many copies must come first. The initial loss of single copies is only rounding error,
+    # which Adam would scale up to full steps.
     first = next(group for group in order if contexts[groups[group][0]].copies == MANY)
     order.remove(first)
     order.insert(0, first)
@@ -198,14 +199,14 @@ def _train(
 
 
 def _row_positions(batch: Sequence[Context], rows: int) -> torch.Tensor:
-    """Return which row replaces the embedding at each position of each text.
+    """Return the index of the row that replaces the embedding at each position of each text.
 
     Args:
         batch: contexts of equal length.
         rows: number of rows. Each context is repeated once for each row.
 
     Returns:
-        Row numbers, shape (contexts times rows, length); -1 at the text's own tokens.
+        Row indices, shape (contexts times rows, length); -1 where the embedding is not replaced.
     """
     positions = []
     for context in batch:
@@ -241,7 +242,7 @@ def contexts_among(
         seed: seed for the choice of texts and gaps.
 
     Returns:
-        Two contexts per text, one after the other: one copy in a random gap, and many copies at the end.
+        Two consecutive contexts per text: first one copy in a random gap, then many copies at the end.
 
     Raises:
         RepairError: no text fits into the model with `MANY` copies.
@@ -259,7 +260,7 @@ def contexts_among(
             f"none of the {len(distinct)} texts to train rows on fits the model with {MANY} copies: pass "
             "short sentences"
         )
-    # Prefer the most frequent short lengths. If no text is short, take the shortest ones.
+    # Take the most frequent of the preferred lengths. If no text has one of these, take the shortest lengths.
     lengths = [length for length in by_length if _SHORTEST <= length <= _LONGEST]
     if not lengths:
         lengths = sorted(by_length)[:_LENGTHS]
@@ -273,15 +274,15 @@ def contexts_among(
     return contexts
 
 
-# Largest relative difference between the scaled rows and the output of the embedding layer. A larger
-# difference is no rounding error: the layer does more than scale its rows.
+# Maximum relative difference between the scaled rows and the output of the embedding layer. A larger
+# difference cannot be a rounding error, so the layer does more than scale its rows.
 _ROUNDING = 1e-3
 
 
 class Network:
-    """A frozen copy of a model in single precision that can encode texts with other rows for some tokens.
+    """A frozen copy of a model, in single precision, that can encode texts with other token embeddings.
 
-    Weights that already are in single precision are shared with the model, not copied.
+    Weights that are already in single precision are shared with the original model, not copied.
 
     Raises:
         RepairError: the model is static, or its embedding layer does not return its rows times a constant.
@@ -315,12 +316,13 @@ class Network:
     def vectors(
         self, contents: Sequence[tuple[int, ...]], rows: torch.Tensor, positions: torch.Tensor
     ) -> torch.Tensor:
-        """Encode texts with ``rows`` in place of the embeddings of some tokens. Gradients flow to the rows.
+        """Encode texts with ``rows`` in place of some token embeddings. Gradients flow back to the rows.
 
         Args:
-            contents: token ids of the texts, with a placeholder wherever a row is used.
+            contents: token ids of the texts, with any id as a placeholder where a row is used.
             rows: the rows, shape (T, D).
-            positions: number of the row at each position of each text; -1 at the text's own tokens.
+            positions: index of the row to use at each position of each text; -1 where the token's own
+                embedding is used.
 
         Returns:
             Unit vectors, shape (number of texts, d).

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 _SAME_LIFT = 0.1  # SD
 _SAME_ERASED = 0.08  # share of a text
 
-# Largest loss of the main score that always passes the check, and largest loss that passes if the interval of
-# the change contains zero. Scores range from 0 to 1.
+# Maximum loss of the main score that always passes the check, and maximum loss that passes if the confidence
+# interval of the change contains zero. Scores range from 0 to 1.
 _TOLERATED_LOSS = 0.005
 _EXCUSED_LOSS = 0.02
 # Number of bootstrap samples for the interval of a change. With 400 samples, the ends of the interval vary by
@@ -50,15 +50,16 @@ _EXCUSED_LOSS = 0.02
 _SAMPLES = 400
 _COVERAGE = 0.95
 
-# Largest number of unaffected texts whose vectors are compared, and of texts of the corpus whose token ids
-# the fresh process compares.
+# Maximum number of unaffected texts whose vectors are compared. The fresh process compares the token ids of
+# the same number of texts, and of spellings of the tokens.
 _COMPARED_TEXTS = 256
 # Number of texts that the fresh process encodes. A few suffice, because a wrong weight changes every vector.
 _ENCODED_TEXTS = 24
-# Smallest cosine at which the vectors of a text from this process and from the fresh one count as equal.
+# Minimum cosine at which the vectors that this process and the fresh process compute for a text count as
+# equal.
 _SAME_COSINE = 0.999
 
-# Limits of what a finding shows: characters of an error, characters of a text, and number of tokens.
+# Maximum numbers of characters of an error, of characters of a text, and of tokens that a finding shows.
 _SHOWN_ERROR = 300
 _SHOWN_TEXT = 60
 _SHOWN_TOKENS = 5
@@ -86,10 +87,11 @@ def nearest_neighbours(
         vocabulary: vocabulary of the model.
         ids: ids of the repaired tokens. A repaired token is never returned as a neighbour.
         count: number of neighbours per repaired token.
-        verdicts: verdicts of the run, by token id.
+        verdicts: verdicts of the run, keyed by token id.
 
     Returns:
-        The neighbours. A token near several repaired tokens is listed once, with the first of these.
+        The neighbours. A token that is near several repaired tokens is listed once, as a neighbour of the
+        first.
     """
     others = [token for token in vocabulary.available if token.id not in ids and token.id < len(matrix)]
     rows = np.array([token.id for token in others], dtype=np.intp)
@@ -114,7 +116,7 @@ class Verified(NamedTuple):
 
 @dataclass(frozen=True)
 class Verification:
-    """Compares a model before and after its repair, with texts and with a task."""
+    """Compares a model before and after its repair, on texts and on a task."""
 
     original: SentenceTransformerEncoder
     repaired: SentenceTransformerEncoder
@@ -178,7 +180,7 @@ class Verification:
         return Verified(record, measured_tokens)
 
     def _copies(self, tokens: Sequence[RepairedTokenRecord]) -> Copies:
-        """Divide tokens by how copies are inserted: as text if the tokenizer was edited, otherwise as ids."""
+        """Group tokens by how to insert copies: as text if the repair edits the tokenizer, else as ids."""
         as_ids = []
         to_write = []
         for repaired_token in tokens:
@@ -200,9 +202,9 @@ class Verification:
 
         Args:
             tokens: the repaired tokens.
-            copies: the same tokens, by how their copies are inserted.
-            before: effect of each token in the original model, by token id.
-            after: effect of each token in the repaired model, by token id.
+            copies: the same tokens, grouped by how their copies are inserted.
+            before: effect of each token in the original model, keyed by token id.
+            after: effect of each token in the repaired model, keyed by token id.
         """
         curves_before = self.before.curves(copies)
         curves_after = self.after.curves(copies)
@@ -269,7 +271,7 @@ class Verification:
         """Check that no text produces an entry that the tokenizer should no longer produce.
 
         Returns:
-            A list with the check; empty if the repair did not change the tokenizer.
+            A list that contains the check; empty if the repair did not change the tokenizer.
         """
         names = {token.token_id: token.token for token in tokens if token.strategy in result.TOKENIZER}
         if not names:
@@ -390,7 +392,7 @@ def check_repaired(measured: Mapping[str, RecheckedToken]) -> CheckRecord:
     """Check that no repaired token is still sticky.
 
     Args:
-        measured: effect of each repaired token in the repaired model, by vocabulary string.
+        measured: effect of each repaired token in the repaired model, keyed by vocabulary string.
     """
     name = "repaired tokens"
     sticky = {token: after for token, after in measured.items() if after.verdict is Verdict.STICKY}
@@ -450,7 +452,7 @@ def _names(neighbours: Sequence[NeighbourRecord]) -> str:
 
 
 def _spellings(text: str) -> list[str]:
-    """Return texts that contain a token, in several letter cases and surroundings."""
+    """Return texts that contain a token's text, in several letter cases and between different characters."""
     bare = text.strip()
     forms = dict.fromkeys((text, bare, bare.lower(), bare.upper(), bare.capitalize()))
     frames = ("{}", "river {} stone", "{} {} {}", "river{}stone", "({}).", "\n{}\t{}")
@@ -458,16 +460,16 @@ def _spellings(text: str) -> list[str]:
 
 
 def _least_cosine(ours: NDArray[np.float32], theirs: NDArray[np.float64]) -> float:
-    """Return the smallest cosine between corresponding rows, each the vector of one text."""
+    """Return the smallest cosine between corresponding rows. Each row is the vector of a text."""
     our_rows = ours.astype(np.float64)
     norms = np.linalg.norm(our_rows, axis=1) * np.linalg.norm(theirs, axis=1)
     return float(((our_rows * theirs).sum(axis=1) / norms).min())
 
 
-# The program of the fresh process. It reads a request as JSON: the folders of the repaired and of the
-# original model and of their tokenizers, the prompt and the task, the texts to tokenize, and those to encode.
-# The last line that it prints is the answer: the version of sentence-transformers, the vectors, and which
-# loaders of the tokenizer give other ids than sentence-transformers does. Remote code is never run.
+# The program that the fresh process runs. It reads a request as JSON: the folders of both models and of their
+# tokenizers, the prompt, the task and the route, the texts to tokenize, and the texts to encode. The last
+# line of its output is the answer: the version of sentence-transformers, the vectors, and the ways to load
+# the tokenizer that give other ids than sentence-transformers does. Remote code is never run.
 _SCRIPT = """
 import json, sys
 sys.modules["stickytoken"] = None
@@ -547,9 +549,9 @@ print(json.dumps(answer))
 def _scored(
     encoder: SentenceTransformerEncoder, task: tasks.AnyTask, seed: int
 ) -> tuple[dict[str, float], Outcomes | None]:
-    """Return the scores of a model on a task by metric, and the outcomes per text.
+    """Score a model on a task; return the scores, keyed by metric, and the outcomes per text.
 
-    The outcomes are None for an MTEB task, which does not give them.
+    The outcomes are None for an MTEB task, which does not provide them.
     """
     if isinstance(task, tasks.MtebTask):
         tasks.load_data(task)
@@ -571,8 +573,8 @@ def check_score(
     Args:
         main: the main score of both models, from 0 to 1.
         task: the task that was scored.
-        before: outcomes per text of the original model; None if the task gives none.
-        after: outcomes per text of the repaired model; None if the task gives none.
+        before: outcomes per text of the original model; None if the task does not provide them.
+        after: outcomes per text of the repaired model; None if the task does not provide them.
         seed: seed for the bootstrap samples.
     """
     change = main.after - main.before
@@ -582,7 +584,7 @@ def check_score(
     finding += f": it {'rose' if change > 0 else 'fell'} by {100 * abs(change):.2f} points"
     chance_explains = False
     if not isinstance(task, tasks.MtebTask) and before is not None and after is not None:
-        # Resample the texts, to learn whether another choice of texts could explain the change.
+        # Resample the texts to find out whether the choice of texts alone could explain the change.
         outcomes = np.stack([before, after])
         samples = bootstrap_samples(task.units, _SAMPLES, (seed,))
         scores = resampled(lambda sample: task.scores(main.metric, outcomes, sample), samples)

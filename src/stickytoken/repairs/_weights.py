@@ -24,20 +24,20 @@ from stickytoken.encoders.loading.stored_rows import (
 )
 from stickytoken.errors import RepairError
 
-# Limits of an error message: tensors that it names, and characters that it quotes from transformers.
+# Maximum numbers of tensors that an error names, and of characters that it quotes from transformers.
 _NAMED_TENSORS = 5
 _SHOWN_ERROR = 200
 
 
 def token_rows(folder: Path, route: str | None) -> list[TokenRows]:
-    """Return the stored table of token embeddings in a model's folder.
+    """Find the stored token embeddings in a model's folder.
 
     Args:
         folder: folder of the model.
-        route: route whose table is returned, in a model with several; None is the default route.
+        route: route whose embeddings are returned if the model has several; None means the default route.
 
     Returns:
-        A list with one table, or with several if the weight files store it more than once.
+        One table, or several if the weight files store the embeddings more than once.
 
     Raises:
         RepairError: there is no table, or no row can be written into it.
@@ -79,13 +79,13 @@ def _stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[Stored
         tensors: all tensors in the safetensors files of this folder.
 
     Raises:
-        RepairError: no tensor of the right shape has a matching name, and not exactly one has this shape.
+        RepairError: no tensor of the right shape has a matching name, and none or several have this shape.
     """
     embeddings = _input_embeddings(module)
     fitting = [tensor for tensor in tensors if tensor.shape == embeddings.shape]
 
     def has_matching_name(tensor: StoredTensor) -> bool:
-        # Either name may have a prefix, which is the name of an enclosing model.
+        # Either name may be prefixed with the name of an enclosing model.
         return any(
             f".{tensor.name}".endswith(f".{name}") or name.endswith(f".{tensor.name}")
             for name in embeddings.names
@@ -117,7 +117,7 @@ def _input_embeddings(module: Path) -> _InputEmbeddings:
         with torch.device("meta"):
             model: Any = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
         embeddings = model.get_input_embeddings().weight
-    except Exception as error:  # every architecture raises errors of its own for a wrong configuration
+    except Exception as error:  # architectures raise different errors for an invalid configuration
         reason = " ".join(str(error).split())[:_SHOWN_ERROR]
         raise RepairError(f"the model in {module} cannot be built by transformers: {reason}") from error
     names = [name for name, weight in model.named_parameters(remove_duplicate=False) if weight is embeddings]
@@ -128,11 +128,11 @@ class _TokenModule(NamedTuple):
     """The module of a SentenceTransformer that contains the token embeddings."""
 
     folder: Path
-    kind: str  # name of its class; empty for a plain transformers model
+    kind: str  # class of the module; empty for a plain transformers model
 
 
 def _token_module(folder: Path, route: str | None) -> _TokenModule:
-    """Return the first module with token embeddings on a route of the model in a folder.
+    """Return the first module with token embeddings on the given route of the model in a folder.
 
     Raises:
         RepairError: no module has token embeddings.
@@ -170,7 +170,7 @@ def _tensors(module: Path) -> list[StoredTensor]:
     return tensors
 
 
-# A written weight file has this ending until it has been compared with the original.
+# Suffix that a written weight file has until it has been compared with the original.
 _UNCHECKED = ".unchecked"
 
 
@@ -188,7 +188,7 @@ def write_rows(
         rows: the new rows by token id, each of shape (D,).
 
     Raises:
-        RepairError: a row does not fit its table, or something else would change.
+        RepairError: a row does not fit its table, or something besides the rows would change.
     """
     stored = {table.matrix.name: _in_type(rows, table) for table in tables}
     unchecked = target.with_name(target.name + _UNCHECKED)
@@ -211,10 +211,10 @@ def write_rows(
 
 
 def _in_type(rows: Mapping[int, NDArray[np.float32]], table: TokenRows) -> dict[int, torch.Tensor]:
-    """Convert rows, by token id, to the number type of their table.
+    """Convert rows, keyed by token id, to the data type of their table.
 
     Raises:
-        RepairError: a row has the wrong length, or is not finite in that type.
+        RepairError: a row has the wrong length, or a value that is not finite in that type.
     """
     kind = FLOATING_TYPES[table.dtype]
     stored = {}
@@ -263,10 +263,10 @@ def _require_only_rows(
     Args:
         tables: the original tables of token embeddings.
         written: path of the written file.
-        rows: the new rows of each table, by name of the table and then by token id.
+        rows: the new rows, keyed by the name of the table and then by token id.
 
     Raises:
-        RepairError: something besides the new rows has changed.
+        RepairError: a new row is wrong, or anything else has changed.
     """
     source = tables[0].matrix.file
     before = {tensor.name: tensor for tensor in stored_tensors(source)}
@@ -295,7 +295,7 @@ def _require_only_rows(
 
 
 def _first_wrong_row(before: TokenRows, after: TokenRows, rows: Mapping[int, torch.Tensor]) -> int | None:
-    """Return the id of the first token whose row is not as expected.
+    """Return the id of the first token whose row differs from the expected one.
 
     Args:
         before: the original table.

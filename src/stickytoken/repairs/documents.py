@@ -24,7 +24,7 @@ _MEANINGS = {
 
 
 def write_documents(folder: Path, record: RepairRecord) -> None:
-    """Write REPAIR.md, the block in the model card and, last, repair.json into the folder of a model."""
+    """Write REPAIR.md, the block in the model card and, last of all, repair.json into a model's folder."""
     files = ResultFolder(folder)
     files.write_text(DOCUMENT_FILE, repair_document(record))
     card = folder / "README.md"
@@ -35,7 +35,7 @@ def write_documents(folder: Path, record: RepairRecord) -> None:
     files.write_text(result.REPAIR_FILE, record.model_dump_json(indent=2) + "\n")
 
 
-# Largest number of tokens that the block of the model card names.
+# Maximum number of tokens that the block in the model card names.
 _NAMED_TOKENS = 20
 
 
@@ -88,7 +88,7 @@ def _headline(record: RepairRecord) -> str:
 
 
 def _changes(record: RepairRecord) -> str:
-    """Return a Markdown list of the strategies that were used, with the number of tokens of each."""
+    """Return a Markdown list of the strategies, with the number of tokens that each of them repaired."""
     counts = Counter(token.strategy for token in record.tokens)
     return "\n".join(
         f"- {wording.counted(counts[strategy], 'token')} ({strategy}): {meaning}"
@@ -168,7 +168,7 @@ def _meaning_of_columns(verification: VerificationRecord) -> str:
 
 
 def _curves(curves: MeanCurves) -> list[str]:
-    """Return the paragraphs and the table of the section about the curves."""
+    """Return the heading, the introduction and the table of the section about the curves."""
     rows = []
     for name, values in curves.lines.items():
         rows.append([name, *(_number(value, 3) for value in values)])
@@ -196,7 +196,7 @@ class MeanCurves(NamedTuple):
     """Curves averaged over the repaired tokens."""
 
     copies: Sequence[int]  # numbers of copies, beginning with 0
-    lines: dict[str, list[float]]  # mean similarities of unrelated texts, by name of the curve
+    lines: dict[str, list[float]]  # mean similarities of unrelated texts, keyed by name of the curve
 
 
 def mean_curves(record: RepairRecord) -> MeanCurves | None:
@@ -214,5 +214,5 @@ def mean_curves(record: RepairRecord) -> MeanCurves | None:
 
 
 def _mean_line(lines: Sequence[Sequence[float]]) -> list[float]:
-    """Average lines point by point."""
+    """Return the mean of several lines at each point."""
     return [sum(values) / len(values) for values in zip(*lines, strict=True)]

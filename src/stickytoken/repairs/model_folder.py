@@ -37,14 +37,14 @@ _OTHER_WEIGHTS = (
     "openvino*",
 )
 _OTHER_WEIGHT_FOLDERS = ("onnx", "openvino")
-# Folders of version control and of the hub's client, which are not copied.
+# Folders of git and of the client of the Hugging Face hub, which are not copied.
 _NOT_OF_THE_MODEL = {".git", ".cache"}
 
 
 def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
     """Write a copy of a model's folder with the edit applied.
 
-    A changed weight file is kept only after a comparison with the original.
+    A changed weight file is kept only if a comparison with the original shows no other difference.
 
     Raises:
         RepairError: the model cannot be edited in this way, the folder cannot be written, or something
@@ -54,7 +54,8 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
 
     tokenizer_files = edited_tokenizer(source, edit)
     tables_by_file = _tables_by_file(source, edit)
-    # Modules without token embeddings keep all their weight files, such as the pytorch_model.bin of a Dense.
+    # Modules without token embeddings keep all their weight files, such as the pytorch_model.bin of a Dense
+    # module.
     edited_folders = {source, *(file.parent for file in tables_by_file)}
 
     def ignored_names(folder: str, names: list[str]) -> set[str]:
@@ -68,7 +69,7 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
         return ignored | _NOT_OF_THE_MODEL if Path(folder) == source else ignored
 
     try:
-        shutil.copytree(source, target, ignore=ignored_names)  # a link becomes a copy of its file
+        shutil.copytree(source, target, ignore=ignored_names)  # links are replaced by copies of their files
         # The original may be read-only, but the copy must be writable.
         subfolders = [path for path in target.rglob("*") if path.is_dir()]
         for folder in [target, *subfolders]:
@@ -82,7 +83,7 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
 
 
 def _tables_by_file(source: Path, edit: ModelEdit) -> dict[Path, list[TokenRows]]:
-    """Return the tables of token embeddings that an edit changes, by weight file.
+    """Return the tables of token embeddings that an edit changes, keyed by weight file.
 
     Returns:
         The tables; empty if the edit has no new rows.
@@ -107,18 +108,18 @@ def _tables_by_file(source: Path, edit: ModelEdit) -> dict[Path, list[TokenRows]
 
 
 def _is_other_weights(path: Path) -> bool:
-    """Return whether a file or folder contains the weights in a format that is not edited."""
+    """Return whether a file or folder contains the weights in a format that repairs do not edit."""
     if path.is_dir():
         return path.name in _OTHER_WEIGHT_FOLDERS
     return any(path.match(pattern) for pattern in _OTHER_WEIGHTS)
 
 
 def _reason(error: OSError) -> str:
-    """Return why the folder cannot be written, for a message."""
+    """Return why the folder cannot be written, for an error message."""
     code = error.errno
     reason = error.strerror or str(error)
     if isinstance(error, shutil.Error):
-        # Its argument lists the files that failed: source, target and a message such as
+        # Its argument lists source, target and message of each failed copy. A message is such as
         # "[Errno 28] No space left on device: 'a' -> 'b'".
         code = None
         reason = str(error.args[0][0][-1])
@@ -160,11 +161,11 @@ class RepairableModel(NamedTuple):
 
     @property
     def route(self) -> str | None:
-        """The route or task that the model was loaded for; None is its default route, if it has routes."""
+        """The route or task that the model was loaded for; None for the default route or without routes."""
         return None if self.encoder.spec is None else self.encoder.spec.route
 
     def note_on_routes(self) -> str | None:
-        """Return which routes a repair changes, for the record; None if the model has only one route."""
+        """Return a note on the routes that a repair changes; None if the model has only one route."""
         if self.encoder.route is None:
             return None
         taken = self.encoder.route.route
@@ -188,11 +189,11 @@ class RepairableModel(NamedTuple):
 
 
 def repairable(encoder: IdEncoder) -> RepairableModel:
-    """Return the model with its folder, if it can be repaired.
+    """Return a model with its folder, or raise an error if it cannot be repaired.
 
     Raises:
-        RepairError: the model is not a SentenceTransformer, was loaded as an object or up to an inner layer,
-            or has no files on this machine.
+        RepairError: the model is not a SentenceTransformer, was passed as an object, is read only up to an
+            inner layer, or has no files on this machine.
     """
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
@@ -221,7 +222,7 @@ def repairable(encoder: IdEncoder) -> RepairableModel:
 
 @contextmanager
 def workshop(out: Path) -> Iterator[Path]:
-    """Lock a hidden folder beside ``out`` for building a model, and remove it at the end.
+    """Context manager that locks a hidden folder beside ``out`` to build a model in, and removes it.
 
     Yields:
         Path at which the model is to be built. Error messages show ``out`` in place of this path.
@@ -230,7 +231,7 @@ def workshop(out: Path) -> Iterator[Path]:
     model = hidden / "model"
     try:
         with ResultFolder(hidden).locked():
-            shutil.rmtree(model, ignore_errors=True)  # may be left from a process that was killed
+            shutil.rmtree(model, ignore_errors=True)  # may be left over from a process that was killed
             try:
                 yield model
             finally:

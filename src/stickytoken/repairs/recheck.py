@@ -32,7 +32,7 @@ from stickytoken.vocabulary import Vocabulary
 # Number of carriers: half as many as a run uses to confirm tokens. A repair only has to tell sticky tokens
 # from ordinary ones, not to rank a vocabulary.
 CARRIERS = 24
-# Largest number of anchors. A run uses 440 of the bundled texts; fewer are left for the recheck.
+# Maximum number of anchors. A run uses 440 of the bundled texts, so fewer are left for the recheck.
 ANCHORS = 330
 # Numbers of copies in the curves of a token before and after its repair.
 CURVE_COPIES = (1, 2, 4, 8, 16)
@@ -44,10 +44,10 @@ _SAMPLE_COPIES = 4
 
 
 class Copies(NamedTuple):
-    """Tokens to measure, divided by how their copies are inserted into a text."""
+    """Tokens to measure, grouped by how their copies are inserted into a text."""
 
     as_ids: list[Token]  # inserted as token ids, so the model sees exactly the given number of copies
-    as_text: list[Token]  # written into the text before it is tokenized; `Token.joining` says how they join
+    as_text: list[Token]  # written into the text before tokenization, joined as `Token.joining` says
 
     @property
     def ids(self) -> list[int]:
@@ -55,11 +55,11 @@ class Copies(NamedTuple):
 
 
 def written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token]:
-    """Choose how copies of each token are written, so that the tokenizer reads most of them as the token.
+    """Choose the way to write copies of each token in which the tokenizer recognizes more of them.
 
     Returns:
-        The tokens, each with its joining: separate words, or glued copies if the tokenizer reads more of the
-        glued copies as the token.
+        The tokens, with `Token.joining` set: copies are separate words, unless the tokenizer recognizes more
+        copies that are glued together.
     """
     written = []
     for token in tokens:
@@ -73,7 +73,7 @@ def written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token]:
 
 
 def _copies_read(encoder: Encoder, token: Token) -> int:
-    """Return how many of the written copies the tokenizer reads as the token, out of `_SAMPLE_COPIES`."""
+    """Return how many of `_SAMPLE_COPIES` written copies the tokenizer reads as the token."""
     text = copies_as_text(token, _SAMPLE_TEXT, Placement.SUFFIX, _SAMPLE_COPIES)
     (ids,) = encoder.tokenizer.encode_many([text])
     return list(ids).count(token.id)
@@ -84,12 +84,12 @@ class RecheckedToken:
     """The effect of copies of a token in texts that the run has not used."""
 
     lift_sd: float  # lift beyond the ordinary token's, in standard deviations of the model's similarities
-    # What copies erase, as a share of what the ordinary token leaves of a text; None if the copies are read
-    # as other tokens.
+    # Erased share: copies of the ordinary token erase a part of a text, and this is the share of the rest
+    # that copies of this token erase. None if the copies are read as other tokens.
     erased: float | None
     verdict: Verdict
-    # The larger of lift and erased share, each divided by the token's threshold. From 1 on, a threshold is
-    # reached.
+    # The larger of lift and erased share, each divided by its threshold. A threshold is reached if this is at
+    # least 1.
     reach: float
 
 
@@ -101,7 +101,7 @@ class Ordinary(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The effects of tokens by id, and of the ordinary token that they were compared with."""
+    """The effects of tokens, keyed by token id, and the effect of the ordinary token."""
 
     tokens: dict[int, RecheckedToken]
     ordinary: Ordinary
@@ -113,12 +113,12 @@ class Recheck:
 
     Attributes:
         job: the model, its vocabulary, and the settings with the thresholds of the rule.
-        plan: carriers and anchors. They are the same for all models of a repair.
+        plan: carriers and anchors. They are the same for the original model and for every repaired one.
         ordinary_tokens: random tokens that are neither flagged nor repaired. The median of their effects is
             called the effect of the ordinary token.
         progress: called as texts are encoded.
         name: label of the model in the progress display, such as ``before``.
-        ordinary_of: recheck whose measurements of the ordinary tokens are reused; None measures them.
+        ordinary_of: recheck whose measurements of the ordinary tokens are reused; if None, they are measured.
     """
 
     job: Job[ProfileSettings]
@@ -145,7 +145,7 @@ class Recheck:
 
     @property
     def compares_vectors(self) -> bool:
-        """Whether the rule also judges how unusual a token's vector is, which needs the token vectors."""
+        """Whether the rule considers how unusual a token's vector is. This needs access to token vectors."""
         return self._vector_deviations is not None
 
     def judged(self, copies: Copies) -> Judged:
@@ -155,7 +155,7 @@ class Recheck:
             copies: the tokens to measure.
 
         Returns:
-            The effect and verdict of each token by id, and the effect of the ordinary token.
+            The effect and verdict of each token, keyed by token id, and the effect of the ordinary token.
         """
         measured_all = joined(self._ordinary, self._measure(copies))
         ordinary_ids = [token.id for token in self.ordinary_tokens]
@@ -195,7 +195,7 @@ class Recheck:
         return Judged(tokens, Ordinary(numbers.ordinary_lift, numbers.ordinary_contraction))
 
     def typical_tokens(self) -> list[int]:
-        """Return the ids of the ordinary tokens that neither lift nor erase more than their median."""
+        """Return the ids of ordinary tokens that lift and erase no more than the median ordinary token."""
         lifts = self._ordinary.lifts.mean(axis=1)
         contractions = self._ordinary.effects.contraction
         is_typical = (lifts <= np.median(lifts)) & (contractions <= np.median(contractions))
@@ -203,19 +203,20 @@ class Recheck:
         return typical
 
     def contractions(self, tokens: Sequence[Token]) -> dict[int, float]:
-        """Return, by token id, the share of a text that copies inserted as ids erase, from 0 to 1."""
+        """Return the share of a text, from 0 to 1, that copies inserted as ids erase, keyed by token id."""
         measured = self._measure(Copies(list(tokens), []))
         return dict(zip(measured.ids.tolist(), measured.effects.contraction.tolist(), strict=True))
 
     @cached_property
     def curve_copies(self) -> tuple[int, ...]:
-        """The numbers of copies in `CURVE_COPIES` that fit into the texts; 0 is not among them."""
+        """The numbers of copies in `CURVE_COPIES` that fit into the texts. They do not include 0."""
         return fitting_copies(self.job.encoder, Insertion.TEXT, self.plan.carriers, CURVE_COPIES)
 
     def curves(self, copies: Copies) -> dict[int, list[float]]:
-        """Return the curve of each token by id: the mean cosine of unrelated pairs of texts.
+        """Return the curve of each token, keyed by token id.
 
-        The first number of a curve is for 0 copies, the others are for `curve_copies`.
+        A curve has the mean cosine of unrelated pairs of texts for 0 copies, then for each number in
+        `curve_copies`.
         """
         count = min(SYMPTOM_CARRIERS, len(self.plan.carriers))
         panel = self._stage.panel.chosen(range(count))
@@ -231,7 +232,7 @@ class Recheck:
         return curves
 
     def ordinary_curve(self) -> list[float]:
-        """Return the mean curve of a few ordinary tokens, as `curves` does for one token."""
+        """Return the mean of the curves of a few ordinary tokens, in the same form as one curve."""
         few = list(self.ordinary_tokens[:_CURVES_OF_ORDINARY_TOKENS])
         curves = self.curves(Copies(few, []))
         mean: list[float] = np.mean(list(curves.values()), axis=0).tolist()
@@ -273,9 +274,9 @@ class Recheck:
 
 
 def _reaches(measures: Measures, settings: ProfileSettings) -> NDArray[np.float64]:
-    """Return for each token the larger of lift and erased share, as fractions of its thresholds.
+    """Return the larger of lift and erased share of each token, each as a fraction of its threshold.
 
-    The result has the shape (number of tokens,). From 1 on, a token reaches one of its thresholds.
+    The result has shape (number of tokens,). A token reaches a threshold if its number is at least 1.
     """
     required_share = required_shares(measures.vector_deviation, settings)
     lift = measures.lift.value / (required_share * settings.smallest_lift)
@@ -315,7 +316,7 @@ def make_recheck(
     beginnings = tuple(used)
 
     def is_unused(text: str) -> bool:
-        # A carrier may have been the first sentence of a longer text.
+        # A carrier of the run may be the first sentence of a longer text.
         return open_ended(text) not in used and not text.startswith(beginnings)
 
     job = Job(encoder, settings, corpus, vocabulary, [], restricted=True, sampled=True)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 REPAIR_SCHEMA_VERSION = 2
-# Records of this version have verdicts of an older rule, and other units.
+# Records of this version use other units and have verdicts of an older rule. Reading a record converts it.
 _OLDER_SCHEMA = 1
 REPAIR_FILE = "repair.json"
 DOCUMENT_FILE = "REPAIR.md"
@@ -47,14 +47,15 @@ class MeasuredRecord(resume.Record):
     """The effect of copies of a token in texts that the run has not used, in the units of the rule."""
 
     lift_sd: float  # lift beyond the ordinary token's, in standard deviations of the model's similarities
-    # What copies erase, as a share of what the ordinary token leaves of a text. Null if copies are read as
-    # several pieces, because a larger number of tokens erases more, whatever the tokens are.
+    # Erased share: copies of the ordinary token erase a part of a text, and this is the share of the rest
+    # that copies of this token erase. Null if copies are read as several pieces, because more tokens erase
+    # more, whatever they are.
     erased: float | None
     verdict: str | None  # null in some older records
 
 
 class CurveRecord(resume.Record):
-    """Mean similarity of unrelated pairs of texts, by number of copies in one text of each pair."""
+    """Mean similarity of unrelated pairs of texts, for several numbers of copies in one text of each pair."""
 
     copies: list[int]
     before: list[float]
@@ -76,7 +77,7 @@ class RepairedTokenRecord(resume.Record):
     text: str
     strategy: str
     reason: str
-    pieces: list[str]  # how its text is tokenized after the repair; empty if this is as before
+    pieces: list[str]  # tokens of its text after the repair; empty if the repair does not change them
     tried: list[TriedRecord] = Field(default_factory=list)
     before: MeasuredRecord | None = None
     after: MeasuredRecord | None = None
@@ -87,7 +88,7 @@ class NeighbourRecord(resume.Record):
     token_id: int
     token: str
     near: str  # vocabulary string of the repaired token with a similar row
-    in_run: str | None  # verdict of the run on the neighbour; null without a verdict
+    in_run: str | None  # verdict of the run on the neighbour; null if it has none
     before: MeasuredRecord
     after: MeasuredRecord
 
@@ -103,7 +104,7 @@ class ScoreRecord(resume.Record):
 class CheckRecord(resume.Record):
     name: str
     passed: bool
-    finding: str  # one sentence
+    finding: str  # what the check found, in one sentence
 
 
 class VerificationRecord(resume.Record):
@@ -112,12 +113,12 @@ class VerificationRecord(resume.Record):
     ordinary_lift: float  # as a difference of cosines
     similarity_spread: float  # standard deviation of the model's similarities
     ordinary_contraction: float  # share of a text that copies of the ordinary token erase
-    smallest_lift: float | None  # the thresholds of the rule; null in older records
+    smallest_lift: float | None  # the two thresholds of the rule; null in older records
     smallest_erased: float | None
     vectors_compared: bool | None  # whether the rule on unusual vectors applied; null in older records
     carriers: int
     anchors: int
-    source: str  # source of the texts, none of which the run used
+    source: str  # where the texts come from; the run used none of them
     neighbours: list[NeighbourRecord]
     scores: list[ScoreRecord]
     checks: list[CheckRecord]
@@ -136,7 +137,7 @@ class RepairRecord(resume.MeasurementRecord):
     strategy: str  # the requested strategy
     settings: dict[str, Any]
     tokens: list[RepairedTokenRecord]
-    verification: VerificationRecord | None  # null if it was switched off
+    verification: VerificationRecord | None  # null if verification was switched off
     notes: list[str]
     versions: dict[str, str]
     hardware: dict[str, str]
@@ -146,7 +147,7 @@ class RepairRecord(resume.MeasurementRecord):
     @model_validator(mode="before")
     @classmethod
     def _upgraded(cls, raw: Any) -> Any:
-        """Convert a record of the older schema to the current one, which has other units."""
+        """Convert a record of the older schema, which has other units, to the current schema."""
         if isinstance(raw, dict) and raw.get("schema_version") == _OLDER_SCHEMA:
             return _upgraded_record(raw)
         return raw
@@ -166,7 +167,7 @@ _OLDER_RULE = "this repair was verified by an older rule: repair the model again
 
 
 def _upgraded_record(raw: dict[str, Any]) -> Any:
-    """Convert a record of schema 1. If an entry is missing, return it unchanged: validation rejects it."""
+    """Convert a record of schema 1. One with a missing entry stays unchanged: validation rejects it."""
     verification = raw.get("verification")
     ordinary = 0.0
     if isinstance(verification, dict):
@@ -187,7 +188,8 @@ def _upgraded_record(raw: dict[str, Any]) -> Any:
 
 def _upgraded_token(token: dict[str, Any], ordinary_contraction: float) -> dict[str, Any]:
     upgraded = _upgraded_sides(token, ordinary_contraction)
-    # Schema 1 stored one number for each tried repair, the larger of lift and erased share.
+    # Schema 1 stored only one number per tried repair, the larger of lift and erased share. It is taken as
+    # the lift.
     upgraded["tried"] = [
         {"strategy": tried["strategy"], "lift_sd": tried["deviations"], "erased": None}
         for tried in token.get("tried", [])
@@ -242,7 +244,7 @@ def require_documents(path: Path | None, column: str | None) -> None:
 
 
 def affected_in(path: Path, column: str | None, repair: Repair, original: Encoder) -> Affected:
-    """Find the documents of a file that a repair affects, and write them beside the repaired model.
+    """Find the documents in a file that a repair affects, and list them in a file beside the model.
 
     Args:
         path: file of documents.
@@ -251,7 +253,7 @@ def affected_in(path: Path, column: str | None, repair: Repair, original: Encode
         original: the model before the repair.
 
     Returns:
-        Where the affected documents are listed, and the numbers of affected and of checked documents.
+        The path of this file, and the numbers of affected and of checked documents.
     """
     texts, other_columns = all_texts(path.expanduser(), column)
     ids = None
@@ -282,12 +284,12 @@ def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[_
     try:
         while batch := list(islice(named_texts, _BATCH)):
             yield batch
-    except ValueError as error:  # zip raises it if texts or ids end first
+    except ValueError as error:  # zip raises it if there are fewer texts than ids, or fewer ids than texts
         raise RepairError(f"there are not as many names as documents: {error}") from error
 
 
 def _tokenize_function(folder: Path, route: str | None) -> Callable[[Sequence[str]], list[list[int]]]:
-    """Return a function that tokenizes texts as sentence-transformers does on a route, with truncation."""
+    """Return a function that tokenizes and truncates texts as sentence-transformers does on a route."""
     from tokenizers import Tokenizer
 
     tokenizer = user_tokenizer(folder, str(folder), route=route)
@@ -305,7 +307,7 @@ def _tokenize_function(folder: Path, route: str | None) -> Callable[[Sequence[st
     return ids_by_tokenizers if isinstance(tokenizer, Tokenizer) else ids_by_transformers
 
 
-# Prefix of the names of folders in a run folder. Each of these folders holds the record of a repair.
+# Prefix of the names of those folders in a run folder that hold the record of a repair.
 REPAIR = "repair"
 
 
@@ -332,7 +334,7 @@ class Repair:
 
     @property
     def verified(self) -> bool | None:
-        """Whether the repair was verified; None if the verification was switched off."""
+        """Whether the repair passed all checks; None if the verification was switched off."""
         return self.record.verified
 
     @cached_property
@@ -344,7 +346,7 @@ class Repair:
 
     @property
     def tokens(self) -> pl.DataFrame:
-        """One row per repaired token: strategy, reason, and erased share, lift and verdict in both models."""
+        """One row per repaired token: strategy, reason; erased share, lift and verdict before and after."""
         return pl.DataFrame(token_rows(self.record), infer_schema_length=None)
 
     def affected(
@@ -357,17 +359,17 @@ class Repair:
     ) -> pl.DataFrame:
         """Find the documents whose vectors the repair changes. These documents must be encoded again.
 
-        Of a model with several routes, these are the documents whose vectors on the repaired route change.
+        If the model has several routes, only vectors on the repaired route are considered.
 
         Args:
             texts: the documents, read one batch at a time.
             original: name or folder of the model before the repair.
-            ids: names of the documents; None without names.
+            ids: names of the documents; None if they have no names.
             revision: for a model on the hub, the branch, tag or commit that was repaired.
 
         Returns:
-            One row per affected document: its ``index`` in the texts, its name in ``id`` if ``ids`` was
-            passed, and in ``tokens`` the ids of the repaired tokens in it.
+            One row per affected document: its ``index`` in the texts, its name (``id``, if ``ids`` was
+            passed), and the ids of the repaired tokens in it (``tokens``).
 
         Raises:
             RepairError: the numbers of names and of documents differ.
@@ -438,7 +440,7 @@ def require_place(out: Path) -> None:
 
 
 def finished_repair(folder: Path) -> RepairRecord | None:
-    """Read the record in the folder of a repaired model; None if there is none."""
+    """Read the record of the repaired model in a folder; None if there is no repaired model."""
     return store.ResultFolder(folder).read_record(REPAIR_FILE, RepairRecord, REPAIR_SCHEMA_VERSION)
 
 
@@ -450,7 +452,7 @@ def keep_copy(run: Path, record: RepairRecord) -> None:
 
 
 def last_verified(records: Sequence[RepairRecord]) -> str | None:
-    """Return the date of the first record, the newest; None without records or if it is not verified."""
+    """Return the date of the first and newest record; None if it is not verified or there are no records."""
     return records[0].started[:10] if records and records[0].verified else None
 
 

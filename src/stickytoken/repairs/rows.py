@@ -1,4 +1,4 @@
-"""New rows of the embedding matrix for repaired tokens."""
+"""Make new rows of the embedding matrix for the tokens to repair."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 Row = NDArray[np.float32]
 Rows = NDArray[np.float32]
 
-# Number of rows that are trained together. It limits the memory of a batch.
+# Maximum number of rows that are trained together. It limits the memory that a batch needs.
 _TRAINED_TOGETHER = 32
-# Number of entries whose spelling is compared with the vocabulary at a time. Each entry needs V similarities.
+# Number of entries whose spelling is compared with the vocabulary at a time. It limits memory, because each
+# entry needs V similarities.
 _COMPARED_TOGETHER = 64
 # Number of entries on which the weights of relatives and pieces are fitted.
 _SAMPLE_SIZE = 400
@@ -42,7 +43,7 @@ def new_rows(
     progress: ProgressCallback,
     avoided: Collection[int] = (),
 ) -> dict[int, Row]:
-    """Make a new row for each entry, independently of the other entries' new rows.
+    """Make a new row for each entry. The new rows do not depend on each other.
 
     Args:
         strategy: ``relatives`` or ``keep-meaning``.
@@ -51,7 +52,7 @@ def new_rows(
         texts: texts to train the rows on, for ``keep-meaning``.
         seed: seed for all random choices.
         progress: called after every training step.
-        avoided: entries that may be sticky. No new row is made from their rows.
+        avoided: ids of entries that may be sticky. Their rows are not used to make new ones.
 
     Returns:
         Rows by token id, each of shape (D,). An entry that has neither relatives nor pieces is left out.
@@ -104,14 +105,14 @@ def related_rows(
         matrix: the token embeddings, shape (V, D).
         backend: the tokenizer of the model.
         ids: the entries that need a row.
-        avoided: entries whose rows are not used; all of ``ids`` are among them.
+        avoided: ids of entries whose rows must not be used, including all of ``ids``.
         seed: seed for the choice of the sample.
 
     Returns:
         Rows by token id, each of shape (D,). An entry that has neither relatives nor pieces is left out.
 
     Raises:
-        RepairError: no entry has a relative or a piece.
+        RepairError: none of the entries has a relative or a piece.
     """
     spellings = _spellings(backend, ids, len(matrix))
     pool = np.array([token_id for token_id in spellings if token_id not in avoided])
@@ -177,14 +178,14 @@ class _KnownRows(NamedTuple):
 
 
 class _RowSources(NamedTuple):
-    """Predictors of T rows, as deviations from the mean row, shape (T, D); zero where an entry has none."""
+    """Two predictors of T rows, as deviations from the mean row, shape (T, D); zero if an entry has none."""
 
-    relatives: Rows  # weighted mean of the entries with the most similar spelling
-    pieces: Rows  # mean of the pieces
+    relatives: Rows  # weighted mean of the rows of the entries with the most similar spelling
+    pieces: Rows  # mean of the rows of the pieces
 
 
 class _SourceWeights(NamedTuple):
-    """The weights of both predictors of a row."""
+    """The weights of the two predictors of a row."""
 
     relatives: float
     pieces: float
@@ -219,14 +220,14 @@ def _row_sources(known: _KnownRows, ids: Sequence[int], pieces: Mapping[int, Seq
 
 
 def _fitted_weights(sources: _RowSources, deviations: Rows) -> _SourceWeights:
-    """Fit the weights of both sources by non-negative least squares.
+    """Fit the weights of the two predictors by non-negative least squares.
 
     Args:
         sources: the predictors. Their first rows belong to the sample.
         deviations: the true deviations of the sample from the mean row, shape (S, D).
 
     Returns:
-        The weights; 1 and 1 if no entry of the sample has both sources.
+        The weights; both are 1 if no entry of the sample has both predictors.
     """
     from scipy.optimize import nnls
 
@@ -241,7 +242,7 @@ def _fitted_weights(sources: _RowSources, deviations: Rows) -> _SourceWeights:
     return _SourceWeights(*weights.tolist())
 
 
-# Beginning of the new name of a removed entry. No entry of a real vocabulary contains these characters.
+# Prefix of the new name of a removed entry. No entry of a real vocabulary contains these characters.
 _REMOVED = "\U0010fffd\U0010fffd"
 
 
@@ -249,7 +250,8 @@ def pieces_of(backend: Tokenizer, ids: Iterable[int]) -> dict[int, tuple[int, ..
     """Cut entries into pieces, as the tokenizer would if its vocabulary did not contain these entries.
 
     Returns:
-        Ids of the pieces by token id; an empty tuple for an added token and for an entry that cannot be cut.
+        The ids of the pieces, keyed by token id; an empty tuple for an added token and for an entry that
+        cannot be cut.
     """
     names = {}
     for token_id in ids:
@@ -271,7 +273,7 @@ def pieces_of(backend: Tokenizer, ids: Iterable[int]) -> dict[int, tuple[int, ..
         if token_id in added_ids:
             continue
         if model.get("type") == "WordPiece" and prefix and name.startswith(prefix):
-            # The library would take the prefix for the first characters of a word.
+            # The library would read the prefix as the first characters of a word.
             cut = word_pieces(name, model["vocab"], prefix) or ()
             piece_ids = tuple(model["vocab"][piece] for piece in cut)
         else:
@@ -292,7 +294,7 @@ def _model_without(model: dict[str, Any], names: Mapping[int, str]) -> dict[str,
 
 
 def _tokenizer_of_model(model: Mapping[str, Any], version: str) -> Tokenizer:
-    """Return a tokenizer that has only this model: no normalizer, no pre-tokenizer, no other steps."""
+    """Return a tokenizer that has only the given model, without a normalizer or any other step."""
     from tokenizers import Tokenizer
 
     steps = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")

@@ -23,7 +23,7 @@ _TOKENIZER_FILE = "tokenizer.json"
 _CONFIG_FILE = "tokenizer_config.json"
 _ROLES_FILE = "special_tokens_map.json"
 
-# Largest number of characters that a message quotes from an error of transformers.
+# Maximum number of characters that a message quotes from an error of transformers.
 _SHOWN_ERROR = 200
 
 # Advice for tokenizers that cannot be edited.
@@ -38,11 +38,11 @@ class ModelEdit:
     """The changes to a model.
 
     Attributes:
-        rows: new rows of the token embeddings by token id, each of shape (D,).
-        unreachable: ids of entries that no text becomes any more; their text is split into other entries.
-        plain_specials: ids of special or added tokens whose text becomes plain text. The tokenizer still puts
-            these tokens around a text.
-        route: route whose embeddings and tokenizer change, in a model with several; None is the default
+        rows: new rows of the token embeddings, keyed by token id, each of shape (D,).
+        unreachable: ids of entries that text no longer becomes; their text is split into other entries.
+        plain_specials: ids of special or added tokens whose text becomes plain text. The tokenizer itself
+            still adds these tokens around a text.
+        route: route whose embeddings and tokenizer change if the model has several; None means the default
             route.
     """
 
@@ -60,7 +60,8 @@ class Pipeline:
         folder: the folder of the tokenizer.
         stored: the content of tokenizer.json; None if there is no such file.
         loaded: the pipeline of the loaded tokenizer, in the format of tokenizer.json.
-        tokenizer: the tokenizer of transformers; None if the folder is meant for `tokenizers` alone.
+        tokenizer: the tokenizer that transformers loads; None if the folder is meant for the library
+            `tokenizers` alone.
     """
 
     folder: Path
@@ -70,7 +71,7 @@ class Pipeline:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The stored document, or the loaded one if no file is stored."""
+        """The stored tokenizer.json, or the loaded pipeline if there is no such file."""
         return self.loaded if self.stored is None else self.stored
 
     @property
@@ -120,14 +121,14 @@ def _transformers_tokenizer(folder: Path) -> Any:
     """Load a tokenizer with transformers, and require that it is a fast tokenizer.
 
     Raises:
-        RepairError: it cannot be loaded, or is written in Python.
+        RepairError: the tokenizer cannot be loaded, or it is written in Python.
     """
     from tokenizers import Tokenizer
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    except Exception as error:  # every tokenizer class raises errors of its own for damaged files
+    except Exception as error:  # tokenizer classes raise different errors for damaged files
         reason = " ".join(str(error).split())[:_SHOWN_ERROR] or type(error).__name__
         raise RepairError(f"the tokenizer in {folder} cannot be loaded: {reason}") from error
     if not isinstance(getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
@@ -161,15 +162,15 @@ def read_object(path: Path) -> dict[str, Any]:
 def splittable(folder: Path, ids: Sequence[int], route: str | None = None) -> dict[int, str | None]:
     """Find out which entries can become unreachable together.
 
-    Entries are tested one after another, each together with all entries that were accepted before.
+    Entries are tested one after another, each together with all entries accepted so far.
 
     Args:
         folder: folder of the model.
         ids: ids of the entries.
-        route: route whose tokenizer is examined, in a model with several; None is the default route.
+        route: route whose tokenizer is examined if the model has several; None means the default route.
 
     Returns:
-        By token id, the reason why the entry cannot become unreachable; None if it can.
+        The reason why each entry cannot become unreachable, or None if it can, keyed by token id.
     """
     if not ids:
         return {}
@@ -186,11 +187,11 @@ def splittable(folder: Path, ids: Sequence[int], route: str | None = None) -> di
 
 
 class _EditedTokenizer(NamedTuple):
-    """An edited tokenizer.json, and what decides which other files must change with it."""
+    """An edited tokenizer.json, with the facts that decide which other files must change too."""
 
     document: dict[str, Any]
-    new_names: dict[int, str]  # new strings of the renamed entries, by token id
-    is_rebuilt: bool  # whether it comes from the loaded tokenizer; then the configuration must change too
+    new_names: dict[int, str]  # new strings of the renamed entries, keyed by token id
+    is_rebuilt: bool  # whether it was made from the loaded tokenizer, so the configuration must change too
 
 
 def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
@@ -198,10 +199,10 @@ def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
 
     Args:
         folder: folder of the model. It is not changed.
-        edit: the edit. Its new rows are ignored here.
+        edit: the edit. Its new rows are ignored.
 
     Returns:
-        The contents of the files that change, by path inside the folder.
+        The new contents of the files that change, keyed by path inside the folder.
 
     Raises:
         RepairError: the tokenizer cannot be edited, or text would still become an edited entry.
@@ -231,7 +232,7 @@ def _edited_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
     """Return the tokenizer.json after the edit, and whether it was rebuilt from the loaded tokenizer.
 
     If only the vocabulary changes, the stored document is edited. Otherwise the pipeline is rebuilt from
-    the loaded tokenizer, because transformers may load something else than the file says.
+    the loaded tokenizer, because the tokenizer that transformers loads may differ from the file.
     """
     as_loaded = pipeline.document
     if pipeline.tokenizer is not None:
@@ -261,14 +262,14 @@ def _without_entries(
     return _pipeline.EditableVocabulary(document, pipeline.can_change_steps).without(ids)
 
 
-# Texts that try to reach an entry. The text of the entry takes the place of the braces.
+# Templates of texts that might still become an entry. The text of the entry replaces the braces.
 _ATTEMPTS = ("{}", " {}", "{0} {0} {0}", "{0}{0}", "a {} b", "a{}b", '"{}"')
 
 
 def _texts_with_entries(
     entries: Mapping[int, str], before: Tokenizer, new_names: Mapping[int, str]
 ) -> dict[int, list[str]]:
-    """Return texts with each entry's string, decoded text and new name, by token id."""
+    """Return texts that contain an entry's string, decoded text or new name, keyed by token id."""
     texts = {}
     for token_id, entry in entries.items():
         decoded = before.decode([token_id], skip_special_tokens=False)
@@ -338,8 +339,8 @@ def _as_json(value: Any) -> bytes:
 
 # Keys for lists of special tokens without a role.
 _EXTRA_KEYS = ("additional_special_tokens", "extra_special_tokens")
-# Settings of tokenizer classes that build their own pipeline. They are dropped, because the pipeline is in
-# tokenizer.json now.
+# Settings of tokenizer classes that build their own pipeline. They are dropped, because tokenizer.json now
+# contains the pipeline.
 _SETTINGS_OF_CLASSES = {
     "add_bos_token",
     "add_eos_token",
@@ -356,14 +357,14 @@ _KEPT_SETTINGS = ("model_max_length", "padding_side", "truncation_side", "clean_
 def _config_files(
     pipeline: Pipeline, edited: _EditedTokenizer, plain_specials: Collection[int]
 ) -> dict[str, bytes]:
-    """Return configuration files with which transformers follows tokenizer.json.
+    """Return configuration files that make transformers follow tokenizer.json.
 
-    The class `PreTrainedTokenizerFast` follows tokenizer.json in everything except the roles of special
-    tokens.
+    They name the class `PreTrainedTokenizerFast`, which follows tokenizer.json in everything except the roles
+    of special tokens.
 
     Args:
         pipeline: the tokenizer before the edit.
-        edited: the tokenizer after it.
+        edited: the tokenizer after the edit.
         plain_specials: special tokens that lose their role, because their text becomes plain text.
 
     Returns:
@@ -392,7 +393,7 @@ def _tokenizer_config(
     roles = {role: token for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
     pad_id = pipeline.pad_id
     if pad_id is not None and pad_id in plain_specials:
-        # Padding needs a token with this role. So that its text still is plain text, no special token is
+        # Padding needs a token in this role. To read its text as plain text all the same, no special token is
         # matched in text, and the other tokens lose their roles.
         config |= dict.fromkeys(roles)
         config["pad_token"] = edited.new_names[pad_id]
@@ -417,7 +418,7 @@ def _tokenizer_config(
 
 
 def _remaining_roles(stored_roles: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of special_tokens_map.json that agrees with a tokenizer_config.json."""
+    """Return the content of special_tokens_map.json that matches the given tokenizer_config.json."""
     extra_tokens = set(config.get("additional_special_tokens", ()))
     remaining: dict[str, Any] = {}
     for key, value in stored_roles.items():
@@ -434,12 +435,12 @@ def _content(token: Any) -> Any:
 
 
 _SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
-# Type of a SentencePiece entry that no text becomes.
+# Type of SentencePiece entries that are never produced from text.
 _UNUSED = 5
 
 
 def _vocabulary_files(pipeline: Pipeline, edited: _EditedTokenizer, edit: ModelEdit) -> dict[str, bytes]:
-    """Return the changed contents of the older vocabulary files beside tokenizer.json, by file name."""
+    """Return the new contents of the older vocabulary files beside tokenizer.json, keyed by file name."""
     folder = pipeline.folder
     entries = _pipeline.entries_of(pipeline.document)
     new_names = {entries[token_id]: name for token_id, name in edited.new_names.items()}
@@ -464,7 +465,7 @@ def _vocabulary_files(pipeline: Pipeline, edited: _EditedTokenizer, edit: ModelE
 
 
 def _renamed_files(folder: Path, new_names: Mapping[str, str]) -> dict[str, bytes]:
-    """Rename entries in the vocabulary files that a folder has; return the contents that change."""
+    """Rename entries in a folder's vocabulary files; return the new contents, keyed by file name."""
     files: dict[str, bytes] = {}
     lines_file = folder / "vocab.txt"
     if lines_file.is_file():
@@ -496,7 +497,7 @@ def _with_renamed_pieces(content: bytes, new_names: Mapping[str, str]) -> bytes 
     model = formats.ModelProto()
     try:
         model.ParseFromString(content)
-    except DecodeError:  # tiktoken uses the same file name
+    except DecodeError:  # a tiktoken file can have the same name
         return None
     normal = formats.ModelProto.SentencePiece.NORMAL
     renamed_pieces = [
