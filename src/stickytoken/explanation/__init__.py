@@ -51,11 +51,11 @@ def explain(
             the run.
         run: A finished run of this model, or its folder. The explanation uses the carriers, anchors and mean
             similarity of the run. No token that the run calls sticky or topical serves as a benign token.
-        texts: Carriers to use instead of those of the run or the corpus.
+        texts: Texts to use as carriers instead of those of the run or the corpus.
         sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. None takes
             the texts of the run, or the bundled corpus if there is no run.
         settings: Settings of the explanation. None takes the defaults.
-        out: Folder in which each token gets a folder of its own, written as soon as the token is explained.
+        out: Folder in which a folder for each token is written as soon as the token is explained.
             None writes nothing. The same call continues an interrupted explanation, and opens a finished one.
         progress: Called after every step.
 
@@ -71,7 +71,7 @@ def explain(
     """
     from stickytoken.inspection import inspector_of
 
-    # Check everything that does not need the model before it is loaded.
+    # Check everything that does not need the model before loading the model.
     settings = or_default("settings", settings, ExplainSettings())
     require_callable("progress", progress)
     run = None if run is None else open_run(run)
@@ -89,7 +89,7 @@ def explain(
         corpus = readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = categorize(encoder.tokenizer)
     token_ids = _explained_ids(encoder, vocabulary, tokens)
-    # A run names all tokens that are not benign. Without a run, only the tokens to explain are excluded.
+    # A run says which tokens are not benign. Without a run, only the tokens to explain are excluded.
     not_benign = set(token_ids) if run is None else flagged_tokens(run)
     excluded = _unreadable_ids(encoder, vocabulary) | not_benign
     matches = {
@@ -141,7 +141,7 @@ def _explained_ids(encoder: IdEncoder, vocabulary: Vocabulary, tokens: TokenSour
 def require_unlocked(folder: Path, tokens: TokenSource | None, run: Run | None) -> None:
     """Raise an error if another process is explaining one of the tokens in this folder.
 
-    A token that is named by its text is checked only if the run has that token.
+    A token that is named by its text is checked only if the run contains that token.
     """
     requested = _worst(run) if tokens is None else tokens
     names: Sequence[object] = requested if isinstance(requested, (list, tuple)) else [requested]

@@ -25,7 +25,7 @@ Vector: TypeAlias = NDArray[np.float64]
 
 # Names of the two measures that attribution computes.
 _FROM_COPIES, _FROM_CARRIER = AREAS["attribution"]
-# Name of the reference in the rows and columns of an attribution matrix.
+# Label of the row and of the column of an attribution matrix that belong to the reference.
 _REFERENCE = "(reference)"
 
 
@@ -65,7 +65,7 @@ class Attribution:
     Attributes:
         by_token: Contributions by token id and measure, each of shape (carriers,).
         pairs: The attributed pairs of the token itself.
-        error: Largest distance between a sum of contributions and the unit vector that it should equal.
+        error: Largest distance between a sum of contributions and the unit vector that the sum should equal.
     """
 
     by_token: Mapping[int, Mapping[str, Vector]]
@@ -110,7 +110,7 @@ class Attributor:
     def attribution(
         self, tokens: Sequence[int], folder: ResultFolder | None, progress: ProgressCallback
     ) -> Attribution:
-        """Return the attributions of the first token, of its pairs, and of its benign tokens.
+        """Return the attributions of the first token, of pairs with its copies, and of its benign tokens.
 
         Args:
             tokens: Id of the token, followed by the ids of its benign tokens. Only the first few benign
@@ -150,8 +150,8 @@ class Attributor:
     def _pairs(self, token_id: int, carrier_vectors: Vector) -> list[_Pair]:
         """Pair each of the first carriers with one unrelated anchor.
 
-        The anchor is the one with the median similarity to the carrier without copies, of all unrelated
-        anchors; see `Surroundings.unrelated`.
+        Of all anchors that are unrelated to the carrier without copies (see `Surroundings.unrelated`), it is
+        the one with the median similarity.
         """
         pairs = []
         for carrier, vector in zip(self._carriers[: self._settings.pairs], carrier_vectors, strict=False):
@@ -192,11 +192,11 @@ class Attributor:
         return steps
 
     def _by_part(self, carrier: PlacedCarrier, token_id: int, unrelated: Vector) -> dict[str, Any]:
-        """Return the mean contributions of copies and carrier to the similarities with unrelated anchors.
+        """Return the mean contributions of copies and of carrier to similarities with unrelated anchors.
 
         ``unrelated`` holds the unit vectors of these anchors, shape (anchors, d).
         """
-        # The contribution of the reference is left out: it is the same for all tokens.
+        # The contribution of the reference is left out, because it is the same for all tokens.
         present_labels = sorted(set(carrier.labels))
         # The integrator needs part numbers without gaps.
         part_numbers = [present_labels.index(label) for label in carrier.labels]
@@ -229,7 +229,7 @@ class Attributor:
 
 
 def _by_measure(results: Sequence[Mapping[str, Any]]) -> dict[str, Vector]:
-    """Return the values of all carriers by measure, each of shape (carriers,)."""
+    """Return the values of all carriers, keyed by measure, each of shape (carriers,)."""
     return {name: np.array([result[name] for result in results]) for name in AREAS["attribution"]}
 
 
@@ -293,5 +293,5 @@ def _row_parts(attributed: AttributedPair) -> list[str]:
 
 
 def _tokens_and_reference(ids: Sequence[int], names: Mapping[int, str]) -> list[str]:
-    """Return the names of the tokens, followed by that of the reference."""
+    """Return the names of the given tokens, followed by the name of the reference."""
     return [names.get(token_id, "") for token_id in ids] + [_REFERENCE]

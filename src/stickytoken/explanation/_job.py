@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Vector: TypeAlias = NDArray[np.float64]
 
-# Raise this when the same inputs give different numbers than before.
+# Raise this when a change of the code makes the same inputs give different numbers.
 _IDENTITY_VERSION = 3
 # Number of vocabulary entries that are pooled at a time. The hidden states of all entries at once could need
 # more memory than the model itself.
@@ -108,7 +108,7 @@ class Job:
         )
 
     def identity_parts(self, token_id: int, match: BenignMatch) -> dict[str, Any]:
-        """Return everything that can change the explanation of a token, as JSON values by name."""
+        """Return everything that can change the explanation of a token, as JSON values keyed by name."""
         run_columns: dict[str, Any] = {}
         if self.run is not None:
             rows = self.run.tokens.filter(token_id=token_id).to_dicts()
@@ -140,7 +140,7 @@ class Job:
         Args:
             token_id: Id of the token.
             match: The benign tokens to compare it with.
-            identity_parts: What `identity_parts` returned for this token.
+            identity_parts: The result of `identity_parts` for this token.
             folder: Folder in which every result is stored as soon as it is computed. None stores nothing.
 
         Returns:
@@ -158,7 +158,7 @@ class Job:
         notes = self._notes_on_measures(measured, token_id)
         attribution = NO_ATTRIBUTION
         if self.settings.attribution:
-            if folder is not None:  # attribution is slow; the other tables can be read in the meantime
+            if folder is not None:  # attribution is slow, so write the other tables first
                 files.write_tables(folder, self._tables(token_id, match, measured, attribution))
             try:
                 attribution = self._attributor.attribution(tokens, folder, self.progress)
@@ -194,7 +194,7 @@ class Job:
         return files.StoredExplanation(record, tables)
 
     def _notes_on_measures(self, measured: Mapping[str, Any], token_id: int) -> list[str]:
-        """Return a note for each measure that the model does not allow, and for each limit of the numbers."""
+        """Return notes on the measures that the model does not support, and on limits of the numbers."""
         name = self.model_name
         measures = measured["values"][str(token_id)]
         notes = []

@@ -15,7 +15,7 @@ from stickytoken.unit_vectors import unit_vectors
 
 Vector: TypeAlias = NDArray[np.float64]
 
-# Words that names of reserved vocabulary entries usually contain.
+# Words that usually occur in the names of reserved vocabulary entries.
 _RESERVED = re.compile(r"unused|reserved|extra_id|extra_token|madeupword|placeholder", re.IGNORECASE)
 _BRACKETED = re.compile(r"[<\[].+[>\]]")
 # Number of rows that are converted at a time. A converted copy of the whole matrix could need more memory
@@ -28,7 +28,7 @@ class EmbeddingMatrix:
     """The token embeddings of a model, and the names of its vocabulary entries."""
 
     rows: NDArray[np.float32]  # shape (entries, D)
-    names: Mapping[int, str]  # vocabulary strings by token id
+    names: Mapping[int, str]  # vocabulary strings, keyed by token id
 
     @cached_property
     def unused(self) -> list[int]:
@@ -43,7 +43,7 @@ class EmbeddingMatrix:
 
     @cached_property
     def measures(self) -> dict[str, Vector]:
-        """Each measure by name, for all rows, shape (entries,). The cosine of a row of zeros is NaN."""
+        """All measures, keyed by name, each of shape (entries,). The cosine of a row of zeros is NaN."""
         all_rows = np.arange(len(self.rows))
         means = {"mean": self._mean(all_rows)}
         if self.unused:
@@ -78,11 +78,11 @@ class EmbeddingMatrix:
 
     @cached_property
     def geometry(self) -> dict[str, float | int]:
-        """Geometry of the rows of all vocabulary entries.
+        """Statistics of the geometry of the rows of all vocabulary entries, keyed by name.
 
         ``mean_cosine`` is the mean over all pairs of rows, which is 0 if the rows are isotropic.
-        ``first_component_share`` is the share of the first principal component in the variance around the
-        mean row.
+        ``first_component_share`` is the share of the variance around the mean row that the first principal
+        component explains.
         """
         entries = np.array(self._entries)
         norms = self.measures["embedding_norm"][entries]

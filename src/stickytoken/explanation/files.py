@@ -26,7 +26,7 @@ EXPLANATION_FILE = "explanation.json"
 EXPLANATIONS_FOLDER = "explain"
 
 _VALUES = " ".join(NUMBERS)
-# Columns of each table, by name of the table. The name is also the stem of the table's file.
+# Columns of each table, keyed by name of the table. The file of a table has its name as the stem.
 TABLE_SCHEMAS = resume.table_schemas(
     {
         "measures": f"token_id token area measure layer {_VALUES} outside share_below benign_tokens carriers",
@@ -107,7 +107,7 @@ def stored_explanation(
     identity_parts: dict[str, Any],
     compute: Callable[[store.ResultFolder], StoredExplanation],
 ) -> StoredExplanation:
-    """Return the explanation in a folder. If there is no finished explanation, compute and write it.
+    """Return the explanation in a folder, after computing and writing it if it is not finished.
 
     Raises:
         RunError: The folder holds an explanation with another identity, or cannot be used.
@@ -124,7 +124,8 @@ def stored_explanation(
             explanation = compute(files)
             write_tables(files, explanation.tables)
             held.finish(explanation.record)
-        # A finished explanation may still have shards, if an earlier call was killed before it removed them.
+        # The shards of a finished explanation are still there if an earlier call was killed before removing
+        # them.
         files.remove_shards()
     return explanation
 
@@ -138,10 +139,11 @@ def stored_result(
 ) -> tuple[dict[str, Any], bool]:
     """Read a result from a shard; if there is none, compute the result and write it.
 
-    A computed result is also converted to JSON and back, so that it equals what a later call reads.
+    A newly computed result is converted to JSON and back, so that it equals the result that a later call
+    reads.
 
     Returns:
-        The result, and whether it was computed now.
+        The result, and whether it was computed by this call.
     """
     shard = None if folder is None else folder.read_shard(stage, index, [token_id])
     if shard is not None:
@@ -178,7 +180,7 @@ def explanation_folders(folder: Path) -> list[Path]:
     return sorted(folders, key=lambda path: (len(path.name), path.name))
 
 
-# Columns that may be null: a row of zeros, for instance, has no cosine.
+# Columns that may be null. For example, a row of zeros has no cosine.
 _NULLABLE = {*NUMBERS, "outside", "layer", "head", "share_below", "carriers"}
 
 

@@ -36,7 +36,7 @@ _SHOWN_CHARACTERS = 60
 
 
 class Part(IntEnum):
-    """The parts into which the positions of an input are divided."""
+    """The part of the input that a position belongs to."""
 
     CARRIER = 0
     COPIES = 1
@@ -49,7 +49,7 @@ PARTS = int(Part.SPECIAL)
 
 @dataclass(frozen=True, slots=True)
 class PlacedCarrier:
-    """A text with fixed places for the copies, whatever the token is."""
+    """A text in which the places for the copies are fixed, so that they are the same for every token."""
 
     text: str
     before: tuple[int, ...]  # content ids without copies, including the prompt
@@ -63,7 +63,7 @@ class PlacedCarrier:
 
 
 def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]) -> list[PlacedCarrier]:
-    """Choose the places of the copies in every text, and return the carriers in the order of the texts."""
+    """Choose where the copies go in each text, and return the carriers in the order of the texts."""
     carriers = []
     for number, (text, tokenized) in enumerate(zip(texts, encoder.tokenize(texts), strict=True)):
         path: tuple[int, ...] = ()
@@ -110,7 +110,7 @@ def gather(
     Args:
         encoder: The model. Texts that do not fit into it are not used.
         settings: The settings of the explanation.
-        run: A run whose carriers and anchors are used if ``sentences`` is None.
+        run: Run whose carriers and anchors are used if ``sentences`` is None.
         texts: Carriers that the user passed. They replace those of the run or the corpus.
         sentences: The corpus. None takes the texts of the run, or the bundled corpus if there is no run.
 
@@ -141,7 +141,7 @@ def _texts_of_run(run: Run) -> tuple[list[str], list[str], str]:
     material = run.method.texts(run.plan)
     anchors = list(material.anchors)
     if material.by_topic and len(anchors) > _MAX_ANCHORS:
-        # Anchors are sorted by topic, so evenly spaced ones cover all topics.
+        # The anchors of a run are sorted by topic, so evenly spaced anchors cover all topics.
         anchors = [anchors[number * len(anchors) // _MAX_ANCHORS] for number in range(_MAX_ANCHORS)]
     return list(material.carriers), anchors, f"run {run.path.name}"
 
@@ -149,8 +149,8 @@ def _texts_of_run(run: Run) -> tuple[list[str], list[str], str]:
 def _texts_of_corpus(corpus: Sentences, settings: ExplainSettings) -> tuple[list[str], list[str], str]:
     """Divide a corpus into carriers and anchors, and return both in random order with the name of the corpus.
 
-    The carriers are the shortest sentences, without their final punctuation. Their number is twice that of
-    the settings, but at most half of the corpus. All other sentences are the anchors.
+    The carriers are the shortest sentences, without their final punctuation. There are twice as many as the
+    settings ask for, but at most half of the corpus. All other sentences are the anchors.
     """
     order = np.random.default_rng([settings.seed]).permutation(len(corpus)).tolist()
     by_length = sorted(order, key=lambda index: len(corpus.texts[index]))
@@ -201,13 +201,13 @@ class Surroundings:
 
     direction: Vector | None  # direction of the mean pooled vector of entries, shape (P,); None if unknown
     anchors: Vector  # unit vectors of the anchors, shape (anchors, d)
-    mean_similarity: float  # pairs with a cosine below this are unrelated
+    mean_similarity: float  # texts with a cosine below this are unrelated
 
     def unrelated(self, vector: Vector) -> NDArray[np.bool_]:
-        """Return which anchors are unrelated to a vector, shape (anchors,).
+        """Return a mask of the anchors that are unrelated to a vector, shape (anchors,).
 
-        An anchor is unrelated if its similarity is below the model's mean similarity. If no anchor is
-        unrelated in this sense, the least similar anchors count as unrelated.
+        An anchor is unrelated if its similarity is below the model's mean similarity. If there is no such
+        anchor, the least similar anchors count as unrelated.
         """
         similarities = self.anchors @ unit_vectors(vector)
         below: NDArray[np.bool_] = similarities < self.mean_similarity
@@ -223,7 +223,7 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
         surroundings: The vectors with which the carrier's vectors are compared.
 
     Returns:
-        The measures. Those that need states which the model does not expose are left out.
+        The measures. Measures that need internal states that the model does not expose are left out.
     """
     values: dict[str, Any] = {}
     if after.attention is not None:
@@ -270,7 +270,7 @@ def _received(attention: Vector, labels: NDArray[np.intp], *, by_copies: bool = 
 
 
 def _cosine(left: Vector, right: Vector) -> Any:
-    """Return the cosines along the last axis. With a zero vector, the cosine is 1, which means no change."""
+    """Return the cosines along the last axis. If a vector is zero, the cosine is 1, which means no change."""
     lengths = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
     products = (left * right).sum(axis=-1)
     return np.divide(products, lengths, out=np.ones_like(products), where=lengths > 0)
@@ -297,11 +297,12 @@ def measure(
         progress: Called after each token of a group of carriers.
 
     Returns:
-        A dict with three keys. ``values`` holds each measure by token id and name, shape (carriers, layers)
-        or (carriers,). ``heads`` holds the attention to the copies by token id, shape (carriers, layers,
-        heads). ``distances`` holds, under the id of the token, each distance by name, shape (tokens,
-        carriers, layers): the first row is the distance of the token from the mean of its benign tokens, and
-        every other row is the distance of a benign token from the mean of the other benign tokens.
+        A dict with three keys. ``values`` holds the measures, keyed by token id and then by name, shape
+        (carriers, layers) or (carriers,). ``heads`` holds the attention to the copies, keyed by token id,
+        shape (carriers, layers, heads). ``distances`` holds the distances, keyed by the id of the token and
+        then by name, shape (tokens, carriers, layers): the first row has the distances of the token from the
+        mean of its benign tokens, and each further row those of a benign token from the mean of the remaining
+        benign tokens.
     """
     group_size = _carriers_at_a_time(inspector, carriers)
     observed: dict[int, list[dict[str, Vector]]] = {token_id: [] for token_id in tokens}
@@ -338,7 +339,7 @@ def measure(
 
 
 def _carriers_at_a_time(inspector: Inspector, carriers: Sequence[PlacedCarrier]) -> int:
-    """Return how many carriers can have their hidden states held, if all are as long as the longest."""
+    """Return how many carriers' hidden states fit into memory if all carriers are as long as the longest."""
     longest = max(carriers, key=lambda carrier: len(carrier.before))
     hidden = inspector.look([longest.before], [longest.before_labels], PARTS)[0].hidden
     return len(carriers) if hidden is None else max(1, HELD_BYTES // hidden.nbytes)
@@ -361,8 +362,8 @@ def _states_of_copies(insides: Sequence[Inside]) -> Vector | None:
 def _distances_between_tokens(states: Sequence[Vector]) -> Vector:
     """Return the distances of each token's states from those of its benign tokens.
 
-    The first token is compared with the mean of its benign tokens. Each benign token is compared with the
-    mean of the other benign tokens.
+    The first token is compared with the mean of its benign tokens, and each benign token with the mean of the
+    remaining benign tokens.
 
     Returns:
         Cosine and Euclidean distances, shape (2, tokens, carriers, layers + 1).
@@ -379,7 +380,7 @@ def _distances_between_tokens(states: Sequence[Vector]) -> Vector:
 
 
 def _distances_by_measure(groups: Sequence[Vector]) -> dict[str, Vector]:
-    """Return the distances of all carriers by measure, each of shape (tokens, carriers, layers + 1).
+    """Return the distances of all carriers, keyed by measure, each of shape (tokens, carriers, layers + 1).
 
     ``groups`` holds the distances of each group of carriers, as `_distances_between_tokens` returns them.
     """
@@ -392,7 +393,7 @@ def _distances_by_measure(groups: Sequence[Vector]) -> dict[str, Vector]:
 def _common_measures(
     observed: Mapping[int, Sequence[Mapping[str, Vector]]],
 ) -> dict[int, dict[str, Vector]]:
-    """Stack the measures of all carriers by token. Only measures that no carrier lacks are returned."""
+    """Stack the carriers' measures of each token. Measures that a carrier lacks are left out."""
     common = set.intersection(*(set(row) for rows in observed.values() for row in rows))
     stacked = {}
     for token_id, rows in observed.items():

@@ -20,9 +20,9 @@ from stickytoken.settings.explain import ExplainSettings
 
 _LIFT = "lift_sentences"
 _LIFT_IN_WORDS = AREAS["similarity"][_LIFT]
-# Smallest number of benign tokens for a verdict of no difference. With fewer, the interval is so wide that a
-# token inside it may still differ by several standard deviations. The verdict then does not claim that the
-# token resembles benign ones.
+# Minimum number of benign tokens for the verdict that a token does not differ from them. With fewer, the
+# interval is so wide that a token inside it may still differ by several standard deviations, so the verdict
+# does not claim that the token resembles benign ones.
 ENOUGH_BENIGN = 8
 # Order of the areas in a verdict: first the effect, then its possible causes, from the input of the model to
 # its output.
@@ -57,7 +57,7 @@ def _by_distance(finding: Finding) -> float:
 def _finding(area: str, name: str, words: str, outside_rows: Sequence[dict[str, Any]]) -> Finding:
     """Return the finding of a measure, from the row that is furthest from the benign tokens.
 
-    If several rows are equally far, the one with the lowest layer is used.
+    If several rows are equally far from the benign tokens, the row of the lowest layer is used.
     """
     furthest = max(outside_rows, key=lambda row: (abs(row["deviations"] or 0.0), -(row["layer"] or 0)))
     layers = [row["layer"] for row in outside_rows if row["layer"] is not None]
@@ -89,14 +89,15 @@ def verdict(
         rows: Rows of the table of measures.
         differences: The findings in these rows, from `findings`.
         benign: Number of benign tokens.
-        run: The token's row in a run, by column of `OF_RUN`. None if no run has a verdict on the token.
+        run: The token's row in a run, by column of `OF_RUN`. None if there is no run with a verdict on the
+            token.
     """
     subject = f"{token!r} ({token_id})"
     benign_tokens = f"{benign} matched benign tokens"
     measure_count = len({row["measure"] for row in rows})
     strongest = _strongest_by_area(rows, differences)
     lift = _comparable_lift(rows)
-    if run is not None:  # the sentences on the run come first, because the run measured more texts
+    if run is not None:  # the sentences about the run come first, because the run measured more texts
         strongest.pop("similarity", None)
         listed = f": {'; '.join(strongest.values())}" if strongest else ""
         return (
@@ -110,7 +111,7 @@ def verdict(
         )
     clauses = list(strongest.values())
     if "similarity" not in strongest and lift is not None:
-        # A lift inside the benign interval is no evidence that the token has no lift.
+        # A lift inside the benign interval does not show that the token has no lift.
         clauses.insert(
             0,
             f"over {_texts(lift['carriers'])}, the {_LIFT_IN_WORDS} is {lift['value']:.3f} (mean of "
@@ -126,7 +127,7 @@ def verdict(
 
 
 def _strongest_by_area(rows: Sequence[dict[str, Any]], differences: Sequence[Finding]) -> dict[str, str]:
-    """Return a description of the strongest finding of each area, by area."""
+    """Return descriptions of the strongest finding in each area, keyed by area."""
     layers = [row["layer"] for row in rows if row["layer"] is not None]
     last_layer = max(layers, default=None)
     strongest: dict[str, str] = {}
@@ -218,7 +219,7 @@ TABLES = tuple(files.TABLE_SCHEMAS)
 
 
 class Explanation:
-    """How tokens differ from benign tokens inside a model.
+    """Explains how tokens differ from benign tokens inside a model.
 
     Args:
         contents: Explanations of tokens that share model, settings and texts.
@@ -276,7 +277,7 @@ class Explanation:
 
     @property
     def parts(self) -> dict[int, dict[str, Any]]:
-        """By token id, everything that can change the numbers of the token: the parts of its identity."""
+        """The identity parts of each token: all that can change its numbers, keyed by token id."""
         return {token_id: content.record.identity_parts for token_id, content in self.contents.items()}
 
     def document(self) -> dict[str, Any]:
@@ -287,7 +288,7 @@ class Explanation:
         return shared | {"notes": list(self.notes), "tokens": tokens}
 
     def content(self, token_id: int) -> StoredExplanation:
-        """Return one token in the form in which `read_explanation` reads it back.
+        """Return the explanation of one token, in the form that `read_explanation` returns.
 
         Raises:
             InputError: The token was not explained.
@@ -301,8 +302,8 @@ class Explanation:
         """Write one folder per token: explanation.json, and a Parquet file per table.
 
         Args:
-            folder: The folder in which each token gets a folder, named by its id. A folder that already holds
-                the same explanation is not written again.
+            folder: The folder in which a folder is written for each token, named after the token's id. A
+                folder that already holds the same explanation is not written again.
 
         Returns:
             The folders, in the order of the tokens.
@@ -320,6 +321,6 @@ class Explanation:
 
 
 def _already_computed(explanation: StoredExplanation, folder: ResultFolder) -> StoredExplanation:
-    """Return an explanation that already exists. `stored_explanation` calls this instead of computing it."""
+    """Return the given explanation. `stored_explanation` calls this where it would otherwise compute one."""
     del folder
     return explanation

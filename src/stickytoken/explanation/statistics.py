@@ -20,8 +20,8 @@ Bounds: TypeAlias = tuple[float, float]
 
 # Differences below this fraction of (1 + value) are treated as rounding errors.
 _ROUNDING = 1e-6
-# Values are clipped to stay at least this far from their bounds, as a fraction of the range, because log-odds
-# are infinite at a bound.
+# Minimum distance of a value from its bounds, as a fraction of the range. Values are clipped to it, because
+# log-odds are infinite at a bound.
 _CLIPPED_SHARE = 1e-6
 # Number of bins of the histograms from which the KL divergence is computed.
 _BINS = 10
@@ -89,7 +89,7 @@ BOUNDS: Mapping[str, Bounds] = {
 
 @dataclass(frozen=True)
 class _Scale:
-    """Maps a measure with two finite bounds to log-odds. Any other measure stays unchanged."""
+    """Maps a measure with two finite bounds to log-odds, and leaves any other measure unchanged."""
 
     low: float
     high: float
@@ -121,8 +121,8 @@ class _Scale:
 class Compared:
     """A measure of a token, compared with its benign tokens.
 
-    A place is a layer, or a head of a layer; a measure without layers has one place. All arrays have shape
-    (places,), and all values are means over carriers.
+    A place is a layer or a head of a layer. A measure without layers has a single place. All arrays have
+    shape (places,), and all values are means over carriers.
 
     Attributes:
         value: Mean of the token.
@@ -160,11 +160,11 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
     """Compare a token with k benign tokens.
 
     The benign interval is Student's prediction interval for one more observation, m -+ t s sqrt(1 + 1/k),
-    computed from the means of the benign tokens. It holds simultaneously for all comparisons of a family
-    (Bonferroni): the probability that an ordinary token leaves any of these intervals is about
-    1 - confidence. The interval around the token's own mean is Student's confidence interval over carriers.
+    computed from the means of the benign tokens. The intervals hold simultaneously for all comparisons of a
+    family (Bonferroni): the probability that an ordinary token lies outside any of them is about 1 -
+    confidence. The interval around the token's own mean is Student's confidence interval over carriers.
 
-    The distribution of a measure with two bounds is skewed, the more so near a bound. Such a measure is
+    The distribution of a measure with two bounds is skewed, especially near a bound, so such a measure is
     compared by its log-odds (for a cosine, this is twice Fisher's z), and its confidence interval comes from
     the delta method. If a measure has one bound, intervals are cut off at the bound. This does not change
     their coverage, because no observation lies beyond the bound.
@@ -235,7 +235,7 @@ def _interval_over_carriers(values: Vector, scale: _Scale, confidence: float) ->
 def distribution_distances(sample: Vector, reference: Vector) -> tuple[float, float]:
     """Return two distances of a sample from a reference: Wasserstein, and the KL divergence in nats.
 
-    The KL divergence is computed from histograms with the same ten bins.
+    The KL divergence is computed from two histograms with the same ten bins.
     """
     distance = float(scipy.stats.wasserstein_distance(sample, reference))
     low = min(sample.min(), reference.min())
@@ -304,7 +304,7 @@ def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str
 def _distances(values: Vector, benign: Vector) -> dict[str, float]:
     """Return how far the token's distribution over carriers is from that of all benign tokens together.
 
-    For comparison, also return the mean distance of a benign token from all other benign tokens.
+    For comparison, also return the mean, over benign tokens, of the distance from all other benign tokens.
 
     Args:
         values: Values of the token, shape (carriers,).
@@ -327,9 +327,9 @@ def _distances(values: Vector, benign: Vector) -> dict[str, float]:
 
 
 def furthest(measures: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return one row per measure, that of the layer where the token is furthest from the benign tokens.
+    """Return one row per measure: the row of the layer where the token is furthest from the benign tokens.
 
-    The measures keep their order.
+    The order of the measures is kept.
     """
     ranked = measures.sort(
         pl.col("deviations").abs(), "layer", descending=[True, False], nulls_last=True, maintain_order=True
