@@ -53,7 +53,7 @@ __all__ = ["Impact", "ImpactSettings", "Side", "impact", "open_impact"]
 
 TaskSource: TypeAlias = "str | Path | Task | AbsTask"
 
-# Raise this when the same inputs give different numbers than before.
+# Raise this when a change of the code makes the same inputs give different numbers.
 _IDENTITY_VERSION = 2
 
 
@@ -70,10 +70,10 @@ def impact(
     engine: EngineChoice = "local",
     progress: engines.ProgressCallback = engines.ignore_progress,
 ) -> Impact:
-    """Measure what tokens cost. The same call continues an interrupted measurement.
+    """Measure how much copies of tokens lower the scores of tasks. The same call continues it if interrupted.
 
-    Every task is measured on clean texts, with copies of each sticky token, with copies of
-    each matched benign token, and with mixtures of either.
+    Every task is measured on clean texts, on texts with copies of each sticky token, on texts with copies of
+    each matched benign token, and on texts with a mixture of sticky or of benign tokens.
 
     Args:
         encoder: anything that `load_encoder` takes, or an encoder; None loads the model of the run.
@@ -230,7 +230,7 @@ def _texts_by_stage(
     conditions: Sequence[Condition],
     settings: ImpactSettings,
 ) -> dict[str, int]:
-    """Return about how many texts each stage encodes, by the name of the stage."""
+    """Return the approximate number of texts that each stage encodes, keyed by name of the stage."""
     texts_by_stage = {}
     for task in tasks:
         if isinstance(task, MtebTask):
@@ -279,7 +279,7 @@ def _tokens(
     exclude: Iterable[int | str],
     settings: ImpactSettings,
 ) -> list[TokenRecord]:
-    """Return the tokens to measure, followed by the benign tokens that are matched to these tokens."""
+    """Return the tokens to measure, followed by the benign tokens that are matched to them."""
     vocabulary = categorize(encoder.tokenizer)
     if tokens is not None:
         measured_ids = token_ids(vocabulary, tokens)
@@ -306,7 +306,8 @@ def _tokens(
         )
         listed.append(record)
     for number, token in enumerate(benign):
-        # The list begins with the first match of every measured token. The second matches follow.
+        # The list has the first match of every measured token, then the second match of every token, and so
+        # on.
         match = sticky[number % len(sticky)].id
         record = TokenRecord(
             token_id=token.id, token=names[token.id], text=token.text, kind="benign", matched_to=match
@@ -317,11 +318,11 @@ def _tokens(
 
 @dataclass(frozen=True)
 class _Measured:
-    """The rows of every table, by the name of the table, and the record of each task."""
+    """The rows of every table, keyed by name of the table, and the record of each task."""
 
     rows: dict[str, Rows]
     records: list[TaskRecord]
-    failed: dict[str, str]  # reason why a task could not be run, by name of the task
+    failed: dict[str, str]  # reason why a task could not be run, keyed by name of the task
 
 
 def _run_tasks(tasks: Sequence[AnyTask], runner: Runner, listed: Mapping[int, TokenRecord]) -> _Measured:
@@ -333,7 +334,7 @@ def _run_tasks(tasks: Sequence[AnyTask], runner: Runner, listed: Mapping[int, To
                 outcomes, record = run_mteb_task(runner, task)
             except task_data.UnreachableTaskError as error:
                 measured.failed[task.name] = str(error)
-                runner.progress(engines.Progress(task.name, 1, 1))  # nothing of this task is left to do
+                runner.progress(engines.Progress(task.name, 1, 1))  # reports the task as done
                 continue
         else:
             outcomes, record = run_task(runner, task)

@@ -1,4 +1,4 @@
-"""Run MTEB tasks on edited texts, through MTEB's own evaluation."""
+"""Run MTEB tasks on edited texts, with the evaluation code of MTEB."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from stickytoken.settings.impact import ImpactSettings
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-# Columns besides the score: numbers of encoded and of truncated texts.
+# Columns in addition to the score: numbers of encoded and of truncated texts.
 _TEXTS = "texts"
 _EDITED = "edited"
 _CUT = "cut"
-# Number of texts in a batch if MTEB sets no batch size.
+# Batch size if MTEB does not set one.
 _BATCH = 32
 
 
 class EditingEncoder:
-    """MTEB's own wrapper of a SentenceTransformer, which here encodes edited texts."""
+    """MTEB's wrapper of a SentenceTransformer, extended so that it edits texts before it encodes them."""
 
-    # Conditions must not share vectors or scores. So caches see the edited texts, and the name of the model
-    # in the results contains the condition.
+    # Conditions must not share cached vectors or scores. Therefore caches see the edited texts, and the
+    # model's name and revision in the results identify the condition.
 
     def __init__(self, encoder: IdEncoder, condition: Condition, settings: ImpactSettings, room: int) -> None:
-        """Wrap an encoder for the tasks of MTEB in one condition.
+        """Wrap an encoder to run MTEB tasks under one condition.
 
         Args:
             encoder: the encoder of a SentenceTransformer.
             condition: the tokens of which copies are inserted into texts.
-            settings: number and place of the copies, and the side whose texts get them. Here, copies are
-                always inserted as text.
-            room: number of tokens to leave free for copies when a text is truncated.
+            settings: number and place of the copies, and the side whose texts get them. Its insertion
+                is ignored: copies are always inserted as text.
+            room: number of tokens to leave free for copies when texts are truncated.
         """
         from mteb.models import SentenceTransformerEncoderWrapper
 
@@ -67,9 +67,9 @@ class EditingEncoder:
         )
 
     def encode(self, inputs: DataLoader[Any], *, prompt_type: Any = None, **options: Any) -> Any:
-        """Return the vectors of a data loader's texts, edited if copies go into their side of the task."""
+        """Encode a data loader's texts, after inserting copies if their side of the task gets any."""
         side = self._settings.side
-        # Texts of a task without sides are always edited.
+        # If a task has no sides, its texts are always edited.
         if prompt_type is None or side is Side.BOTH or str(prompt_type.value) == side.value:
             from datasets import Dataset
             from torch.utils.data import DataLoader as Loader
@@ -104,7 +104,7 @@ class _MtebWork(GroupWork):
         row_by_seed: dict[int | None, dict[str, Any]] = {}
         rows: list[dict[str, Any]] = []
         for condition in prepared:
-            # Repetitions that edit texts in the same way are evaluated once.
+            # Repetitions that edit the texts in the same way are evaluated only once.
             placed_at_random = bool(condition.tokens) and self.settings.placement is Placement.RANDOM
             is_random = placed_at_random or len(condition.tokens) > 1
             seed = condition.seed if is_random else None

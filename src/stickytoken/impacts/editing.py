@@ -1,4 +1,4 @@
-"""Conditions of a measurement, and the input of the model under each condition. Pure functions."""
+"""The conditions of a measurement, and the inputs of the model under each condition. Pure functions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Condition:
-    """One way of editing all texts of a task.
+    """A way to edit all texts of a task.
 
     Attributes:
         kind: kind of the tokens that are copied.
@@ -52,10 +52,10 @@ class Condition:
 def make_conditions(
     sticky: Sequence[Token], benign: Sequence[Token], seed: int, repetitions: int
 ) -> list[Condition]:
-    """Return all conditions, with the repetitions of each one together.
+    """Return all conditions. The repetitions of a condition follow each other.
 
-    They are the clean condition, one condition for each token and, if there are several sticky tokens, a
-    mixture of these tokens and a mixture of as many benign tokens.
+    There is a clean condition, one condition for each token and, if there are several sticky tokens, one with
+    a mixture of them and one with a mixture of as many benign tokens.
     """
     groups: list[tuple[Kind, tuple[Token, ...]]] = [(Kind.CLEAN, ())]
     groups += [(Kind.STICKY, (token,)) for token in sticky]
@@ -72,7 +72,7 @@ def make_conditions(
 
 
 def by_tokens(conditions: Sequence[Condition]) -> list[tuple[Condition, ...]]:
-    """Return the conditions in groups. A group holds all repetitions of the same tokens."""
+    """Group the conditions by tokens, so that each group holds all repetitions of a condition."""
 
     def tokens_of(condition: Condition) -> tuple[Kind, tuple[Token, ...]]:
         return condition.kind, condition.tokens
@@ -81,13 +81,13 @@ def by_tokens(conditions: Sequence[Condition]) -> list[tuple[Condition, ...]]:
 
 
 def gaps(seed: int, text: str, words: int, copies: int) -> tuple[int, ...]:
-    """Draw a gap between words for each copy. A copy adds a word, and so one more gap for the next copy."""
+    """Draw a gap between words for each copy. Each copy is a word, so it adds a gap for the next."""
     generator = _generator(seed, text, "gaps")
     return tuple(int(generator.integers(words + step + 1)) for step in range(copies))
 
 
 def turns(seed: int, text: str, tokens: int, copies: int) -> tuple[int, ...]:
-    """Draw the token of each copy in a mixture. All tokens get the same number of copies, or one more."""
+    """Draw the token of each copy in a mixture. The numbers of copies of two tokens differ by at most one."""
     generator = _generator(seed, text, "turns")
     order = generator.permutation(tokens)
     steps = generator.permutation(copies) % tokens
@@ -100,7 +100,7 @@ def _generator(seed: int, text: str, purpose: str) -> np.random.Generator:
 
 
 def with_copies(settings: ImpactSettings, fitted: FittedText, condition: Condition, copies: int) -> Probe:
-    """Return the input of the encoder for a text under a condition."""
+    """Return the input of the encoder for a text with the copies of a condition."""
     insertion = settings.insertion
     if not condition.tokens or not copies:
         return fitted.clean(insertion)
@@ -120,7 +120,7 @@ def with_copies(settings: ImpactSettings, fitted: FittedText, condition: Conditi
 def needed_room(
     encoder: WordEncoder, conditions: Sequence[Condition], copies: int, insertion: Insertion
 ) -> int:
-    """Return the largest number of tokens that copies take in a text under any condition."""
+    """Return the maximum number of tokens that the copies of any condition add to a text."""
     if insertion is Insertion.IDS:
         return copies
     words = dict.fromkeys(token.text.strip() for condition in conditions for token in condition.tokens)
@@ -132,5 +132,5 @@ def needed_room(
 
 
 def single_tokens(conditions: Sequence[Condition]) -> list[Condition]:
-    """Return the first repetition of each condition with a single token."""
+    """Return the first repetition of each condition that has a single token."""
     return [condition for condition in conditions if len(condition.tokens) == 1 and condition.repetition == 0]

@@ -12,7 +12,8 @@ from stickytoken.measurement import ResultFolder, require_writable, resume
 from stickytoken.settings.impact import ImpactSettings
 from stickytoken.validation import file_path
 
-# Since version 2, intrusion_curves has the change of the hits with its interval, and intrusion has no ratio.
+# Version 2 added the change of the hits and its interval to intrusion_curves, and dropped the ratio from
+# intrusion.
 IMPACT_SCHEMA_VERSION = 2
 
 
@@ -22,7 +23,7 @@ class TokenRecord(resume.Record):
     token_id: int
     token: str  # vocabulary string
     text: str  # decoded text
-    kind: str  # sticky (if a run says so), named (otherwise) or benign
+    kind: str  # sticky if a run says so; otherwise named if it is measured, benign if it is a match
     matched_to: int | None  # id of the sticky token that a benign token is compared with
 
 
@@ -31,16 +32,16 @@ class TaskRecord(resume.Record):
 
     name: str
     layout: str
-    unit: str  # what the bootstrap resamples
+    unit: str  # what the bootstrap resamples, such as queries
     units: int
-    texts: int  # number of all texts of the task
+    texts: int  # total number of texts of the task
     edited: int  # number of texts that get copies
-    cut: int  # number of texts truncated to make room, the same in every condition
-    metrics: list[str]  # the main one first
+    cut: int  # number of texts truncated to make room for copies, in every condition
+    metrics: list[str]  # the main metric comes first
 
 
 class ImpactResultRecord(resume.Record):
-    """The computing cost of a finished measurement, and its tasks."""
+    """The computing cost of a finished measurement, and the tasks that were run."""
 
     sequences: int  # number of texts encoded
     seconds: float  # wall time of all sessions
@@ -74,9 +75,9 @@ def measured_kind(record: ImpactRecord) -> str:
 
 
 IMPACT_FILE = "impact.json"
-# Prefix of the names of impact folders.
+# Prefix of the names of folders that hold impact measurements.
 IMPACT = "impact"
-# Columns of each table. The types are stated, so that empty tables have them too.
+# Columns of each table. Their types are declared, so that empty tables have the same types.
 TABLES = resume.table_schemas(
     {
         "effects.parquet": "task layout metric main unit units clean sticky benign "
@@ -93,9 +94,9 @@ TABLES = resume.table_schemas(
     integers="units tokens benign_tokens token_id repetition copies documents cut copies_needed",
     switches="main",
 )
-# Columns that measurements of the first version lack.
+# Columns that version 1 of the schema lacks.
 _ADDED = ("change", "change_low", "change_high")
-# Columns without missing values.
+# Columns that must not have missing values.
 _FILLED = (
     "task", "layout", "metric", "main", "kind", "corpus", "unit", "units", "tokens", "benign_tokens",
     "repetition", "copies", "documents", "cut", "hits_sticky", "hits_benign", "rank_sticky", "rank_benign",
@@ -127,7 +128,7 @@ class Impact:
         effects: one row per task and metric: the drops in score that sticky and benign tokens cause, their
             difference, and the test of the difference.
         conditions: one row per task, metric and condition: the score, and its drop from the score on clean
-            texts with an interval.
+            texts, with the interval of the drop.
         scores: one row per task, metric, condition and repetition.
         intrusion: one row per number of copies: mean top-10 hits and mean ranks of documents with copies of
             sticky tokens and of benign tokens.

@@ -40,7 +40,7 @@ VECTORS = "vectors-"
 
 @dataclass(frozen=True)
 class CleanVectors:
-    """Vectors of all distinct inputs without copies, which all conditions share.
+    """Vectors of all distinct inputs without copies. All conditions share them.
 
     Attributes:
         probes: the distinct inputs.
@@ -63,7 +63,8 @@ class CleanVectors:
         Args:
             probes: inputs with copies or without.
             encoder: the model.
-            edited: known vectors of inputs with copies. Missing vectors are computed and added.
+            edited: known vectors of inputs with copies. Vectors that are missing are computed and added to
+                this dict.
         """
         clean = self.places
         missing = [probe for probe in dict.fromkeys(probes) if probe not in clean and probe not in edited]
@@ -94,22 +95,22 @@ class _Encoding:
         return [{"vectors": engines.encode_probes(encoder, prepared)}], len(prepared)
 
 
-# All repetitions of a token are in one shard. If a new session could begin between two repetitions, it would
-# form other batches, which changes rounding.
+# All repetitions of a condition are in one shard. Otherwise a session that resumes between two repetitions
+# would form different batches, which changes rounding.
 Group: TypeAlias = tuple[Condition, ...]
 
 
 class GroupWork:
-    """Work whose shards are groups of conditions."""
+    """Work that is divided into one shard per group of conditions."""
 
     def prepare(self, shard: Shard[Condition], encoder: Encoder) -> Group:
-        del encoder  # inputs are made just before they are encoded, which limits memory
+        del encoder  # inputs are made only just before they are encoded, to limit memory
         return shard.items
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs work under all conditions, and commits its shards to a folder.
+    """Runs work under all conditions, and stores the shards of the work in a folder.
 
     Attributes:
         encoder: the model.
@@ -118,7 +119,7 @@ class Runner:
         engine: computes the shards.
         folder: folder of the measurement.
         progress: called at every step.
-        shards: number of shards of all work so far, by name of the work.
+        shards: number of shards of each work that has been run, keyed by its name.
     """
 
     encoder: protocol.WordEncoder
@@ -158,14 +159,14 @@ class Runner:
         conditions: Sequence[Condition],
         title: str,
     ) -> NDArray[np.float64]:
-        """Run work under some conditions, and return its outcomes, shape (conditions, units, columns).
+        """Run work under the given conditions, and return its outcomes, shape (conditions, units, columns).
 
         Args:
             name: name under which the shards are stored.
             make_work: returns the work and the cost of preparing it. It is called only if a shard is missing.
             units: number of rows per condition.
             columns: columns to return.
-            conditions: the conditions, with the repetitions of a token together.
+            conditions: the conditions. All repetitions of a condition must follow each other.
             title: name of the stage in the progress display.
         """
         groups = [Shard(index, group) for index, group in enumerate(by_tokens(conditions))]
@@ -177,7 +178,7 @@ class Runner:
         frames = engines.run_work(
             name, make_work, groups, rows, self.engine, self.folder, self.progress, title
         )
-        self.shards[name] = len(groups)  # not reached if the work fails
+        self.shards[name] = len(groups)  # only counted if the work succeeds
         values = pl.concat(frames).select(columns).to_numpy().astype(np.float64)
         return values.reshape(-1, units, len(columns))
 
@@ -191,7 +192,7 @@ class _StoredVectors:
 def _read_vectors(file: Path) -> _StoredVectors | None:
     """Read a file with vectors; None if it is missing or damaged."""
     try:
-        # If NumPy itself opens a damaged file, it does not close the file.
+        # Open the file here, because NumPy does not close a damaged file that it has opened itself.
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
             return _StoredVectors(content["vectors"], float(content["seconds"]))
     except (OSError, EOFError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile):

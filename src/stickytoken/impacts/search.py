@@ -1,4 +1,4 @@
-"""Exact search in an index, and the intrusion of documents with copies into its results."""
+"""Exact search in an index, and how often documents with copies intrude into the search results."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from stickytoken.measurement import ShardCost
 from stickytoken.settings.impact import ImpactSettings
 from stickytoken.unit_vectors import Similarity
 
-# Largest number of queries that are drawn from a corpus without queries of its own.
+# Maximum number of texts that are drawn as queries from a corpus that comes without queries.
 _QUERIES = 200
-# Largest number of documents that get copies, one document at a time.
+# Maximum number of documents that get copies, one document at a time.
 TARGETS = 50
 
 
@@ -37,8 +37,8 @@ class ExactSearch:
     """An index in which every query is compared with every document.
 
     Attributes:
-        queries: vectors of the queries, prepared for the similarity, shape (Q, d).
-        documents: vectors of the documents, prepared for the similarity, shape (N, d).
+        queries: vectors of the queries, as returned by `Similarity.prepared`, shape (Q, d).
+        documents: vectors of the documents, as returned by `Similarity.prepared`, shape (N, d).
         similarity: how the model compares vectors.
     """
 
@@ -56,15 +56,15 @@ class ExactSearch:
         return np.sort(self.similarities, axis=1)
 
     def ranks(self, vectors: NDArray[np.floating], places: Sequence[int]) -> NDArray[np.int64]:
-        """Return the ranks of vectors among the documents. In a tie, the vector ranks before the documents.
+        """Return the ranks of vectors among the documents. In a tie, a vector ranks before documents.
 
         Args:
-            vectors: n vectors as the model gives them, shape (n, d).
+            vectors: n vectors as returned by the model, shape (n, d).
             places: index of the document that each vector replaces; -1 for a vector that is added to the
                 index.
 
         Returns:
-            Ranks from 1, shape (Q, n).
+            1-based ranks for each query, shape (Q, n).
         """
         of_vectors = self.similarity.of_all(self.queries, self.similarity.prepared(vectors))
         above = np.empty(of_vectors.shape, dtype=np.int64)
@@ -84,7 +84,7 @@ class ExactSearch:
 
 
 class SearchCorpus(NamedTuple):
-    """Queries, and the documents that they search."""
+    """Queries, and the documents among which they search."""
 
     name: str
     queries: Sequence[str]
@@ -113,7 +113,7 @@ def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
 
 
 def _bundled_corpus(seed: int) -> tuple[str, list[str], list[str]]:
-    """Return name, queries and documents of the bundled corpus.
+    """Return the name, the queries and the documents of the bundled corpus.
 
     The queries are the first sentences of random paraphrase pairs. All other sentences are the documents.
     """
@@ -140,7 +140,7 @@ def _corpus_of_folder(folder: Path) -> tuple[str, list[str], list[str]]:
 
 
 def _corpus_of_file(path: Path, seed: int) -> tuple[str, list[str], list[str]]:
-    """Return the name of a file, random texts of the file as queries, and all other texts as documents."""
+    """Return the name of a file, random texts from it as queries, and all remaining texts as documents."""
     sentences = load_sentences(path)
     order = np.random.default_rng(seed).permutation(len(sentences))
     count = min(_QUERIES, len(sentences) // 3)
@@ -149,7 +149,7 @@ def _corpus_of_file(path: Path, seed: int) -> tuple[str, list[str], list[str]]:
     return path.resolve().stem, queries, documents
 
 
-# Columns of the shards: hits for each number of copies, then median ranks for each number of copies.
+# Columns of the shards: the hits for each number of copies, then the median rank for each number.
 _COLUMNS = tuple(f"{kind}_{copies}" for kind in ("hits", "rank") for copies in COPIES)
 
 
@@ -192,7 +192,7 @@ class _IntrusionWork(GroupWork):
 
 
 def intrusion_title(corpus: SearchCorpus) -> str:
-    """Return the name of the intrusion in the progress display."""
+    """Return the name that the progress display shows for the intrusion."""
     return f"intrusion into {corpus.name}"
 
 
@@ -200,7 +200,7 @@ def run_intrusion(runner: Runner, corpus: SearchCorpus, listed: Mapping[int, Tok
     """Measure for each token how many queries find random documents after copies of the token are added.
 
     Returns:
-        The rows of the tables ``intrusion`` and ``intrusion_curves``, by name of the table.
+        The rows of the tables ``intrusion`` and ``intrusion_curves``, keyed by name of the table.
     """
     encoder = runner.encoder
     settings = runner.settings

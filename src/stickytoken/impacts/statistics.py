@@ -1,4 +1,4 @@
-"""Differences, intervals and tests, computed from the outcomes of tasks. Pure functions.
+"""Compute differences, intervals and tests from the outcomes of tasks. Pure functions.
 
 Two sources of variation are kept apart. Intervals show how the numbers would vary with other queries, pairs
 or texts (bootstrap over units, tokens fixed). The test shows whether sticky tokens cost more than matched
@@ -22,18 +22,18 @@ from stickytoken.impacts.editing import Condition, Kind, by_tokens
 from stickytoken.impacts.results import TokenRecord
 from stickytoken.settings.impact import ImpactSettings
 
-# Label of a token that the user named, and that no run calls sticky.
+# Label of a token that the user named but that no run calls sticky.
 NAMED = "named"
 # Numbers of copies that are inserted into a document to test its intrusion.
 COPIES = (0, 1, 2, 4, 8, 16, 32)
 # Number of search results that a user is assumed to look at.
 TOP = 10
-# If there are at most this many ways to choose one member of every set, the test counts all of them.
+# If there are at most this many ways to choose one member from every set, the test enumerates all of them.
 # Otherwise it draws `_DRAWS` of them at random.
 _MOST_COUNTED = 10_000
 _DRAWS = 9_999
-# Statistics that differ by less than this count as equal, because the order of summation changes the last
-# digits.
+# Statistics that differ by less than this count as equal, because their last digits depend on the order of
+# summation.
 _ROUNDING = 1e-12
 
 Rows: TypeAlias = list[dict[str, Any]]
@@ -43,13 +43,14 @@ def compare(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[float | Non
     """Test whether sticky tokens cost more than their matched benign tokens.
 
     A permutation test within strata (Good 2005, "Permutation, Parametric and Bootstrap Tests of Hypotheses"):
-    under the null hypothesis, any member of a matched set is as likely to be the sticky one. The statistic is
-    the mean over sets of the difference between that member and the mean of the others.
+    under the null hypothesis, every member of a matched set is equally likely to be the sticky token. The
+    statistic is the mean over sets of the difference between that member and the mean of the others.
 
     Args:
-        costs: cost of each token, averaged over repetitions, which are not independent; one row per matched
-            set, the sticky token first, shape (sets, members). Rows with NaN are left out.
-        key: seed of the random choices, used if there are too many choices to count.
+        costs: cost of each token, shape (sets, members). Each row is a matched set, with the sticky token
+            first. Costs are averages over repetitions, because repetitions are not independent. Rows with NaN
+            are left out.
+        key: seed of the random choices, used if there are too many choices to enumerate.
 
     Returns:
         The one-sided p-value and the effect size, the mean difference in standard deviations; None where
@@ -72,12 +73,12 @@ def compare(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[float | Non
         return float((sums / sets >= threshold).mean()), effect_size
     chosen = np.random.default_rng(list(key)).integers(members, size=(_DRAWS, sets))
     means = differences[np.arange(sets), chosen].mean(axis=1)
-    # The observed choice is counted as one of the drawn choices (Phipson and Smyth 2010).
+    # The observed choice counts as one of the drawn choices (Phipson and Smyth 2010).
     return float((1 + (means >= threshold).sum()) / (1 + _DRAWS)), effect_size
 
 
 def corrected(p_values: Sequence[float | None]) -> list[float | None]:
-    """Return p-values corrected over tasks (Benjamini and Hochberg 1995). None stays None."""
+    """Return p-values corrected for several tasks (Benjamini and Hochberg 1995). None stays None."""
     from scipy.stats import false_discovery_control
 
     defined = [p_value for p_value in p_values if p_value is not None]
@@ -89,7 +90,7 @@ def corrected(p_values: Sequence[float | None]) -> list[float | None]:
 
 @dataclass(frozen=True)
 class _Groups:
-    """Conditions by their tokens, and the weights that average repetitions and tokens."""
+    """Conditions grouped by tokens, and the weights with which repetitions and tokens are averaged."""
 
     conditions: Sequence[Condition]
 
@@ -109,7 +110,7 @@ class _Groups:
         return weights
 
     def of_kind(self, kind: Kind) -> NDArray[np.float64]:
-        """Return the rows of the weights for single tokens of a kind, or for clean texts."""
+        """Return the rows of ``weights`` that belong to single tokens of a kind, or to clean texts."""
         rows = [
             row
             for row, group in enumerate(self.groups)
@@ -166,7 +167,7 @@ def _condition_rows(
     confidence: float,
     listed: Mapping[int, TokenRecord],
 ) -> Rows:
-    """Return the score of each group of conditions, and its drop from clean with an interval."""
+    """Return the score of each group of conditions, and its drop from the clean score with an interval."""
     (clean,) = groups.of_kind(Kind.CLEAN)
     scores = combine(groups.weights, resampled_scores[0]).tolist()
     drops = contrast_intervals(resampled_scores, clean - groups.weights, confidence)
@@ -181,7 +182,7 @@ def _condition_rows(
 def _effect_of(
     resampled_scores: NDArray[np.float64], groups: _Groups, confidence: float, key: Sequence[int]
 ) -> dict[str, Any]:
-    """Return the scores, drops, their difference and its test, as columns of the table effects."""
+    """Return scores, drops, the difference of the drops and its test, as columns of the table effects."""
     clean_weights = groups.of_kind(Kind.CLEAN)
     sticky_weights = groups.of_kind(Kind.STICKY)
     benign_weights = groups.of_kind(Kind.BENIGN)
@@ -205,8 +206,8 @@ def _effect_of(
         effect[f"{name}_relative"] = effect[name] / effect["clean"] if defined else None
     effect["tokens"] = len(sticky_weights)
     effect["benign_tokens"] = len(benign_weights)
-    # One row per matched set. The benign tokens begin with the first match of every sticky token; then the
-    # second matches follow.
+    # Arrange the costs in one row per matched set. The benign tokens come as the first match of every sticky
+    # token, then the second match of every token, and so on.
     costs_of_sticky = combine(clean_weights - sticky_weights, resampled_scores[0]).reshape(1, -1)
     costs_of_benign = combine(clean_weights - benign_weights, resampled_scores[0]).reshape(
         -1, len(sticky_weights)
@@ -225,11 +226,12 @@ def intrusion_rows(
     listed: Mapping[int, TokenRecord],
     cut: int,
 ) -> dict[str, Rows]:
-    """Return the tables of hits and ranks by number of copies.
+    """Return the tables of hits and ranks for each number of copies.
 
     Args:
         corpus: name of the corpus.
-        outcomes: hits, then median ranks, for every number of copies, shape (conditions, documents, columns).
+        outcomes: hits for every number of copies, then median ranks for every number, shape (conditions,
+            documents, columns).
         conditions: the conditions, one for each token.
         settings: settings of the measurement.
         listed: the tokens by id.
@@ -277,12 +279,12 @@ def intrusion_rows(
 
 
 def _copies_needed(hits: NDArray[np.float64]) -> int | None:
-    """Return how many copies bring half of the documents into more top 10s than no copies do.
+    """Return the smallest number of copies with which half of the documents are in more top 10s than without.
 
-    Return None if 32 copies do not.
+    Return None if even 32 copies do not suffice.
 
     Args:
-        hits: number of queries with the document in their top 10, shape (documents, numbers of copies).
+        hits: number of queries that have the document in their top 10, shape (documents, numbers of copies).
     """
     is_half = (hits > hits[:, :1]).mean(axis=0) >= 0.5
     return COPIES[int(is_half.argmax())] if is_half.any() else None

@@ -1,4 +1,4 @@
-"""The results of a measurement as sentences, tables and Markdown. Pure functions."""
+"""Show the results of a measurement as sentences, tables and Markdown. Pure functions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _HEADINGS = {
     "q_value": "q",
     "hits": f"queries with it in their top {TOP}",
 }
-# The largest p-value, corrected over tasks, at which sticky tokens are said to cost more.
+# Maximum p-value, corrected for several tasks, at which sticky tokens are said to cost more.
 _SIGNIFICANCE = 0.05
-# Numbers of copies for which a table in the terminal has rows.
+# Numbers of copies that have rows in the tables that the terminal shows.
 TABLE_COPIES = (0, 4, 8, 32)
 # Number of copies for which a sentence states the effect on search results.
 _TOLD_COPIES = 8
@@ -42,7 +42,7 @@ def headed(
     Args:
         columns: the columns to show.
         rows: the rows of a result table.
-        measured: what headings call the measured tokens: sticky, or named if no run calls them sticky.
+        measured: word for the measured tokens in headings: sticky, or named if no run calls them sticky.
     """
     headings = []
     for column in columns:
@@ -98,7 +98,7 @@ def _probability(value: float) -> str:
 
 
 def benign_needed(tokens: int) -> int:
-    """Return how many benign tokens make the smallest p-value, (1 / (1 + benign)) ** tokens, at most 0.05."""
+    """Return how many benign tokens let the lowest p-value, (1 / (1 + benign)) ** tokens, reach 0.05."""
     return math.ceil(math.pow(1 / _SIGNIFICANCE, 1 / max(1, tokens))) - 1
 
 
