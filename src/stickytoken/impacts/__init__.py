@@ -70,10 +70,11 @@ def impact(
     engine: EngineChoice = "local",
     progress: engines.ProgressCallback = engines.ignore_progress,
 ) -> Impact:
-    """Measure how much copies of tokens lower the scores of tasks. The same call continues it if interrupted.
+    """Measure how much copies of tokens lower the scores of tasks.
 
     Every task is measured on clean texts, on texts with copies of each sticky token, on texts with copies of
-    each matched benign token, and on texts with a mixture of sticky or of benign tokens.
+    each matched benign token, and on texts with a mixture of sticky or of benign tokens. The same call
+    continues an interrupted measurement.
 
     Args:
         encoder: anything that `load_encoder` takes, or an encoder; None loads the model of the run.
