@@ -12,6 +12,7 @@ from stickytoken.comparisons.published import beside_run
 from stickytoken.detection import Run, judge, open_run
 from stickytoken.detection.run import encoder_for
 from stickytoken.errors import InputError
+from stickytoken.methods import wording
 from stickytoken.methods.profile.records import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.validation import markdown, markdown_table
 
@@ -23,10 +24,12 @@ def table(tokens: pl.DataFrame) -> str:
     """Return tokens with both measures as a Markdown table."""
     rows = []
     for row in tokens.iter_rows(named=True):
-        lift = f"{row['lift_sd']:.2f} ({row['lift_sd_low']:.2f} to {row['lift_sd_high']:.2f})"
-        erased = f"{row['erased']:.0%} ({row['erased_low']:.0%} to {row['erased_high']:.0%})"
+        lift_interval = wording.sd_interval(row["lift_sd_low"], row["lift_sd_high"])
+        lift = f"{wording.in_sd(row['lift_sd'])} ({lift_interval})"
+        erased_interval = wording.percent_interval(row["erased_low"], row["erased_high"])
+        erased = f"{wording.percent(row['erased'])} ({erased_interval})"
         rows.append([markdown(repr(row["token"])), erased, lift, row["verdict"]])
-    return markdown_table(("token", "erased", "lift (SD)", "verdict"), rows)
+    return markdown_table(("token", "erased", "lift", "verdict"), rows)
 
 
 def published_section(run: Run, name: str) -> str:
