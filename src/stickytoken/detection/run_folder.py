@@ -320,8 +320,8 @@ class EvidenceRecord(resume.Record):
     pair_copies: int  # number of copies in the pairs
     sequences: int  # number of encoded texts
     seconds: float
-    # Histogram of the similarities of carriers and anchors without copies, as counted by `similarity_counts`;
-    # empty in earlier versions
+    # Number of pairs of a carrier and an anchor, without copies, in each bin of `SIMILARITY_EDGES`; empty in
+    # runs of earlier versions
     similarities_before: tuple[int, ...] = ()
     search: SearchRecord | None = None  # null if too few texts are long enough, and in earlier versions
 

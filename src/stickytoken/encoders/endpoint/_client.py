@@ -46,8 +46,7 @@ _MOST_DOUBLINGS = 10
 # Up to this many failures, the pause before a retry follows the server's Retry-After. After more failures, it
 # is at least as long as the pause that doubles.
 _TRUSTED_WAITS = 8
-# A request whose number of attempts is limited is given up after this many failures without a complete
-# answer.
+# Number of attempts without a complete answer, after which a request with a limited number of attempts fails.
 _MOST_UNREACHED = 2
 
 
