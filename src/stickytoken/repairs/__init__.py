@@ -66,12 +66,12 @@ if TYPE_CHECKING:
 __all__ = ["Repair", "open_repair", "repair"]
 
 
-# Part of a repair's identity. Raise it when a change of the code makes the same inputs give a different model
-# or different numbers.
+# Version of the repair code, which is part of a repair's identity. Increment it when a change of the code
+# gives a different model or different numbers for the same inputs.
 _VERSION = 6
 
-# Minimum number of benign tokens for which the run's own median lift and erased share are used. If a run has
-# fewer, the medians come from the random tokens that the recheck measures.
+# Minimum number of benign tokens that a run must have for its own median lift and erased share to be used. If
+# it has fewer, the medians come from the random tokens that the recheck measures.
 _ENOUGH_BENIGN = 128
 
 
@@ -99,16 +99,19 @@ def repair(
             of the run.
         out: folder for the repaired model, a SentenceTransformer that loads without this package.
         strategy: how to repair the tokens, a `Strategy`: ``auto``, ``unreachable``, ``plain-specials``,
-            ``relatives``, ``keep-meaning`` or ``nearest``. ``auto`` turns special tokens into plain text. For
-            any other token it tries ``relatives``, ``unreachable``, ``keep-meaning`` and ``nearest`` in this
-            order, skips those that are impossible, and keeps the first one after which copies have no clear
-            effect. If there is none, it keeps the one that leaves the smallest effect.
+            ``relatives``, ``keep-meaning`` or ``nearest``. ``auto`` makes the tokenizer read the text of
+            special tokens as plain text. For any other token, it tries ``relatives``, ``unreachable``,
+            ``keep-meaning`` and ``nearest`` in this order, skips those that are impossible, and keeps the
+            first one after which copies have no clear effect. If every strategy leaves a clear effect, it
+            keeps the one that leaves the smallest.
         encoder: the run's model, loaded by name or from a folder; None loads the model that the run names.
         sentences: corpus to verify on; None takes the run's corpus, without the texts that the run used.
-        task: task to score before and after: a task file, a BEIR folder or the name of an MTEB task; None
-            takes the packaged task.
-        verify: whether to verify the repaired model. If not, its documents say that it is not verified.
-        seed: seed for new rows, and for the texts and placements of the verification.
+        task: task on which the model is scored before and after the repair: a task file, a BEIR folder or the
+            name of an MTEB task; None takes the packaged task.
+        verify: whether to verify the repaired model. If False, REPAIR.md and the model card say that the
+            model is not verified.
+        seed: seed for making new rows, and for choosing the texts of the verification and where copies go in
+            them.
         progress: called after every step.
 
     Returns:
@@ -118,8 +121,8 @@ def repair(
         InputError: tokens, sentences or the task cannot be used.
         ModelError: the model cannot be found or used.
         RepairError: the model or a token cannot be repaired with this strategy.
-        RunError: the run belongs to another model, ``out`` holds anything but this repair, or ``out`` cannot
-            be written.
+        RunError: the run belongs to another model, ``out`` is neither empty nor the folder of this repair, or
+            ``out`` cannot be written.
     """
     began = wall_time.beginning()
     settings = RepairSettings(cast("Strategy", strategy), verify, seed=seed)
@@ -192,7 +195,7 @@ def _ids_to_repair(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None)
     if not ids:
         raise InputError(f"the run in {run.path} found no sticky tokens: name the tokens to repair")
     for token_id in ids:
-        vocabulary.place(token_id)  # raises for an id that the model does not have
+        vocabulary.place(token_id)  # raises an error if the model does not have this id
     return ids
 
 
@@ -267,7 +270,8 @@ class RepairJob:
         """Build and verify the repaired model, write its documents, and finally move it to ``out``.
 
         Args:
-            identity_parts: all inputs that can change the result of the repair. Their digest is its identity.
+            identity_parts: all inputs that can change the result of the repair. Their digest identifies the
+                repair.
             out: final folder of the model.
             began: value of `time.perf_counter` when the repair began.
 
@@ -336,8 +340,8 @@ class RepairJob:
 
     def _special_ids(self) -> set[int]:
         """Return the ids of special and added tokens, which the tokenizer matches before other entries."""
-        # Only tokenizers of the package transformers have this attribute; those of the package tokenizers
-        # have a method instead.
+        # Tokenizers from the transformers package have the attribute added_tokens_decoder. Tokenizers from
+        # the tokenizers package have a method instead.
         tokenizer: Any = self.encoder.user_tokenizer
         added = getattr(tokenizer, "added_tokens_decoder", None)
         if added is None:
@@ -370,7 +374,7 @@ class RepairJob:
         """Make new rows with the requested strategy, and return them as choices, keyed by token id.
 
         Raises:
-            RepairError: the strategy makes no row for a token.
+            RepairError: the strategy cannot make a row for one of the tokens.
         """
         strategy = self.settings.strategy
         rows = self._rows(strategy, ids)
@@ -379,7 +383,7 @@ class RepairJob:
         return {token_id: Choice(Candidate(strategy, row)) for token_id, row in rows.items()}
 
     def _rows(self, strategy: Strategy, ids: list[int]) -> Mapping[int, Row]:
-        """Return new rows of shape (D,), keyed by token id. Tokens without a possible row are left out."""
+        """Return new rows of shape (D,), keyed by token id. Tokens that cannot get a new row are left out."""
         if strategy is Strategy.NEAREST:
             matrix = self._matrix()
             return {token_id: matrix[nearest].copy() for token_id, nearest in self._nearest(ids).items()}
@@ -389,7 +393,7 @@ class RepairJob:
         return new_rows(strategy, ids, model, texts, self.settings.seed, self.progress, avoided)
 
     def _measured_candidates(self, candidates: Mapping[int, Candidate]) -> Mapping[int, RecheckedToken]:
-        """Build the model with the given repairs; return the effects of copies, keyed by token id."""
+        """Build the model with the given repairs; return the effect of copies of each token, by token id."""
         self._write(candidates)
         as_ids: list[Token] = []
         to_write: list[Token] = []
@@ -448,7 +452,7 @@ class RepairJob:
         return records
 
     def _verified(self, tokens: list[RepairedTokenRecord]) -> Verified:
-        """Verify the model in the build folder, and return the record and the measured tokens."""
+        """Verify the model in the build folder; return the verification record and the measured tokens."""
         repaired, vocabulary = self._load()
         verification = Verification(
             original=self.encoder,
@@ -477,13 +481,13 @@ class RepairJob:
         return encoder, categorize(encoder.tokenizer)
 
     def _nearest(self, ids: Sequence[int]) -> dict[int, int]:
-        """Find the entry whose row will replace the row of each token; return its id, keyed by token id.
+        """Return the id of the entry whose row will replace the row of each token, keyed by token id.
 
-        Of all entries whose lift and erased share are at most the median, it is the one with the most similar
-        row. Similarity is the cosine after the mean row is subtracted from both rows.
+        This entry is the one with the most similar row among all entries whose lift and erased share are at
+        most the median. Similarity is the cosine after the mean row is subtracted from both rows.
 
         Raises:
-            RepairError: no entry is known to have such a lift and erased share.
+            RepairError: no entry is known whose lift and erased share are at most the median.
         """
         matrix = self._matrix()
         typical_ids = [token_id for token_id in self._typical_tokens if token_id < len(matrix)]
@@ -500,7 +504,8 @@ class RepairJob:
     def _typical_tokens(self) -> list[int]:
         """Ids of tokens whose lift and erased share are each at most the median.
 
-        Tokens and medians come from the run if it has enough benign tokens, otherwise from the recheck.
+        The tokens and the medians come from the run if it has enough benign tokens, and otherwise from the
+        recheck.
         """
         columns = ["lift_sd", "erased"]
         tokens = self.run.tokens
@@ -577,7 +582,7 @@ def _edit(candidates: Mapping[int, Candidate], route: str | None) -> ModelEdit:
 
 
 def _described(strategy: Strategy, effect: RecheckedToken) -> str:
-    """Name a rejected strategy and the effect that copies still had: ``relatives (lifts by 0.4 SD)``."""
+    """Describe a rejected strategy by the effect that copies still have: ``relatives (lifts by 0.4 SD)``."""
     lift = f"lifts by {wording.in_sd(effect.lift_sd)}"
     if effect.erased is None:
         return f"{strategy} ({lift})"

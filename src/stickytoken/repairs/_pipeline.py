@@ -23,13 +23,13 @@ _SPACE_REMOVING = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "ByteLev
 # Normalizers that add no space.
 _SPACE_NEUTRAL = {"Prepend", "Lowercase", "Strip", "StripAccents"}
 
-# Prefixes that mark entries as beginnings of words, in byte-level tokenizers and in SentencePiece.
+# Prefixes that mark an entry as the beginning of a word: in byte-level tokenizers, and in SentencePiece.
 _WORD_MARKS = ("Ġ", "▁")
 # Maximum number of entries that may be looked up as whole words instead of being merged. Each of them is
 # split off from all words that begin with it, so a higher limit would change the tokenization of too many
 # words.
 _MOST_LOOKED_UP = 40
-# Maximum number of entries that a reason names as examples.
+# Maximum number of entries that are named as examples in the reason why an entry cannot be made unreachable.
 _NAMED_ENTRIES = 3
 
 _NO_SAFE_NAME = "spaces reach the vocabulary, so a text could contain any new name of the entry"
@@ -93,7 +93,7 @@ def _excludes_spaces(document: Mapping[str, Any]) -> bool:
 
 
 def _tokenizer_of_steps(steps: Mapping[str, Any]) -> Tokenizer:
-    """Return a tokenizer with the given normalizer and pre-tokenizer, and without a real vocabulary."""
+    """Return a tokenizer with the given normalizer and pre-tokenizer, and a placeholder vocabulary."""
     from tokenizers import Tokenizer
 
     model = {"type": "WordLevel", "vocab": {"": 0}, "unk_token": ""}
@@ -112,8 +112,8 @@ class EditableVocabulary:
 
     Args:
         document: the content of tokenizer.json.
-        can_change_steps: returns whether transformers would use the normalizer and pre-tokenizer in
-            tokenizer.json.
+        can_change_steps: function that returns whether transformers would use the normalizer and
+            pre-tokenizer in tokenizer.json.
     """
 
     def __init__(self, document: dict[str, Any], can_change_steps: Callable[[], bool]) -> None:
@@ -285,7 +285,7 @@ class EditableVocabulary:
 
     @cached_property
     def _never_merged(self) -> dict[int, str]:
-        """Entries that no merge produces, keyed by token id. Looking up whole words would reach them."""
+        """Entries that no merge produces, keyed by token id. Looking up whole words would produce them."""
         from tokenizers.models import BPE
 
         if self._model.get("ignore_merges"):
@@ -321,8 +321,8 @@ def renamed_model(model: dict[str, Any], new_names: Mapping[int, str]) -> dict[s
     """Return the ``model`` part of a tokenizer.json with some entries renamed.
 
     Args:
-        model: the original part.
-        new_names: new strings of the entries, by token id.
+        model: the original ``model`` part.
+        new_names: new strings of the renamed entries, keyed by token id.
     """
     vocabulary = model["vocab"]
     renamed: Any
@@ -345,7 +345,7 @@ def _unreachable_names(ids: Iterable[int]) -> dict[int, str]:
 
 
 def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: int | None) -> EditedPipeline:
-    """Return an edited tokenizer.json that reads the text of some special tokens as plain text.
+    """Return an edited tokenizer.json that treats the text of some special tokens as plain text.
 
     Args:
         document: the content of tokenizer.json.
@@ -375,7 +375,7 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
         token_id = next(iter(new_names))
         raise RepairError(
             f"{named_entry(entries[token_id], token_id)} cannot become plain text: the vocabulary would "
-            "still match its text, and spaces reach the vocabulary, so no new name is safe"
+            "still match its text, and the entry cannot be renamed, because a text could contain any new name"
         )
     for token_id, name in new_names.items():
         if model.get("unk_token") == entries[token_id]:
@@ -398,9 +398,9 @@ def _with_entries(
     """Return the ``model`` part of a tokenizer.json with entries added to its vocabulary.
 
     Args:
-        model: the original part.
+        model: the original ``model`` part.
         new_entries: strings of the new entries, keyed by token id, in ascending order of ids.
-        ids: ids of the tokens that are being edited, one of which the error names.
+        ids: ids of the tokens that are being edited. The error message names one of them.
 
     Raises:
         RepairError: the new ids do not directly follow the ids of the vocabulary.
@@ -458,7 +458,7 @@ def word_pieces(entry: str, entries: Collection[str], prefix: str) -> list[str] 
 
 
 def _merged(text: str, ranks: Mapping[Pair, int]) -> list[str]:
-    """Apply all merges to a word by rank, and from the left if ranks are equal; return the pieces."""
+    """Merge the characters of a word by rank, leftmost first among equal ranks; return the pieces."""
     pieces = list(text)
     while len(pieces) > 1:
         pair_ranks = [ranks.get(pair, math.inf) for pair in pairwise(pieces)]

@@ -22,8 +22,8 @@ ORDINARY_REACH = 0.5
 
 # Order in which strategies are tried for a token.
 _ORDER = (Strategy.RELATIVES, Strategy.UNREACHABLE, Strategy.KEEP_MEANING, Strategy.NEAREST)
-# What remains of this order for a tokenizer written in Python, which cannot be edited and does not expose the
-# pieces of a token.
+# The strategies of this order that are possible with a tokenizer written in Python. Such a tokenizer cannot
+# be edited, and does not expose the pieces of a token.
 _WITHOUT_EDITING_ORDER = (Strategy.KEEP_MEANING, Strategy.NEAREST)
 
 _IN_EVERY_TEXT = "the model itself puts it into every text, so a new row would change every vector"
@@ -163,7 +163,7 @@ class Candidate:
     def badness(self) -> float:
         """The larger of lift and erased share, each as a fraction of its threshold.
 
-        It is infinite if a number is undefined, and minus infinity if the repair was not measured.
+        It is infinity if either of them is undefined, and minus infinity if the repair was not measured.
         """
         if self.effect is None:
             return -math.inf
@@ -218,7 +218,7 @@ def choose_candidates(
     choices = {}
     for token_id, candidates_of_token in candidates.items():
         if not candidates_of_token:
-            # No strategy makes a row for this token. The call raises an error with the reason.
+            # No strategy can make a row for this token. This call raises the error that says why.
             compute_rows(strategies[token_id][-1], [token_id])
         tried = {
             candidate.strategy: candidate.effect
@@ -235,7 +235,7 @@ def _has_ordinary(candidates: Sequence[Candidate]) -> bool:
 
 
 def _candidates(strategy: Strategy, ids: list[int], compute_rows: ComputeRows) -> dict[int, Candidate]:
-    """Return the candidates of one strategy, keyed by token id, for all tokens for which it makes a row."""
+    """Return a candidate per token, keyed by token id; tokens that a strategy cannot repair are left out."""
     if not ids:
         return {}
     if strategy is Strategy.UNREACHABLE:

@@ -1,4 +1,4 @@
-"""Train new rows: one copy of an entry keeps its effect, many copies act like those of an ordinary entry."""
+"""Train new rows: one copy of an entry acts as before, many copies act like copies of an ordinary entry."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-# Number of copies that stands for many: training makes the effect of this many copies ordinary.
+# Number of copies that counts as many. Training gives this number of copies the effect of an ordinary entry.
 MANY = 8
-# Maximum number of texts, besides the training texts, from which the mean direction of texts is estimated.
+# Maximum number of texts that are added to the training texts to estimate the mean direction of texts.
 _TEXTS = 256
-# Number of ordinary entries. Their median effect is the target for many copies of a new row.
+# Number of ordinary entries to sample. New rows are trained so that many copies have the median effect of
+# these entries.
 _ORDINARY_ENTRIES = 24
 # Keys that are combined with the seed, so that the choices of entries and of texts are independent.
 _ENTRIES_KEY = 1
 _TEXTS_KEY = 2
 
-# Preferred lengths of the training texts, in tokens. Rows have the largest effect in short texts, and short
-# texts take the least time to encode.
+# Shortest and longest preferred training text, in tokens. A row has the largest effect in a short text, and
+# short texts take the least time to encode.
 _SHORTEST = 4
 _LONGEST = 9
 # Maximum number of training texts of each length, and maximum number of different lengths. All texts of a
@@ -65,7 +66,7 @@ def kept_rows(
     Args:
         network: a frozen copy of the model.
         present: the current rows, from which training starts, shape (T, D).
-        entry_ids: ids of the T entries.
+        entry_ids: ids of the T entries that get a new row.
         texts: texts to train on.
         seed: seed for all random choices.
         progress: called after every training step.
@@ -117,7 +118,7 @@ class _Measured(NamedTuple):
 
 
 def _measure(network: Network, contexts: Sequence[Context], ids: Sequence[int]) -> _Measured:
-    """Encode the texts of the contexts without and with copies of each entry; return the effect of copies."""
+    """Encode each text without copies, and with copies of each entry; return the effect of the copies."""
     # Contexts come in pairs that share a text: the first has one copy, the second has many.
     encoder = network.encoder
     before = unit_vectors(encoder.encode_ids([context.text.ids for context in contexts[::2]]))
@@ -127,14 +128,14 @@ def _measure(network: Network, contexts: Sequence[Context], ids: Sequence[int]) 
 
 
 def _target_pull(present: Pull, ordinary: Pull, common: Vector) -> Pull:
-    """Return the pull that many copies of each entry should have after training.
+    """Return the pull and contraction that many copies of each entry should have after training.
 
-    The contraction and the pull along the mean direction of texts are set to the medians over ordinary
-    entries. In all other directions, the pull does not change.
+    The contraction, and the component of the pull along the mean direction of texts, are set to the medians
+    over ordinary entries. All other components of the pull stay the same.
 
     Args:
-        present: current pull of the entries.
-        ordinary: pull of ordinary entries.
+        present: current pull and contraction of the entries.
+        ordinary: pull and contraction of ordinary entries.
         common: the mean direction of texts, a unit vector of shape (d,).
     """
     contraction = np.full(len(present.contraction), np.median(ordinary.contraction))
@@ -188,7 +189,7 @@ def _train(
             batch = [contexts[number] for number in groups[group]]
             contents = [context.filled((0,)) for context in batch for _ in rows]
             vectors = network.vectors(contents, rows, _row_positions(batch, len(rows)))
-            # Mean over contexts and sum over rows, so that each row moves as if it were trained alone.
+            # Mean over contexts and sum over rows, so that each row is updated as if it were trained alone.
             distance: Any = ((vectors - targets[groups[group]].flatten(0, 1)) ** 2).sum() / len(batch)
             optimizer.zero_grad()
             distance.backward()
@@ -245,7 +246,7 @@ def contexts_among(
         Two consecutive contexts per text: first one copy in a random gap, then many copies at the end.
 
     Raises:
-        RepairError: no text fits into the model with `MANY` copies.
+        RepairError: no text without these entries fits into the model with `MANY` copies added.
     """
     generator = np.random.default_rng([seed])
     distinct = list(dict.fromkeys(texts))
@@ -257,8 +258,8 @@ def contexts_among(
             by_length.setdefault(len(text.ids) - len(text.head), []).append(text)
     if not by_length:
         raise RepairError(
-            f"none of the {len(distinct)} texts to train rows on fits the model with {MANY} copies: pass "
-            "short sentences"
+            f"none of the {len(distinct)} texts can be used to train rows on: a text must fit into the model with "
+            f"{MANY} copies added, and contain none of the repaired tokens; pass short sentences"
         )
     # Take the most frequent of the preferred lengths. If no text has one of these, take the shortest lengths.
     lengths = [length for length in by_length if _SHORTEST <= length <= _LONGEST]
@@ -285,7 +286,8 @@ class Network:
     Weights that are already in single precision are shared with the original model, not copied.
 
     Raises:
-        RepairError: the model is static, or its embedding layer does not return its rows times a constant.
+        RepairError: the model is static, or its embedding layer does more than multiply its rows by a
+            constant.
     """
 
     def __init__(self, model: SentenceTransformer) -> None:
@@ -300,8 +302,8 @@ class Network:
         self.encoder = SentenceTransformerEncoder(self._model, "the model", packed_layers=False)
         if self.encoder.template.flat:
             raise RepairError(
-                "a static embedding model looks each token up alone, so no row can be trained on texts: use "
-                "relatives"
+                "a static embedding model encodes each token independently of the text, so no row can be "
+                "trained on texts: use relatives"
             )
         embedding: Any = input_embeddings(self._model)
         self._embeddings = sharing_weights(self._model, embedding)

@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 
 # A neighbour counts as changed if its lift or its erased share rises by more than these limits. They are a
-# fifth of the default thresholds of the rule. The neighbour's own row is unchanged, so its numbers can only
-# change through texts that contain a repaired token.
+# fifth of the default thresholds of the rule. The neighbour's own row is unchanged, so its lift and erased
+# share can only change because of texts that contain a repaired token.
 _SAME_LIFT = 0.1  # SD
 _SAME_ERASED = 0.08  # share of a text
 
-# Maximum loss of the main score that always passes the check, and maximum loss that passes if the confidence
-# interval of the change contains zero. Scores range from 0 to 1.
+# Largest loss of the main score that passes the check in any case, and largest loss that passes if the
+# confidence interval of the change contains zero. Scores range from 0 to 1.
 _TOLERATED_LOSS = 0.005
 _EXCUSED_LOSS = 0.02
 # Number of bootstrap samples for the interval of a change. With 400 samples, the ends of the interval vary by
@@ -50,16 +50,16 @@ _EXCUSED_LOSS = 0.02
 _SAMPLES = 400
 _COVERAGE = 0.95
 
-# Maximum number of unaffected texts whose vectors are compared. The fresh process compares the token ids of
-# the same number of texts, and of spellings of the tokens.
+# Maximum number of unaffected texts whose vectors are compared. The fresh process also compares token ids,
+# for this number of texts and for spellings of the repaired tokens.
 _COMPARED_TEXTS = 256
 # Number of texts that the fresh process encodes. A few suffice, because a wrong weight changes every vector.
 _ENCODED_TEXTS = 24
-# Minimum cosine at which the vectors that this process and the fresh process compute for a text count as
-# equal.
+# Minimum cosine between the vectors that this process and the fresh process compute for a text, for the two
+# to count as equal.
 _SAME_COSINE = 0.999
 
-# Maximum numbers of characters of an error, of characters of a text, and of tokens that a finding shows.
+# Limits on what a finding quotes: characters of an error, characters of a text, and number of tokens.
 _SHOWN_ERROR = 300
 _SHOWN_TEXT = 60
 _SHOWN_TOKENS = 5
@@ -91,7 +91,7 @@ def nearest_neighbours(
 
     Returns:
         The neighbours. A token that is near several repaired tokens is listed once, as a neighbour of the
-        first.
+        first of them.
     """
     others = [token for token in vocabulary.available if token.id not in ids and token.id < len(matrix)]
     rows = np.array([token.id for token in others], dtype=np.intp)
@@ -135,7 +135,7 @@ class Verification:
 
         Args:
             tokens: records of the repaired tokens, without measurements.
-            neighbours: other tokens with similar rows.
+            neighbours: tokens whose rows are similar to those of the repaired tokens.
 
         Returns:
             The record of the verification, and the tokens with their measurements.
@@ -368,7 +368,7 @@ def _check_loaders(answer: Mapping[str, Any], count: int) -> CheckRecord:
     Differences that the model already had before the repair do not fail the check.
 
     Args:
-        answer: the answer of the fresh process.
+        answer: the output of the fresh process.
         count: number of texts that were tokenized.
     """
     loaders = ", ".join(answer["loaders"])
@@ -417,9 +417,10 @@ def _described(token: str, after: RecheckedToken) -> str:
 
 
 def check_neighbours(neighbours: Sequence[NeighbourRecord]) -> CheckRecord:
-    """Check that no neighbour is sticky whose copies act clearly more than before the repair.
+    """Check that the repair has made no neighbour sticky.
 
-    The verdict of a neighbour near a threshold may change although the repair did not change its vector.
+    A sticky neighbour fails the check only if its copies have a clearly larger effect than before the repair:
+    the verdict of a neighbour near a threshold may change although the repair did not change its vector.
     """
     sticky = [neighbour for neighbour in neighbours if neighbour.after.verdict == Verdict.STICKY]
     harmed = [neighbour for neighbour in sticky if _acts_more(neighbour)]
@@ -440,7 +441,7 @@ def check_neighbours(neighbours: Sequence[NeighbourRecord]) -> CheckRecord:
 
 
 def _acts_more(neighbour: NeighbourRecord) -> bool:
-    """Return whether copies of a neighbour lift or erase clearly more than before the repair."""
+    """Return whether copies of a neighbour clearly lift more or erase more than before the repair."""
     before, after = neighbour.before, neighbour.after
     lifts_more = after.lift_sd > before.lift_sd + _SAME_LIFT
     erases_more = (after.erased or 0.0) > (before.erased or 0.0) + _SAME_ERASED
@@ -452,7 +453,7 @@ def _names(neighbours: Sequence[NeighbourRecord]) -> str:
 
 
 def _spellings(text: str) -> list[str]:
-    """Return texts that contain a token's text, in several letter cases and between different characters."""
+    """Return texts that contain a token's text in different letter cases and contexts."""
     bare = text.strip()
     forms = dict.fromkeys((text, bare, bare.lower(), bare.upper(), bare.capitalize()))
     frames = ("{}", "river {} stone", "{} {} {}", "river{}stone", "({}).", "\n{}\t{}")
@@ -468,8 +469,8 @@ def _least_cosine(ours: NDArray[np.float32], theirs: NDArray[np.float64]) -> flo
 
 # The program that the fresh process runs. It reads a request as JSON: the folders of both models and of their
 # tokenizers, the prompt, the task and the route, the texts to tokenize, and the texts to encode. The last
-# line of its output is the answer: the version of sentence-transformers, the vectors, and the ways to load
-# the tokenizer that give other ids than sentence-transformers does. Remote code is never run.
+# line of its output is also JSON: the version of sentence-transformers, the vectors, the ways to load the
+# tokenizer, and those that give different ids from sentence-transformers. Remote code is never run.
 _SCRIPT = """
 import json, sys
 sys.modules["stickytoken"] = None

@@ -24,7 +24,7 @@ from stickytoken.encoders.loading.stored_rows import (
 )
 from stickytoken.errors import RepairError
 
-# Maximum numbers of tensors that an error names, and of characters that it quotes from transformers.
+# Limits for an error message: number of tensors that it names, and characters of an error of transformers.
 _NAMED_TENSORS = 5
 _SHOWN_ERROR = 200
 
@@ -79,7 +79,8 @@ def _stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[Stored
         tensors: all tensors in the safetensors files of this folder.
 
     Raises:
-        RepairError: no tensor of the right shape has a matching name, and none or several have this shape.
+        RepairError: no tensor of the right shape has a matching name, and the number of tensors of this shape
+            is not one.
     """
     embeddings = _input_embeddings(module)
     fitting = [tensor for tensor in tensors if tensor.shape == embeddings.shape]
@@ -95,8 +96,8 @@ def _stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[Stored
     if not matrices and len(fitting) != 1:
         listed = ", ".join(tensor.name for tensor in fitting[:_NAMED_TENSORS]) or "none"
         raise RepairError(
-            f"the input embeddings in {module} were not found: the stored tensors with the shape "
-            f"{embeddings.shape} of its configuration are {listed}"
+            f"the input embeddings in {module} were not found: its configuration requires the shape "
+            f"{embeddings.shape}, and the stored tensors with this shape are {listed}"
         )
     return matrices or fitting
 
@@ -278,18 +279,18 @@ def _require_only_rows(
             if folded_tensor is not None:
                 folded_names.add(folded_tensor.name)
     if after.keys() != before.keys() - folded_names:
-        raise RepairError(f"{written} has other tensors than {source}: this is a fault of stickytoken")
+        raise RepairError(f"{written} and {source} have different tensors: this is a bug in stickytoken")
     for name, tensor in before.items():
         if name in tables_by_name:
             wrong_id = _first_wrong_row(tables_by_name[name], TokenRows(after[name]), rows[name])
             if wrong_id is not None:
                 raise RepairError(
                     f"the repair would have written a wrong row for token {wrong_id} in {name}: nothing was "
-                    "written; this is a fault of stickytoken"
+                    "written; this is a bug in stickytoken"
                 )
         elif name not in folded_names and not _same_bytes(tensor, after[name]):
             raise RepairError(
-                f"the repair would have changed {name} in {source}: nothing was written; this is a fault of "
+                f"the repair would have changed {name} in {source}: nothing was written; this is a bug in "
                 "stickytoken"
             )
 

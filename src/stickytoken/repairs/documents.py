@@ -24,7 +24,7 @@ _MEANINGS = {
 
 
 def write_documents(folder: Path, record: RepairRecord) -> None:
-    """Write REPAIR.md, the block in the model card and, last of all, repair.json into a model's folder."""
+    """Write REPAIR.md, the block in the model card and finally repair.json into a model's folder."""
     files = ResultFolder(folder)
     files.write_text(DOCUMENT_FILE, repair_document(record))
     card = folder / "README.md"
@@ -214,5 +214,5 @@ def mean_curves(record: RepairRecord) -> MeanCurves | None:
 
 
 def _mean_line(lines: Sequence[Sequence[float]]) -> list[float]:
-    """Return the mean of several lines at each point."""
+    """Return the pointwise mean of several curves."""
     return [sum(values) / len(values) for values in zip(*lines, strict=True)]

@@ -37,14 +37,14 @@ _OTHER_WEIGHTS = (
     "openvino*",
 )
 _OTHER_WEIGHT_FOLDERS = ("onnx", "openvino")
-# Folders of git and of the client of the Hugging Face hub, which are not copied.
+# Folders that git and the client of the Hugging Face Hub create. They are not copied.
 _NOT_OF_THE_MODEL = {".git", ".cache"}
 
 
 def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
     """Write a copy of a model's folder with the edit applied.
 
-    A changed weight file is kept only if a comparison with the original shows no other difference.
+    A changed weight file is kept only if it differs from the original in nothing but the new rows.
 
     Raises:
         RepairError: the model cannot be edited in this way, the folder cannot be written, or something
@@ -69,7 +69,7 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
         return ignored | _NOT_OF_THE_MODEL if Path(folder) == source else ignored
 
     try:
-        shutil.copytree(source, target, ignore=ignored_names)  # links are replaced by copies of their files
+        shutil.copytree(source, target, ignore=ignored_names)  # replaces links by copies of their targets
         # The original may be read-only, but the copy must be writable.
         subfolders = [path for path in target.rglob("*") if path.is_dir()]
         for folder in [target, *subfolders]:
@@ -119,8 +119,8 @@ def _reason(error: OSError) -> str:
     code = error.errno
     reason = error.strerror or str(error)
     if isinstance(error, shutil.Error):
-        # Its argument lists source, target and message of each failed copy. A message is such as
-        # "[Errno 28] No space left on device: 'a' -> 'b'".
+        # The argument of the error lists the source, target and message of each failed copy. A message looks
+        # like "[Errno 28] No space left on device: 'a' -> 'b'".
         code = None
         reason = str(error.args[0][0][-1])
         message = re.match(r"\[Errno (\d+)\] (.+?)(: |$)", reason)
@@ -161,7 +161,7 @@ class RepairableModel(NamedTuple):
 
     @property
     def route(self) -> str | None:
-        """The route or task that the model was loaded for; None for the default route or without routes."""
+        """The route or task that the model was loaded for; None for the default route or if it has none."""
         return None if self.encoder.spec is None else self.encoder.spec.route
 
     def note_on_routes(self) -> str | None:
@@ -222,10 +222,10 @@ def repairable(encoder: IdEncoder) -> RepairableModel:
 
 @contextmanager
 def workshop(out: Path) -> Iterator[Path]:
-    """Context manager that locks a hidden folder beside ``out`` to build a model in, and removes it.
+    """Create and lock a hidden folder beside ``out``, in which a model is built; remove it at the end.
 
     Yields:
-        Path at which the model is to be built. Error messages show ``out`` in place of this path.
+        Path inside the hidden folder at which to build the model. Error messages show ``out`` in its place.
     """
     hidden = _hidden_folder(out)
     model = hidden / "model"

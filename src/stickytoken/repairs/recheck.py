@@ -55,11 +55,11 @@ class Copies(NamedTuple):
 
 
 def written_tokens(encoder: Encoder, tokens: Sequence[Token]) -> list[Token]:
-    """Choose the way to write copies of each token in which the tokenizer recognizes more of them.
+    """Choose how to write copies of each token, so that the tokenizer recognizes as many copies as possible.
 
     Returns:
         The tokens, with `Token.joining` set: copies are separate words, unless the tokenizer recognizes more
-        copies that are glued together.
+        of them when they are glued together.
     """
     written = []
     for token in tokens:
@@ -84,8 +84,8 @@ class RecheckedToken:
     """The effect of copies of a token in texts that the run has not used."""
 
     lift_sd: float  # lift beyond the ordinary token's, in standard deviations of the model's similarities
-    # Erased share: copies of the ordinary token erase a part of a text, and this is the share of the rest
-    # that copies of this token erase. None if the copies are read as other tokens.
+    # Erased share: of what copies of the ordinary token leave of a text, the share that copies of this token
+    # erase. None if the copies are read as other tokens.
     erased: float | None
     verdict: Verdict
     # The larger of lift and erased share, each divided by its threshold. A threshold is reached if this is at
@@ -203,7 +203,10 @@ class Recheck:
         return typical
 
     def contractions(self, tokens: Sequence[Token]) -> dict[int, float]:
-        """Return the share of a text, from 0 to 1, that copies inserted as ids erase, keyed by token id."""
+        """Return the share of a text that copies of each token erase, from 0 to 1, keyed by token id.
+
+        Copies are inserted as token ids.
+        """
         measured = self._measure(Copies(list(tokens), []))
         return dict(zip(measured.ids.tolist(), measured.effects.contraction.tolist(), strict=True))
 
@@ -215,8 +218,8 @@ class Recheck:
     def curves(self, copies: Copies) -> dict[int, list[float]]:
         """Return the curve of each token, keyed by token id.
 
-        A curve has the mean cosine of unrelated pairs of texts for 0 copies, then for each number in
-        `curve_copies`.
+        A curve lists the mean cosine of pairs of unrelated texts: first for 0 copies, then for each number of
+        copies in `curve_copies`.
         """
         count = min(SYMPTOM_CARRIERS, len(self.plan.carriers))
         panel = self._stage.panel.chosen(range(count))
@@ -276,7 +279,7 @@ class Recheck:
 def _reaches(measures: Measures, settings: ProfileSettings) -> NDArray[np.float64]:
     """Return the larger of lift and erased share of each token, each as a fraction of its threshold.
 
-    The result has shape (number of tokens,). A token reaches a threshold if its number is at least 1.
+    The result has shape (number of tokens,). A token reaches a threshold if its value is at least 1.
     """
     required_share = required_shares(measures.vector_deviation, settings)
     lift = measures.lift.value / (required_share * settings.smallest_lift)

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 REPAIR_SCHEMA_VERSION = 2
-# Records of this version use other units and have verdicts of an older rule. Reading a record converts it.
+# Records of this version use different units, and their verdicts follow an older rule. They are converted
+# when they are read.
 _OLDER_SCHEMA = 1
 REPAIR_FILE = "repair.json"
 DOCUMENT_FILE = "REPAIR.md"
@@ -47,9 +48,8 @@ class MeasuredRecord(resume.Record):
     """The effect of copies of a token in texts that the run has not used, in the units of the rule."""
 
     lift_sd: float  # lift beyond the ordinary token's, in standard deviations of the model's similarities
-    # Erased share: copies of the ordinary token erase a part of a text, and this is the share of the rest
-    # that copies of this token erase. Null if copies are read as several pieces, because more tokens erase
-    # more, whatever they are.
+    # Erased share: of what copies of the ordinary token leave of a text, the share that copies of this token
+    # erase. Null if copies are read as several pieces, because more tokens erase more, whatever they are.
     erased: float | None
     verdict: str | None  # null in some older records
 
@@ -167,7 +167,10 @@ _OLDER_RULE = "this repair was verified by an older rule: repair the model again
 
 
 def _upgraded_record(raw: dict[str, Any]) -> Any:
-    """Convert a record of schema 1. One with a missing entry stays unchanged: validation rejects it."""
+    """Convert a record of schema 1.
+
+    A record with a missing entry is returned unchanged, so that validation rejects it.
+    """
     verification = raw.get("verification")
     ordinary = 0.0
     if isinstance(verification, dict):
@@ -244,16 +247,16 @@ def require_documents(path: Path | None, column: str | None) -> None:
 
 
 def affected_in(path: Path, column: str | None, repair: Repair, original: Encoder) -> Affected:
-    """Find the documents in a file that a repair affects, and list them in a file beside the model.
+    """Find the documents in a file that a repair affects, and list them in a file beside the repaired model.
 
     Args:
         path: file of documents.
-        column: the column with the texts of the documents; None finds it by name.
+        column: the column with the texts of the documents; None chooses the column by its name.
         repair: the repair.
         original: the model before the repair.
 
     Returns:
-        The path of this file, and the numbers of affected and of checked documents.
+        The path of the file with the list, and the numbers of checked and of affected documents.
     """
     texts, other_columns = all_texts(path.expanduser(), column)
     ids = None
@@ -285,7 +288,7 @@ def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[_
         while batch := list(islice(named_texts, _BATCH)):
             yield batch
     except ValueError as error:  # zip raises it if there are fewer texts than ids, or fewer ids than texts
-        raise RepairError(f"there are not as many names as documents: {error}") from error
+        raise RepairError(f"the numbers of names and of documents differ: {error}") from error
 
 
 def _tokenize_function(folder: Path, route: str | None) -> Callable[[Sequence[str]], list[list[int]]]:
@@ -307,7 +310,7 @@ def _tokenize_function(folder: Path, route: str | None) -> Callable[[Sequence[st
     return ids_by_tokenizers if isinstance(tokenizer, Tokenizer) else ids_by_transformers
 
 
-# Prefix of the names of those folders in a run folder that hold the record of a repair.
+# Prefix of the names of the folders, inside a run folder, that hold the record of a repair.
 REPAIR = "repair"
 
 
@@ -452,7 +455,7 @@ def keep_copy(run: Path, record: RepairRecord) -> None:
 
 
 def last_verified(records: Sequence[RepairRecord]) -> str | None:
-    """Return the date of the first and newest record; None if it is not verified or there are no records."""
+    """Return the date of the first record, the newest; None if it is not verified or there are no records."""
     return records[0].started[:10] if records and records[0].verified else None
 
 

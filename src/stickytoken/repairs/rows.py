@@ -47,15 +47,16 @@ def new_rows(
 
     Args:
         strategy: ``relatives`` or ``keep-meaning``.
-        ids: the entries.
-        model: the model. It is not changed.
+        ids: ids of the entries.
+        model: the model, which is not changed.
         texts: texts to train the rows on, for ``keep-meaning``.
         seed: seed for all random choices.
         progress: called after every training step.
         avoided: ids of entries that may be sticky. Their rows are not used to make new ones.
 
     Returns:
-        Rows by token id, each of shape (D,). An entry that has neither relatives nor pieces is left out.
+        The new rows, keyed by token id, each of shape (D,). An entry that has neither relatives nor pieces is
+        left out.
 
     Raises:
         RepairError: no row can be made.
@@ -104,12 +105,13 @@ def related_rows(
     Args:
         matrix: the token embeddings, shape (V, D).
         backend: the tokenizer of the model.
-        ids: the entries that need a row.
+        ids: ids of the entries that need a row.
         avoided: ids of entries whose rows must not be used, including all of ``ids``.
         seed: seed for the choice of the sample.
 
     Returns:
-        Rows by token id, each of shape (D,). An entry that has neither relatives nor pieces is left out.
+        The new rows, keyed by token id, each of shape (D,). An entry that has neither relatives nor pieces is
+        left out.
 
     Raises:
         RepairError: none of the entries has a relative or a piece.
@@ -174,11 +176,11 @@ class _KnownRows(NamedTuple):
     matrix: Rows  # all token embeddings, shape (V, D)
     pool: NDArray[np.intp]  # ids of possible relatives
     mean_row: Row  # mean of the rows of the pool
-    spellings: Mapping[int, str]  # by token id
+    spellings: Mapping[int, str]  # spellings of entries, keyed by token id
 
 
 class _RowSources(NamedTuple):
-    """Two predictors of T rows, as deviations from the mean row, shape (T, D); zero if an entry has none."""
+    """Two predictors of T rows, as deviations from the mean row, shape (T, D); zero where there is none."""
 
     relatives: Rows  # weighted mean of the rows of the entries with the most similar spelling
     pieces: Rows  # mean of the rows of the pieces

@@ -1,4 +1,4 @@
-"""Edit a tokenizer so that no text becomes certain tokens. Token ids do not change."""
+"""Edit a tokenizer so that it no longer produces certain tokens from text. Token ids do not change."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ class ModelEdit:
 
     Attributes:
         rows: new rows of the token embeddings, keyed by token id, each of shape (D,).
-        unreachable: ids of entries that text no longer becomes; their text is split into other entries.
-        plain_specials: ids of special or added tokens whose text becomes plain text. The tokenizer itself
-            still adds these tokens around a text.
+        unreachable: ids of entries that the tokenizer no longer produces from text. It splits their text into
+            other entries.
+        plain_specials: ids of special or added tokens whose text is read as plain text. The tokenizer itself
+            still adds these tokens before and after a text.
         route: route whose embeddings and tokenizer change if the model has several; None means the default
             route.
     """
@@ -160,7 +161,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def splittable(folder: Path, ids: Sequence[int], route: str | None = None) -> dict[int, str | None]:
-    """Find out which entries can become unreachable together.
+    """Find out which entries can be made unreachable at the same time.
 
     Entries are tested one after another, each together with all entries accepted so far.
 
@@ -170,7 +171,7 @@ def splittable(folder: Path, ids: Sequence[int], route: str | None = None) -> di
         route: route whose tokenizer is examined if the model has several; None means the default route.
 
     Returns:
-        The reason why each entry cannot become unreachable, or None if it can, keyed by token id.
+        The reason why each entry cannot be made unreachable, or None if it can, keyed by token id.
     """
     if not ids:
         return {}
@@ -195,7 +196,7 @@ class _EditedTokenizer(NamedTuple):
 
 
 def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
-    """Edit the tokenizer of a model.
+    """Return the files of a model's tokenizer after an edit.
 
     Args:
         folder: folder of the model. It is not changed.
@@ -262,7 +263,8 @@ def _without_entries(
     return _pipeline.EditableVocabulary(document, pipeline.can_change_steps).without(ids)
 
 
-# Templates of texts that might still become an entry. The text of the entry replaces the braces.
+# Templates of texts from which the tokenizer might still produce an entry. The entry's text replaces the
+# braces.
 _ATTEMPTS = ("{}", " {}", "{0} {0} {0}", "{0}{0}", "a {} b", "a{}b", '"{}"')
 
 
@@ -291,7 +293,7 @@ def _require_out_of_reach(
         for text in texts[token_id]:
             if token_id in after.encode(text, add_special_tokens=False).ids:
                 entry = _pipeline.named_entry(entries[token_id], token_id)
-                raise RepairError(f"{entry} cannot be edited: text such as {text!r} still reaches it")
+                raise RepairError(f"{entry} cannot be edited: text such as {text!r} still produces it")
 
 
 def _require_same_size(folder: Path, before: Tokenizer, after: Tokenizer) -> None:
@@ -315,8 +317,8 @@ def _require_same_in_transformers(
         if loaded.encode(text).ids != expected.encode(text).ids:
             raise RepairError(
                 f"the tokenizer in {pipeline.folder} cannot be edited: transformers rebuilds a "
-                f"{type(tokenizer).__name__} from its vocabulary, and reads {text!r} differently than "
-                "tokenizer.json says; choose a strategy that changes rows"
+                f"{type(tokenizer).__name__} from its vocabulary, and tokenizes {text!r} differently from "
+                "tokenizer.json; choose a strategy that changes rows"
             )
 
 
@@ -337,7 +339,7 @@ def _as_json(value: Any) -> bytes:
     return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
 
 
-# Keys for lists of special tokens without a role.
+# Keys of the lists of special tokens that have no role.
 _EXTRA_KEYS = ("additional_special_tokens", "extra_special_tokens")
 # Settings of tokenizer classes that build their own pipeline. They are dropped, because tokenizer.json now
 # contains the pipeline.
@@ -365,7 +367,7 @@ def _config_files(
     Args:
         pipeline: the tokenizer before the edit.
         edited: the tokenizer after the edit.
-        plain_specials: special tokens that lose their role, because their text becomes plain text.
+        plain_specials: ids of special tokens that lose their role, because their text is read as plain text.
 
     Returns:
         The contents of tokenizer_config.json and, if the folder has one, special_tokens_map.json.
@@ -393,8 +395,8 @@ def _tokenizer_config(
     roles = {role: token for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
     pad_id = pipeline.pad_id
     if pad_id is not None and pad_id in plain_specials:
-        # Padding needs a token in this role. To read its text as plain text all the same, no special token is
-        # matched in text, and the other tokens lose their roles.
+        # Padding needs a token, so the padding token keeps its role. So that its text is nevertheless read as
+        # plain text, no special token is matched in text, and the other tokens lose their roles.
         config |= dict.fromkeys(roles)
         config["pad_token"] = edited.new_names[pad_id]
         config["split_special_tokens"] = True
