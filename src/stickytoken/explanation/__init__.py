@@ -42,7 +42,7 @@ def explain(
     out: str | Path | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> Explanation:
-    """Show what a model does with copies of tokens, compared with matched benign tokens.
+    """Explain what copies of tokens do inside a model, compared with copies of matched benign tokens.
 
     Args:
         encoder: The model: an encoder, or anything else that `load_encoder` takes. None loads the model of
@@ -55,8 +55,9 @@ def explain(
         sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. None takes
             the texts of the run, or the bundled corpus if there is no run.
         settings: Settings of the explanation. None takes the defaults.
-        out: Folder in which a folder for each token is written as soon as the token is explained.
-            None writes nothing. The same call continues an interrupted explanation, and opens a finished one.
+        out: Folder for the results, with a subfolder for each token, written as soon as that token is
+            explained. None writes nothing. Repeating the call continues an interrupted explanation, and opens
+            a finished one.
         progress: Called after every step.
 
     Returns:
@@ -132,7 +133,7 @@ def _explained_ids(encoder: IdEncoder, vocabulary: Vocabulary, tokens: TokenSour
     repeated_ids = [token_id for token_id, count in Counter(token_ids).items() if count > 1]
     if repeated_ids:
         raise InputError(f"token id {repeated_ids[0]} is given twice: leave one out")
-    available_tokens(vocabulary, token_ids)  # raises for a token that cannot occur in text
+    available_tokens(vocabulary, token_ids)  # raises an error if a token cannot occur in text
     for token_id in _unreadable_ids(encoder, vocabulary).intersection(token_ids):
         raise InputError(f"token id {token_id} has no embedding in {encoder.name}: leave it out")
     return token_ids
@@ -155,5 +156,5 @@ def require_unlocked(folder: Path, tokens: TokenSource | None, run: Run | None) 
 def _worst(run: Run | None) -> list[int]:
     """Return the ids of the worst sticky tokens of a run."""
     if run is None:
-        raise InputError("no tokens are named: pass tokens, or a run whose sticky tokens are explained")
+        raise InputError("no tokens are named: pass tokens, or a run with sticky tokens")
     return worst_tokens(run, _WORST_TOKENS)

@@ -41,7 +41,7 @@ class _Pair:
 
     @property
     def size(self) -> int:
-        """Number of tokens in both texts."""
+        """Total number of tokens in the two texts."""
         return len(self.carrier_ids) + len(self.anchor_ids)
 
 
@@ -50,7 +50,7 @@ class AttributedPair:
     """The similarity of a pair, divided among pairs of tokens.
 
     The matrix has a row for each token of the carrier and a column for each token of the anchor. The last row
-    belongs to the carrier's reference, and the last column to the anchor's.
+    belongs to the carrier's reference, and the last column to the anchor's reference.
     """
 
     pair: _Pair
@@ -63,7 +63,7 @@ class Attribution:
     """The attributions of a token and its benign tokens.
 
     Attributes:
-        by_token: Contributions by token id and measure, each of shape (carriers,).
+        by_token: Contributions, keyed by token id and then by measure, each of shape (carriers,).
         pairs: The attributed pairs of the token itself.
         error: Largest distance between a sum of contributions and the unit vector that the sum should equal.
     """
@@ -110,7 +110,7 @@ class Attributor:
     def attribution(
         self, tokens: Sequence[int], folder: ResultFolder | None, progress: ProgressCallback
     ) -> Attribution:
-        """Return the attributions of the first token, of pairs with its copies, and of its benign tokens.
+        """Return the attributions of a token, of pairs of texts with its copies, and of its benign tokens.
 
         Args:
             tokens: Id of the token, followed by the ids of its benign tokens. Only the first few benign
@@ -150,8 +150,8 @@ class Attributor:
     def _pairs(self, token_id: int, carrier_vectors: Vector) -> list[_Pair]:
         """Pair each of the first carriers with one unrelated anchor.
 
-        Of all anchors that are unrelated to the carrier without copies (see `Surroundings.unrelated`), it is
-        the one with the median similarity.
+        The anchor is the one with the median similarity among all anchors that are unrelated to the carrier
+        without copies (see `Surroundings.unrelated`).
         """
         pairs = []
         for carrier, vector in zip(self._carriers[: self._settings.pairs], carrier_vectors, strict=False):
@@ -192,13 +192,13 @@ class Attributor:
         return steps
 
     def _by_part(self, carrier: PlacedCarrier, token_id: int, unrelated: Vector) -> dict[str, Any]:
-        """Return the mean contributions of copies and of carrier to similarities with unrelated anchors.
+        """Return the mean contributions of the copies and of the carrier to similarities with anchors.
 
-        ``unrelated`` holds the unit vectors of these anchors, shape (anchors, d).
+        ``unrelated`` holds the unit vectors of the unrelated anchors, shape (anchors, d).
         """
         # The contribution of the reference is left out, because it is the same for all tokens.
         present_labels = sorted(set(carrier.labels))
-        # The integrator needs part numbers without gaps.
+        # The integrator needs consecutive part numbers.
         part_numbers = [present_labels.index(label) for label in carrier.labels]
         contributions = self._integrator.contributions(
             carrier.with_copies(token_id), part_numbers, self._settings.steps

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Vector: TypeAlias = NDArray[np.float64]
 
-# Raise this when a change of the code makes the same inputs give different numbers.
+# Increment this when a change of the code gives different numbers for the same inputs.
 _IDENTITY_VERSION = 3
 # Number of vocabulary entries that are pooled at a time. The hidden states of all entries at once could need
 # more memory than the model itself.
@@ -194,7 +194,7 @@ class Job:
         return files.StoredExplanation(record, tables)
 
     def _notes_on_measures(self, measured: Mapping[str, Any], token_id: int) -> list[str]:
-        """Return notes on the measures that the model does not support, and on limits of the numbers."""
+        """Return notes on the measures that the model does not support, and on limits of the results."""
         name = self.model_name
         measures = measured["values"][str(token_id)]
         notes = []
@@ -295,10 +295,10 @@ class Job:
         return rows
 
     def _measures_of_matrix(self, token_id: int, benign_ids: list[int]) -> list[dict[str, Any]]:
-        """Return the measures of the token's row in the embedding matrix.
+        """Return the table rows with the measures of the token's row in the embedding matrix.
 
-        ``share_below`` is the share of available entries with a smaller value; None if the token has no
-        value.
+        ``share_below`` is the share of available entries with a smaller value; None if the measure is
+        undefined for the token.
         """
         if self.matrix is None:
             return []

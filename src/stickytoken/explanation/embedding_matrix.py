@@ -18,8 +18,8 @@ Vector: TypeAlias = NDArray[np.float64]
 # Words that usually occur in the names of reserved vocabulary entries.
 _RESERVED = re.compile(r"unused|reserved|extra_id|extra_token|madeupword|placeholder", re.IGNORECASE)
 _BRACKETED = re.compile(r"[<\[].+[>\]]")
-# Number of rows that are converted at a time. A converted copy of the whole matrix could need more memory
-# than a small model.
+# Number of rows that are converted to another data type at a time. A converted copy of the whole matrix could
+# need more memory than a small model.
 ROWS_AT_A_TIME = 4096
 
 
@@ -78,9 +78,9 @@ class EmbeddingMatrix:
 
     @cached_property
     def geometry(self) -> dict[str, float | int]:
-        """Statistics of the geometry of the rows of all vocabulary entries, keyed by name.
+        """Statistics of how the rows of all vocabulary entries are distributed, keyed by name.
 
-        ``mean_cosine`` is the mean over all pairs of rows, which is 0 if the rows are isotropic.
+        ``mean_cosine`` is the mean cosine over all pairs of rows, which is 0 if the rows are isotropic.
         ``first_component_share`` is the share of the variance around the mean row that the first principal
         component explains.
         """
@@ -109,7 +109,7 @@ class EmbeddingMatrix:
 
     @property
     def _entries(self) -> list[int]:
-        """Vocabulary entries that have a row."""
+        """Ids of the vocabulary entries that have a row."""
         return [entry for entry in self.names if entry < len(self.rows)]
 
     def _mean(self, rows: NDArray[np.intp]) -> Any:

@@ -26,7 +26,8 @@ EXPLANATION_FILE = "explanation.json"
 EXPLANATIONS_FOLDER = "explain"
 
 _VALUES = " ".join(NUMBERS)
-# Columns of each table, keyed by name of the table. The file of a table has its name as the stem.
+# Columns of each table, keyed by the name of the table. Its file has the same name, with the extension
+# .parquet.
 TABLE_SCHEMAS = resume.table_schemas(
     {
         "measures": f"token_id token area measure layer {_VALUES} outside share_below benign_tokens carriers",
@@ -55,7 +56,7 @@ class Finding(resume.Record):
     value: float
     benign_mean: float
     deviations: float | None
-    called: str  # name of the measure in a sentence
+    called: str  # phrase for the measure in a sentence
 
 
 class TokenExplanation(resume.Record):
@@ -65,7 +66,7 @@ class TokenExplanation(resume.Record):
     token: str
     category: str
     run_verdict: str | None
-    verdict: str  # one sentence
+    verdict: str  # one or more sentences
     findings: tuple[Finding, ...]
     same_category: bool  # whether the benign tokens have the token's category
     measures: list[dict[str, Any]] = Field(repr=False)
@@ -107,7 +108,7 @@ def stored_explanation(
     identity_parts: dict[str, Any],
     compute: Callable[[store.ResultFolder], StoredExplanation],
 ) -> StoredExplanation:
-    """Return the explanation in a folder, after computing and writing it if it is not finished.
+    """Return the explanation in a folder. If there is no finished one, compute and write it first.
 
     Raises:
         RunError: The folder holds an explanation with another identity, or cannot be used.
@@ -157,7 +158,7 @@ def stored_result(
 
 
 def require_place(folder: Path) -> None:
-    """Raise an error if explanations cannot be written to a folder, or if it holds another measurement."""
+    """Raise an error if a folder cannot be written, or is itself the folder of a run or measurement."""
     store.require_writable(folder)
     if any((folder / name).exists() for name in (store.RUN_FILE, store.IDENTITY_FILE)):
         raise RunError(
@@ -172,7 +173,7 @@ def write_tables(files: store.ResultFolder, tables: Mapping[str, pl.DataFrame]) 
 
 
 def explanation_folders(folder: Path) -> list[Path]:
-    """Return the folders of explained tokens in a folder, in order of token id."""
+    """Return the subfolders of a folder that hold explained tokens, in order of token id."""
     try:
         folders = [path.parent for path in folder.glob(f"*/{EXPLANATION_FILE}")]
     except OSError as error:

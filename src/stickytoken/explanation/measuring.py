@@ -149,8 +149,8 @@ def _texts_of_run(run: Run) -> tuple[list[str], list[str], str]:
 def _texts_of_corpus(corpus: Sentences, settings: ExplainSettings) -> tuple[list[str], list[str], str]:
     """Divide a corpus into carriers and anchors, and return both in random order with the name of the corpus.
 
-    The carriers are the shortest sentences, without their final punctuation. There are twice as many as the
-    settings ask for, but at most half of the corpus. All other sentences are the anchors.
+    The carriers are the shortest sentences, without their final punctuation. Twice as many carriers are
+    chosen as the settings ask for, but at most half of the corpus. All other sentences are the anchors.
     """
     order = np.random.default_rng([settings.seed]).permutation(len(corpus)).tolist()
     by_length = sorted(order, key=lambda index: len(corpus.texts[index]))
@@ -218,8 +218,8 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
     """Return the measures of one carrier by name: scalars, or one value per layer.
 
     Args:
-        before: The states of the model for the carrier without copies.
-        after: The states of the model for the carrier with copies.
+        before: The internal states of the model for the carrier without copies.
+        after: The internal states of the model for the carrier with copies.
         surroundings: The vectors with which the carrier's vectors are compared.
 
     Returns:
@@ -290,11 +290,11 @@ def measure(
     """Measure a token and its benign tokens on all carriers.
 
     Args:
-        inspector: Looks inside the model.
+        inspector: Gives access to the internal states of the model.
         carriers: The carriers.
         tokens: Id of the token, followed by the ids of its benign tokens.
         surroundings: The vectors with which the carriers' vectors are compared.
-        progress: Called after each token of a group of carriers.
+        progress: Called after each token has been measured on a group of carriers.
 
     Returns:
         A dict with three keys. ``values`` holds the measures, keyed by token id and then by name, shape
@@ -360,7 +360,7 @@ def _states_of_copies(insides: Sequence[Inside]) -> Vector | None:
 
 
 def _distances_between_tokens(states: Sequence[Vector]) -> Vector:
-    """Return the distances of each token's states from those of its benign tokens.
+    """Return how far the hidden states of each token's copies are from those of benign tokens.
 
     The first token is compared with the mean of its benign tokens, and each benign token with the mean of the
     remaining benign tokens.
@@ -393,7 +393,7 @@ def _distances_by_measure(groups: Sequence[Vector]) -> dict[str, Vector]:
 def _common_measures(
     observed: Mapping[int, Sequence[Mapping[str, Vector]]],
 ) -> dict[int, dict[str, Vector]]:
-    """Stack the carriers' measures of each token. Measures that a carrier lacks are left out."""
+    """Stack each token's measures over the carriers; leave out measures that are missing for a carrier."""
     common = set.intersection(*(set(row) for rows in observed.values() for row in rows))
     stacked = {}
     for token_id, rows in observed.items():

@@ -35,9 +35,9 @@ OF_RUN = ("verdict", "severity", "erased", "lift_sd", "kinds_lifted", "strongest
 def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
     """Return the measures in which a token differs from its benign tokens.
 
-    The findings are sorted by area, and within an area by distance, the largest first. A measure with layers
-    is quoted at the layer where the token is furthest from its benign tokens. ``rows`` are the rows of the
-    table of measures.
+    The findings are sorted by area, and within an area by the distance from the benign tokens, largest first.
+    The finding of a measure with layers is that of the layer where this distance is largest. ``rows`` are the
+    rows of the table of measures.
     """
     all_findings: list[Finding] = []
     for area, measures in AREAS.items():
@@ -89,8 +89,8 @@ def verdict(
         rows: Rows of the table of measures.
         differences: The findings in these rows, from `findings`.
         benign: Number of benign tokens.
-        run: The token's row in a run, by column of `OF_RUN`. None if there is no run with a verdict on the
-            token.
+        run: The token's row in a run, keyed by the columns in `OF_RUN`. None if there is no run with a
+            verdict on the token.
     """
     subject = f"{token!r} ({token_id})"
     benign_tokens = f"{benign} matched benign tokens"
@@ -154,10 +154,10 @@ def _measured_lifts(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _beside_run(run: Mapping[str, Any], lift: Mapping[str, Any] | None) -> str:
-    """Return sentences that quote a run, and compare the lift that was measured here with its verdict.
+    """Return sentences that quote a run's verdict on a token, and compare it with the lift measured here.
 
-    The lift is either consistent with the verdict, or rests on too few texts to contradict it. Without a
-    lift, the run is only quoted.
+    The lift is called either consistent with the verdict, or based on too few texts to contradict it. If no
+    lift was measured, the sentences only quote the run.
     """
     run_verdict = run.get("verdict")
     severity = f" ({run['severity']})" if run.get("severity") else ""
@@ -222,7 +222,7 @@ class Explanation:
     """Explains how tokens differ from benign tokens inside a model.
 
     Args:
-        contents: Explanations of tokens that share model, settings and texts.
+        contents: Explanations of tokens, made with the same model, settings and texts.
 
     Attributes:
         model: Name of the model, as the user gave it.
@@ -234,13 +234,13 @@ class Explanation:
         attribution: The matrices of these pairs, one row per cell.
         benign: The benign tokens, one row per token and benign token.
         neighbours: The nearest rows of the embedding matrix, one row per token and neighbour.
-        vocabulary: Geometry of the embedding matrix; empty if the model does not expose the matrix.
-        notes: What could not be measured and why, and other limits of the numbers.
+        vocabulary: Statistics of the embedding matrix; empty if the model does not expose the matrix.
+        notes: What could not be measured and why, and other limits of the results.
         settings: Settings of the explanation.
         carriers: Number of texts to which copies were added.
         source: Where the carriers come from, for display.
         pooling: Name of the model's pooling; None if unknown.
-        contents: Record and tables of each token, by token id.
+        contents: Record and tables of each token, keyed by token id.
     """
 
     def __init__(self, contents: Sequence[StoredExplanation]) -> None:
@@ -277,11 +277,11 @@ class Explanation:
 
     @property
     def parts(self) -> dict[int, dict[str, Any]]:
-        """The identity parts of each token: all that can change its numbers, keyed by token id."""
+        """The identity parts of each token: all that can change its explanation, keyed by token id."""
         return {token_id: content.record.identity_parts for token_id, content in self.contents.items()}
 
     def document(self) -> dict[str, Any]:
-        """Return JSON values of all tokens. They do not include the attribution matrices."""
+        """Return the explanations of all tokens as JSON values, without the attribution matrices."""
         record = next(iter(self.contents.values())).record
         shared = record.model_dump(exclude={"identity", "identity_parts", "notes", "tokens", "versions"})
         tokens = [token.model_dump() for token in self.tokens]
@@ -302,7 +302,7 @@ class Explanation:
         """Write one folder per token: explanation.json, and a Parquet file per table.
 
         Args:
-            folder: The folder in which a folder is written for each token, named after the token's id. A
+            folder: The folder in which a subfolder is written for each token, named after the token's id. A
                 folder that already holds the same explanation is not written again.
 
         Returns:

@@ -98,37 +98,37 @@ class _Scale:
     def is_closed(self) -> bool:
         return bool(np.isfinite(self.low) and np.isfinite(self.high))
 
-    def scaled(self, numbers: Any) -> Any:
+    def scaled(self, values: Any) -> Any:
         if not self.is_closed:
-            return numbers
-        shares = (numbers - self.low) / (self.high - self.low)
+            return values
+        shares = (values - self.low) / (self.high - self.low)
         return scipy.special.logit(np.clip(shares, _CLIPPED_SHARE, 1 - _CLIPPED_SHARE))
 
-    def unscaled(self, numbers: Any) -> Any:
+    def unscaled(self, values: Any) -> Any:
         if not self.is_closed:
-            return np.clip(numbers, self.low, self.high)
-        return self.low + (self.high - self.low) * scipy.special.expit(numbers)
+            return np.clip(values, self.low, self.high)
+        return self.low + (self.high - self.low) * scipy.special.expit(values)
 
-    def slope(self, numbers: Any) -> Any:
-        """Return the measure's derivative with respect to its scaled value, at the scaled ``numbers``."""
+    def slope(self, values: Any) -> Any:
+        """Return the measure's derivative with respect to its scaled value, at the scaled ``values``."""
         if not self.is_closed:
             return 1.0
-        share = scipy.special.expit(numbers)
+        share = scipy.special.expit(values)
         return (self.high - self.low) * share * (1 - share)
 
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """A measure of a token, compared with its benign tokens.
+    """The values of a measure for a token, compared with the values for its benign tokens.
 
-    A place is a layer or a head of a layer. A measure without layers has a single place. All arrays have
-    shape (places,), and all values are means over carriers.
+    A place is a layer, or an attention head of a layer. A measure without layers has a single place. All
+    arrays have shape (places,), and all values are means over carriers.
 
     Attributes:
-        value: Mean of the token.
+        value: Mean for the token.
         low: Lower end of the confidence interval of ``value``; NaN with a single carrier.
         high: Upper end of the same interval.
-        benign_mean: Mean of the benign tokens.
+        benign_mean: Mean for the benign tokens.
         benign_low: Lower end of the prediction interval for one more benign token.
         benign_high: Upper end of the same interval.
         deviations: Distance of the token from the benign mean, in standard deviations of the benign tokens;
@@ -233,7 +233,7 @@ def _interval_over_carriers(values: Vector, scale: _Scale, confidence: float) ->
 
 
 def distribution_distances(sample: Vector, reference: Vector) -> tuple[float, float]:
-    """Return two distances of a sample from a reference: Wasserstein, and the KL divergence in nats.
+    """Return two distances of a sample from a reference: Wasserstein distance, and KL divergence in nats.
 
     The KL divergence is computed from two histograms with the same ten bins.
     """
@@ -304,7 +304,7 @@ def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str
 def _distances(values: Vector, benign: Vector) -> dict[str, float]:
     """Return how far the token's distribution over carriers is from that of all benign tokens together.
 
-    For comparison, also return the mean, over benign tokens, of the distance from all other benign tokens.
+    For comparison, also return the mean distance of a benign token from the remaining benign tokens.
 
     Args:
         values: Values of the token, shape (carriers,).

@@ -1,6 +1,7 @@
 """Measure what sticky tokens cost in similarity, retrieval, clustering and classification.
 
-An intrusion also counts how often copies of a token bring documents into search results.
+An intrusion measurement counts how often documents enter search results because they contain copies of a
+token.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ __all__ = ["Impact", "ImpactSettings", "Side", "impact", "open_impact"]
 
 TaskSource: TypeAlias = "str | Path | Task | AbsTask"
 
-# Raise this when a change of the code makes the same inputs give different numbers.
+# Increment this when a change of the code gives different numbers for the same inputs.
 _IDENTITY_VERSION = 2
 
 
@@ -73,13 +74,14 @@ def impact(
     """Measure how much copies of tokens lower the scores of tasks.
 
     Every task is measured on clean texts, on texts with copies of each sticky token, on texts with copies of
-    each matched benign token, and on texts with a mixture of sticky or of benign tokens. The same call
-    continues an interrupted measurement.
+    each matched benign token, and on texts with a mixture of sticky tokens or a mixture of benign tokens.
+    Repeating the call continues an interrupted measurement.
 
     Args:
         encoder: anything that `load_encoder` takes, or an encoder; None loads the model of the run.
-        tasks: one task or several: files or folders with a known layout, names of MTEB tasks, or MTEB tasks.
-        run: a finished run of this model, or its folder. Its sticky tokens are measured.
+        tasks: one or several tasks. A task is a file or folder with a known layout, the name of an MTEB task,
+            or a task object.
+        run: a finished run of this model, or its folder. The sticky tokens of the run are measured.
         tokens: ids or texts of tokens to measure instead of the run's sticky tokens, or a file of them.
         exclude: ids or texts of tokens that must not be used as benign tokens, in addition to those that the
             run flagged.
@@ -88,7 +90,7 @@ def impact(
         settings: settings of the measurement; None takes the defaults.
         out: folder for the results; None takes ``impact-<identity>`` in the run folder, where the run's
             report finds it, or ``runs/<model>-impact-<identity>`` without a run.
-        engine: where to compute, as in `detect`. The choice changes no number beyond rounding, and a
+        engine: where to compute, as in `detect`. The choice changes the numbers by rounding at most, and a
             measurement can be continued on another engine.
         progress: called after every step.
 
@@ -117,29 +119,29 @@ def impact(
     model = encoder_for(encoder, run, "impact")
     if given_settings is None and not protocol.reads_ids(model):
         settings = replace(settings, insertion=Insertion.TEXT)
-    reading: protocol.WordEncoder
+    word_encoder: protocol.WordEncoder
     if settings.insertion is Insertion.IDS:
-        reading = protocol.require_ids(model, "insertion 'ids'", "set insertion to 'text'")
+        word_encoder = protocol.require_ids(model, "insertion 'ids'", "set insertion to 'text'")
     else:
-        reading = protocol.require_words(model, "impact")
+        word_encoder = protocol.require_words(model, "impact")
     loaded, notes = _loaded(sources)
-    listed = _tokens(reading, run, tokens, exclude, settings)
+    token_records = _tokens(word_encoder, run, tokens, exclude, settings)
     if run is None:
         notes.append("no run says which tokens are sticky, so a benign token may be one of them")
     corpus = None if intrusion is None else load_search_corpus(intrusion, settings.seed)
-    record = _record(reading, settings, loaded, corpus, listed, notes)
+    record = _record(word_encoder, settings, loaded, corpus, token_records, notes)
     if out is None and run is not None:
         out = run.path / store.folder_name(results.IMPACT, record.identity)
     out = out or store.default_folder(record.model, results.IMPACT, record.identity)
     folder = ResultFolder(out, began)
-    conditions = _conditions(listed, settings)
+    conditions = _conditions(token_records, settings)
     with resume.resumed(folder, results.IMPACTS, record) as held:
         if not held.finished:
             held.begin(held.record.model_copy(update={"result": None}))
-            with chosen_engine(engine, reading) as opened:
+            with chosen_engine(engine, word_encoder) as opened:
                 texts_by_stage = _texts_by_stage(loaded, corpus, conditions, settings)
                 whole_progress = WholeProgress("impact", texts_by_stage, progress)
-                runner = Runner(reading, settings, conditions, opened, folder, whole_progress)
+                runner = Runner(word_encoder, settings, conditions, opened, folder, whole_progress)
                 _measure(runner, held, loaded, corpus)
     return open_impact(out)
 
@@ -152,14 +154,14 @@ def _measure(
 ) -> None:
     """Run all tasks, write the tables, and finish the record."""
     folder = runner.folder
-    listed = {token.token_id: token for token in held.record.tokens}
-    measured = _run_tasks(tasks, runner, listed)
+    tokens_by_id = {token.token_id: token for token in held.record.tokens}
+    measured = _run_tasks(tasks, runner, tokens_by_id)
     if measured.failed and not measured.records and corpus is None:
         reason = next(iter(measured.failed.values()))
         raise InputError(f"no task could be run ({', '.join(measured.failed)}): {reason}")
     rows = measured.rows
     if corpus is not None:
-        rows |= run_intrusion(runner, corpus, listed)
+        rows |= run_intrusion(runner, corpus, tokens_by_id)
     cost = folder.total_cost(runner.shards)
     result = results.ImpactResultRecord(
         sequences=cost.sequences,
@@ -181,17 +183,17 @@ def _record(
     settings: ImpactSettings,
     tasks: Sequence[AnyTask],
     corpus: SearchCorpus | None,
-    listed: Sequence[TokenRecord],
+    token_records: Sequence[TokenRecord],
     notes: list[str],
 ) -> results.ImpactRecord:
-    """Return the record of a measurement that has not begun. Its identity is a hash of all inputs."""
+    """Return the record of a measurement that has not begun. All inputs are hashed into its identity."""
     inputs: dict[str, Any] = {
         "tasks": {task.name: task.fingerprint for task in tasks},
         "intrusion": corpus.fingerprint if corpus else None,
-        "sticky": [token.token_id for token in listed if token.kind != "benign"],
-        "benign": [token.token_id for token in listed if token.kind == "benign"],
+        "sticky": [token.token_id for token in token_records if token.kind != "benign"],
+        "benign": [token.token_id for token in token_records if token.kind == "benign"],
     }
-    named = sorted(token.token_id for token in listed if token.kind == statistics.NAMED)
+    named = sorted(token.token_id for token in token_records if token.kind == statistics.NAMED)
     if named:
         inputs["named"] = named
     similarity = similarity_of(encoder)
@@ -205,7 +207,7 @@ def _record(
         model=encoder.name,
         device=encoder.device,
         settings=asdict(settings),
-        tokens=list(listed),
+        tokens=list(token_records),
         notes=notes,
         versions=resume.package_versions(),
         hardware=resume.hardware(encoder.device),
@@ -213,10 +215,10 @@ def _record(
     )
 
 
-def _conditions(listed: Sequence[TokenRecord], settings: ImpactSettings) -> list[Condition]:
+def _conditions(token_records: Sequence[TokenRecord], settings: ImpactSettings) -> list[Condition]:
     """Return the conditions for the measured tokens and their benign matches."""
-    sticky = [Token(token.token_id, token.text) for token in listed if token.kind != "benign"]
-    benign = [Token(token.token_id, token.text) for token in listed if token.kind == "benign"]
+    sticky = [Token(token.token_id, token.text) for token in token_records if token.kind != "benign"]
+    benign = [Token(token.token_id, token.text) for token in token_records if token.kind == "benign"]
     return make_conditions(sticky, benign, settings.seed, settings.seeds)
 
 
@@ -299,22 +301,22 @@ def _tokens(
     benign = match_apart(vocabulary, [token.id for token in sticky], barred, settings.benign, settings.seed)
     sticky_in_run = set() if run is None else set(run.sticky["token_id"])
     names = dict(zip(vocabulary.ids, vocabulary.tokens, strict=True))
-    listed = []
+    token_records = []
     for token in sticky:
         kind = "sticky" if token.id in sticky_in_run else statistics.NAMED
         record = TokenRecord(
             token_id=token.id, token=names[token.id], text=token.text, kind=kind, matched_to=None
         )
-        listed.append(record)
+        token_records.append(record)
     for number, token in enumerate(benign):
-        # The list has the first match of every measured token, then the second match of every token, and so
-        # on.
+        # The benign tokens start with the first match of every measured token, then follow the second
+        # matches, and so on.
         match = sticky[number % len(sticky)].id
         record = TokenRecord(
             token_id=token.id, token=names[token.id], text=token.text, kind="benign", matched_to=match
         )
-        listed.append(record)
-    return listed
+        token_records.append(record)
+    return token_records
 
 
 @dataclass(frozen=True)
@@ -326,7 +328,9 @@ class _Measured:
     failed: dict[str, str]  # reason why a task could not be run, keyed by name of the task
 
 
-def _run_tasks(tasks: Sequence[AnyTask], runner: Runner, listed: Mapping[int, TokenRecord]) -> _Measured:
+def _run_tasks(
+    tasks: Sequence[AnyTask], runner: Runner, tokens_by_id: Mapping[int, TokenRecord]
+) -> _Measured:
     """Run all tasks, and return their rows and records. A task whose data cannot be loaded is left out."""
     measured = _Measured({Path(name).stem: [] for name in results.TABLES}, [], {})
     for task in tasks:
@@ -340,10 +344,10 @@ def _run_tasks(tasks: Sequence[AnyTask], runner: Runner, listed: Mapping[int, To
         else:
             outcomes, record = run_task(runner, task)
         measured.records.append(record)
-        rows = statistics.task_rows(task, outcomes, runner.conditions, runner.settings, listed)
+        rows = statistics.task_rows(task, outcomes, runner.conditions, runner.settings, tokens_by_id)
         for table, own_rows in rows.items():
             measured.rows[table] += own_rows
-    # Only the p-values of main metrics are corrected over tasks.
+    # Only the p-values of main metrics are corrected for testing several tasks.
     effects = measured.rows["effects"]
     p_values = [row["p_value"] if row["main"] else None for row in effects]
     for row, q_value in zip(effects, statistics.corrected(p_values), strict=True):

@@ -25,7 +25,7 @@ from stickytoken.settings.impact import ImpactSettings
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-# Columns in addition to the score: numbers of encoded and of truncated texts.
+# Columns in addition to the score: numbers of texts that were encoded, edited and truncated.
 _TEXTS = "texts"
 _EDITED = "edited"
 _CUT = "cut"
@@ -36,17 +36,17 @@ _BATCH = 32
 class EditingEncoder:
     """MTEB's wrapper of a SentenceTransformer, extended so that it edits texts before it encodes them."""
 
-    # Conditions must not share cached vectors or scores. Therefore caches see the edited texts, and the
-    # model's name and revision in the results identify the condition.
+    # Conditions must not share cached vectors or scores. Therefore caches are keyed by the edited texts, and
+    # the model's name and revision in the results identify the condition.
 
     def __init__(self, encoder: IdEncoder, condition: Condition, settings: ImpactSettings, room: int) -> None:
         """Wrap an encoder to run MTEB tasks under one condition.
 
         Args:
             encoder: the encoder of a SentenceTransformer.
-            condition: the tokens of which copies are inserted into texts.
-            settings: number and place of the copies, and the side whose texts get them. Its insertion
-                is ignored: copies are always inserted as text.
+            condition: the condition, whose tokens are inserted into texts.
+            settings: settings that give the number and place of the copies, and the side whose texts get
+                them. The setting of the insertion is ignored: copies are always inserted as text.
             room: number of tokens to leave free for copies when texts are truncated.
         """
         from mteb.models import SentenceTransformerEncoderWrapper
@@ -67,7 +67,10 @@ class EditingEncoder:
         )
 
     def encode(self, inputs: DataLoader[Any], *, prompt_type: Any = None, **options: Any) -> Any:
-        """Encode a data loader's texts, after inserting copies if their side of the task gets any."""
+        """Encode the texts of a data loader.
+
+        If their side of the task gets copies, the copies are inserted first.
+        """
         side = self._settings.side
         # If a task has no sides, its texts are always edited.
         if prompt_type is None or side is Side.BOTH or str(prompt_type.value) == side.value:
@@ -100,7 +103,7 @@ class _MtebWork(GroupWork):
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
         """Return the scores of a group of conditions as rows, and the number of texts encoded."""
         task_data.load_data(self.task)
-        reading = protocol.require_ids(encoder, "impact")
+        id_encoder = protocol.require_ids(encoder, "impact")
         row_by_seed: dict[int | None, dict[str, Any]] = {}
         rows: list[dict[str, Any]] = []
         for condition in prepared:
@@ -109,7 +112,7 @@ class _MtebWork(GroupWork):
             is_random = placed_at_random or len(condition.tokens) > 1
             seed = condition.seed if is_random else None
             if seed not in row_by_seed:
-                model = EditingEncoder(reading, condition, self.settings, self.room)
+                model = EditingEncoder(id_encoder, condition, self.settings, self.room)
                 score = task_data.evaluate(model, self.task)
                 row_by_seed[seed] = {
                     UNIT: 0,
@@ -130,8 +133,8 @@ def run_mteb_task(runner: Runner, task: MtebTask) -> tuple[NDArray[np.float64], 
         ModelError: the model is not on this machine.
     """
     settings = runner.settings
-    reading = protocol.require_ids(runner.encoder, "an MTEB task", "use a task from files")
-    room = needed_room(reading, runner.conditions, settings.copies, Insertion.TEXT)
+    id_encoder = protocol.require_ids(runner.encoder, "an MTEB task", "use a task from files")
+    room = needed_room(id_encoder, runner.conditions, settings.copies, Insertion.TEXT)
     work = _MtebWork(shard_stage(task.name), task, settings, room)
 
     def make_work() -> tuple[_MtebWork, ShardCost]:

@@ -39,7 +39,7 @@ class Condition:
     Attributes:
         kind: kind of the tokens that are copied.
         tokens: the tokens that are copied: none for clean texts, one, or several for a mixture.
-        repetition: number of the random repetition, from 0.
+        repetition: index of the random repetition, starting at 0.
         seed: seed for the positions of the copies, and for random steps of the task.
     """
 
@@ -52,7 +52,7 @@ class Condition:
 def make_conditions(
     sticky: Sequence[Token], benign: Sequence[Token], seed: int, repetitions: int
 ) -> list[Condition]:
-    """Return all conditions. The repetitions of a condition follow each other.
+    """Return all conditions, with the repetitions of a condition one after another.
 
     There is a clean condition, one condition for each token and, if there are several sticky tokens, one with
     a mixture of them and one with a mixture of as many benign tokens.
@@ -81,13 +81,13 @@ def by_tokens(conditions: Sequence[Condition]) -> list[tuple[Condition, ...]]:
 
 
 def gaps(seed: int, text: str, words: int, copies: int) -> tuple[int, ...]:
-    """Draw a gap between words for each copy. Each copy is a word, so it adds a gap for the next."""
+    """Draw a gap between words for each copy. A copy is itself a word, so it adds a gap for the next copy."""
     generator = _generator(seed, text, "gaps")
     return tuple(int(generator.integers(words + step + 1)) for step in range(copies))
 
 
 def turns(seed: int, text: str, tokens: int, copies: int) -> tuple[int, ...]:
-    """Draw the token of each copy in a mixture. The numbers of copies of two tokens differ by at most one."""
+    """Draw a token index for each copy in a mixture; the tokens' numbers of copies differ by at most one."""
     generator = _generator(seed, text, "turns")
     order = generator.permutation(tokens)
     steps = generator.permutation(copies) % tokens

@@ -12,8 +12,8 @@ from stickytoken.measurement import ResultFolder, require_writable, resume
 from stickytoken.settings.impact import ImpactSettings
 from stickytoken.validation import file_path
 
-# Version 2 added the change of the hits and its interval to intrusion_curves, and dropped the ratio from
-# intrusion.
+# Version 2 added the change in hits, with its interval, to the table intrusion_curves, and removed the ratio
+# from the table intrusion.
 IMPACT_SCHEMA_VERSION = 2
 
 
@@ -23,7 +23,7 @@ class TokenRecord(resume.Record):
     token_id: int
     token: str  # vocabulary string
     text: str  # decoded text
-    kind: str  # sticky if a run says so; otherwise named if it is measured, benign if it is a match
+    kind: str  # sticky if a run calls it sticky; otherwise named if it is measured, benign if it is a match
     matched_to: int | None  # id of the sticky token that a benign token is compared with
 
 
@@ -137,7 +137,7 @@ class Impact:
         failed: tasks that could not be run, and why.
 
     Raises:
-        RunError: the folder holds no impact measurement, is damaged or is not finished.
+        RunError: the folder holds no impact measurement, or one that is damaged or not finished.
     """
 
     def __init__(self, path: Path) -> None:
@@ -198,7 +198,7 @@ def open_impact(path: str | Path) -> Impact:
     """Open a finished impact measurement.
 
     Raises:
-        RunError: the folder holds no impact measurement, is damaged or is not finished.
+        RunError: the folder holds no impact measurement, or one that is damaged or not finished.
     """
     return Impact(file_path("the impact", path))
 

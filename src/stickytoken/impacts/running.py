@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 # Number of inputs without copies that an engine encodes at a time.
 _SHARD_PROBES = 8192
-# Column of the shards with the index of a row's unit: its pair, query, text or document.
+# Shard column with the index of the unit to which a row belongs: a pair, query, text or document.
 UNIT = "unit"
 # Prefix of the names of files that hold the vectors of an unfinished measurement.
 VECTORS = "vectors-"
@@ -76,7 +76,7 @@ class CleanVectors:
 
 @dataclass(frozen=True)
 class Shard(Generic[T]):
-    """Items that are computed and committed together."""
+    """Items that are computed and stored together."""
 
     index: int
     items: tuple[T, ...]
@@ -119,7 +119,7 @@ class Runner:
         engine: computes the shards.
         folder: folder of the measurement.
         progress: called at every step.
-        shards: number of shards of each work that has been run, keyed by its name.
+        shards: number of shards of all work that has been run, keyed by the name of the work.
     """
 
     encoder: protocol.WordEncoder
@@ -163,8 +163,9 @@ class Runner:
 
         Args:
             name: name under which the shards are stored.
-            make_work: returns the work and the cost of preparing it. It is called only if a shard is missing.
-            units: number of rows per condition.
+            make_work: function that returns the work and the cost of preparing it. It is called only if a
+                shard is missing.
+            units: number of units, which is the number of rows per condition.
             columns: columns to return.
             conditions: the conditions. All repetitions of a condition must follow each other.
             title: name of the stage in the progress display.
@@ -205,7 +206,7 @@ class TaskWork(GroupWork):
 
     name: str
     task: Task
-    texts: Mapping[str, Sequence[FittedText]]  # by role
+    texts: Mapping[str, Sequence[FittedText]]  # keyed by role
     edited_roles: frozenset[str]
     settings: ImpactSettings
     clean: CleanVectors
@@ -259,7 +260,7 @@ def run_task(runner: Runner, task: Task) -> tuple[NDArray[np.float64], TaskRecor
 
 
 def task_record(task: AnyTask, texts: int, edited: int, cut: int) -> TaskRecord:
-    """Return the record of a task for the results."""
+    """Return the record of a task that is stored with the results."""
     return TaskRecord(
         name=task.name,
         layout=task.layout,

@@ -28,7 +28,7 @@ from stickytoken.unit_vectors import Similarity
 
 # Maximum number of texts that are drawn as queries from a corpus that comes without queries.
 _QUERIES = 200
-# Maximum number of documents that get copies, one document at a time.
+# Maximum number of documents into which copies are inserted, one document at a time.
 TARGETS = 50
 
 
@@ -84,7 +84,7 @@ class ExactSearch:
 
 
 class SearchCorpus(NamedTuple):
-    """Queries, and the documents among which they search."""
+    """Queries, and the documents that they search."""
 
     name: str
     queries: Sequence[str]
@@ -149,7 +149,7 @@ def _corpus_of_file(path: Path, seed: int) -> tuple[str, list[str], list[str]]:
     return path.resolve().stem, queries, documents
 
 
-# Columns of the shards: the hits for each number of copies, then the median rank for each number.
+# Columns of the shards: the hits for each number of copies, then the median rank for each number of copies.
 _COLUMNS = tuple(f"{kind}_{copies}" for kind in ("hits", "rank") for copies in COPIES)
 
 
@@ -196,7 +196,9 @@ def intrusion_title(corpus: SearchCorpus) -> str:
     return f"intrusion into {corpus.name}"
 
 
-def run_intrusion(runner: Runner, corpus: SearchCorpus, listed: Mapping[int, TokenRecord]) -> dict[str, Rows]:
+def run_intrusion(
+    runner: Runner, corpus: SearchCorpus, tokens_by_id: Mapping[int, TokenRecord]
+) -> dict[str, Rows]:
     """Measure for each token how many queries find random documents after copies of the token are added.
 
     Returns:
@@ -233,4 +235,4 @@ def run_intrusion(runner: Runner, corpus: SearchCorpus, listed: Mapping[int, Tok
     title = intrusion_title(corpus)
     outcomes = runner.run(name, make_work, len(targets), _COLUMNS, conditions, title)
     cut = sum(target.cut for target in targets)
-    return statistics.intrusion_rows(corpus.name, outcomes, conditions, settings, listed, cut)
+    return statistics.intrusion_rows(corpus.name, outcomes, conditions, settings, tokens_by_id, cut)

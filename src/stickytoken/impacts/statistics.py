@@ -24,14 +24,14 @@ from stickytoken.settings.impact import ImpactSettings
 
 # Label of a token that the user named but that no run calls sticky.
 NAMED = "named"
-# Numbers of copies that are inserted into a document to test its intrusion.
+# Numbers of copies that are inserted into a document to test whether it intrudes into search results.
 COPIES = (0, 1, 2, 4, 8, 16, 32)
 # Number of search results that a user is assumed to look at.
 TOP = 10
 # If there are at most this many ways to choose one member from every set, the test enumerates all of them.
-# Otherwise it draws `_DRAWS` of them at random.
-_MOST_COUNTED = 10_000
-_DRAWS = 9_999
+# Otherwise, it draws `_RANDOM_CHOICES` of them at random.
+_MOST_ENUMERATED = 10_000
+_RANDOM_CHOICES = 9_999
 # Statistics that differ by less than this count as equal, because their last digits depend on the order of
 # summation.
 _ROUNDING = 1e-12
@@ -42,9 +42,10 @@ Rows: TypeAlias = list[dict[str, Any]]
 def compare(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[float | None, float | None]:
     """Test whether sticky tokens cost more than their matched benign tokens.
 
-    A permutation test within strata (Good 2005, "Permutation, Parametric and Bootstrap Tests of Hypotheses"):
-    under the null hypothesis, every member of a matched set is equally likely to be the sticky token. The
-    statistic is the mean over sets of the difference between that member and the mean of the others.
+    This is a permutation test within strata (Good 2005, "Permutation, Parametric and Bootstrap Tests of
+    Hypotheses"): under the null hypothesis, every member of a matched set is equally likely to be the sticky
+    token. The statistic is the mean over sets of the difference between the cost of that member and the mean
+    cost of the others.
 
     Args:
         costs: cost of each token, shape (sets, members). Each row is a matched set, with the sticky token
@@ -53,8 +54,8 @@ def compare(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[float | Non
         key: seed of the random choices, used if there are too many choices to enumerate.
 
     Returns:
-        The one-sided p-value and the effect size, the mean difference in standard deviations; None where
-        undefined.
+        The one-sided p-value, and the effect size (the mean difference in standard deviations). Each is None
+        if it is undefined.
     """
     costs = costs[~np.isnan(costs).any(axis=1)]
     sets, members = costs.shape
@@ -66,19 +67,19 @@ def compare(costs: NDArray[np.float64], key: Sequence[int]) -> tuple[float | Non
     spread = float(of_sticky.std(ddof=1)) if sets > 1 else 0.0
     effect_size = float(of_sticky.mean()) / spread if spread > _ROUNDING else None
     threshold = of_sticky.mean() - _ROUNDING
-    if members**sets <= _MOST_COUNTED:
+    if members**sets <= _MOST_ENUMERATED:
         sums = np.zeros(1)
         for row in differences:
             sums = np.add.outer(sums, row).ravel()
         return float((sums / sets >= threshold).mean()), effect_size
-    chosen = np.random.default_rng(list(key)).integers(members, size=(_DRAWS, sets))
+    chosen = np.random.default_rng(list(key)).integers(members, size=(_RANDOM_CHOICES, sets))
     means = differences[np.arange(sets), chosen].mean(axis=1)
     # The observed choice counts as one of the drawn choices (Phipson and Smyth 2010).
-    return float((1 + (means >= threshold).sum()) / (1 + _DRAWS)), effect_size
+    return float((1 + (means >= threshold).sum()) / (1 + _RANDOM_CHOICES)), effect_size
 
 
 def corrected(p_values: Sequence[float | None]) -> list[float | None]:
-    """Return p-values corrected for several tasks (Benjamini and Hochberg 1995). None stays None."""
+    """Return p-values corrected for testing several tasks (Benjamini and Hochberg 1995). None stays None."""
     from scipy.stats import false_discovery_control
 
     defined = [p_value for p_value in p_values if p_value is not None]
@@ -124,7 +125,7 @@ def task_rows(
     outcomes: NDArray[np.float64],
     conditions: Sequence[Condition],
     settings: ImpactSettings,
-    listed: Mapping[int, TokenRecord],
+    tokens_by_id: Mapping[int, TokenRecord],
 ) -> dict[str, Rows]:
     """Return the rows of the tables effects, conditions and scores for a task.
 
@@ -133,7 +134,7 @@ def task_rows(
         outcomes: its outcomes, shape (conditions, units, columns).
         conditions: the conditions.
         settings: settings of the measurement.
-        listed: the tokens by id.
+        tokens_by_id: the tokens, keyed by id.
     """
     key = [settings.seed, zlib.crc32(task.name.encode())]
     # A single unit has no interval.
@@ -143,11 +144,11 @@ def task_rows(
     for metric in task.metrics:
         resampled_scores = resampled(partial(task.scores, metric, outcomes), samples)
         for condition, value in zip(conditions, resampled_scores[0].tolist(), strict=True):
-            row = {"task": task.name, "metric": metric, **labels(condition, listed)}
+            row = {"task": task.name, "metric": metric, **labels(condition, tokens_by_id)}
             row["repetition"] = condition.repetition
             row["score"] = present(value)
             rows["scores"].append(row)
-        for row in _condition_rows(resampled_scores, groups, settings.confidence, listed):
+        for row in _condition_rows(resampled_scores, groups, settings.confidence, tokens_by_id):
             rows["conditions"].append({"task": task.name, "metric": metric, **row})
         effect = {
             "task": task.name,
@@ -165,7 +166,7 @@ def _condition_rows(
     resampled_scores: NDArray[np.float64],
     groups: _Groups,
     confidence: float,
-    listed: Mapping[int, TokenRecord],
+    tokens_by_id: Mapping[int, TokenRecord],
 ) -> Rows:
     """Return the score of each group of conditions, and its drop from the clean score with an interval."""
     (clean,) = groups.of_kind(Kind.CLEAN)
@@ -174,7 +175,7 @@ def _condition_rows(
     rows = []
     for group, score, drop in zip(groups.groups, scores, drops, strict=True):
         is_clean = group[0].kind is Kind.CLEAN
-        row = {**labels(group[0], listed), "score": present(score)}
+        row = {**labels(group[0], tokens_by_id), "score": present(score)}
         rows.append(row | ends("drop", Interval(None, None, None) if is_clean else drop))
     return rows
 
@@ -223,7 +224,7 @@ def intrusion_rows(
     outcomes: NDArray[np.float64],
     conditions: Sequence[Condition],
     settings: ImpactSettings,
-    listed: Mapping[int, TokenRecord],
+    tokens_by_id: Mapping[int, TokenRecord],
     cut: int,
 ) -> dict[str, Rows]:
     """Return the tables of hits and ranks for each number of copies.
@@ -234,7 +235,7 @@ def intrusion_rows(
             documents, columns).
         conditions: the conditions, one for each token.
         settings: settings of the measurement.
-        listed: the tokens by id.
+        tokens_by_id: the tokens, keyed by id.
         cut: number of documents that were truncated.
 
     Returns:
@@ -252,7 +253,7 @@ def intrusion_rows(
             change = _mean_interval(hits[row, :, column] - hits[row, :, 0], samples, settings.confidence)
             curve = {
                 "corpus": corpus,
-                **labels(condition, listed),
+                **labels(condition, tokens_by_id),
                 "copies": copies,
                 "hits": float(hits[row, :, column].mean()),
                 **ends("change", change),
@@ -279,12 +280,12 @@ def intrusion_rows(
 
 
 def _copies_needed(hits: NDArray[np.float64]) -> int | None:
-    """Return the smallest number of copies with which half of the documents are in more top 10s than without.
+    """Return the fewest copies with which at least half of the documents enter more top 10s than without.
 
     Return None if even 32 copies do not suffice.
 
     Args:
-        hits: number of queries that have the document in their top 10, shape (documents, numbers of copies).
+        hits: number of queries that have each document in their top 10, shape (documents, numbers of copies).
     """
     is_half = (hits > hits[:, :1]).mean(axis=0) >= 0.5
     return COPIES[int(is_half.argmax())] if is_half.any() else None
@@ -297,9 +298,9 @@ def _mean_interval(values: NDArray[np.float64], samples: NDArray[np.intp], confi
     return Interval(float(values.mean()), low, high)
 
 
-def labels(condition: Condition, listed: Mapping[int, TokenRecord]) -> dict[str, Any]:
+def labels(condition: Condition, tokens_by_id: Mapping[int, TokenRecord]) -> dict[str, Any]:
     """Return the columns that name the tokens of a condition."""
-    tokens = [listed[token.id] for token in condition.tokens]
+    tokens = [tokens_by_id[token.id] for token in condition.tokens]
     kind = NAMED if any(token.kind == NAMED for token in tokens) else condition.kind.value
     if len(tokens) == 1:
         return {"kind": kind, "token_id": tokens[0].token_id, "token": tokens[0].token}

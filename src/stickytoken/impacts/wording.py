@@ -26,10 +26,10 @@ _HEADINGS = {
 }
 # Maximum p-value, corrected for several tasks, at which sticky tokens are said to cost more.
 _SIGNIFICANCE = 0.05
-# Numbers of copies that have rows in the tables that the terminal shows.
+# Numbers of copies that the tables in the terminal show.
 TABLE_COPIES = (0, 4, 8, 32)
-# Number of copies for which a sentence states the effect on search results.
-_TOLD_COPIES = 8
+# Number of copies whose effect on search results is stated in a sentence.
+_STATED_COPIES = 8
 
 Row = Mapping[str, Any]
 
@@ -98,7 +98,10 @@ def _probability(value: float) -> str:
 
 
 def benign_needed(tokens: int) -> int:
-    """Return how many benign tokens let the lowest p-value, (1 / (1 + benign)) ** tokens, reach 0.05."""
+    """Return how many benign tokens per measured token are needed to reach a p-value of 0.05.
+
+    The lowest possible p-value is (1 / (1 + benign)) ** tokens.
+    """
     return math.ceil(math.pow(1 / _SIGNIFICANCE, 1 / max(1, tokens))) - 1
 
 
@@ -151,13 +154,13 @@ def _intrusion_sentences(
     impact: Impact, token_id: int, matches: Sequence[int], settings: ImpactSettings
 ) -> Iterator[str]:
     """Yield a sentence on how many queries find a random document with copies of a token."""
-    curves = impact.intrusion_curves.filter(copies=_TOLD_COPIES)
+    curves = impact.intrusion_curves.filter(copies=_STATED_COPIES)
     for row in curves.filter(token_id=token_id).drop_nulls("change").iter_rows(named=True):
         of_corpus = curves.filter(corpus=row["corpus"])
         before = row["hits"] - row["change"]
         interval = _interval(row["change_low"], row["change_high"], settings, 2)
         sentence = (
-            f"{row['token']!r}, intrusion into {row['corpus']}: {_TOLD_COPIES} copies "
+            f"{row['token']!r}, intrusion into {row['corpus']}: {_STATED_COPIES} copies "
             f"{_moved(row['change'])} the number of queries with a random document in their top {TOP} "
             f"from {before:.2f} to {row['hits']:.2f} ({interval})"
         )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Number of copies that counts as many. Training gives this number of copies the effect of an ordinary entry.
 MANY = 8
 # Maximum number of texts that are added to the training texts to estimate the mean direction of texts.
-_TEXTS = 256
+_DIRECTION_TEXTS = 256
 # Number of ordinary entries to sample. New rows are trained so that many copies have the median effect of
 # these entries.
 _ORDINARY_ENTRIES = 24
@@ -50,7 +50,7 @@ _DRAWN_TEXTS = 4000
 # Number of passes over the training texts.
 _EPOCHS = 5
 # Learning rate of Adam, as a fraction of the standard deviation of the values in the embedding matrix.
-_STEP = 0.15
+_LEARNING_RATE = 0.15
 
 
 def kept_rows(
@@ -100,9 +100,9 @@ def _common_direction(
     # The training texts are too few to estimate the direction, so other short texts are added.
     distinct = list(dict.fromkeys(texts))
     order = np.random.default_rng([seed, _TEXTS_KEY]).permutation(len(distinct))
-    tokenized = encoder.content_ids([distinct[place] for place in order[: 2 * _TEXTS]])
+    tokenized = encoder.content_ids([distinct[place] for place in order[: 2 * _DIRECTION_TEXTS]])
     fitting = [tuple(ids) for ids in tokenized if ids and encoder.fits(ids)]
-    shortest = sorted(fitting, key=len)[:_TEXTS]
+    shortest = sorted(fitting, key=len)[:_DIRECTION_TEXTS]
     training_texts = [context.text.ids for context in contexts[::2]]
     mean = unit_vectors(encoder.encode_ids([*shortest, *training_texts])).mean(axis=0, dtype=np.float64)
     direction: Vector = mean / np.linalg.norm(mean)
@@ -181,7 +181,7 @@ def _train(
     order.remove(first)
     order.insert(0, first)
     rows = start.detach().clone().requires_grad_(True)
-    step_size = _STEP * float(network.table.std())
+    step_size = _LEARNING_RATE * float(network.table.std())
     optimizer = torch.optim.Adam([rows], lr=step_size, betas=(0.9, 0.99))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, len(order))
     with torch.enable_grad():
@@ -258,8 +258,8 @@ def contexts_among(
             by_length.setdefault(len(text.ids) - len(text.head), []).append(text)
     if not by_length:
         raise RepairError(
-            f"none of the {len(distinct)} texts can be used to train rows on: a text must fit into the model with "
-            f"{MANY} copies added, and contain none of the repaired tokens; pass short sentences"
+            f"none of the {len(distinct)} texts can be used to train rows on: a text must fit into the model "
+            f"with {MANY} copies added, and contain none of the repaired tokens; pass short sentences"
         )
     # Take the most frequent of the preferred lengths. If no text has one of these, take the shortest lengths.
     lengths = [length for length in by_length if _SHORTEST <= length <= _LONGEST]

@@ -168,8 +168,8 @@ class Recheck:
             unconfirmed=0,
             vector_deviations=self._vector_deviations,
         )
-        numbers = estimate(measured)
-        measures = numbers.measures
+        estimates = estimate(measured)
+        measures = estimates.measures
         split_ids = [token.id for token in copies.as_text if _copies_read(self.job.encoder, token) == 0]
         is_split = np.isin(measures.ids, split_ids)
         # Copies of a token that is now read as several pieces make a text longer than copies of an ordinary
@@ -192,7 +192,7 @@ class Recheck:
                     verdict=Verdict(verdicts[row]),
                     reach=float(reaches[row]),
                 )
-        return Judged(tokens, Ordinary(numbers.ordinary_lift, numbers.ordinary_contraction))
+        return Judged(tokens, Ordinary(estimates.ordinary_lift, estimates.ordinary_contraction))
 
     def typical_tokens(self) -> list[int]:
         """Return the ids of ordinary tokens that lift and erase no more than the median ordinary token."""
