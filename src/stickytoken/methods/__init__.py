@@ -13,14 +13,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MethodEntry:
-    """A method that is registered, but not necessarily loaded.
+    """A registered detection method, whose code is imported only when it is needed.
 
     Attributes:
         name: name of the method, as passed to ``--method``.
         summary: short description of the method.
-        settings: dataclass of the method's settings. The command line derives its options from the fields.
+        settings: dataclass of the method's settings. The command-line options are derived from its fields.
         takes_pairs: whether the method accepts sentence pairs instead of sentences.
-        load: imports and returns the method, a `stickytoken.methods.base.Method`.
+        load: function that imports the method's code and returns the method, a
+            `stickytoken.methods.base.Method`.
     """
 
     name: str
@@ -35,11 +36,11 @@ class Column(NamedTuple):
 
     key: str  # name of the column in tokens.parquet
     title: str
-    digits: int | None = None  # number of decimals; None for text and whole numbers
+    digits: int | None = None  # number of decimal places; None shows the value as it is
     unit: str = ""  # shown after the number; if it is "%", the number is multiplied by 100
 
     def text(self, value: object) -> str:
-        """Return a value of the column as text, or an empty string if the value is missing."""
+        """Format a value of the column for display. Return an empty string if the value is missing."""
         if value is None:
             return ""
         if self.digits is None or not isinstance(value, int | float):
@@ -47,25 +48,25 @@ class Column(NamedTuple):
         number = 100 * value if self.unit == "%" else value
         written = f"{number:,.{self.digits}f}"
         if float(written.replace(",", "")) == 0:
-            written = written.lstrip("-")  # no minus sign before 0
+            written = written.lstrip("-")  # show -0 as 0
         separator = "" if self.unit in ("", "%") else " "
         return f"{written}{separator}{self.unit}".replace("-", "\N{MINUS SIGN}")
 
 
 class Fact(NamedTuple):
-    """A number at the head of a report."""
+    """A number at the top of a report, with an explanation."""
 
     value: str
     meaning: str
 
 
 class Scale(NamedTuple):
-    """A scale on which the lifts of different models can be compared."""
+    """The numbers with which the lifts of different models are converted to a common scale."""
 
     ordinary: float  # lift of the ordinary token, as a difference of cosines
     spread: float  # standard deviation of the model's own similarities
-    confidence: float  # coverage of the intervals of the lift
-    serious: float  # smallest lift of a serious token, relative to the ordinary token, in standard deviations
+    confidence: float  # coverage of the lift's intervals, between 0 and 1
+    serious: float  # lift threshold of a serious token, beyond the ordinary token, in standard deviations
 
 
 class Moved(NamedTuple):
@@ -76,15 +77,15 @@ class Moved(NamedTuple):
 
     copies: int
     ahead: float  # share of the other unrelated documents that the document with copies outranks
-    ordinary: float | None  # mean of this share over ordinary tokens; None if it was not measured
+    ordinary: float | None  # mean of ``ahead`` over ordinary tokens; None if it was not measured
 
 
 class PlanTexts(NamedTuple):
-    """The texts that a plan uses."""
+    """The carriers and anchors of a run's plan."""
 
-    carriers: list[str]  # in order of preference
+    carriers: list[str]  # if only a few are needed, take the first ones
     anchors: list[str]  # texts that are not carriers
-    by_topic: bool  # whether the anchors are grouped by topic; if so, a small selection is spread evenly
+    by_topic: bool  # whether the anchors are sorted by topic, so that evenly spaced anchors cover all topics
 
 
 class Distribution(NamedTuple):
@@ -93,7 +94,7 @@ class Distribution(NamedTuple):
     name: str
     title: str
     column: Column
-    lines: Mapping[str, float]  # values marked by a line, keyed by the label of the line
+    lines: Mapping[str, float]  # values at which lines are drawn, keyed by the label of the line
     reading: str  # how to read the figure
 
 
@@ -111,7 +112,7 @@ Figure: TypeAlias = Distribution | Scatter
 
 
 class ProbeTable(NamedTuple):
-    """A table in the answer of `stickytoken probe`."""
+    """A table in the output of `stickytoken probe`."""
 
     title: str
     columns: Sequence[str]
@@ -119,7 +120,7 @@ class ProbeTable(NamedTuple):
 
 
 class Verdict(StrEnum):
-    """The verdict of a run on a token. Not every method uses all of these verdicts."""
+    """What a run concludes about a token. Some methods use only some of these verdicts."""
 
     STICKY = "sticky"
     TOPICAL = "topical"
@@ -139,5 +140,5 @@ class Severity(StrEnum):
 
 
 def severity_counts(tokens: pl.DataFrame) -> dict[str, int]:
-    """Return the number of tokens of each severity, from severe to mild."""
+    """Count the tokens of each severity. The severities are the keys, from severe to mild."""
     return {grade.value: int((tokens["severity"] == grade.value).sum()) for grade in reversed(Severity)}

@@ -1,6 +1,7 @@
 """The base class of detection methods (`Method`), and the data that every method works with.
 
-To add a method, write a folder with a subclass of `Method` and register its entry.
+To add a method, write a package with a subclass of `Method`, and register it in
+`stickytoken.methods.registry`.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from stickytoken.vocabulary import Vocabulary
 
 
 class PlanRecord(Record):
-    """The numbers that every method computes from the model before any token is measured."""
+    """The properties of the model that every method records before it measures any token."""
 
-    mean_similarity: float  # u, the mean cosine over the vocabulary
+    mean_similarity: float  # u, the mean cosine over all pairs of vocabulary entries
     mean_similarity_entries: int  # number of vocabulary entries from which u is estimated
     mean_similarity_error: float = 0.0  # standard error of u; 0 if u is computed from the whole vocabulary
     isoscore: float | None = (
@@ -53,12 +54,12 @@ class ResultRecord(Record):
     """The result of a finished run: the numbers that every method provides."""
 
     sticky: int  # number of sticky tokens
-    sequences: int  # number of texts encoded for shards
-    seconds: float  # wall time of all sessions in seconds, excluding the evidence for reports
+    sequences: int  # number of texts encoded in all stages; excludes those encoded for the plan
+    seconds: float  # wall time of all sessions in seconds, without the evidence for reports
 
 
 class MethodSettings(Protocol):
-    """Settings of a method: a frozen dataclass with defaults and at least these fields."""
+    """Settings of a method: a frozen dataclass with at least these fields, all of which have defaults."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
@@ -69,7 +70,10 @@ class MethodSettings(Protocol):
 
 
 def adjusted_defaults(settings: MethodSettings, texts_only: bool) -> MethodSettings:
-    """Return the settings, with insertion by ids replaced by insertion by words if ``texts_only`` is true."""
+    """Return settings that suit the encoder.
+
+    If the encoder accepts only texts (``texts_only``), the insertion ``ids`` is replaced by ``words``.
+    """
     if texts_only and settings.insertion is Insertion.IDS:
         return replace(settings, insertion=Insertion.WORDS)
     return settings
@@ -80,7 +84,7 @@ Settings_co = TypeVar("Settings_co", bound=MethodSettings, covariant=True)
 
 @dataclass(frozen=True)
 class Job(Generic[Settings_co]):
-    """The input of a detection: the model, the settings, the corpus and the tokens to measure."""
+    """Everything that a detection needs: the model, the settings, the corpus and the tokens to measure."""
 
     encoder: Encoder
     settings: Settings_co
@@ -88,16 +92,16 @@ class Job(Generic[Settings_co]):
     vocabulary: Vocabulary
     tokens: list[Token]  # the tokens to measure; in a run, they are in ascending order of id
     _: KW_ONLY
-    restricted: bool  # whether some available tokens are left out
-    sampled: bool  # True for all available tokens or a random sample of them; False if a user named them
+    restricted: bool  # whether the job leaves out some of the available tokens
+    sampled: bool  # False if the user named the tokens; True if they are all tokens or a random sample
 
     @property
     def sentences(self) -> Sentences:
         return cast(Sentences, self.corpus)
 
 
-# Number of texts in a shard. Shards are small, because a killed run loses the current shard, but they have
-# enough texts of every length to fill batches.
+# Number of texts in a shard. A killed run loses the current shard, so shards should be small; but a shard
+# needs enough texts of every length to fill batches.
 SHARD_PROBES = 8192
 # Number of texts in a shard on a CUDA GPU, which encodes them in a second or two. Smaller shards would leave
 # parts of the GPU idle.
@@ -108,7 +112,7 @@ def shard_probes_for(device: str) -> int:
     return GPU_SHARD_PROBES if device.startswith("cuda") else SHARD_PROBES
 
 
-# Columns of a table of tokens that come from the vocabulary, and not from measurements.
+# Columns of a token table that come from the vocabulary. All other columns hold measurements.
 _OF_VOCABULARY = ("token_id", "token", "decoded", "category")
 
 
@@ -120,12 +124,13 @@ class FolderRunner:
     folder: ResultFolder
     progress: ProgressCallback
     shard_probes: int = SHARD_PROBES
-    # A text for which the server gave no vector, keyed by the id of the token that it left unmeasured.
+    # For each token that could not be measured: a text for which the server gave no vector, keyed by token
+    # id.
     unanswered: dict[int, str] = field(default_factory=dict)
     _shards: dict[str, int] = field(default_factory=dict)  # number of shards, keyed by stage name
 
     def __call__(self, stage: Stage, tokens: Sequence[Token], truncate: bool = False) -> pl.DataFrame:
-        """Run a stage and return one row per token. With ``truncate``, texts are cut to the model's limit."""
+        """Run a stage and return one row per token. If ``truncate``, cut texts to the model's limit."""
         shards = engines.cut_into_shards(tokens, stage.probes_per_token, self.shard_probes)
         self._shards[stage.name] = len(shards)
         rows: engines.Rows[engines.Shard] = engines.Rows(
@@ -149,9 +154,10 @@ class FolderRunner:
         return table
 
     def without_unanswered(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Return the table with null instead of the numbers and verdicts of the tokens in `unanswered`.
+        """Return the table without the measurements and verdicts of the tokens in `unanswered`.
 
-        If the table has a column ``reason``, it then quotes the text for which the server gave no vector.
+        Their values become null, and their number of texts 0. If the table has a column ``reason``, this
+        column then quotes the text for which the server gave no vector.
         """
         if not self.unanswered:
             return table
@@ -207,7 +213,7 @@ class MemoryRunner:
 
 
 def model_mean(encoder: Encoder, progress: ProgressCallback, most: int | None = None) -> MeanSimilarity:
-    """Return the mean similarity u of the model from the cache, or compute it with `mean_similarity`.
+    """Return the model's mean similarity u, from the cache or else from `mean_similarity`.
 
     Args:
         encoder: the model.
@@ -219,10 +225,10 @@ def model_mean(encoder: Encoder, progress: ProgressCallback, most: int | None = 
         progress(Progress("mean similarity", done, total, computed, computed))
 
     key = None
-    # An encoder that reads only texts wraps a server or a user's object. Either may change unnoticed, so its
-    # mean similarity is not cached.
+    # An encoder that accepts only texts wraps a server or a user's object. The model behind it may change
+    # without notice, so its mean similarity is not cached.
     if reads_ids(encoder):
-        # Increase the version if a code change alters the value for the same model.
+        # Increase the version whenever a change of the code changes the value for the same model.
         key = f"mean-similarity-{digest({'version': 2, 'encoder': asdict(encoder.identity), 'most': most})}"
         with suppress(TypeError):  # the cache has no usable value: compute u
             kept_value = MeanSimilarity(**(recalled(key) or {}))
@@ -245,13 +251,14 @@ class StoredSettings:
     place: str  # where the settings are stored, for error messages
 
     def number(self, name: str) -> float:
-        default = getattr(self.defaults, name, None)  # a run of an earlier version may lack the setting
+        default = getattr(self.defaults, name, None)  # a run by an earlier version may lack the setting
         return real_number(f"{name} in {self.place}", self.values.get(name, default))
 
     def restored(self) -> MethodSettings:
         """Return the settings as an instance of the method's settings class.
 
-        Unknown settings are ignored. Settings that are stored as mappings keep their defaults.
+        Unknown settings are ignored. Settings that were stored as mappings are not restored and keep their
+        defaults.
         """
         names = self.defaults.__dataclass_fields__
         plain = {
@@ -259,12 +266,12 @@ class StoredSettings:
             for name, value in self.values.items()
             if name in names and not isinstance(value, dict)
         }
-        if plain.get("screen_precision") == "int8":  # only earlier versions could screen in int8
+        if plain.get("screen_precision") == "int8":  # earlier versions could screen in int8; this one cannot
             del plain["screen_precision"]
         return replace(self.defaults, **plain)
 
     def text(self, name: str) -> str:
-        """Return a setting as text, with several values joined by "or"."""
+        """Return a setting as text. If the setting has several values, join them with "or"."""
         value = self.values.get(name, getattr(self.defaults, name, None))
         return " or ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
@@ -276,22 +283,23 @@ MEASURING = "measure"
 """Name of the stage of a judgement that measures the tokens selected by their predicted lifts."""
 
 
-# Numbers of copies in the curves of reports. These few are enough to show the shape of a curve.
+# Numbers of copies at which the curves in reports are measured. These few points are enough to show the shape
+# of a curve.
 _EVIDENCE_COPIES = (1, 2, 4, 8, 16, 32)
-# Maximum number of copies in the pairs of texts that reports show.
+# Maximum number of copies of the token in the example pairs of texts that reports show.
 _MOST_PAIR_COPIES = 8
 
 
 def evidence_stage(
     job: Job[MethodSettings], carriers: list[str], sentences: list[str], anchors: AnchorPanel, u: float
 ) -> EvidenceStage:
-    """Return the stage that measures curves and example pairs for reports.
+    """Return the stage that measures symptom curves and example pairs for reports.
 
     Args:
-        job: provides the model, and the way in which copies are inserted.
+        job: provides the model, and the setting for how copies are inserted.
         carriers: the texts into which copies are inserted.
         sentences: the texts of the anchors.
-        anchors: the vectors of the anchors, in the same order.
+        anchors: the vectors of the anchors, in the same order as ``sentences``.
         u: similarity below which a pair of texts counts as unrelated.
     """
     encoder = job.encoder
@@ -318,15 +326,17 @@ class Judgement:
             false) have no lift and no verdict.
         source: origin of the corpus, for messages.
         texts: number of distinct texts of the corpus.
-        anchors: number of texts that the carriers were compared with.
+        anchors: number of anchors, the texts that the carriers were compared with.
         left_out: number of texts that were left out because the model does not read them in full or gives
             them no vector.
         ordinary_lift: lift of the ordinary token on the corpus, as a difference of cosines.
-        similarity_spread: standard deviation of the similarities within the corpus.
+        similarity_spread: standard deviation of the similarities between carriers and anchors.
         measured: number of tokens of the run that were measured on the corpus.
-        undecided: number of tokens whose predicted lift reaches a threshold, but that were not measured.
-        narrow_limit: None, unless the corpus has too few pairs below the model's mean similarity. In that
-            case, pairs below this limit, the median similarity within the corpus, count as unrelated.
+        undecided: number of tokens that were not measured, although their predicted lift reaches the
+            threshold.
+        narrow_limit: the median similarity within the corpus, if too few of its pairs are below the model's
+            mean similarity. Pairs below this limit then count as unrelated. None if the mean similarity is
+            the limit.
         seconds: wall time of the judgement.
     """
 
@@ -365,7 +375,7 @@ class Judgement:
         return terms.severity_counts(self.tokens)
 
     def summary(self) -> dict[str, Any]:
-        """Return the judgement as JSON values, with the flagged tokens instead of all tokens."""
+        """Return the judgement as JSON values, with only the flagged tokens."""
         numbers = {name: value for name, value in vars(self).items() if name != "tokens"}
         return numbers | {"flagged": self.flagged.to_dicts()}
 
@@ -390,7 +400,7 @@ Plan_co = TypeVar("Plan_co", bound=PlanRecord, covariant=True)
 Result_co = TypeVar("Result_co", bound=ResultRecord, covariant=True)
 
 
-class ProbedToken(Protocol):  # what a probe measured for a token: a dataclass with at least these fields
+class ProbedToken(Protocol):  # the results of probing a token: a dataclass with at least these fields
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     @property
@@ -403,9 +413,9 @@ class FinishedRun(Protocol[Plan_co, Result_co]):  # the part of `stickytoken.det
     @property
     def path(self) -> Path: ...
     @property
-    def model_name(self) -> str: ...  # the name of the model that the user passed
+    def model_name(self) -> str: ...  # the model's name as the user passed it
     @property
-    def model_title(self) -> str: ...  # the name, followed by the options that differ from the saved model
+    def model_title(self) -> str: ...  # the name, with the layer and dimensions if they are not the defaults
     @property
     def available(self) -> int: ...  # number of vocabulary entries that can occur in text
     @property
@@ -424,14 +434,14 @@ class FinishedRun(Protocol[Plan_co, Result_co]):  # the part of `stickytoken.det
 
 
 class AnswerTable(NamedTuple):
-    """The table of tokens that a terminal or a report shows as the answer of a run."""
+    """The table of tokens that the terminal and the report show as the result of a run."""
 
     columns: tuple[terms.Column, ...]
     rows: pl.DataFrame
 
 
 class MethodWording(ABC):
-    """The texts in which a method describes its runs in terminals, reports, cards and the web app."""
+    """How a method describes its runs in the terminal, in reports, on model cards and in the web app."""
 
     entry: terms.MethodEntry  # set by the registry
     # Columns that `stickytoken show` prints between the category and the verdict. A text column is omitted if
@@ -440,29 +450,29 @@ class MethodWording(ABC):
     # Columns that a report shows after the verdict.
     reported: tuple[terms.Column, ...]
     ranked_by: terms.Column  # the column by which tokens are ranked; the worst token has the highest value
-    glossary: Mapping[str, str] = MappingProxyType({})  # meanings of terms in reports, keyed by term
+    glossary: Mapping[str, str] = MappingProxyType({})  # explanations of the terms in reports, keyed by term
 
     @abstractmethod
     def headline(self, run: FinishedRun[Any, Any]) -> str:
-        """Return one or two sentences on whether the model has a problem, and how bad it is."""
+        """Return one or two sentences that say whether the model has sticky tokens, and how bad they are."""
 
     @abstractmethod
     def how(self, settings: StoredSettings) -> str:
         """Return an explanation of the method in a few sentences."""
 
     def lines(self, run: FinishedRun[Any, Any]) -> list[str]:
-        """Return a summary of a run for a terminal: first the result, then the basis of the result."""
+        """Return the lines that summarize a run in the terminal, first the result and then its basis."""
         return [self.headline(run)]
 
     def answer_table(self, run: FinishedRun[Any, Any], tokens: pl.DataFrame) -> AnswerTable | None:
-        """Return the table that shows the given tokens as the answer of a run.
+        """Return the table in which the terminal and the report show the given tokens of a run.
 
-        The default, None, stands for a table with the columns in `listed`.
+        The default is None, which means a table with the columns in `listed`.
         """
         return None
 
     def strongest_title(self, settings: StoredSettings) -> str:
-        """Return the title of the table of the strongest tokens that are not flagged."""
+        """Return the title of the table that lists the strongest unflagged tokens."""
         return "Tokens that come next"
 
     def notes(self, run: FinishedRun[Any, Any]) -> list[str]:
@@ -470,11 +480,11 @@ class MethodWording(ABC):
         return []
 
     def key_facts(self, run: FinishedRun[Any, Any]) -> list[terms.Fact]:
-        """Return method-specific numbers to show at the head of a report."""
+        """Return the method's own numbers for the top of a report."""
         return []
 
     def plan_facts(self, plan: Any) -> dict[str, Any]:
-        """Return the numbers of a plan, for the JSON report."""
+        """Return the plan's numeric fields for the JSON report, keyed by name."""
         return {name: value for name, value in plan if isinstance(value, int | float)}
 
     def figures(self, run: FinishedRun[Any, Any]) -> list[terms.Figure]:
@@ -485,7 +495,7 @@ class MethodWording(ABC):
         ]
 
     def scale(self, run: FinishedRun[Any, Any]) -> terms.Scale | None:
-        """Return the scale on which lifts can be compared between models, or None if there is none."""
+        """Return what is needed to compare lifts between models, or None if they cannot be compared."""
         return None
 
     def probe_lines(self, probed: Sequence[Any]) -> list[terms.ProbeTable | str]:
@@ -510,10 +520,10 @@ class Method(MethodWording):
     verdicts: tuple[terms.Verdict, ...] = (terms.Verdict.STICKY, terms.Verdict.BENIGN)
     judges_every_token: bool = True  # whether every measured token gets a verdict
     judges_corpora: bool = False  # whether `judge` can apply a finished run to another corpus
-    measures_lift: bool = True  # whether tokens are inserted into texts; if not, the column lift is null
+    measures_lift: bool = True  # whether the method measures the lift; if not, the column lift is null
     uncertain_stage: str | None = None  # stage whose number of texts depends on earlier results, if any
     rule_since: int = 0  # first schema version of runs whose verdicts follow the current rule
-    uses_topics: bool = False  # whether results depend on topics and on the bundled kinds of text
+    uses_topics: bool = False  # whether results depend on corpus topics and on the bundled kinds of text
     effort: frozenset[str] = (
         frozenset()
     )  # settings that change the precision of the results, but not their meaning
@@ -525,7 +535,7 @@ class Method(MethodWording):
 
     @abstractmethod
     def make_plan(self, job: Job[Any], progress: ProgressCallback) -> Any:
-        """Compute the plan, a `plan_record`, from the model and the corpus before any token is measured."""
+        """Prepare a run before any token is measured, and return the plan, a `plan_record`."""
 
     @abstractmethod
     def compute(
@@ -540,7 +550,7 @@ class Method(MethodWording):
         )
 
     def evidence_stage(self, job: Job[Any], plan: Any) -> EvidenceStage | None:
-        """Return the stage that shows how tokens affect the plan's texts, or None if there are no texts."""
+        """Return the stage that measures the evidence for reports, or None if the plan has no texts."""
         return None
 
     def texts(self, plan: Any) -> terms.PlanTexts:
@@ -578,15 +588,17 @@ class Method(MethodWording):
         measure_all: bool = False,
         queries: Sequence[str] | None = None,
     ) -> Judgement:
-        """Judge the tokens of a run on another corpus. `require_judging` must accept the run.
+        """Judge the tokens of a finished run on another corpus.
+
+        Call this only for a run that `require_judging` accepts.
 
         Args:
             job: provides the tokens of the run, and the corpus on which to judge them.
             run: the finished run.
-            anchors: maximum number of texts of the corpus that carriers are compared with.
+            anchors: maximum number of anchors, the texts that carriers are compared with.
             progress: called after every step.
             measure_all: whether to measure all tokens that may reach a threshold, regardless of their number.
-            queries: texts that carriers are compared with; None draws them from the corpus.
+            queries: texts from which the anchors are drawn; None draws the anchors from the corpus.
         """
         raise NotImplementedError
 

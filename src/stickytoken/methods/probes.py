@@ -1,4 +1,4 @@
-"""Insert copies of a token into texts, and measure how the copies change similarities."""
+"""Insert copies of a token into texts, and measure how they change the similarities between texts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Vector = NDArray[np.float64]
 _TOKENS_PER_TEXT_COPY = 8
 # Numbers of copies in a symptom curve.
 SYMPTOM_COPIES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-# Number of carriers over which a symptom curve averages.
+# Number of carriers whose similarities are averaged in a symptom curve.
 SYMPTOM_CARRIERS = 12
 # Smallest difference that counts as a rise of a similarity. Similarities are float32 numbers, so smaller
 # differences are rounding errors.
@@ -44,20 +44,20 @@ _LEAST_SHOWN_WORDS = 4
 
 
 def require_insertion(encoder: Encoder, insertion: Insertion) -> None:
-    """Raise an InputError if the insertion needs token ids and the encoder reads only texts."""
+    """Raise an InputError if copies are to be inserted as token ids, but the encoder accepts only texts."""
     if insertion is Insertion.IDS:
         require_ids(encoder, "insertion 'ids'", "set insertion to 'text'")
 
 
 def as_carriers(encoder: Encoder, insertion: Insertion, texts: Sequence[str]) -> tuple[Carrier, ...]:
-    """Tokenize texts for insertion as ids; return them unchanged for insertion as text."""
+    """Return texts as carriers: tokenized if copies are inserted as token ids, otherwise unchanged."""
     if insertion is Insertion.IDS:
         return tuple(require_ids(encoder, "insertion 'ids'", "set insertion to 'text'").tokenize(texts))
     return tuple(texts)
 
 
 def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:
-    """Return the number of tokens to reserve for copies in an input, at most half of the model's limit."""
+    """Return the number of tokens to keep free for copies in a text, at most half of the model's limit."""
     room = copies if insertion is Insertion.IDS else copies * _TOKENS_PER_TEXT_COPY
     return room if encoder.max_length is None else min(room, encoder.max_length // 2)
 
@@ -65,7 +65,7 @@ def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:
 def fitting_copies(
     encoder: Encoder, insertion: Insertion, texts: Sequence[str], counts: Sequence[int] = SYMPTOM_COPIES
 ) -> tuple[int, ...]:
-    """Return the numbers from ``counts`` with which the longest text, including its copies, fits the model.
+    """Return the numbers of copies in ``counts`` with which even the longest text fits the model.
 
     If none of these numbers fits, the result is ``(1,)``.
     """
@@ -78,7 +78,8 @@ def fitting_copies(
 def with_copies(token: Token, carrier: Carrier, placement: Placement, copies: int, path: Path = ()) -> Probe:
     """Return a carrier with copies of a token inserted.
 
-    Random placement needs a path, which gives the index of a gap between words for each copy.
+    Random placement needs a ``path``: for each copy, the index of the gap between words that the copy goes
+    into.
     """
     if isinstance(carrier, str):
         return copies_as_text(token, carrier, placement, copies, path)
@@ -138,7 +139,10 @@ class KeyedPaths:
     insertion: Insertion = Insertion.TEXT
 
     def of(self, token: Token) -> list[Path]:
-        """Return a path for each carrier: the gap for each copy, among the words and the earlier copies."""
+        """Return a path for each carrier: the index of the gap between words into which each copy goes.
+
+        Copies that were inserted earlier count as words of the carrier.
+        """
         added = words_added(token, self.insertion)
         paths: list[Path] = []
         for index, words in enumerate(self.words):
@@ -150,7 +154,9 @@ class KeyedPaths:
 
 @dataclass(frozen=True)
 class AnchorPanel:
-    """A anchors in G groups. The weight of a group in the lift is divided equally among its anchors.
+    """The vectors of A anchors, which are divided into G groups.
+
+    The weight of a group in the lift is divided equally among its anchors.
 
     Attributes:
         vectors: unit vectors of the anchors, shape (A, d).
@@ -176,11 +182,11 @@ class AnchorPanel:
         return np.eye(len(self.group_weights), dtype=np.float32)[self.groups]
 
     def against(self, carriers: NDArray[np.float32], mean_similarity: float) -> CarrierPanel:
-        """Return the similarities between the anchors and the carriers without copies.
+        """Compare the anchors with carriers that have no copies, and return the similarities.
 
         Args:
             carriers: unit vectors of the carriers, shape (K, d).
-            mean_similarity: similarity below which a pair of carrier and anchor counts for the lift.
+            mean_similarity: limit for the lift. Only pairs of carrier and anchor below this similarity count.
         """
         before = (carriers @ self.vectors.T).astype(np.float64)
         return CarrierPanel(self, carriers, before, before < mean_similarity)
@@ -189,7 +195,8 @@ class AnchorPanel:
 class Response(NamedTuple):
     """How copies of T tokens change the similarities between K carriers and the anchors in G groups.
 
-    A pair of carrier and anchor counts if its similarity without copies is below the mean similarity.
+    A pair of carrier and anchor counts if its similarity without copies is below the limit for the lift,
+    which is usually the model's mean similarity.
 
     Attributes:
         lifts: weighted mean rise of the similarity over the pairs that count, shape (T, K).
@@ -212,8 +219,8 @@ class CarrierPanel:
         panel: the anchors.
         vectors: unit vectors of the carriers, shape (K, d).
         before: cosines between carriers and anchors, shape (K, A).
-        below: whether the cosine of a pair is below the mean similarity, so that the pair counts for the
-            lift, shape (K, A).
+        below: mask of the pairs that count for the lift, because their cosine is below the limit, which is
+            usually the model's mean similarity; shape (K, A).
     """
 
     panel: AnchorPanel
@@ -223,12 +230,12 @@ class CarrierPanel:
 
     @cached_property
     def _counts(self) -> Vector:
-        """Number of pairs below the mean similarity, for each carrier and group, shape (K, G)."""
+        """Number of pairs that count for the lift, for each carrier and group, shape (K, G)."""
         return np.asarray(self.below @ self.panel.membership, dtype=np.float64)
 
     @cached_property
     def pair_weights(self) -> Vector:
-        """Weights of the pairs in the lift, shape (K, A).
+        """Weight of each pair in the lift of its carrier, shape (K, A).
 
         Each row sums to 1, or to 0 if no pair of the carrier counts.
         """
@@ -239,7 +246,7 @@ class CarrierPanel:
 
     @cached_property
     def _group_shares(self) -> Vector:
-        """Weights of the groups in the lift for each carrier, shape (K, G).
+        """Weight of each group in the lift of each carrier, shape (K, G).
 
         Each row sums to 1, or to 0 if no pair of the carrier counts.
         """
@@ -250,7 +257,8 @@ class CarrierPanel:
 
     @cached_property
     def _group_means(self) -> Vector:
-        """Mean of the anchors in a group that count for a carrier, shape (K, G, d); 0 if no anchor counts."""
+        """Mean of the anchors in each group that count for each carrier, shape (K, G, d); 0 if none
+        counts."""
         carriers, groups = self._counts.shape
         pairs = self.below[:, None, :] * self.panel.membership.T
         # One large matrix product is faster than many small ones, whose threads would wait for each other.
@@ -259,15 +267,15 @@ class CarrierPanel:
         return np.asarray(sums.reshape(carriers, groups, -1) / counts[..., None], dtype=np.float64)
 
     def ahead(self, similarities: Vector) -> list[float]:
-        """Return how many of the unrelated documents a document with copies outranks in a search.
+        """Return the share of the unrelated documents that a document with copies outranks in a search.
 
-        Every anchor is a query. The unrelated documents of a query are the carriers whose similarity to the
-        query is below the mean similarity. Copies are added to one of these documents at a time, and its rank
-        among the others, without copies, is computed.
+        Every anchor serves as a query. The unrelated documents of a query are the carriers whose similarity
+        to the query is below the limit for the lift. Copies are added to one of these documents at a time,
+        and this document is ranked among the others, which have no copies.
 
         Args:
-            similarities: cosines between each carrier, with each number of copies, and each anchor, shape
-                (K, C, A).
+            similarities: cosines between carriers and anchors for each of C numbers of copies in the carrier,
+                shape (K, C, A).
 
         Returns:
             For each number of copies, the mean share of the other unrelated documents that the document with
@@ -289,14 +297,15 @@ class CarrierPanel:
         return shares
 
     def chosen(self, carriers: Sequence[int]) -> CarrierPanel:
-        """Return a panel with only the carriers that have these indices."""
+        """Return a panel of only the carriers with these indices."""
         rows = np.array(carriers, dtype=np.intp)
         return CarrierPanel(self.panel, self.vectors[rows], self.before[rows], self.below[rows])
 
     def response(self, vectors: NDArray[np.float32]) -> Response:
         """Return how copies change the similarities.
 
-        The mean rise over a group of anchors equals the rise of the dot product with the mean anchor.
+        The lift on a group is computed from the mean vector of its anchors: the mean rise over the anchors
+        equals the rise of the dot product with their mean vector.
 
         Args:
             vectors: unit vectors of the carriers with copies, shape (T, K, d).
@@ -317,7 +326,7 @@ class CarrierPanel:
 
 @dataclass(frozen=True)
 class SymptomStage:
-    """Measures a symptom curve: mean similarities as a function of the number of copies.
+    """Measures the symptom curve of a token: the mean similarity as a function of the number of copies.
 
     The copies are appended to the carriers.
 
@@ -341,7 +350,7 @@ class SymptomStage:
         return len(self.carriers) * len(self.copies)
 
     def probes(self, token: Token) -> Sequence[Probe]:
-        """Return the carriers with copies of a token, carrier by carrier."""
+        """Return every carrier with each number of copies of a token, carrier by carrier."""
         return [
             with_copies(token, carrier, Placement.SUFFIX, copies)
             for carrier in self.carriers
@@ -349,17 +358,24 @@ class SymptomStage:
         ]
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, Measured]:
-        """Compute the curves ``below`` and ``above`` of a token from the vectors of its probes."""
+        """Compute a token's curves from the vectors of its probes.
+
+        The curve ``below`` averages over the pairs that count for the lift, ``above`` over all other pairs.
+        """
         return self._averages(self._similarities(vectors))
 
     def _similarities(self, vectors: NDArray[np.float32]) -> Vector:
-        """Return the cosines between carriers and anchors for each number of copies, 0 first: (K, C, A)."""
+        """Return the cosines between carriers and anchors, shape (K, C, A).
+
+        The C numbers of copies are 0 and the numbers in ``copies``.
+        """
         units = unit_vectors(vectors).reshape(len(self.carriers), len(self.copies), -1)
         after = units @ self.panel.panel.vectors.T
         return np.concatenate([self.panel.before[:, None], after.astype(np.float64)], axis=1)
 
     def _averages(self, curves: Vector) -> dict[str, Measured]:
-        """Average the similarities, shape (K, C, A), separately over pairs below the mean and all others."""
+        """Average similarities, shape (K, C, A), over the pairs that count for the lift, and over the
+        rest."""
         below = self.panel.below[:, None]
         return {"below": _mean_curve(curves, below), "above": _mean_curve(curves, ~below)}
 
@@ -376,7 +392,7 @@ def _mean_curve(curves: Vector, pairs: NDArray[np.bool_]) -> list[float]:
     return [float(total / count) for total in sums]
 
 
-# Edges of the histogram bins for similarities of pairs. The bins are 0.02 wide, which is finer than the
+# Edges of the histogram bins for similarities of pairs. The bins are 0.02 wide, which is finer than any
 # detail that a few thousand pairs can show.
 SIMILARITY_EDGES: Sequence[float] = [round(-1 + 0.02 * step, 2) for step in range(101)]
 
@@ -389,10 +405,10 @@ def similarity_counts(similarities: Vector) -> list[int]:
 
 @dataclass(frozen=True)
 class EvidenceStage(SymptomStage):
-    """Measures a symptom curve and ranks in a search, and picks two pairs of texts as examples.
+    """Measures a token's symptom curve and its effect on search ranks, and picks two example pairs of texts.
 
     Attributes:
-        pair_copies: number of copies in the example pairs, one of the numbers in ``copies``.
+        pair_copies: number of copies of the token in the example pairs; one of the numbers in ``copies``.
         texts: the texts of the carriers.
         sentences: the texts of the anchors.
     """
@@ -403,7 +419,7 @@ class EvidenceStage(SymptomStage):
     sentences: Sequence[str] = ()
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, Measured]:
-        """Return the curves, the ranks for each number of copies (``ahead``) and the example pairs."""
+        """Return the curves, the ranks (``ahead``), a histogram of similarities and the example pairs."""
         curves = self._similarities(vectors)
         row = self._averages(curves)
         row["ahead"] = self.panel.ahead(curves)
@@ -412,16 +428,15 @@ class EvidenceStage(SymptomStage):
         return row | self._example_pairs(after)
 
     def _example_pairs(self, after: Vector) -> dict[str, Measured]:
-        """Return two pairs below the mean similarity: a typical pair, and the pair with the largest rise.
+        """Return two pairs that count for the lift: a typical pair, and the pair with the largest rise.
 
-        The typical pair is the pair whose rise is nearest to the lift.
+        The typical pair is the one whose rise is closest to the lift.
 
         Args:
             after: similarities with copies, shape (K, A).
 
         Returns:
-            The columns of both pairs (see `_pair_columns`), or no columns if no pair is below the mean
-            similarity.
+            The columns of both pairs (see `_pair_columns`), or no columns if no pair counts for the lift.
         """
         panel = self.panel
         is_readable = np.array([word_count(carrier) >= _LEAST_SHOWN_WORDS for carrier in self.carriers])

@@ -1,6 +1,7 @@
 """The registry of detection methods.
 
-To add a method, write a module or folder here, write its settings class, and register an entry below.
+To add a method, write a module or package in this folder and a class for its settings, and register an entry
+for it below.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def entry_of(name: object, pairs_given: bool) -> MethodEntry:
 
 @cache
 def method_named(name: str) -> AnyMethod:
-    """Load the method with this name at the first call, and return it."""
+    """Return the method with this name. It is loaded on the first call."""
     entry = entry_of(name, pairs_given=False)
     method: AnyMethod = entry.load()
     method.entry = entry

@@ -2,7 +2,7 @@
 
 Each text is cut in half: the first half is a query, the second half is the document that answers the query. A
 document is found if it is among the first ten results of its query. Copies are added to one document at a
-time, and the other documents stay as they are.
+time; all other documents stay without copies.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _LEAST_DOCUMENTS = 5 * TOP
 class SearchShares(NamedTuple):
     """How often a document is among the first ten results of a query."""
 
-    answering: float  # share over pairs of a query and the document that answers it (recall@10)
-    unrelated: float  # share over all other pairs of a query and a document
+    answering: float  # share of the queries whose own document is among the first ten (recall@10)
+    unrelated: float  # share of all other pairs of query and document in which the document is among them
 
 
 class Halves(NamedTuple):
@@ -64,8 +64,8 @@ class SearchStage:
     """Appends copies of a token to each document and searches with all queries."""
 
     documents: tuple[Carrier, ...]
-    similarities: NDArray[np.float64]  # between queries and documents without copies, shape (N, N)
-    queries: NDArray[np.float32]  # unit vectors, shape (N, d)
+    similarities: NDArray[np.float64]  # cosines of queries and documents without copies, shape (N, N)
+    queries: NDArray[np.float32]  # unit vectors of the queries, shape (N, d)
     name: str = "search"
     precision: Precision | None = None
 
@@ -93,7 +93,7 @@ def search_shares(before: NDArray[np.float64], after: NDArray[np.float64]) -> Se
     Args:
         before: similarities between queries (rows) and documents (columns) without copies, shape (N, N).
             Document i answers query i.
-        after: the same similarities, with copies in every document.
+        after: the same similarities once copies have been added to the document of the column.
     """
     descending = -np.sort(-before, axis=1)
     tenth = descending[:, TOP - 1 : TOP]
@@ -107,7 +107,7 @@ def search_shares(before: NDArray[np.float64], after: NDArray[np.float64]) -> Se
 
 
 def search_stage(encoder: Encoder, insertion: Insertion, texts: Sequence[str]) -> SearchStage | None:
-    """Return a stage that searches the texts.
+    """Return the stage that measures a token's effect on a small search among the texts.
 
     Return None if too few of the texts are long enough and leave room for the copies.
     """

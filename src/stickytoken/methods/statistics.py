@@ -1,4 +1,4 @@
-"""Estimate effects with intervals, and fit the effect of a token as contraction and pull. Pure functions."""
+"""Pure functions that estimate the effects of tokens with intervals, and fit their contraction and pull."""
 
 from __future__ import annotations
 
@@ -102,7 +102,8 @@ _NO_VARIATION = 1e-12
 class Pull(NamedTuple):
     """A model of how copies of T tokens change the similarity between a text and an anchor.
 
-    The model is after = (1 - k) x before + p . anchor.
+    The model is after = (1 - k) x before + p . anchor, where before and after are the similarities without
+    and with the copies.
 
     Attributes:
         contraction: k, the share of a text's meaning that copies erase, shape (T,): 0 if all of the meaning
@@ -164,8 +165,8 @@ def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]
 def predicted_lifts(tokens: Pull | TokenEffects, carriers: CarrierPanel) -> Vector:
     """Predict lifts from contraction k and pull p as p . mean anchor - k x mean similarity.
 
-    For both means, the weighted mean over the anchors that count for the lift is computed in each carrier,
-    and then averaged over the carriers that have such anchors.
+    Both means are weighted means over the anchors that count for the lift. They are computed for each
+    carrier, and then averaged over the carriers that have such anchors.
 
     Returns:
         The lifts as differences of cosines, shape (T,).
@@ -178,7 +179,7 @@ def predicted_lifts(tokens: Pull | TokenEffects, carriers: CarrierPanel) -> Vect
 
 
 def share_erased(contraction: Vector | float, ordinary: float) -> Any:
-    """Return the erased share: of what the ordinary token leaves of a text, the share that a token erases.
+    """Return the share that a token erases of what the ordinary token leaves of a text.
 
     It is (k - k0) / (1 - k0).
 

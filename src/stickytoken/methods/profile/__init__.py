@@ -1,4 +1,4 @@
-"""The profile method, the default. It measures lift and erased share of every token, and applies one rule."""
+"""The default method, profile: measures the lift and erased share of every token, and judges by one rule."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl
 
 
 def _strongest_kinds(numbers: TokenNumbers, plan: ProfilePlanRecord) -> list[str | None]:
-    """Return the name of the kind of text that each token lifts most, or None if no kind was measured."""
+    """Return, for each token, the kind of text that it lifts most, or None if no kind was measured."""
     names = [group.name for group in plan.groups if group.kind]
     if not names:
         return [None] * len(numbers.measures.ids)
@@ -163,7 +163,7 @@ def _strongest_kinds(numbers: TokenNumbers, plan: ProfilePlanRecord) -> list[str
 def _copies_seen(measured: Measured) -> Vector | None:
     """Return the share of each token's planned copies that the tokenizer recognized.
 
-    The share is that of the last round that measured the token. Return None if copies were not counted.
+    The share comes from the last round that measured the token. Return None if copies were not counted.
     """
     screened = measured.screened
     confirmed = measured.confirmed
@@ -180,7 +180,7 @@ def _copies_seen(measured: Measured) -> Vector | None:
 
 
 def _unspelled_rows(job: Job[ProfileSettings]) -> pl.DataFrame:
-    """Return rows, without verdicts, for the tokens whose copies the tokenizer reads as other entries."""
+    """Return rows without verdicts for the tokens whose copies the tokenizer reads as other entries."""
     ids = [token.id for token in job.tokens if token.id in job.vocabulary.unspelled]
     shares = [job.vocabulary.unspelled[token_id] for token_id in ids]
     reasons = [f"not judged: the tokenizer reads {share:.0%} of its copies as this entry" for share in shares]
@@ -200,8 +200,8 @@ class SymptomCurve:
         copies: numbers of copies, beginning with 0.
         below: for each number of copies, the mean over the pairs below the model's mean similarity.
         above: for each number of copies, the mean over the pairs above the model's mean similarity.
-        ordinary_below: control for ``below``: the same means, averaged over ordinary tokens.
-        ordinary_above: control for ``above``: the same means, averaged over ordinary tokens.
+        ordinary_below: the mean of ``below`` over ordinary tokens, as a control.
+        ordinary_above: the mean of ``above`` over ordinary tokens, as a control.
     """
 
     copies: list[int]
@@ -216,12 +216,12 @@ class ProfileEvidence:
     """The results of a probe for one token. Fields not described here are columns of tokens.parquet.
 
     Attributes:
-        rising_share: share of the pairs of texts below the mean similarity whose similarity rises.
+        rising_share: among the pairs of texts below the mean similarity, the share whose similarity rises.
         ordinary_lift: lift of the ordinary token, as a difference of cosines.
         ordinary_contraction: share of a text that copies of the ordinary token erase.
         smallest_lift: threshold for the lift, in SD.
         smallest_erased: threshold for the erased share.
-        unusual: threshold for the vector deviation.
+        unusual: smallest vector deviation of an unusual token vector.
         vectors_compared: whether token vectors could be compared.
         lift_by_placement: lift for each placement of the copies, as a difference of cosines. The lift of the
             ordinary token is not subtracted.
@@ -311,7 +311,7 @@ def _lift_by_placement(measured: Measured, token_id: int) -> dict[str, float]:
 
 
 def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunner) -> dict[int, SymptomCurve]:
-    """Return the symptom curve of each token, including that of ordinary tokens, keyed by token id."""
+    """Return each token's symptom curve, with that of ordinary tokens as a control, keyed by token id."""
     carriers = range(min(SYMPTOM_CARRIERS, len(plan.carriers)))
     panel = texts.anchor_panel(job.encoder, plan, lift_only=True)
     confirming = round_stage(job.encoder, job.settings, plan, panel, Round.CONFIRM, carriers)

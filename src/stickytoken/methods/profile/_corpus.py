@@ -42,12 +42,12 @@ def require_judging(run: base.FinishedRun[Any, Any]) -> None:
 
 
 class _Corpus(NamedTuple):
-    """The carriers and anchors of the corpus.
+    """The carriers and anchors that were drawn from the corpus.
 
     Attributes:
         plan: a copy of the run's plan with the carriers, similarity spread, narrow limit and number of
             left-out texts of the corpus.
-        panel: the anchors.
+        panel: the vectors of the anchors.
     """
 
     plan: ProfilePlanRecord
@@ -67,16 +67,16 @@ def judge_corpus(
 
     First, the lifts of all tokens on the corpus are predicted from the pulls and contractions that the run
     measured. Then the tokens that the run flags, and the tokens with the largest predicted lifts, are
-    measured in texts of the corpus. The rule is applied to these lifts, and to the erased shares of the run,
-    which do not depend on the anchors.
+    measured in texts of the corpus. Finally, the rule is applied to the measured lifts and to the erased
+    shares from the run, which do not depend on the anchors.
 
     Args:
         job: provides the tokens of the run, and the corpus on which to judge them.
         run: the finished run.
-        anchors: maximum number of texts of the corpus that carriers are compared with.
+        anchors: maximum number of anchors, the texts that carriers are compared with.
         progress: called after every step.
         measure_all: whether to measure all tokens that may reach a threshold, regardless of their number.
-        queries: texts that carriers are compared with, instead of anchors drawn from the corpus.
+        queries: texts from which the anchors are drawn; None draws the anchors from the corpus.
 
     Returns:
         The judgement, with the lifts and verdicts of the tokens on the corpus.
@@ -131,7 +131,7 @@ def _prepared(
 ) -> _Corpus:
     """Draw carriers and anchors from the corpus, and encode the anchors.
 
-    If there are queries, anchors are drawn from the queries instead.
+    If queries are passed, the anchors are drawn from the queries instead of the corpus.
     """
     encoder = job.encoder
     source = job.sentences.source
@@ -241,7 +241,7 @@ def _table(
         schema_overrides={"verdict": pl.String, "severity": pl.String, "reason": pl.String},
     )
     # A token that was not measured on the corpus keeps its erased share from the run. It keeps its reason
-    # only if the run gave it no verdict, because the reason then says why.
+    # only if the run gave it no verdict: the reason then says why there is none.
     reason_without_verdict = pl.when(pl.col("verdict").is_null()).then("reason").alias("reason")
     unmeasured = run.tokens.drop("strongest_kind", "rising_share", strict=False).with_columns(
         pl.lit(None, dtype=pl.Float64).alias(name)

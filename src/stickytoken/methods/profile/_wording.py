@@ -1,4 +1,4 @@
-"""The texts of the profile method about its runs and probes: headlines, tables, notes and figures."""
+"""How the profile method describes its runs and probes: headlines, tables, notes and figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _VECTOR = terms.Column("vector_deviation", "vector", 1)
 _SEVERITY = terms.Column("severity", "severity")
 _REASON = terms.Column("reason", "reason")
-# Columns of the table of answers and their types. `wording.table_row` provides the values.
+# Columns of the table that shows the result of a run, with their types. `wording.table_row` provides the
+# values.
 _ANSWER_COLUMNS = (
     terms.Column("token", "token"),
     wording.ERASED,
@@ -92,7 +93,7 @@ class ProfileWording(base.MethodWording):
         return f"Strongest unflagged tokens (thresholds: {smallest_erased}, {smallest_lift})"
 
     def notes(self, run: Run) -> list[str]:
-        """Return notes on what limits the verdicts: an older rule, the budget, the corpus, missing texts."""
+        """Return caveats on the verdicts, such as an older rule, a small budget or a narrow corpus."""
         notes = []
         if run.is_of_older_rule:
             notes.append(
@@ -211,7 +212,8 @@ class ProfileWording(base.MethodWording):
         ]
 
     def probe_lines(self, probed: Sequence[ProfileEvidence]) -> list[terms.ProbeTable | str]:
-        """Return a table of both measures, the reasons, two tables of symptom curves, and the rule."""
+        """Return a table of both measures, the reasons for flags, two tables of symptom curves, and the
+        rule."""
         first = probed[0]  # the thresholds are the same for all tokens
         lines: list[terms.ProbeTable | str] = [
             terms.ProbeTable(
@@ -283,7 +285,7 @@ def _probe_row(evidence: ProfileEvidence) -> list[object]:
     ]
 
 
-# Numbers of copies in the tables of curves. A terminal has no room for more columns.
+# Numbers of copies in the columns of the tables of curves. A terminal has no room for more columns.
 _TABLE_COPIES = (0, 1, 2, 4, 8, 16, 32)
 
 

@@ -32,7 +32,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Measurements:
-    """Measurements of T tokens in K carriers, compared with anchors in G groups, in one round.
+    """What one round measured for T tokens in K carriers, which were compared with anchors in G groups.
 
     Attributes:
         ids: token ids, ascending, shape (T,).
@@ -40,7 +40,7 @@ class Measurements:
         rising_shares: share of the similarities to unrelated anchors that rise, shape (T, K).
         anchor_group_lifts: lift on each group of anchors, shape (T, K, G); NaN where a carrier has no
             unrelated anchor in the group.
-        effects: contraction and pull of each token, fitted over all carriers.
+        effects: contraction and pull of each token, fitted to all carriers together.
         contractions: contraction of each token in each carrier, shape (T, K).
         copies_seen: number of copies that the tokenizer recognized in each text, shape (T, K); None if they
             were not counted.
@@ -55,11 +55,11 @@ class Measurements:
     copies_seen: NDArray[np.int64] | None = None
 
     def rows_of(self, ids: Ids) -> NDArray[np.intp]:
-        """Return the row indices of the tokens with these ids. The round must have measured all of them."""
+        """Return the row indices of the tokens with these ids, all of which the round must have measured."""
         return np.searchsorted(self.ids, ids)
 
     def in_carriers(self, carriers: Sequence[int]) -> Measurements:
-        """Return the measurements in these carriers. ``effects`` remain those fitted over all carriers."""
+        """Return the measurements in these carriers only. ``effects`` remain as fitted to all carriers."""
         columns = np.array(carriers, dtype=np.intp)
         return replace(
             self,
@@ -124,7 +124,7 @@ def joined(first: Measurements, second: Measurements) -> Measurements:
 
 @dataclass(frozen=True)
 class Measured:
-    """The measurements of all rounds of a run, and the data that is needed to judge them.
+    """The measurements of all rounds of a run, and the data that is needed to judge the tokens.
 
     Attributes:
         job: model, vocabulary, tokens and settings of the run.
@@ -185,7 +185,7 @@ def estimate(measured: Measured) -> TokenNumbers:
 
     The estimate of a closely measured token is its mean over the confirming carriers, with a Student
     interval. The estimate of a token that was only screened is its mean over the screening carriers. The
-    width of its interval follows from the error of the screening estimates of the pilots, which is known
+    width of its interval is derived from the errors of the pilots' screening estimates, which are known
     because the pilots were measured in all carriers.
 
     Returns:
@@ -203,7 +203,7 @@ def estimate(measured: Measured) -> TokenNumbers:
     pilot_rows = screened.rows_of(pilots)
 
     def over_all_tokens(close: Estimates, screened_values: Vector, unit: float) -> Estimates:
-        """Return the close estimates of confirmed tokens and the screening estimates of all others.
+        """Return the close estimates of confirmed tokens, and the screening estimates of all other tokens.
 
         All estimates are divided by ``unit``.
         """
@@ -273,9 +273,9 @@ def _screen_estimates(
     """Estimate the effect of each token from the few screening carriers.
 
     The effects in the screening carriers may be larger or smaller overall than in the confirming carriers.
-    The means over the screening carriers are therefore scaled so that the standard deviation over the pilots
-    is the same as in the confirming carriers. The standard error is the same for all tokens: the root mean
-    square difference, over the pilots, between these scaled means and the close estimates.
+    The means over the screening carriers are therefore scaled so that their standard deviation over the
+    pilots is the same as that of the close estimates. The standard error is the same for all tokens: the root
+    mean square difference, over the pilots, between these scaled means and the close estimates.
 
     Args:
         values: lifts or contractions in the screening carriers, shape (T, K).
@@ -341,17 +341,17 @@ EFFECTS_FILE = "effects.parquet"
 AXES_FILE = "effects_axes.parquet"
 EFFECTS_COLUMNS = ("token_id", "contraction", "pull")
 # Maximum size of the pulls in EFFECTS_FILE, in bytes. A larger matrix is projected onto fewer axes: for
-# 150,000 tokens, 1,789 of 4,096 axes (44%) remain. If 44% of the axes are kept, the Spearman correlation
-# between lifts predicted from projected and from full pulls, on four other corpora, is at least 0.998
-# (all-mpnet-base-v2, 768 dimensions) and 0.962 (all-MiniLM-L6-v2, 384 dimensions).
+# 150,000 tokens, 1,789 of 4,096 axes (44%) remain. With 44% of the axes, lifts were predicted on four other
+# corpora from the projected and from the full pulls. Their Spearman correlation is at least 0.998
+# (all-mpnet-base-v2, 768 dimensions) or 0.962 (all-MiniLM-L6-v2, 384 dimensions).
 MOST_BYTES = 512 * 2**20
 
 
 def write_effects(folder: ResultFolder, screened: Measurements, most_bytes: int = MOST_BYTES) -> None:
     """Write the contraction and pull of every token, as fitted in the screening carriers.
 
-    If the pulls need more than ``most_bytes``, they are projected onto the maximum number of orthonormal axes
-    that fits, and the axes are written to a second file.
+    If the pulls need more than ``most_bytes``, they are projected onto as many orthonormal axes as fit, and
+    the axes are written to a second file.
     """
     pull = screened.effects.pull
     most_axes = max(1, most_bytes // (np.dtype(np.float16).itemsize * len(pull)))
@@ -371,7 +371,7 @@ def write_effects(folder: ResultFolder, screened: Measurements, most_bytes: int 
 
 
 def _main_axes(vectors: NDArray[Any], count: int) -> NDArray[np.float32]:
-    """Return the ``count`` orthonormal axes that preserve the largest sum of squares, shape (count, d)."""
+    """Return the ``count`` orthonormal axes that preserve most of the sum of squares, shape (count, d)."""
     products = np.zeros((vectors.shape[1], vectors.shape[1]))
     for block in _blocks(vectors):
         block_float32 = block.astype(np.float32)
@@ -384,7 +384,7 @@ def read_effects(path: Path) -> TokenEffects:
     """Read the contraction and pull of every token from a run folder, in ascending order of token id."""
     folder = ResultFolder(path)
     table = folder.read_table(EFFECTS_FILE, EFFECTS_COLUMNS)
-    if "round" in table.columns:  # runs of the older rule stored all rounds here
+    if "round" in table.columns:  # runs that follow the older rule stored the effects of all rounds
         table = table.filter(pl.col("round") == "screen")
     rows = table.sort("token_id")
     pull: NDArray[np.float32] = rows["pull"].to_numpy().astype(np.float32)

@@ -24,8 +24,9 @@ from stickytoken.unit_vectors import unit_vectors
 
 # Minimum number of anchors for measuring a lift.
 _LEAST_ANCHORS = 40
-# Number of random vocabulary entries from which u is estimated, with a standard error of about 0.002. The
-# standard deviation of similarities is 0.05 or more, so this error hardly changes which pairs are below u.
+# Number of random vocabulary entries from which the mean similarity u is estimated, with a standard error of
+# about 0.002. The standard deviation of similarities is 0.05 or more, so this error hardly changes which
+# pairs are below u.
 SAMPLED_ENTRIES = 2**13
 # The same number if the user names at most _FEW_TOKENS tokens. The smaller sample saves time, with a standard
 # error of about 0.006.
@@ -52,7 +53,8 @@ def make_profile_plan(
 
     Args:
         job: provides the model, corpus, vocabulary, tokens and settings.
-        progress: called with the number of entries encoded so far to estimate the mean similarity.
+        progress: called with the number of vocabulary entries that have been encoded to estimate the mean
+            similarity.
         carriers: number of carriers; None takes the number that the rounds need.
         is_allowed: returns whether a text may be used; None allows all texts.
         similarity: the model's mean similarity; None estimates it.
@@ -77,13 +79,13 @@ def make_profile_plan(
         require_ids(encoder, purpose).at(settings.screen_precision)
 
     needed = carriers_needed(settings) if carriers is None else carriers
-    lift_groups, groups_beside = texts.text_groups(encoder, corpus)
+    lift_groups, separate_groups = texts.text_groups(encoder, corpus)
     if is_allowed is not None:
         lift_groups = texts.filtered(lift_groups, is_allowed)
-        groups_beside = texts.filtered(groups_beside, is_allowed)
+        separate_groups = texts.filtered(separate_groups, is_allowed)
     candidates = texts.short_texts(encoder, settings, lift_groups, needed, corpus.source)
     taken = set(candidates.values())
-    groups, left_out = texts.choose_anchors(encoder, settings, (lift_groups, groups_beside), taken)
+    groups, left_out = texts.choose_anchors(encoder, settings, (lift_groups, separate_groups), taken)
     anchor_count = sum(len(group.texts) for group in groups if group.weight > 0)
     if anchor_count < _LEAST_ANCHORS:
         raise InputError(
@@ -122,7 +124,10 @@ def make_profile_plan(
 
 
 def _sampled_entries(job: Job[ProfileSettings]) -> int:
-    """Return the number of vocabulary entries to sample for u, which is smaller for a few named tokens."""
+    """Return how many vocabulary entries to sample to estimate u.
+
+    If the user named only a few tokens, a smaller sample saves time.
+    """
     names_few = job.restricted and not job.sampled and len(job.tokens) <= _FEW_TOKENS
     return _SAMPLED_FOR_FEW if names_few else SAMPLED_ENTRIES
 
@@ -142,7 +147,7 @@ def _pilots(job: Job[ProfileSettings]) -> list[int]:
 
 
 def _panel_of(encoder: Encoder, groups: Sequence[TextGroup]) -> AnchorPanel:
-    """Encode the anchors of all groups, and return a panel of them."""
+    """Encode the anchors of all groups, and return their panel."""
     anchors = [text for group in groups for text in group.texts]
     sizes = [len(group.texts) for group in groups]
     group_indices = np.repeat(np.arange(len(groups), dtype=np.intp), sizes)
@@ -236,6 +241,6 @@ def usable_carriers(
 
 
 def spread_of(similarities: NDArray[np.float32], weights: NDArray[np.float64]) -> float:
-    """Return the standard deviation of similarities, shape (K, A), with one weight per anchor, shape (A,)."""
+    """Return the weighted standard deviation of similarities, shape (K, A); ``weights`` has shape (A,)."""
     mean = float((similarities @ weights).mean())
     return float(np.sqrt((((similarities - mean) ** 2) @ weights).mean()))

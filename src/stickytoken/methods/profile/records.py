@@ -1,4 +1,4 @@
-"""The records of the profile method in plan.json and run.json."""
+"""The records that the profile method writes to plan.json and run.json."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AnchorRecord(Record):
     """An anchor: a text that carriers are compared with."""
 
     text: str
-    group: int  # index of its group in ``groups`` of the plan
+    group: int  # index of the anchor's group in the plan's ``groups``
 
 
 class ProfilePlanRecord(PlanRecord):
@@ -31,15 +31,15 @@ class ProfilePlanRecord(PlanRecord):
 
     similarity_spread: float  # standard deviation of the cosines between carriers and anchors of the lift
     share_below: float  # weighted share of the pairs of carrier and anchor that count for the lift
-    # None, unless the corpus has too few pairs below u. In that case, this is the median similarity, and the
-    # pairs below it count for the lift.
+    # The median similarity, if the corpus has too few pairs below u. The pairs below the median then count
+    # for the lift. Otherwise None.
     narrow_limit: float | None = None
     left_out: int  # number of sentences left out because the model does not read them in full
     groups: list[AnchorGroupRecord]
     anchors: list[AnchorRecord]  # the anchors of the lift come first
     carriers: list[str]
     pilots: list[int]  # ids of random tokens that are measured in all carriers to define the ordinary token
-    call_noise: float = 0.0  # standard deviation of a cosine between repeated calls to the model
+    call_noise: float = 0.0  # standard deviation of one cosine over repeated calls to the model
 
     @model_serializer(mode="wrap")
     def _without_empty_values(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -72,4 +72,4 @@ class ProfileResultRecord(ResultRecord):
     ordinary_contraction: float | None
     vectors_compared: bool  # whether the model has enough token vectors for the rule on unusual vectors
     screening_carriers: list[int]  # plan indices of the carriers into which every token was inserted
-    texts_per_token: float  # number of texts encoded for shards, divided by the number of judged tokens
+    texts_per_token: float  # number of texts encoded in all stages, divided by the number of judged tokens

@@ -31,11 +31,12 @@ from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import CandidateTokenizer
 
-# Number of random tokens that are inserted into all carriers. They determine which few carriers represent all
-# carriers best, the error of estimates from these few carriers, and the effect of the ordinary token. With
-# 128 pilots, the standard error of their median is about a tenth of the standard deviation over tokens.
+# Number of random tokens that are inserted into all carriers. They are used to choose the few carriers that
+# represent all carriers best, to measure the error of estimates from these few carriers, and to define the
+# ordinary token. With 128 pilots, the standard error of their median is about a tenth of the standard
+# deviation over tokens.
 PILOT_TOKENS = 128
-# Minimum number of tokens that may be measured closely, even if the budget allows fewer.
+# Number of tokens that may be measured closely even if the budget allows fewer.
 LEAST_CONFIRMED = 100
 # Maximum factor by which effects are scaled up if the tokenizer recognized fewer copies than were planned. If
 # copies make up less than half of their planned share of a text, they hardly affect the text, so a larger
@@ -110,7 +111,7 @@ def measure_rounds(
         confirm_all: whether to measure all tokens of the job closely, as a probe does, and not only a
             selection.
     """
-    # The user may name tokens for a probe that are not available because they cannot occur in text.
+    # Tokens that a user probes may be missing from ``available``, because they cannot occur in text.
     tokens = {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
     spelled_ids = [token.id for token in job.tokens if token.id not in job.vocabulary.unspelled]
     job_ids = np.array(spelled_ids, dtype=np.int64)
@@ -162,20 +163,20 @@ def _selection(screened: Measured, job_ids: Ids) -> verdict.Selection:
 
 
 def _only_counts(encoder: Encoder) -> bool:
-    """Return whether the encoder makes up vectors, as in a run that only counts texts to estimate costs."""
+    """Return whether the encoder returns dummy vectors, because the run only counts texts."""
     return capabilities_of(encoder).makes_up_vectors
 
 
 def _screening_carriers(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, pilots: Measurements
 ) -> list[int]:
-    """Choose the few carriers in which the effects of the pilots agree best with those in all carriers.
+    """Choose the few carriers in which the pilots' effects agree best with their effects in all carriers.
 
     Returns:
         Plan indices of the chosen carriers, in ascending order.
     """
     count = job.settings.screening_texts
-    if _only_counts(job.encoder):  # made-up vectors would favour the shortest texts
+    if _only_counts(job.encoder):  # dummy vectors would favour the shortest texts
         lengths = [len(ids) for ids in job.encoder.content_ids(plan.carriers)]
         copies = [cell.copies for cell in cells(job.settings, len(plan.carriers))]
         return texts.typical_carriers(np.array(lengths) + np.array(copies), count)
@@ -190,8 +191,8 @@ class ProfileStage:
     Attributes:
         name: name of the stage, under which a run folder stores its rows.
         carriers: the carriers, tokenized or as text.
-        carrier_indices: index of each carrier in the plan. The index is part of the key of random placements,
-            so that a carrier gets the same placement in every stage.
+        carrier_indices: index of each carrier in the plan. Random placements are seeded with this index, so
+            that copies go into the same gaps of a carrier in every stage.
         cells: placement and number of copies in each carrier.
         panel: the similarities between the anchors and the carriers without copies.
         seed: seed of random placements.
@@ -230,7 +231,7 @@ class ProfileStage:
         return texts_with_copies
 
     def _path(self, token: Token, carrier: Carrier, carrier_index: int, cell: Cell) -> Path:
-        """Draw the gap between words into which each copy goes. Only random placement has such a path."""
+        """Draw the gap between words for each copy. Return an empty path unless placement is random."""
         if cell.placement is not Placement.RANDOM:
             return ()
         generator = np.random.default_rng([self.seed, token.id, carrier_index])
@@ -254,9 +255,9 @@ class ProfileStage:
             vectors: vectors of the probes of all tokens, token by token, shape (T x K, d).
 
         Returns:
-            Rows with K values each in the columns ``lifts``, ``rising`` and ``contractions``, the lift for
-            each carrier and group of anchors (K x G values) in ``groups``, and the fit over all carriers in
-            ``contraction`` and ``pull``.
+            One row per token. The columns ``lifts``, ``rising`` and ``contractions`` have K values, one per
+            carrier. The column ``groups`` has the lift for each carrier and group of anchors (K x G values).
+            The columns ``contraction`` and ``pull`` are fitted to all carriers together.
         """
         units = unit_vectors(vectors).reshape(len(tokens), len(self.carriers), -1)
         effects = fit_pull(self.panel.vectors, units)

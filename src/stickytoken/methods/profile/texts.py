@@ -1,4 +1,4 @@
-"""The texts of a run: carriers, into which copies are inserted, and anchors, with which they are compared."""
+"""The texts of a run: carriers, into which copies are inserted, and anchors to compare carriers with."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ _ANCHORS_KEY = 3
 # Maximum number of texts to draw and tokenize, as a multiple of the number needed. This limit saves time with
 # a large corpus.
 _POOL_FACTOR = 20
-# Carriers are drawn from this many of the shortest texts of a group, as a multiple of the number needed.
+# Number of shortest texts of a group from which carriers are drawn, as a multiple of the number needed.
 _SHORT_FACTOR = 1.5
 # Maximum number of tokens in a text that is used as a carrier unchanged. A longer text is shortened to its
 # first sentence.
 _SENTENCE_TOKENS = 20
 _FIRST_SENTENCE = re.compile(r"\S.*?[.!?](?=\s)", re.DOTALL)
-# Minimum mean number of texts in a cluster. With fewer texts, a mean over a cluster would be mostly noise.
+# Minimum number of texts per cluster, on average. With fewer texts, a mean over a cluster would be mostly
+# noise.
 _LEAST_TEXTS_PER_CLUSTER = 4
 
 
@@ -84,8 +85,8 @@ def text_groups(encoder: Encoder, corpus: Sentences) -> tuple[list[TextGroup], l
         weight = 1 / len(everyday_and_kinds)
         return [TextGroup(name, texts, weight, True) for name, texts in everyday_and_kinds.items()], []
     if kinds:
-        beside = [TextGroup(name, texts, 0.0, True) for name, texts in kinds.items()]
-        return [TextGroup("corpus", list(corpus.texts), 1.0, False)], beside
+        separate_groups = [TextGroup(name, texts, 0.0, True) for name, texts in kinds.items()]
+        return [TextGroup("corpus", list(corpus.texts), 1.0, False)], separate_groups
     topics: dict[str, list[str]] = {}
     for text, topic in zip(corpus.texts, corpus.topics or ("corpus",) * len(corpus), strict=True):
         topics.setdefault(topic, []).append(text)
@@ -142,8 +143,8 @@ def clustered(
 ) -> list[TextGroup]:
     """Group texts by k-means clustering of their vectors.
 
-    This replaces kinds of text and topics for a corpus that has neither. The weight of a cluster is its share
-    of the texts. The clusters count as kinds of text if there are at least two.
+    The clusters take the place of kinds of text and topics if there are neither. The weight of a cluster is
+    its share of the texts. The clusters count as kinds of text if there are at least two.
     """
     labels = cluster(vectors, settings.topics, settings.seed)
     cluster_count = int(labels.max()) + 1
@@ -163,11 +164,12 @@ def cluster(vectors: NDArray[np.float32], largest_count: int, seed: int) -> NDAr
 
     Args:
         vectors: the vectors of N texts, shape (N, d).
-        largest_count: maximum number of clusters. With few texts or few distinct vectors, there are fewer.
+        largest_count: maximum number of clusters. With few texts or few distinct vectors, there are fewer
+            clusters.
         seed: seed of the choice of initial centres.
 
     Returns:
-        The number of each text's cluster, shape (N,). Clusters are numbered in order of first occurrence.
+        The cluster number of each text, shape (N,). Clusters are numbered in order of first occurrence.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -219,8 +221,8 @@ def short_texts(
         source: name of the corpus, for the error.
 
     Returns:
-        A dictionary from short texts, without their final punctuation, to the texts of the corpus from which
-        they were taken.
+        The corpus text from which each short text was taken, keyed by the short text without its final
+        punctuation.
 
     Raises:
         InputError: too few texts meet these conditions.
@@ -255,8 +257,8 @@ def _shortest_of_group(
         encoder: the model.
         settings: provides insertion, numbers of copies and seed.
         group: the group to draw from.
-        share: number of carriers that must come from the group. If the group is large enough, more texts than
-            this are returned.
+        share: number of carriers that must come from the group. More texts than this are returned if the
+            group is large enough.
     """
     order = np.random.default_rng([settings.seed, _CARRIERS_KEY]).permutation(len(group.texts))
     pool_size = _POOL_FACTOR * share + settings.anchors
@@ -293,10 +295,10 @@ def _share_per_group(sizes: Sequence[int], needed: int) -> int:
 
 
 def _first_sentences(encoder: Encoder, texts: Sequence[str]) -> dict[str, str]:
-    """Shorten long texts to their first sentence. Return a dictionary from the results to the original texts.
+    """Shorten long texts to their first sentence. Return the original texts, keyed by the shortened texts.
 
     A text is long if it has more than `_SENTENCE_TOKENS` tokens. A long text without punctuation between
-    sentences is not shortened.
+    sentences is not shortened. A text that is not shortened is its own key.
     """
     source_of_text: dict[str, str] = {}
     for text, ids in zip(texts, encoder.content_ids(texts), strict=True):

@@ -18,14 +18,14 @@ from stickytoken.methods.probes import Vector
 from stickytoken.methods.statistics import Estimates
 from stickytoken.settings.profile import ProfileSettings
 
-# Share of each threshold that is enough for a token with an unusual vector. If token vectors are altered to
-# point toward kinds of text that no run measures, the tokens lift texts by at least 0.25 SD or erase at least
-# 20% of a text. Natural tokens with unusual vectors hardly ever do.
+# Share of each threshold that is enough for a token with an unusual vector. Tokens whose vectors were altered
+# to point toward kinds of text that no run measures reach these halved thresholds: they lift texts by at
+# least 0.25 SD or erase at least 20% of a text. Natural tokens with unusual vectors hardly ever reach them.
 UNUSUAL_SHARE = 0.5
 # A token lifts a kind of text if its lift on that kind is at least this share of the threshold for the lift.
 LIFTED_SHARE = 0.5
-# A token that reaches the threshold for the lift, but not that for the erased share, is sticky if it lifts at
-# least this share of the kinds of text. Otherwise it is topical.
+# A token that reaches the threshold for the lift, but not the threshold for the erased share, is sticky if it
+# lifts at least this share of the kinds of text. Otherwise it is topical.
 UNIVERSAL_SHARE = 0.5
 # Number of tokens with the highest values of each measure that are always measured closely, even if they
 # reach no threshold, because they are shown to the user.
@@ -40,8 +40,8 @@ class Measures(NamedTuple):
         lift: rise of the similarities between unrelated texts, relative to the ordinary token, in standard
             deviations of the model's similarities.
         erased: of what copies of an ordinary token leave of a text, the share that copies of the token erase.
-        vector_deviation: how far the token vector is above the median, in median absolute deviations, shape
-            (T,); NaN if it cannot be compared.
+        vector_deviation: how unusual the token vector is (see `stickytoken.token_vectors.vector_deviations`),
+            in median absolute deviations above the median, shape (T,); NaN if the vector cannot be compared.
         confirmed: whether the token was measured closely, shape (T,).
         kinds_lifted: number of kinds of text that the token lifts, shape (T,).
         kinds: number of kinds of text that the run measures, possibly 0.
@@ -71,8 +71,8 @@ class Judged(NamedTuple):
 def apply_rule(tokens: Measures, settings: ProfileSettings) -> Judged:
     """Judge each token by whether the low ends of its intervals reach the thresholds.
 
-    A token that was only screened is benign. Its measures are rough, and the largest of many rough values are
-    partly due to chance.
+    A token that was only screened counts as benign, because its measures are rough, and the largest of many
+    rough values are partly due to chance.
 
     Args:
         tokens: the measures of the tokens.
@@ -142,7 +142,8 @@ def select_to_confirm(screened: Measures, settings: ProfileSettings, budgeted_to
 
     The ten tokens with the highest values of each measure are always selected. Other tokens that may reach a
     threshold follow, as far as the budget allows. A token may reach a threshold if the high end of its
-    interval does. The tokens whose high ends are largest relative to the threshold come first.
+    interval reaches the threshold. The tokens whose high ends are largest relative to the threshold come
+    first.
 
     Args:
         screened: measures of all tokens from the screening round.
