@@ -257,8 +257,7 @@ class CarrierPanel:
 
     @cached_property
     def _group_means(self) -> Vector:
-        """Mean of the anchors in each group that count for each carrier, shape (K, G, d); 0 if none
-        counts."""
+        """Mean of the anchors in a group that count for a carrier, shape (K, G, d); 0 if none counts."""
         carriers, groups = self._counts.shape
         pairs = self.below[:, None, :] * self.panel.membership.T
         # One large matrix product is faster than many small ones, whose threads would wait for each other.
@@ -374,8 +373,7 @@ class SymptomStage:
         return np.concatenate([self.panel.before[:, None], after.astype(np.float64)], axis=1)
 
     def _averages(self, curves: Vector) -> dict[str, Measured]:
-        """Average similarities, shape (K, C, A), over the pairs that count for the lift, and over the
-        rest."""
+        """Average similarities, shape (K, C, A), over the pairs that count for the lift and over the rest."""
         below = self.panel.below[:, None]
         return {"below": _mean_curve(curves, below), "above": _mean_curve(curves, ~below)}
 

@@ -212,8 +212,7 @@ class ProfileWording(base.MethodWording):
         ]
 
     def probe_lines(self, probed: Sequence[ProfileEvidence]) -> list[terms.ProbeTable | str]:
-        """Return a table of both measures, the reasons for flags, two tables of symptom curves, and the
-        rule."""
+        """Return a table of both measures, the reasons for flags, two tables of curves, and the rule."""
         first = probed[0]  # the thresholds are the same for all tokens
         lines: list[terms.ProbeTable | str] = [
             terms.ProbeTable(

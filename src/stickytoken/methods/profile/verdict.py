@@ -25,7 +25,7 @@ UNUSUAL_SHARE = 0.5
 # A token lifts a kind of text if its lift on that kind is at least this share of the threshold for the lift.
 LIFTED_SHARE = 0.5
 # A token that reaches the threshold for the lift, but not the threshold for the erased share, is sticky if it
-# lifts at least this share of the kinds of text. Otherwise it is topical.
+# lifts at least this share of the kinds of text. Otherwise the token is topical.
 UNIVERSAL_SHARE = 0.5
 # Number of tokens with the highest values of each measure that are always measured closely, even if they
 # reach no threshold, because they are shown to the user.
@@ -42,7 +42,7 @@ class Measures(NamedTuple):
         erased: of what copies of an ordinary token leave of a text, the share that copies of the token erase.
         vector_deviation: how unusual the token vector is (see `stickytoken.token_vectors.vector_deviations`),
             in median absolute deviations above the median, shape (T,); NaN if the vector cannot be compared.
-        confirmed: whether the token was measured closely, shape (T,).
+        confirmed: whether the token was measured closely, in the confirming carriers, shape (T,).
         kinds_lifted: number of kinds of text that the token lifts, shape (T,).
         kinds: number of kinds of text that the run measures, possibly 0.
     """

@@ -1,4 +1,4 @@
-"""The method of Chen et al. (ACL 2025): score all tokens, validate the best, and call outliers sticky."""
+"""The method of Chen et al. (ACL 2025): score all tokens, validate the best, and call the outliers sticky."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class StdResultRecord(base.ResultRecord):
     scored: int  # number of tokens with an exact score, or an upper bound that rules them out as candidates
     candidates: int
     score_threshold: float  # minimum score of a candidate
-    rate_threshold: float  # a token is sticky if its validation rate is higher
+    rate_threshold: float  # a candidate is sticky if its validation rate is above this value
     exact_scores: int | None = None  # number of tokens with an exact score; null in older runs
 
 
@@ -119,7 +119,7 @@ def candidates_table(tokens: pl.DataFrame) -> pl.DataFrame:
 
 Run: TypeAlias = base.FinishedRun[StdPlanRecord, StdResultRecord]
 
-# Maximum number of anchors in the evidence for reports. It is enough for smooth mean curves.
+# Maximum number of anchors in the evidence for reports. This many are enough for smooth mean curves.
 _ANCHORS = 200
 
 
@@ -186,7 +186,7 @@ class StdMethod(base.Method):
     def compute(
         self, job: Job[StdSettings], plan: StdPlanRecord, vocabulary: pl.DataFrame, run: base.FolderRunner
     ) -> tuple[pl.DataFrame, StdResultRecord]:
-        """Score the tokens, validate the best of them, and call the outliers among the validated sticky."""
+        """Score the tokens, validate the best of them, and mark the outliers among these as sticky."""
         settings = job.settings
         stage = validation.validation_stage(job.encoder, settings, plan)
         pairs = scoring.scoring_pairs(job.encoder, settings, plan)
@@ -278,7 +278,7 @@ class StdMethod(base.Method):
         return f"{count_in_words} by the paper's definition among {run.result.candidates} validated {among}."
 
     def lines(self, run: Run) -> list[str]:
-        """Return the finding, the scope of the run, and the thresholds for candidates and sticky tokens."""
+        """Return the result, the scope of the run, and the thresholds for candidates and sticky tokens."""
         result = run.result
         plan = run.plan
         scope = "all" if result.scored == run.available else "a selection of"
@@ -296,11 +296,11 @@ class StdMethod(base.Method):
         return lines
 
     def notes(self, run: Run) -> list[str]:
-        """Return notes on what limits the verdicts of a run, such as few candidates and truncated texts."""
+        """Return caveats on the verdicts of a run, such as few candidates or truncated texts."""
         result = run.result
         plan = run.plan
         notes = []
-        if result.candidates < 20:  # the quartiles of so few rates are unreliable
+        if result.candidates < 20:  # with fewer rates, the quartiles are unreliable
             notes.append(
                 f"the verdict is an outlier rule, and {result.candidates} candidates are few for it: "
                 "look at more tokens before you rely on it"
@@ -359,7 +359,7 @@ class StdMethod(base.Method):
             terms.Distribution(
                 "score-distribution",
                 "Sticky scores over the vocabulary",
-                # Runs of older versions have no sampled scores, but an exact score for every token.
+                # Runs by older versions have an exact score for every token instead of sampled scores.
                 _SCORE if run.tokens["sampled_score"].null_count() == len(run.tokens) else _SAMPLED_SCORE,
                 {"candidates": run.result.score_threshold},
                 "Scores of random tokens in the paper's first stage, on a few sentence pairs. Tokens to the "

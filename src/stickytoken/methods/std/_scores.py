@@ -18,7 +18,7 @@ PLACEMENTS = tuple(Placement)
 
 
 class Metric(StrEnum):
-    """Distances from which scores and rates are computed. Verdicts use the cosine distance."""
+    """Distance metrics for scores and rates. Verdicts depend only on the cosine distance."""
 
     COSINE = "cosine"
     EUCLIDEAN = "euclidean"
@@ -64,7 +64,7 @@ def sticky_score(distances: Vector, alone: Vector, constants: ScoreConstants) ->
 
     Args:
         distances: distances between carrier and anchor with 0, 1, 2, ... copies, shape (..., copies + 1).
-        alone: distances between the anchor and a text that is only the token, shape (...).
+        alone: distances between the anchor and a text that consists of the token alone, shape (...).
         constants: constants of the score.
 
     Returns:
@@ -94,10 +94,10 @@ def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) ->
         An upper bound of the score that holds for all values of the unknown distances, or the score itself if
         all distances are known; shape (...).
     """
-    # Consider two known distances, and the steps between them over unknown distances. The score is largest if
-    # the maximum number of steps falls. If the second distance is lower, all steps can fall. If it is higher,
-    # one step must rise by at least the difference, and all other steps can fall. After the last known
-    # distance, the unknown distances can fall to 0.
+    # Consider two successive known distances, and the steps between them, which lead over unknown distances.
+    # The score is largest if the distance falls in as many of these steps as possible. If the second distance
+    # is lower, all steps can be falls. If it is higher, one step must be a rise by at least the difference,
+    # and all other steps can be falls. After the last known distance, the unknown distances can fall to 0.
     shape = distances.shape[:-1]
     last = distances[..., 0].copy()
     last_copies = np.zeros(shape, dtype=np.intp)
@@ -122,7 +122,7 @@ def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) ->
     reward += np.where(steps > 0, last + constants.alpha * steps, 0.0)
     bounds: Vector = reward / penalty
     # Between two known distances, an additional rise and fall by the same amount x would add x to both the
-    # numerator and the denominator, which moves their quotient toward 1.
+    # numerator and the denominator, which moves their quotient toward 1. The bound is therefore at least 1.
     return np.where(is_complete, bounds, np.maximum(bounds, 1.0))
 
 
@@ -143,9 +143,9 @@ def placement_weights(weights: PlacementWeights) -> Vector:
 
 
 def weighted(values: Vector, weights: PlacementWeights) -> Vector:
-    """Average values, shape (..., pairs, placements), over pairs, and return their weighted sum, shape (...).
+    """Average values over pairs, and return the weighted sum of the averages over placements, shape (...).
 
-    The weights are those of the placements.
+    ``values`` has shape (..., pairs, placements).
     """
     means: Vector = values.mean(axis=-2) @ placement_weights(weights)
     return means
@@ -159,13 +159,13 @@ def candidate_threshold(scores: Sequence[float] | Vector, share: float) -> float
 def scores_behind_threshold(tokens: int, share: float) -> int:
     """Return how many of the best scores must be known exactly to compute `candidate_threshold`.
 
-    The threshold is interpolated between two adjacent scores.
+    The threshold is interpolated between two adjacent scores, so both must be exact.
     """
     # Add 1 in case rounding moves the position of the quantile to the next score.
     return min(tokens, tokens - int((tokens - 1) * (1 - share)) + 1)
 
 
 def outlier_threshold(rates: Sequence[float], outlier_range: float) -> float:
-    """Return Q3 + outlier_range x IQR of the validation rates. A candidate above it is sticky (step 4)."""
+    """Return Q3 + outlier_range x IQR of the validation rates. Candidates above it are sticky (step 4)."""
     first, third = np.quantile(np.asarray(rates, dtype=np.float64), [0.25, 0.75])
     return float(third + outlier_range * (third - first))

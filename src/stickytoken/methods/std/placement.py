@@ -1,9 +1,10 @@
-"""Random placement: draw the gaps for the copies of a token, as in the published runs or separately by token.
+"""Random placement: draw the gaps between words for the copies of a token.
 
-The published code drew all gaps from a single random stream, ``random.Random(42)``: first the gaps for
-scoring, for each token in order of id, then the gaps for validation, for each candidate in descending order
-of score. The gaps therefore depend only on the seed, the vocabulary, the carriers and the order of the
-candidates, and can be reproduced without encoding a text.
+The gaps are drawn as in the published runs, or separately for each token. The published code drew all gaps
+from a single random stream, ``random.Random(42)``: first the gaps for scoring, for each token in order of id,
+then the gaps for validation, for each candidate in descending order of score. The published gaps therefore
+depend only on the seed, the vocabulary, the carriers and the order of the candidates, and can be reproduced
+without encoding a text.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ class Walk:
     insertion: Insertion = Insertion.TEXT
 
     def paths(self, stream: random.Random, token: Token) -> tuple[probes.Path, ...]:
-        """Draw a path for each carrier: the gap for each copy, among the words and the earlier copies."""
+        """Draw a path for each carrier: the index of the gap between words into which each copy goes.
+
+        Copies that were inserted earlier count as words of the carrier.
+        """
         words_per_copy = probes.words_added(token, self.insertion)
         paths = []
         for words in self.words:
@@ -57,8 +61,8 @@ def walk_vocabulary(
 
     Args:
         seed: seed of the stream.
-        vocabulary: all available tokens, in order of id. They are needed because each token advances the
-            stream.
+        vocabulary: all available tokens, in order of id. All of them are needed, because each token advances
+            the stream.
         tokens: the tokens whose paths are returned.
         walk: draws the gaps.
     """
@@ -105,5 +109,5 @@ def validation_order(scores: Mapping[int, float]) -> list[int]:
 
 
 def paths_by_token(seed: int, words: Sequence[int], copies: int, insertion: Insertion) -> probes.KeyedPaths:
-    """Return placements for validation that depend on seed, token and pair, but not on the token order."""
+    """Return placements for validation that depend on seed, token and pair, not on the order of tokens."""
     return probes.KeyedPaths(seed, 1, tuple(words), copies, insertion)

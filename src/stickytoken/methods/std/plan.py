@@ -21,7 +21,8 @@ class StdPlanRecord(base.PlanRecord):
     """The plan of a run: the pairs for scoring tokens and for validating candidates."""
 
     left_out: int  # number of sentences or pairs that are too long once the copies are inserted
-    similarity_deviation: float  # largest difference between a similarity in the corpus and the model's own
+    # largest difference between the similarity of a pair in the corpus and in the model
+    similarity_deviation: float
     scoring: list[SentencePair]
     validation: list[SentencePair]
     # Texts in these pairs that the model truncates once the copies are inserted.
@@ -29,7 +30,7 @@ class StdPlanRecord(base.PlanRecord):
 
 
 def truncates(encoder: Encoder, insertion: Insertion) -> bool:
-    """Return whether texts that are too long are truncated, as in the published runs, and not left out.
+    """Return whether texts that are too long are truncated, as in the published runs, or else left out.
 
     Texts are left out if copies are inserted as token ids, because all copies must be encoded. Texts are also
     left out if a server or a user's function encodes them, because only token ids can be truncated here.
@@ -49,7 +50,7 @@ def make_plan(
     encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus, progress: ProgressCallback
 ) -> StdPlanRecord:
     """Choose the pairs for scoring and for validation (Chen et al. 2025, step 1), and return the plan."""
-    # Run the checks that may fail first, because the other steps take long.
+    # Before the steps that take long, run the checks that may fail.
     probes.require_insertion(encoder, settings.insertion)
     room = probes.room_for(encoder, settings.insertion, settings.copies)
     sentences, pairs, left_out = _usable_texts(encoder, settings, corpus, room)

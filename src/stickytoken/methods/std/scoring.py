@@ -1,9 +1,10 @@
 """Step 3: score tokens on a few pairs, and encode only the texts that are needed to find the best tokens.
 
 A series is the combination of a pair and a placement. The distances of a series with 0, 1, 2, ... copies
-determine its score, and a part of them already gives an upper bound of the score (`score_bounds`). Once the
-bound shows that a token is not among the best, no further texts of the token are encoded. Tokens are scored
-in rounds. Each round encodes, for every undecided token, the texts that are expected to lower its bound most.
+determine its score, and some of these distances already give an upper bound of the score (`score_bounds`).
+Once the bound shows that a token is not among the best, no further texts of the token are encoded. Tokens are
+scored in rounds. Each round encodes, for every undecided token, the texts that are expected to lower its
+bound most.
 """
 
 from __future__ import annotations
@@ -50,16 +51,17 @@ NEEDED_SHARE = 0.26
 
 # Minimum ratio of the number of tokens to the sample size. With fewer tokens, all tokens are scored exactly.
 _SAMPLED_FROM = 4
-_ROUND_TEXTS = 8192  # number of texts in a round, which has enough texts of every length to fill batches
-_MOST_TEXTS = 3  # maximum number of texts per token in a round; more would often be unnecessary
-# The first threshold is the score that this share of the candidates reaches in the sample. If the threshold
-# is too low, unnecessary texts are encoded for every token; if it is too high, there are only more rounds.
+_ROUND_TEXTS = 8192  # number of texts in a round, enough to fill batches with texts of every length
+_MOST_TEXTS = 3  # maximum number of texts per token in a round; further texts are often unnecessary
+# The first threshold is the score that, in the sample, only this share of the expected number of candidates
+# reaches. If the threshold is too low, unnecessary texts are encoded for every token; if it is too high,
+# scoring only takes more rounds.
 _LIKELY_PART = 0.75
 # Number of tokens to score at a time until the threshold is known, as a multiple of the number of candidates.
 _AT_A_TIME = 1.5
 # Minimum number of sampled tokens for a separate mean per series. With fewer tokens, all series are pooled.
 _LEAST_OBSERVED = 4
-_SLACK = 1e-9  # the order of summation changes a sum of the same numbers by less than this
+_SLACK = 1e-9  # summing the same numbers in another order changes the sum by less than this
 _SAMPLE_KEY = 2  # key of the random generator, which makes the sample independent of other draws
 _ROWS_AT_A_TIME = 8192  # number of vectors that are converted to double precision at a time
 
@@ -124,7 +126,7 @@ class ScoringPairs:
 
 @dataclass(frozen=True)
 class AloneStage:
-    """Measures the distances between the token alone and the anchors."""
+    """Measures the distances between the anchors and a text that consists of the token alone."""
 
     pairs: ScoringPairs
     name: str = "alone"
@@ -212,7 +214,7 @@ class ScoringStage:
 
 
 class RunStage(Protocol):
-    """Runs the stages of `score_tokens`, and tells the user how many texts are left."""
+    """Runs the stages of `score_tokens`, and tells the user how many texts are left to encode."""
 
     def __call__(self, stage: Stage, tokens: Sequence[Token], texts: int) -> pl.DataFrame:
         """Run a stage that encodes the given number of texts, and return one row per token."""
@@ -234,17 +236,17 @@ def scoring_walk(pairs: ScoringPairs) -> Walk:
 
 
 def copies_order(copies: int) -> list[int]:
-    """Return the numbers of copies in a series, in an order in which the upper bound falls fast.
+    """Return the numbers of copies from 1 to ``copies``, ordered so that the upper bound falls quickly.
 
-    The largest number comes first, because its distance shows whether the distance rises overall, and how far
-    it can fall. The next two numbers determine the first and the last step.
+    The largest number comes first: its distance shows whether the distance rises overall, and how far it can
+    still fall. The next two numbers give the first and the last step.
     """
     first = list(dict.fromkeys([copies, 1, max(1, copies - 1)]))
     return first + [count for count in range(1, copies + 1) if count not in first]
 
 
 class KnownDistances:
-    """The distances that are known so far for each token, and the upper bounds of the tokens' scores."""
+    """The distances known so far for each token, and the upper bounds on the tokens' scores."""
 
     def __init__(self, pairs: ScoringPairs, ids: NDArray[np.int64], alone: Vector) -> None:
         self._pairs = pairs
@@ -268,7 +270,7 @@ class KnownDistances:
 
     @property
     def is_complete(self) -> NDArray[np.bool_]:
-        """Mask of the tokens for which all distances are known."""
+        """Mask of the tokens whose distances are all known."""
         complete: NDArray[np.bool_] = (self.counts == self._pairs.settings.copies).all(axis=1)
         return complete
 
@@ -325,8 +327,8 @@ def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) ->
 
     Returns:
         Mean fraction per text, shape (copies, 2, series). The axes are the number of known distances, whether
-        any of these distances has risen (0 or 1), and the series. The fraction is that for the number of
-        further texts that maximizes it.
+        any of these distances has risen (0 or 1), and the series. The mean fraction per text depends on how
+        many further texts are encoded; the largest is returned.
     """
     order = copies_order(pairs.settings.copies)
     constants = pairs.constants(Metric.COSINE)
@@ -379,8 +381,8 @@ def score_tokens(
         job: provides the model, the tokens in order of id, and the settings.
         pairs: the pairs on which tokens are scored.
         run: runs the stages.
-        validation_texts: number of texts that validation will encode. It is included when the remaining time
-            is announced.
+        validation_texts: number of texts that validation will encode. The announced remaining time includes
+            these texts.
         sample_size: number of random tokens that are scored first, with all their texts.
 
     Returns:
@@ -427,7 +429,7 @@ def score_tokens(
         rows = _unsettled(known_distances, rank, likely)
         while len(rows):
             texts_per_token = min(_MOST_TEXTS, math.ceil(_ROUND_TEXTS / len(rows)))
-            if round_number == 1:  # fewer texts would decide no token
+            if round_number == 1:  # with fewer texts, no token would be decided
                 texts_per_token = pairs.series
             next_texts = known_distances.next_texts(rows, gains, texts_per_token)
             measure(f"score-{round_number:03d}", rows, next_texts)
@@ -440,10 +442,10 @@ def _unsettled(known_distances: KnownDistances, rank: int, likely: float) -> NDA
     """Return the rows of the tokens to score next, which may still be among the best ``rank`` tokens.
 
     These are the incomplete tokens whose upper bound reaches a threshold. The threshold is ``likely``, an
-    estimate of the rank-th best score. It is raised to the rank-th best complete score if that is higher, and
-    lowered if too few tokens would reach it. The result is empty once all tokens that reach the threshold are
-    complete. At least ``rank`` tokens are then complete, and the bounds of all other tokens are lower than
-    the best ``rank`` scores.
+    estimate of the rank-th best score. The threshold is lowered if too few tokens would reach it, and raised
+    to the rank-th best score among complete tokens if this score is higher. The result is empty once all
+    tokens that reach the threshold are complete. At least ``rank`` tokens are then complete, and the bounds
+    of all other tokens are below the rank-th best score.
     """
     upper_bounds = known_distances.upper_bounds
     is_complete = known_distances.is_complete
@@ -467,7 +469,7 @@ def _scores(
 
     Args:
         pairs: the pairs on which tokens are scored.
-        known: the known distances of all tokens, and the bounds of their scores.
+        known: the distances known so far for each token, and the upper bounds on the tokens' scores.
         ids: ids of the tokens.
         sample: row indices of the sampled tokens.
         alone: distances between each token alone and the anchors, with one column per metric.

@@ -90,7 +90,8 @@ class ValidationStage:
         distances_after = distances(vectors[self._rows], self.anchors[:, None, None, :])
         row: dict[str, float | list[float]] = {}
         for metric, after in distances_after.items():
-            # A pair gets closer if its mean distance over 1, ..., n copies is below that without copies.
+            # A pair gets closer if its mean distance over 1, ..., n copies is below its distance without
+            # copies.
             falls = (after.mean(-1) < self._before[metric][:, None]).astype(np.float64)
             row[f"rate_{metric}"] = float(weighted(falls, self.settings.validation_weights))
             for index, placement in enumerate(PLACEMENTS):
@@ -140,7 +141,7 @@ def published_paths(
 def continues_stream(job: Job[StdSettings]) -> bool:
     """Return whether validation replays the published random stream.
 
-    It does if the seed is the published one, and the whole vocabulary was scored.
+    Validation does so if the seed is the published one and the whole vocabulary was scored.
     """
     return job.settings.seed == PUBLISHED_SEED and not job.restricted
 
@@ -155,7 +156,7 @@ class StdEvidence:
     validation_rate: dict[str, float]  # weighted share of the pairs whose distance falls, keyed by metric
     by_placement: dict[str, dict[str, float]]  # unweighted shares, keyed by placement, then by metric
     lift: float  # rise of the cosine, averaged over pairs, placements and numbers of copies
-    lift_by_copies: list[float]  # lifts with 1, 2, ... copies
+    lift_by_copies: list[float]  # mean rise of the cosine with 1, 2, ... copies
     pairs: int  # number of pairs that were measured
 
 
