@@ -1,4 +1,7 @@
-"""The run folder. Only one process writes to it at a time. The file of a shard is always complete."""
+"""The files of a run folder.
+
+Only one process writes to the folder at a time. The file of a shard is always complete.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,8 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
     Raises:
         RunError: the file cannot be written.
     """
-    # If this process is killed here, the next process that locks the folder removes the temporary file.
+    # If this process is killed while it writes, the next process that locks the folder removes the temporary
+    # file.
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
@@ -78,14 +82,14 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Turn an OSError in the block into a RunError that names the path."""
+    """Context manager that turns an OSError in the block into a RunError that names the path."""
     try:
         yield
     except OSError as error:
         reason = f"{path} cannot be written: {error.strerror or error}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             reason = (
-                f"no space left to write {path}: free some and run the same command again; "
+                f"no space left to write {path}: free some space and run the same command again; "
                 "it continues where it stopped"
             )
         raise RunError(reason) from error
@@ -150,12 +154,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def folder_name(kind: str, identity: str) -> str:
-    """Return a folder name for a measurement, made of its kind and the first characters of its identity."""
+    """Return a folder name for a measurement: its kind, and the first characters of its identity."""
     return f"{kind}-{identity[:12]}"
 
 
 def default_folder(model: str, kind: str, identity: str) -> Path:
-    """Return the default folder for a measurement of a model, which is in ``runs``."""
+    """Return the default folder for a measurement of a model, a folder in ``runs``."""
     stem = re.sub(r"[^A-Za-z0-9._]+", "-", Path(model).name).strip("-.") or "model"
     return Path("runs") / f"{stem}-{folder_name(kind, identity)}"
 
@@ -170,8 +174,8 @@ TOKENS_FILE = "tokens.parquet"
 TIME_FILE = "time.json"
 _SHARDS = "shards"
 _LOCK = ".lock"
-# Minimum number of seconds between two updates of TIME_FILE. If a run is killed, the recorded time lacks at
-# most this time and the time of the current shard.
+# Minimum number of seconds between two updates of TIME_FILE. If a run is killed, the recorded time is too
+# short by at most this interval plus the time of the current shard.
 _TIME_INTERVAL = 10
 # Bytes that mark the position of the SHA-256 in the file of a shard.
 _SEAL = b"stickytoken sha256"
@@ -195,12 +199,12 @@ class TimeRecord(BaseModel):
 
 
 class ResultFolder:
-    """Reads and writes the files of a result folder. Its methods raise a RunError for an unusable file.
+    """Reads and writes the files of a result folder. Its methods raise a RunError if a file cannot be used.
 
     Args:
         path: the folder.
-        began: start of this session of the measurement, as returned by `time.perf_counter`. If it is passed,
-            the wall time of all sessions is recorded in the folder.
+        began: start of this session of the measurement, as returned by `time.perf_counter`. If ``began`` is
+            passed, the wall time of all sessions is recorded in the folder.
     """
 
     def __init__(self, path: Path, began: float | None = None) -> None:
@@ -251,7 +255,7 @@ class ResultFolder:
                     leftover.unlink(missing_ok=True)
             yield
         finally:
-            with suppress(RunError):  # it must not hide the error that ended the measurement
+            with suppress(RunError):  # a failure to write must not hide the error that ended the measurement
                 self.end_session()
             lock.release()
 
@@ -279,7 +283,7 @@ class ResultFolder:
         The lock, temporary files and an empty folder for shards do not count as files.
 
         Args:
-            record_file: name of the record file, by which the folder of a measurement is recognized.
+            record_file: name of the record file, which shows that the folder contains a measurement.
         """
         with self._accessed():
             if not self.path.is_dir():
@@ -296,7 +300,7 @@ class ResultFolder:
 
     @contextmanager
     def _accessed(self) -> Iterator[None]:
-        """Turn an OSError or the lock of another process into a RunError that names the folder."""
+        """Context manager that turns an OSError or a held lock into a RunError that names the folder."""
         try:
             yield
         except Timeout as error:
@@ -405,7 +409,7 @@ class ResultFolder:
     def read_shard(
         self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
     ) -> pl.DataFrame | None:
-        """Read a shard. Return None if it is missing or damaged, or if its rows are not the expected rows.
+        """Read a shard. Return None if the shard is missing or damaged, or does not have the expected rows.
 
         Args:
             stage: name of the stage.
@@ -438,7 +442,10 @@ class ResultFolder:
         shutil.rmtree(self.path / _SHARDS, ignore_errors=True)
 
     def committed(self) -> dict[str, int]:
-        """Return the number of tokens in complete shards, keyed by stage, in the order of writing."""
+        """Return the number of tokens in complete shards, keyed by stage.
+
+        The stages are in the order in which their shards were written.
+        """
         ids_by_stage: dict[str, set[int]] = {}
         paths = (self.path / _SHARDS).glob("*-*.parquet")
         for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name)):
@@ -454,7 +461,10 @@ class ResultFolder:
 
 
 def _parquet(frame: pl.DataFrame, metadata: dict[str, str] | None = None) -> bytes:
-    """Serialize a table in memory, so that a full disk raises an OSError only when the bytes are written."""
+    """Return a table as the bytes of a Parquet file.
+
+    The bytes are built in memory, so that a full disk raises an OSError only when they are written.
+    """
     buffer = io.BytesIO()
     frame.write_parquet(buffer, metadata=metadata)
     return buffer.getvalue()

@@ -40,11 +40,11 @@ _TURNS = 4
 
 
 class Stage(Protocol):
-    """One pass over tokens: defines which texts to encode for a token, and what to compute from the vectors.
+    """One pass over tokens: defines which texts to encode per token, and what to compute from their vectors.
 
-    A stage does not encode anything itself. It may have an attribute ``carrier_texts``, which gives the text
-    without copies for each probe of a token. The engine then counts the copies that the tokenizer recognizes
-    in each probe, and adds the counts to the token's row as ``seen``.
+    A stage does not encode anything itself. It may have an attribute ``carrier_texts``, which lists the texts
+    of a token's probes without the copies. The engine then counts the copies that the tokenizer recognizes in
+    each probe, and adds the counts to the token's row as ``seen``.
     """
 
     @property
@@ -87,7 +87,8 @@ class Shard:
 def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes: int) -> list[Shard]:
     """Divide tokens into shards of nearly equal size, each with at most ``shard_probes`` probes if possible.
 
-    The number of shards is rounded up to a multiple of `_TURNS`, unless this would make the shards too small.
+    The number of shards is rounded up to a multiple of `_TURNS`, unless shards would then have less than an
+    eighth of ``shard_probes``.
     """
     probes_per_token = max(1, probes_per_token)
     count = math.ceil(len(tokens) / max(1, shard_probes // probes_per_token))
@@ -130,7 +131,7 @@ def ignore_progress(_: Progress) -> None:
 
 
 class AnyShard(Protocol):
-    """A part of some work. ``index`` is the number of the part."""
+    """A part of a `Work`. ``index`` is the number of the part."""
 
     @property
     def index(self) -> int: ...
@@ -142,13 +143,13 @@ P = TypeVar("P")
 
 
 class Work(Protocol[S_contra, P]):
-    """Work that an engine executes shard by shard. It can be pickled, and its only resource is an encoder."""
+    """Work that an engine executes shard by shard. It can be pickled, and needs nothing but an encoder."""
 
     @property
     def name(self) -> str: ...
 
     def prepare(self, shard: S_contra, encoder: Encoder) -> P:
-        """Return the inputs of a shard. This runs while the model computes the previous shard."""
+        """Return the inputs of a shard. This may run while the model computes the previous shard."""
 
     def compute(self, prepared: P, encoder: Encoder) -> tuple[Sequence[Mapping[str, Any]], int]:
         """Return the rows of a shard, and the number of texts that were encoded for them."""
@@ -318,8 +319,8 @@ def _fill_unanswered(vectors: NDArray[np.float32], prepared: _Prepared, name: st
         answered = vectors[(number_of_probe == number_of_probe[row]) & ~missing]
         if not len(answered):
             raise EncodingError(
-                f"{name}: the server gives no vector for the text {shown(text)}, nor for others like it: "
-                "leave the token out, or use shorter sentences or fewer copies"
+                f"{name}: the server gives no vector for the text {shown(text)}, nor for this text "
+                "with other tokens: leave the token out, or use shorter sentences or fewer copies"
             )
         vectors[row] = answered.mean(axis=0)
     return unanswered
@@ -436,7 +437,7 @@ def run_work(
         engine: computes the shards.
         folder: stores the shards.
         progress: called before the first shard, and then after every shard.
-        title: name of the stage in the reports of progress; None stands for ``name``.
+        title: name of the stage in the reports of progress; None uses ``name``.
     """
     title = title or name
     total = sum(rows.size(shard) for shard in shards)

@@ -23,10 +23,10 @@ from stickytoken.measurement.engine import ComputedShard, Engine, LocalEngine, P
 from stickytoken.validation import shown
 from stickytoken.version import __version__
 
-# Size in bytes of the object store, if this process starts Ray. Shards and rows need only a small store, and
+# Size in bytes of Ray's object store if this process starts Ray. Shards and rows need only a small store, and
 # a container may have little shared memory.
 _OBJECT_STORE_BYTES = 128 * 2**20
-# Maximum number of characters that an error quotes from a message of Ray.
+# Maximum number of characters that an error message quotes from a message of Ray.
 _QUOTED_CHARACTERS = 200
 # Number of CPU cores per worker. One core per worker would be fastest, but every worker holds a copy of the
 # model in memory.
@@ -45,7 +45,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Node(NamedTuple):
-    """A machine in the cluster, with its numbers of CPU cores and GPUs."""
+    """A machine in the cluster: its numbers of CPU cores and GPUs."""
 
     cpus: int
     gpus: int
@@ -69,8 +69,8 @@ class Share(NamedTuple):
 def connected(address: str | None) -> Iterator[Any]:
     """Context manager that connects to a cluster and yields the module ``ray``.
 
-    `RayCluster` describes the address. At the end of the block, the connection is closed, unless the process
-    was already connected.
+    For the meaning of the address, see `RayCluster`. At the end of the block, the connection is closed,
+    unless the process was already connected.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -187,7 +187,7 @@ def _divide_gpus(nodes: Sequence[Node], workers: int | None) -> Share:
 
 
 def _divide_cpus(nodes: Sequence[Node], workers: int | None) -> Share:
-    """Give each worker the maximum number of CPU cores, all on the same machine."""
+    """Give each worker as many CPU cores as possible, all on the same machine."""
     cpus = sum(node.cpus for node in nodes)
     count = workers or sum(max(1, node.cpus // _CORES_PER_WORKER) for node in nodes if node.cpus)
     cores = cpus
@@ -249,8 +249,8 @@ class ShardWorker:
         """Compute a shard of some work, and return the result.
 
         Args:
-            key: number that identifies the work. The worker fetches the work only if the number has changed.
-            reference: Ray's reference to the work, in a list. Without the list, Ray would fetch the work at
+            key: number that identifies the work. The worker fetches the work only if this number has changed.
+            reference: Ray's reference to the work, in a list. Without the list, Ray would fetch the work on
                 every call.
             shard: the shard.
         """
@@ -332,7 +332,7 @@ class RayEngine:
         self._spec = spec
         self.identity = identity
         self.reports: list[WorkerReport] = []
-        # Number of workers that died while they were loading, since a worker last became ready.
+        # Number of workers that have died while loading the model since a worker last became ready.
         self._failed_starts = 0
         self._keys = itertools.count()
         self._workers = [self._start_worker() for _ in range(share.workers)]
@@ -372,7 +372,8 @@ class RayEngine:
                 else:
                     self._admit(worker, answer)
         finally:
-            # If the caller did not consume all results, the rest must not turn up in the next stage.
+            # If the caller did not consume all results, the remaining ones must not turn up in the next
+            # stage.
             for worker in self._workers:
                 for pending in worker.shards:
                     self._ray.cancel(pending)
@@ -450,9 +451,9 @@ class RayEngine:
         Args:
             worker: the worker that died.
             stage: name of the work, for messages.
-            attempts: number of workers that each shard has crashed, keyed by shard index. The number of the
-                shard that the worker was computing is increased here.
-            error: the error by which Ray reported the death of the worker.
+            attempts: number of workers that each shard has crashed, keyed by shard index. This method adds 1
+                for the shard that the worker was computing.
+            error: the error with which Ray reported that the worker died.
 
         Returns:
             The shards that were assigned to the worker, which must be computed again.

@@ -38,7 +38,7 @@ def identity_of(
     """Return everything that can change the results of a measurement by more than rounding errors.
 
     Batch size, device, engine, and the names and paths of files are not included, because they cannot change
-    the results by more than that.
+    the results by more than rounding errors.
     """
     return {"version": version, "encoder": asdict(encoder), **inputs, "settings": settings_values(settings)}
 
@@ -94,7 +94,7 @@ class MeasurementKind(Generic[R]):
     Attributes:
         name: name of the kind in messages, such as ``run``.
         file: name of the file with the measurement's record.
-        read: reads the record from a folder that has the file. Returns None if the measurement cannot be
+        read: reads the record from a folder that contains ``file``. Returns None if the measurement cannot be
             continued and may be replaced.
         finished: returns whether the measurement is finished.
     """
@@ -124,7 +124,7 @@ class Resumed(Generic[R]):
     def begin(self, record: R | None = None) -> None:
         """Start recording the time, and write the identity if the folder lacks it.
 
-        If a record is passed, write the record too.
+        If a record is passed, also write the record.
         """
         if not (self.folder.path / IDENTITY_FILE).is_file():
             identity_record = IdentityRecord(
@@ -182,7 +182,7 @@ def table_schemas(
 ) -> dict[str, dict[str, Any]]:
     """Return the column types of several tables, keyed by table and then by column.
 
-    Every argument lists column names separated by spaces. Columns that have none of the given types are
+    Every argument lists column names separated by spaces. Columns that are not listed under any type are
     floats.
 
     Args:
@@ -237,14 +237,14 @@ def require_vacant(folder: ResultFolder, kind: MeasurementKind[Any]) -> None:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of Python, of this package and of the packages that do the computation."""
+    """Return the versions of Python, of this package and of the packages that compute the results."""
     packages = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "polars")
     versions = {package: version(package) for package in packages}
     return {"python": platform.python_version(), "stickytoken": __version__} | versions
 
 
 def hardware(device: str) -> dict[str, str]:
-    """Describe the machine and the device for the record of a measurement."""
+    """Return a description of the machine and the device, for the record of a measurement."""
     import torch
 
     facts = {

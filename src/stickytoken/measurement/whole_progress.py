@@ -23,7 +23,7 @@ class WholeProgress:
         self._progress = progress
 
     def __call__(self, step: Progress) -> None:
-        """Record the progress of a stage, and report that of the whole measurement."""
+        """Record the progress of a stage, and report the progress of the whole measurement."""
         if step.stage not in self._texts:
             self._progress(step)
             return
