@@ -27,7 +27,7 @@ def inspector_of(encoder: IdEncoder) -> Inspector:
         encoder: An encoder that wraps a SentenceTransformer or a prompted language model.
 
     Raises:
-        ModelError: The encoder is of another kind, which gives no access to the inside of its model.
+        ModelError: The encoder is of another kind and gives no access to the internals of its model.
     """
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
@@ -38,8 +38,9 @@ def inspector_of(encoder: IdEncoder) -> Inspector:
     if isinstance(encoder, CausalPromptEncoder):
         return PromptInspector(encoder)
     raise ModelError(
-        f"{encoder.name} is a {type(encoder).__name__}, which returns vectors and does not show the inside "
-        "of its model: pass a model that sentence-transformers can load, or a language model with a prompt"
+        f"{encoder.name} is a {type(encoder).__name__}, which returns vectors and gives no access to the "
+        "internals of its model: pass a model that sentence-transformers can load, or a language model with "
+        "a prompt"
     )
 
 

@@ -15,7 +15,7 @@ from stickytoken.encoders.compute import switched_on
 Sources: TypeAlias = dict[torch.nn.Module, int]
 """Modules that return attention weights, with the index of the weights in the returned tuple."""
 
-# Maximum difference between 1 and the sum of a row of attention weights. There is a difference because of
+# Maximum difference between 1 and the sum of a row of attention weights. The sum differs from 1 because of
 # rounding in half precision.
 _ROW_SUM_ERROR = 0.02
 
@@ -46,8 +46,8 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
         run: Runs the model on a short input.
 
     Returns:
-        One module per layer. The result is empty if the model's output has no attention weights, or if no
-        module that returns the weights is found for one of the layers.
+        One module per layer. The result is empty if the model's output has no attention weights, or if, for
+        some layer, no module is found that returns the layer's weights.
     """
     config = getattr(backbone, "config", None)
     if config is None:
@@ -172,7 +172,7 @@ def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iter
 
 @contextmanager
 def plain_attention(backbone: Any) -> Iterator[None]:
-    """Context manager that switches a model to plain attention if the model allows it.
+    """Context manager that switches a model to plain (eager) attention if the model allows it.
 
     Fused kernels return no attention weights.
     """

@@ -14,8 +14,8 @@ additional row and column of the matrix.
 
 Here, e returns the *unit* vector, so that the dot product is the cosine. The integrand therefore includes the
 normalisation. Normalising after the integration instead would not scale the reference to length 1: in some
-models, the vector of the reference is several times as long as the vector of a text, and most of what the
-other cells contain would only cancel the terms with references.
+models, the vector of the reference is several times as long as the vector of a text, and the values in the
+other cells would mostly serve to cancel the terms with references.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class _Path:
 
     @property
     def batch(self) -> int:
-        """Maximum number of texts in a batch, each at some point of the path."""
+        """Maximum number of points of the path in a batch."""
         return max(1, _TOKENS // len(self.reference))
 
     def at(self, fractions: Vector) -> torch.Tensor:
@@ -137,7 +137,7 @@ class _Path:
     def integrals(
         self, directions: torch.Tensor, rule: Rule, width: int, watch: Watch | None = None
     ) -> torch.Tensor:
-        """Integrate the directional derivatives of the unit vector along the path, shape (directions, width).
+        """Integrate the unit vector's derivative in each direction along the path, shape (directions, width).
 
         Args:
             directions: Directions in the space of embeddings, shape (directions, T, D).
@@ -147,7 +147,8 @@ class _Path:
         """
         fractions, weights = rule
         device = self.reference.device
-        pairs = np.indices((len(fractions), len(directions))).reshape(2, -1)  # all combinations
+        # all pairs of a point and a direction
+        pairs = np.indices((len(fractions), len(directions))).reshape(2, -1)
         total = torch.zeros((len(directions), width), dtype=torch.float64, device=device)
         pair_count = pairs.shape[1]
         for start in range(0, pair_count, self.batch):

@@ -56,16 +56,16 @@ class Inside:
     around the text. States that the model does not expose are None.
     """
 
-    # For each position, the number of its part, shape (T,). The last part is the tokens that the model adds
-    # around the text.
+    # For each position, the number of its part, shape (T,). The last part consists of the tokens that the
+    # model adds around the text.
     labels: NDArray[np.intp]
     hidden: NDArray[np.float32] | None  # embeddings, then hidden states by layer, shape (layers + 1, T, D)
     # Mean attention weights, shape (layers, heads, attending parts, attended parts); NaN if the attending
     # part has no positions.
     attention: NDArray[np.float64] | None
     pooled: NDArray[np.float64] | None  # pooled last hidden states, shape (P,)
-    # Contribution of each part to the pooled states, shape (parts, P). Also None if the pooling is not a sum
-    # over parts.
+    # Contribution of each part to the pooled states, shape (parts, P). This is also None if the pooling is
+    # not a sum over parts.
     supplied: NDArray[np.float64] | None
     vector: NDArray[np.float32]  # output of the model, shape (d,)
 
@@ -102,7 +102,7 @@ def sharing_weights(model: Any, embeddings: Any) -> list[Any]:
 
 
 class Inspector(ABC):
-    """Looks inside the model of an encoder.
+    """Gives access to the internal states of an encoder's model.
 
     Attributes:
         encoder: The encoder.
@@ -143,9 +143,11 @@ class Inspector(ABC):
         """Encode texts, and return the internal states of the model for each text.
 
         Args:
-            contents: Content ids of each text.
+            contents: Content ids of each text: its token ids, without the tokens that the model adds around
+                it.
             labels: For each content id, the number of its part. Parts are numbered from 0.
-            around: Number of the part that consists of the tokens around a text, which follows all others.
+            around: Number of the part that consists of the tokens around a text. This number is larger than
+                all others.
 
         Raises:
             EncodingError: A text has no usable vector, or the device does not have enough memory.
@@ -222,7 +224,7 @@ def _insides(
         vectors: Output of the model, shape (texts, d).
     """
     # The layers can be stacked only if all of them have the same number of heads. Some unusual models have
-    # layers with different numbers.
+    # layers with different numbers of heads.
     head_counts = {layer.shape[1] for layer in layers}
     weights = torch.stack(list(layers), dim=1) if len(head_counts) == 1 else None
     return [
@@ -247,7 +249,7 @@ def _expanded(values: Mapping[str, Any], count: int) -> dict[str, Any]:
 
 
 class ModuleInspector(Inspector):
-    """Looks inside a SentenceTransformer."""
+    """Gives access to the internal states of a SentenceTransformer."""
 
     encoder: SentenceTransformerEncoder
 
@@ -287,7 +289,7 @@ class ModuleInspector(Inspector):
     def _vectors_of_embeddings(self, features: dict[str, Any], embeddings: torch.Tensor) -> torch.Tensor:
         """Compute the vectors of texts from the given token embeddings, shape (n, T, D).
 
-        ``features`` are the model's inputs for one text. The token embeddings of this text are replaced.
+        ``features`` are the model's inputs for one text, whose own token embeddings are replaced.
 
         Returns:
             The vectors before any final normalisation, shape (n, d).
@@ -326,7 +328,7 @@ class ModuleInspector(Inspector):
         return vectors[:, : model.truncate_dim]
 
     def _first_final_normalisation(self) -> Any:
-        """Return the first of the final normalisation modules, or None if the model does not end with one."""
+        """Return the first of the normalisation modules that end the model, or None if there are none."""
         from sentence_transformers.sentence_transformer.modules import Normalize
 
         normalize = None
@@ -412,7 +414,7 @@ def _pooled_by_part(
 
 
 class PromptInspector(Inspector):
-    """Looks inside a prompted language model.
+    """Gives access to the internal states of a prompted language model.
 
     The tokens around a text are those of the prompt template, including the placeholder token. `look` does
     not record the layers after the layer from which the vector is read. It also does not record the auxiliary
@@ -473,7 +475,8 @@ class PromptInspector(Inspector):
             filled = [replace(batch, auxiliary=values) for batch in filled]
         number = self._prompted.number
         by_prompt = [pooled_states(self._decoder, batch, [number])[:, 0] for batch in filled]
-        # If the model is spread over several devices, its last layer may be on a different device.
+        # If the model is spread over several devices, its last layer and its embeddings may be on different
+        # devices.
         return torch.stack(by_prompt).mean(dim=0).to(embeddings.device)
 
     @cached_property
