@@ -1,6 +1,6 @@
 """Explain why two texts are similar: divide their similarity among pairs of tokens.
 
-The similarity is also computed without each token.
+The effect of deleting each token is measured too.
 """
 
 from __future__ import annotations
@@ -86,16 +86,17 @@ class Why:
     Attributes:
         model: Name of the model.
         method: How the similarity was divided: ``deletion`` or ``jacobians``.
-        similarity: Cosine of the vectors of the two texts, as the model encodes them.
-        u: Mean cosine of two random vocabulary entries, taken from the run, or estimated if there is no run.
+        similarity: Cosine similarity of the two texts, as the model encodes them.
+        u: Mean cosine of two random vocabulary entries, as recorded in the run, or estimated if there is no
+            run.
         first: The first text, divided into n parts.
         second: The second text, divided into m parts.
         matrix: Contribution of each pair of parts, float32 of shape (n, m).
-        first_reference: Contribution of each pair of a part of the first text and the second reference, shape
-            (n,).
-        second_reference: Contribution of each pair of a part of the second text and the first reference,
-            shape (m,).
-        reference: Contribution of the pair of the two references.
+        first_reference: Contribution of each part of the first text, paired with the reference of the second
+            text, shape (n,).
+        second_reference: Contribution of each part of the second text, paired with the reference of the first
+            text, shape (m,).
+        reference: Contribution of the two references, paired with each other.
         without_sticky: Cosine after the parts that the run calls sticky are deleted from both texts. None if
             there is no run, if no part is sticky, or if a text has only sticky parts.
         run: Folder of the run. None if no run was passed.
@@ -154,8 +155,8 @@ class Why:
     def grouped(self) -> Why:
         """Return this attribution with neighbouring copies of a sticky token merged into one part.
 
-        A merged part has a deletion effect only if it contains all sticky parts of both texts. Otherwise its
-        effect is unknown, and so None.
+        A merged part has a deletion effect only if it contains all sticky parts of both texts. Otherwise the
+        effect is unknown, and ``deletion`` is None.
         """
         sticky_effect = None if self.without_sticky is None else self.without_sticky - self.similarity
         first_groups = _groups_of_copies(self.first)
@@ -217,8 +218,8 @@ def why(
     even if the model declares another one.
 
     Args:
-        encoder: The model: anything that `load_encoder` takes and that reads token ids, such as a
-            SentenceTransformer or a prompted language model.
+        encoder: The model: anything that `load_encoder` accepts, as long as the model reads token ids.
+            Examples are a SentenceTransformer and a prompted language model.
         first: The first text.
         second: The second text.
         method: How the similarity is divided among pairs: ``deletion`` (Shapley values) or ``jacobians``
@@ -283,7 +284,7 @@ def _require_text(name: str, text: object) -> None:
 
 
 def _mean_similarity_of(model: IdEncoder) -> float:
-    """Return an estimate of the mean cosine of two vocabulary entries."""
+    """Return an estimate of the mean cosine of two random vocabulary entries."""
     return mean_similarity(model, most=_ENTRIES_FOR_U).value
 
 
@@ -302,7 +303,7 @@ Attribute: TypeAlias = Callable[[ReadText, Watch], Contributions]
 def _attribution_by(
     method: AttributionMethod, model: IdEncoder, texts: tuple[ReadText, ReadText], similarity: float
 ) -> Attribute:
-    """Return the function that divides the vector of a text among its parts by the given method."""
+    """Return the function with which ``method`` divides the vector of a text among its parts."""
     if method is AttributionMethod.DELETION:
         return partial(_shapley_contributions, model)
     return _by_jacobians(model, texts, similarity)
@@ -345,7 +346,7 @@ def _divided_text(encoder: IdEncoder, text: str, sticky_ids: frozenset[int], *, 
     """Truncate a text to the model's limit, and divide it into tokens, words or spans.
 
     Returns:
-        The text with its parts. Their deletion effects are not known yet.
+        The text, divided into parts whose deletion effects are not known yet.
     """
     tokenized = encoder.tokenize([text])[0]
     ids = tokenized.ids
@@ -403,9 +404,9 @@ def _joined_to_spans(pieces: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]
 
 
 def _name_of(piece: tuple[int, ...], decoded: str, entries: Mapping[int, str]) -> str:
-    """Return the display name of a part: its decoded text, or its vocabulary strings if it has none.
+    """Return the display name of a part: its decoded text, or else its vocabulary strings.
 
-    Some tokens have no decoded text, such as a single byte of a multi-byte character.
+    Some tokens do not decode to readable text, such as a single byte of a multi-byte character.
     """
     name = decoded.strip()
     if name and "\N{REPLACEMENT CHARACTER}" not in name:
@@ -413,8 +414,7 @@ def _name_of(piece: tuple[int, ...], decoded: str, entries: Mapping[int, str]) -
     return "".join(entries.get(token_id, str(token_id)) for token_id in piece)
 
 
-# Maximum number of parts for which all subsets of the parts are encoded, which makes the Shapley values
-# exact.
+# Maximum number of parts for exact Shapley values, which require encoding every subset of the parts.
 MAX_EXACT_PARTS = 8
 # For a text with more parts, about this many subsets of the parts are encoded. These subsets are generated by
 # adding the parts one by one in random orders.
@@ -450,7 +450,11 @@ def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Co
 
 
 def _exact_weights(count: int) -> dict[ShapleyStep, float]:
-    """Return the weight of each step: the share of all orders in which exactly this set precedes the part."""
+    """Return the weight of each step.
+
+    The weight is the share of all orders of the parts in which the parts before the step's part are exactly
+    those in the step's set.
+    """
     weights: dict[ShapleyStep, float] = {}
     for part in range(count):
         others = [other for other in range(count) if other != part]
@@ -479,9 +483,9 @@ def _sampled_weights(count: int) -> dict[ShapleyStep, float]:
 def _units_of_subsets(
     model: IdEncoder, text: ReadText, subsets: Iterable[frozenset[int]], watch: Watch
 ) -> dict[frozenset[int], Vector]:
-    """Return the unit vector of the text reduced to each set of parts.
+    """Return, for each set of parts, the unit vector of the text that consists of these parts only.
 
-    The vector is zero for the empty set, and where the model encodes the parts as zeros.
+    The vector is zero for the empty set, and for parts that the model encodes as zeros.
     """
     by_size = sorted(filter(None, subsets), key=lambda subset: (len(subset), sorted(subset)))
     units: list[Vector] = []
@@ -496,15 +500,16 @@ def _units_of_subsets(
     return by_subset
 
 
-# Numbers of integration points, tried in turn until all errors are within the limits below. If they never
-# are, the last number is used.
+# Numbers of integration points to try, in ascending order, until all errors are within the limits below. If
+# no number achieves this, the last one is used.
 _STEPS = (8, 12, 16, 24, 32, 48, 64, 96)
 # Maximum error of a text's unit vector, as a Euclidean norm.
 _MAX_NORM_ERROR = 0.01
-# Maximum error of the similarity: the larger of a relative and an absolute error.
+# Maximum error of the similarity, as a share of the similarity and as an absolute value. The larger of the
+# two limits applies.
 _MAX_SIMILARITY_ERROR_SHARE = 0.01
 _MAX_SIMILARITY_ERROR = 0.0001
-# From this number of points on, only the error of the similarity is checked.
+# With this many points or more, only the error of the similarity is checked.
 _ENOUGH_STEPS = 16
 
 
@@ -570,7 +575,7 @@ def _merged_copies(
     return replace(text, parts=tuple(parts))
 
 
-# A part recurs if it is in at least this share of the strongest pairs, and if these pairs have at least
+# A part recurs if it is in at least this share of the strongest pairs, and if these pairs join it to at least
 # `_MIN_PARTNERS` different parts of the other text.
 _RECURRING_SHARE = 0.6
 _MIN_PARTNERS = 4
@@ -579,7 +584,7 @@ _NAMED_TOKENS = 3
 
 
 def summary(result: Why, top: int = 10) -> list[str]:
-    """Return a few sentences on what makes the two texts similar, based on the ``top`` strongest pairs."""
+    """Return a few sentences about what makes the two texts similar, based on the ``top`` strongest pairs."""
     pairs = result.grouped().strongest(top)
     lines = [
         f"The cosine of the two texts is {result.similarity:.3f}; that of two vocabulary entries of this "
@@ -597,7 +602,7 @@ def summary(result: Why, top: int = 10) -> list[str]:
 
 
 def _notes_on_length(name: str, text: ReadText) -> list[str]:
-    """Return notes on a text that is too long to be read or divided in full, one sentence each."""
+    """Return notes on a text's length: its end may not be read, and its parts may be spans of words."""
     notes = []
     if text.left_out:
         notes.append(

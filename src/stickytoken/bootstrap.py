@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class Interval(NamedTuple):
-    """A value and the ends of its confidence interval; undefined numbers are None."""
+    """A value and the ends of its confidence interval; each of them is None if it is undefined."""
 
     value: float | None
     low: float | None
@@ -39,12 +39,12 @@ def resampled(
 
     Args:
         scores: Function that takes indices of units, or None for all units, and returns the scores of all
-            conditions on these units. All conditions share the units, so that their differences can be
-            resampled.
+            conditions on these units. All conditions are scored on the same units, so that differences
+            between conditions can be resampled.
         samples: Indices of units, one row per sample.
 
     Returns:
-        One row for all units, followed by one row per sample, shape (1 + samples, conditions).
+        The scores on all units, followed by one row of scores per sample, shape (1 + samples, conditions).
     """
     of_samples = [scores(sample) for sample in samples]
     return np.array([scores(None), *of_samples])

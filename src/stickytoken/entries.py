@@ -1,4 +1,4 @@
-"""Examine a vocabulary with the tokenizer and the stored weights alone; the model is never run."""
+"""Examine a vocabulary using only the tokenizer and the stored weights; the model is never run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LEAST_ORDINARY = 200
 _UNTRAINED_QUANTILE = 0.95
 # Number of rows read from the file at a time.
 _ROWS = 8192
-# Substrings of the names of input and output embedding matrices, the most common first.
+# Substrings of the names of input and output embedding matrices, most common first.
 _INPUT_NAMES = ("word_embeddings", "embed_tokens", "wte", "shared", "tok_embeddings", "embed")
 _OUTPUT_NAMES = ("lm_head", "embed_out", "predictions.decoder", "output")
 
@@ -57,17 +57,18 @@ class EntryWeights:
 
     Attributes:
         tensor: Name of the embedding matrix in its file.
-        output: Name of the separate output matrix, whose rows are then used for the cosine distance. None if
-            the files have no such matrix.
+        output: Name of the output matrix, if it is stored separately; the cosine distances are then computed
+            from its rows. None if the files have no such matrix.
         dtype: Precision of the stored rows, such as ``F32``.
-        dimensions: Length of a row.
-        untrained: Indices of the rows that cannot have been trained: those of reserved entries, and those
-            beyond the vocabulary. Without such rows, distances and verdicts are null.
+        dimensions: Number of components of each row.
+        untrained: Indices of the rows that cannot have been trained: the rows of reserved entries, and rows
+            that belong to no entry. Without such rows, distances and verdicts are null.
         tokens: One row per vocabulary entry, with the columns token_id, token, decoded and category; norm
-            (Euclidean length of the row); distance (Euclidean, to the mean of the untrained rows);
-            cosine_distance (to the mean of the untrained rows, after the first principal component is
-            removed; computed in the output matrix if there is one); vector_deviation (how unusual the row is,
-            see `stickytoken.token_vectors`; null for entries that text cannot produce); and under_trained.
+            (Euclidean length of the row); distance (Euclidean distance to the mean of the untrained rows);
+            cosine_distance (cosine distance to the mean of the untrained rows after the first principal
+            component is removed; computed in the output matrix if there is one); vector_deviation (how
+            unusual the row is, see `stickytoken.token_vectors`; null for entries that text cannot produce);
+            and under_trained (whether the entry is under-trained).
     """
 
     tensor: str
@@ -115,13 +116,13 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
     Raises:
         ModelError: The model has no ``*.safetensors`` files, a file is missing or damaged, or no file has a
             floating-point matrix with a row for every entry.
-        InputError: The model is a folder, for which no revision can be passed.
+        InputError: A revision is passed, but the model is a folder.
     """
     rows, output = _matrices(str(model), revision, vocabulary.ids[-1] + 1)
     ids = np.array(vocabulary.ids)
     untrained = _untrained_rows(vocabulary, len(rows))
-    needs_covariance = len(untrained) > 0 and output is None
-    squares, covariance = rows.moments(with_covariance=needs_covariance)
+    needs_scatter = len(untrained) > 0 and output is None
+    squares, scatter = rows.moments(with_scatter=needs_scatter)
     norms = np.sqrt(squares)
     if not np.isfinite(norms).all():
         row = int(np.flatnonzero(~np.isfinite(norms))[0])
@@ -132,7 +133,7 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
     is_available = np.array([category.available for category in vocabulary.categories])
     columns: dict[str, Any] = {"norm": norms[ids]}
     if len(untrained):
-        distances, cosine_distances = _distances(rows, untrained, squares, covariance)
+        distances, cosine_distances = _distances(rows, untrained, squares, scatter)
         if output is not None:
             _, cosine_distances = _distances(output, untrained, *output.moments())
         columns["distance"] = distances[ids]
@@ -210,8 +211,8 @@ def _under_trained(
 def _deviations(rows: _Matrix, available: NDArray[np.int64]) -> NDArray[np.float64] | None:
     """Measure how unusual the row of each available entry is; see `vector_deviations_of`.
 
-    The rows are read block by block. Returns one number per entry, or None if there are too few rows or they
-    hardly differ.
+    The rows are read block by block. Returns one deviation per available entry, or None if
+    `vector_deviations_of` returns None.
     """
 
     def blocks() -> Iterator[NDArray[np.float64]]:
@@ -226,7 +227,7 @@ def _distances(
     matrix: _Matrix,
     untrained: NDArray[np.int64],
     squares: NDArray[np.float64],
-    covariance: NDArray[np.float64] | None,
+    scatter: NDArray[np.float64] | None,
 ) -> tuple[NDArray[np.float64], Any]:
     """Compute the distances of all rows to the mean untrained row.
 
@@ -234,17 +235,16 @@ def _distances(
         matrix: The rows, shape (N, D).
         untrained: Indices of the untrained rows.
         squares: Squared lengths of all rows, shape (N,).
-        covariance: Scatter matrix of the rows, shape (D, D). With None, only Euclidean distances are
-            computed.
+        scatter: Scatter matrix of the rows, shape (D, D). With None, only Euclidean distances are computed.
 
     Returns:
         Euclidean distances, and cosine distances after the first principal component is removed, each of
         shape (N,). The cosine distances are None without a scatter matrix.
     """
     centre = matrix.mean(untrained)
-    if covariance is None:
+    if scatter is None:
         return matrix.distances_to(centre), None
-    component = np.linalg.eigh(covariance)[1][:, -1]
+    component = np.linalg.eigh(scatter)[1][:, -1]
     centre_without_component = centre - (centre @ component) * component
     distances = np.empty(len(matrix))
     along_component = np.empty(len(matrix))
@@ -286,23 +286,21 @@ class _Matrix:
         """Return the Euclidean distance of every row to a vector, shape (N,)."""
         return np.concatenate([np.linalg.norm(block - centre, axis=1) for _, block in self.blocks()])
 
-    def moments(
-        self, *, with_covariance: bool = True
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+    def moments(self, *, with_scatter: bool = True) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
         """Return the squared length of every row, shape (N,), and the scatter matrix, shape (D, D).
 
-        The scatter matrix is the covariance matrix times the number of rows; it is None if
-        ``with_covariance`` is false.
+        The scatter matrix is the covariance matrix times the number of rows; it is None if ``with_scatter``
+        is false.
         """
         squares = np.empty(len(self))
         total = np.zeros(self.shape[1])
         products = np.zeros((self.shape[1], self.shape[1]))
         for start, block in self.blocks():
             squares[start : start + len(block)] = np.einsum("ij,ij->i", block, block)
-            if with_covariance:
+            if with_scatter:
                 total += block.sum(axis=0)
                 products += block.T @ block
-        if not with_covariance:
+        if not with_scatter:
             return squares, None
         return squares, products - np.outer(total, total) / len(self)
 
@@ -317,8 +315,8 @@ class _Matrix:
         return total / len(rows)
 
 
-def _matrices(model: str, revision: str | None, entries: int) -> tuple[_Matrix, _Matrix | None]:
-    """Return the input embedding matrix of a model, and its output matrix, or None if none is stored.
+def _matrices(model: str, revision: str | None, entry_count: int) -> tuple[_Matrix, _Matrix | None]:
+    """Return a model's input embedding matrix, and its output matrix (None if none is stored).
 
     Raises:
         ModelError: No floating-point matrix has a row for every entry.
@@ -333,14 +331,14 @@ def _matrices(model: str, revision: str | None, entries: int) -> tuple[_Matrix, 
             if folded is not None and tensor == folded.matrix:
                 rows = folded
             if rows.dtype in FLOATING_TYPES:
-                if len(tensor.shape) == 2 and len(rows) >= entries:
+                if len(tensor.shape) == 2 and len(rows) >= entry_count:
                     candidates.append(_Matrix(rows))
             elif any(name in tensor.name for name in _INPUT_NAMES[:-1]):
                 quantized = f": {tensor.name} is quantized ({tensor.dtype})"
     matrix = _first_named(candidates, _INPUT_NAMES)
     if matrix is None:
         raise ModelError(
-            f"the weights of {model!r} have no floating-point embedding matrix with {entries:,} rows"
+            f"the weights of {model!r} have no floating-point embedding matrix with {entry_count:,} rows"
             f"{quantized}: use the original weights and their own tokenizer"
         )
     output = None
@@ -354,7 +352,8 @@ def _matrices(model: str, revision: str | None, entries: int) -> tuple[_Matrix, 
 def _first_named(matrices: Sequence[_Matrix], names: Sequence[str]) -> _Matrix | None:
     """Return a matrix whose name contains one of ``names``; None if there is none.
 
-    Earlier names take precedence, then earlier matrices.
+    If several matrices match, the one that matches the earliest name is returned. If several match this name,
+    the first of them is returned.
     """
     for name in names:
         for matrix in matrices:
@@ -383,7 +382,8 @@ def _weight_files(model: str, revision: str | None) -> list[Path]:
             missing = _listed_shards(index) - {path.name for path in files_of_weights}
             if missing:
                 raise ModelError(
-                    f"{model!r} is incomplete: {index.name} names {min(missing)}, which is missing"
+                    f"{model!r} is incomplete: {index.name} lists {min(missing)}, which is missing: download "
+                    "or save the model again"
                 )
         if files_of_weights:
             return files_of_weights
@@ -414,13 +414,13 @@ def _downloaded(name: str, revision: str | None) -> Path:
 
 
 def script_shares(vocabulary: Vocabulary) -> pl.DataFrame:
-    """Count the vocabulary entries of each script, among those that text can produce.
+    """Count the vocabulary entries of each script; only entries that text can produce are counted.
 
     The script of an entry is the most frequent script among its letters.
 
     Returns:
         One row per script, with the most frequent script first. The columns are script (``none`` for entries
-        without letters), entries and share.
+        without letters), entries (their number) and share (of all counted entries).
     """
     entries = zip(vocabulary.decoded, vocabulary.categories, strict=True)
     scripts = [vocabularies.script_of(text) for text, category in entries if category.available]
@@ -433,15 +433,16 @@ def fertility(tokenizer: RoundTripTokenizer) -> pl.DataFrame:
     """Return how many tokens a tokenizer needs for the same twenty plain sentences in ten languages.
 
     Fertility is the number of tokens per word (Rust et al., "How Good is Your Tokenizer?", ACL 2021). It is
-    high for a language that has only a few short entries in the vocabulary. The ratio to English is the
-    premium of Petrov et al., "Language Model Tokenizers Introduce Unfairness Between Languages" (NeurIPS
-    2023). It compares translations of the same sentences, so it also applies to languages without spaces.
+    high for a language that has few entries in the vocabulary, all of them short. The number of tokens
+    relative to English is the premium of Petrov et al., "Language Model Tokenizers Introduce Unfairness
+    Between Languages" (NeurIPS 2023). It compares translations of the same sentences, so it is meaningful for
+    languages without spaces too.
 
     Returns:
         One row per language, with the columns language; unit (``word``, or ``character`` for languages
-        without spaces); units and tokens (their numbers); tokens_per_unit; times_english (the number of
-        tokens, divided by that for English); and unknown (the number of unknown tokens and of characters that
-        the tokenizer drops).
+        without spaces); units and tokens (the numbers of units and tokens); tokens_per_unit; times_english
+        (the number of tokens relative to English); and unknown (the number of unknown tokens and of
+        characters that the tokenizer drops).
     """
     content = files("stickytoken.data").joinpath("bundled/languages.csv").read_bytes()
     sentences = pl.read_csv(content, schema={"language": pl.String, "sentence": pl.String})

@@ -1,6 +1,6 @@
-"""The errors that stickytoken raises on purpose, all with one base class.
+"""The errors that stickytoken raises deliberately; all of them share one base class.
 
-A message says what was passed, what is wrong with it and what to do. The command line prints these errors
+Each message says what was passed, what is wrong with it and what to do. The command line prints these errors
 without a traceback. Any other exception is a bug, and its traceback is printed.
 """
 
@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-# Start of the note added to an error that stops a measurement after some shards are finished.
+# When an error stops a measurement that has already finished some shards, the error gets a note that begins
+# with this text.
 KEPT_NOTE = "finished shards are kept"
 
 
@@ -41,7 +42,7 @@ class RunError(StickyTokenError):
 
 
 class RepairError(StickyTokenError):
-    """A model or tokenizer that cannot be repaired as requested, or a repaired one that cannot be written."""
+    """A model or tokenizer that cannot be repaired as requested, or whose repaired copy cannot be saved."""
 
 
 class MissingExtraError(StickyTokenError):
@@ -70,7 +71,8 @@ def require_package(package: str, purpose: str, extra: str) -> None:
 
     Args:
         package: Import name of the package.
-        purpose: What the package is needed for, such as ``a report``; the message begins with it.
+        purpose: What the package is needed for, such as ``a report``; the error message begins with this
+            phrase.
         extra: The extra of stickytoken that installs the package.
     """
     if find_spec(package) is None:

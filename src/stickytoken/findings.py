@@ -32,7 +32,7 @@ class Rule:
     Attributes:
         id: short name in lower case, such as ``sticky-token``.
         title: one sentence without a full stop, such as ``No token of the model is sticky``.
-        help: the meaning of a finding and what to do about it, in whole sentences.
+        help: what a finding means and what to do about it, in full sentences.
         level: the usual severity of a finding under this rule.
     """
 
@@ -46,7 +46,7 @@ class Rule:
 class Finding:
     """A violation of a rule, such as a sticky token.
 
-    Texts may contain control characters or markup, so every output format escapes them.
+    The texts of a finding may contain control characters or markup, so every output format escapes them.
 
     Attributes:
         rule: id of the rule.
@@ -87,7 +87,7 @@ def github_annotations(findings: Iterable[Finding], incomplete: Sequence[str] = 
 
     Args:
         findings: the findings.
-        incomplete: the reasons why some checks could not be made.
+        incomplete: the reasons why some checks could not be carried out.
     """
     for message in incomplete:
         yield _command("error", {"title": "stickytoken could not check everything"}, message)
@@ -122,7 +122,8 @@ def junit(
         findings: the findings.
         rules: the rules that were checked.
         suite: name of the test suite.
-        incomplete: the reasons why some checks could not be made. If there are any, no rule counts as passed.
+        incomplete: the reasons why some checks could not be carried out. Unless the list is empty, no rule
+            counts as passed.
     """
     by_rule: dict[str, list[Finding]] = {rule.id: [] for rule in rules}
     for finding in findings:
@@ -150,7 +151,7 @@ def junit(
 
 
 def _case_of(finding: Finding) -> ET.Element:
-    """Return the test case of a finding."""
+    """Return a finding as a JUnit test case."""
     case = _case(finding.rule, finding.message)
     message = visible(finding.message)
     if finding.path is not None:
@@ -226,7 +227,7 @@ def sarif(
         findings: the findings.
         rules: the rules that were checked.
         tool_version: version of stickytoken.
-        incomplete: the reasons why some checks could not be made.
+        incomplete: the reasons why some checks could not be carried out.
     """
     listed_findings = list(findings)
     notifications = [_notification("error", message) for message in incomplete]
@@ -291,7 +292,11 @@ def _notification(level: str, message: str) -> dict[str, Any]:
 
 
 def _location(finding: Finding) -> dict[str, Any]:
-    """Return the SARIF location of a finding; if it has no file in the repository, its name is added."""
+    """Return the SARIF location of a finding.
+
+    For a finding without a file in the repository, a logical location is added. It consists of the values
+    that identify the finding, or of the rule if there are none.
+    """
     line = finding.line or 1
     if finding.path is not None:
         return _physical(finding.path, _IN_REPOSITORY, line)

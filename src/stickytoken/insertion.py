@@ -1,8 +1,8 @@
-"""Insert copies of tokens into a sentence, as text or among token ids.
+"""Insert copies of tokens into a sentence, as text or as token ids.
 
 These functions need no model, tokenizer or random state. For random placement, the caller draws the *path*:
-one gap for each copy. Step k inserts one more copy into the sentence of step k - 1 (Chen et al. 2025). The
-gap of a copy is the number of words before it.
+one gap for each copy. The gap of a copy is the number of words before it. Step k inserts one more copy into
+the sentence of step k - 1 (Chen et al. 2025).
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ class Insertion(StrEnum):
     """How copies are inserted into a text.
 
     Attributes:
-        TEXT: Copies are inserted into the text, which is then tokenized. Neighbouring copies may merge.
+        TEXT: Copies are inserted into the text, which is then tokenized. Neighbouring copies may merge into
+            other tokens.
         IDS: Copies are inserted into the token ids. The model sees every copy.
-        WORDS: Copies are inserted into the text. The spaces around them are chosen so that the tokenizer
-            reads as many copies as possible as the token.
+        WORDS: Copies are inserted into the text, with spaces chosen so that the tokenizer reads as many
+            copies as possible as the token itself.
     """
 
     TEXT = "text"
@@ -50,7 +51,7 @@ class Side(StrEnum):
     Attributes:
         QUERY: The queries, or the first sentence of each pair.
         DOCUMENT: The documents, or the second sentence of each pair.
-        BOTH: The texts of both roles.
+        BOTH: The queries and the documents, or both sentences of each pair.
     """
 
     QUERY = "query"
@@ -67,10 +68,10 @@ class Joining(StrEnum):
     """How spaces separate copies from each other and from the text.
 
     Attributes:
-        GLUED: No spaces, as in the published runs. Neighbouring copies may merge.
+        GLUED: No spaces, as in the published runs. Neighbouring copies may merge into other tokens.
         WORDS: Spaces on both sides of every copy.
-        ATTACHED: No spaces between copies, and a space between them and the text. At a random gap, a copy is
-            attached to the word before it.
+        ATTACHED: No spaces between copies, but a space between the copies and the text. At a random gap, a
+            copy is attached to the word before it.
     """
 
     GLUED = "glued"
@@ -85,7 +86,7 @@ class Token:
     Attributes:
         id: Token id.
         text: Decoded text, with the leading space if the token has one.
-        joining: How copies of the token are written as text.
+        joining: How spaces separate copies of the token when they are written as text.
     """
 
     id: int
@@ -100,7 +101,7 @@ class TokenizedText:
     Attributes:
         head: Ids before the words, such as those of a prompt prefix.
         words: The ids of each word.
-        tail: Ids after the words, such as that of a closing quotation mark in the prompt.
+        tail: Ids after the words, such as the id of a closing quotation mark in the prompt.
     """
 
     head: tuple[int, ...]
@@ -116,7 +117,7 @@ class TokenizedText:
 def insert_as_text(
     token: Token, text: str, placement: Placement, counts: int, path: Sequence[int] = ()
 ) -> list[str]:
-    """Return ``counts`` texts: with 1 copy of a token, with 2 copies, and so on.
+    """Return ``counts`` texts: the first has 1 copy of a token, the second 2 copies, and so on.
 
     ``path`` holds the gap of each copy; it is used for random placement only.
     """
@@ -131,7 +132,7 @@ def insert_as_text(
 def insert_as_ids(
     token: Token, text: TokenizedText, placement: Placement, counts: int, path: Sequence[int] = ()
 ) -> list[tuple[int, ...]]:
-    """Return the ids of ``counts`` texts: with 1 copy of a token, with 2 copies, and so on.
+    """Return the ids of ``counts`` texts: the first has 1 copy of a token, the second 2 copies, and so on.
 
     ``path`` holds the gap of each copy; it is used for random placement only.
     """
@@ -197,12 +198,12 @@ def _text_of_copy(token: Token) -> str:
 def _texts_at_random(
     copies: Sequence[str], text: str, path: Sequence[int], joining: Joining = Joining.GLUED
 ) -> Iterator[str]:
-    """Yield the text after each inserted copy of random placement."""
+    """Insert copies at the gaps of the path, and yield the text after each insertion."""
     for copy, gap in _steps(copies, path):
         words = text.split()
         if joining is Joining.ATTACHED and words:
-            # Paths assume that every copy adds a word. Attached copies do not, so a gap may lie beyond the
-            # last word.
+            # A path assumes that every copy adds a word. Attached copies add no words, so a gap may lie
+            # beyond the last word.
             words_before = min(gap, len(words))
             if words_before:
                 words[words_before - 1] += copy
@@ -217,7 +218,7 @@ def _texts_at_random(
 def _words_at_random(
     copies: Sequence[int], text: TokenizedText, path: Sequence[int]
 ) -> Iterator[list[tuple[int, ...]]]:
-    """Yield the ids of all words after each inserted copy of random placement.
+    """Insert copies at the gaps of the path, and yield the ids of all words after each insertion.
 
     Every step yields the same list object, extended by one word.
     """
@@ -240,15 +241,15 @@ def _steps(copies: Sequence[Copy], path: Sequence[int]) -> Iterator[tuple[Copy, 
     return zip(copies, path, strict=False)
 
 
-def _checked_gap(gap: int, words: int) -> int:
-    """Return the gap if it lies within a sentence of ``words`` words.
+def _checked_gap(gap: int, word_count: int) -> int:
+    """Return the gap if it lies within a sentence of ``word_count`` words.
 
     Raises:
         InputError: The gap lies outside the sentence.
     """
-    if not 0 <= gap <= words:
+    if not 0 <= gap <= word_count:
         raise InputError(
-            f"gap {gap} of a random placement lies outside a sentence of {words} words: pass a gap from 0 to "
-            f"{words}"
+            f"gap {gap} of a random placement lies outside a sentence of {word_count} words: pass a gap "
+            f"from 0 to {word_count}"
         )
     return gap

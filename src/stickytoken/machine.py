@@ -18,10 +18,10 @@ _LOG = logging.getLogger("stickytoken")
 
 
 def cache_folder() -> Path:
-    """Return the folder where stickytoken caches facts, such as whether packed layers are faster on this
-    machine.
+    """Return the folder of stickytoken's cache, which need not exist.
 
-    The environment variable STICKYTOKEN_CACHE overrides the default. The folder need not exist.
+    The cache holds small facts, such as whether packed layers are faster on this machine. The environment
+    variable STICKYTOKEN_CACHE overrides the default folder.
     """
     configured = os.environ.get("STICKYTOKEN_CACHE")
     if configured:
@@ -30,7 +30,7 @@ def cache_folder() -> Path:
 
 
 def recalled(name: str) -> dict[str, Any] | None:
-    """Return the values that `keep` cached under a name; None if none are cached or readable."""
+    """Return the values that `keep` cached under a name; None if there are none or they cannot be read."""
     try:
         values = json.loads((cache_folder() / f"{name}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -59,7 +59,7 @@ class SharedSetting(Generic[Value]):
     """A setting of the whole process that several threads may change at once.
 
     The first thread to enter `at` remembers the user's value, and the last thread to leave restores it. If
-    each thread restored the value that it had found, it could restore another thread's temporary value.
+    each thread restored the value that it found on entry, it could restore another thread's temporary value.
 
     Args:
         read: Returns the current value.
@@ -87,8 +87,8 @@ class SharedSetting(Generic[Value]):
     def at(self, value: Value) -> Iterator[None]:
         """Return a context manager that sets a value for the duration of its block.
 
-        The last block to end restores the value that the user has set. A setting that is separate in every
-        thread is restored by every block.
+        The last block to end restores the value that the user has set. If the setting is thread-local, every
+        block restores it in its own thread.
         """
         with self._guard:
             if not self._users:
@@ -113,7 +113,7 @@ def available_cores() -> int:
 
 
 def digest(value: Any) -> str:
-    """Return the SHA-256 of a JSON value in hexadecimal; the order of its keys does not matter."""
+    """Return the SHA-256 hash of a JSON value in hexadecimal; the order of its keys does not matter."""
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 

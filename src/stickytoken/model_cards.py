@@ -26,9 +26,10 @@ END = "<!-- stickytoken:end -->"
 
 
 def card_block(run: Run) -> str:
-    """Return a run's block for a model card, including both markers, without a final line break.
+    """Return the block that describes a run in a model card, with both markers but no final line break.
 
-    The same run always gives the same block. It does not reveal local folders or addresses of endpoints.
+    The same run always gives the same block. The block contains no paths of local folders and no addresses of
+    endpoints.
     """
     paragraphs = [BEGIN, "## Sticky tokens", f"**{markdown(comparisons.short_headline(run))}**"]
     paragraphs += _list_of_tokens(run)
@@ -48,9 +49,10 @@ _LISTED = 10
 
 
 def _list_of_tokens(run: Run) -> list[str]:
-    """Return the paragraphs on the worst sticky tokens; empty if no token is sticky.
+    """Return the paragraphs that list the worst sticky tokens; an empty list if no token is sticky.
 
-    Sentences that do not name a token can apply to several tokens; each is written once, after the list.
+    A sentence that does not name its token can apply to several tokens, so it is written only once, after the
+    list.
     """
     worst = run.sticky.head(_LISTED)
     if worst.is_empty():
@@ -83,7 +85,7 @@ def _list_of_tokens(run: Run) -> list[str]:
 
 
 def _facts(row: Mapping[str, Any]) -> str:
-    """Write the measures of a token with their intervals and units."""
+    """Return the measures of a token as text, with their intervals and units."""
     facts = []
     for measure in wording.MEASURES:
         value = row.get(measure.key)
@@ -99,7 +101,7 @@ def _facts(row: Mapping[str, Any]) -> str:
 
 
 def _rows(run: Run) -> list[tuple[str, str]]:
-    """Return the rows of the card's table: the name of each measure, and its value."""
+    """Return the rows of the card's table; each row has the name of a measure and its value."""
     record = run.record
     compared = comparisons.ComparedRun(record.model.title, run)
     level = f"{100 * compared.confidence:.4g}% interval"
@@ -139,7 +141,7 @@ _ANY_MARKER = re.compile(rb"<!--[ \t]*stickytoken:", re.IGNORECASE)
 
 
 def with_block(card: bytes, block: str, name: str) -> bytes:
-    """Insert a block into a model card: in place of the earlier block, or else at the end.
+    """Insert a block into a model card: in place of the card's earlier block, or at the end if it has none.
 
     Args:
         card: the content of the card.
@@ -167,8 +169,8 @@ def with_block(card: bytes, block: str, name: str) -> bytes:
             raise InputError(
                 f"the stickytoken markers in {name} are damaged: it has {markers} markers, of which "
                 f"{len(begins)} are whole lines {BEGIN} and {len(ends)} are whole lines {END}, but needs "
-                "exactly one of each, in this order; mend them, or delete them together with the old block, "
-                "and the new block is added at the end"
+                "exactly one of each, in this order; fix them, or delete them together with the old block "
+                "so that the new block is added at the end"
             )
         return card[: begins[0].start()] + content + card[ends[0].start() + len(END) :]
     if not card:
@@ -183,7 +185,7 @@ def with_block(card: bytes, block: str, name: str) -> bytes:
 
 
 def write_block(block: str, card: str | Path) -> bool:
-    """Write the block into a model card, unless the card already has it. A failed write changes nothing.
+    """Write the block into a model card, unless the card already has it. If writing fails, nothing changes.
 
     Args:
         block: from `card_block`.
@@ -199,9 +201,9 @@ def write_block(block: str, card: str | Path) -> bool:
     """
     path = file_path("the model card", card)
     with reading(card, RunError):
-        path = path.resolve()  # writes the target of a symbolic link, not the link
+        path = path.resolve()  # write to the target of a symbolic link instead of replacing the link
         if not path.exists():
-            raise InputError(f"there is no model card {card}: create the file first, it may be empty")
+            raise InputError(f"there is no model card {card}: create the file first; it may be empty")
         before = path.read_bytes()
         mode = stat.S_IMODE(path.stat().st_mode)
     after = with_block(before, block, str(card))
@@ -227,7 +229,7 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
         dataset: id of the benchmark data set on the hub.
 
     Raises:
-        InputError: the id is not valid on the hub, or the run has none of these numbers.
+        InputError: the data set is not a valid hub id, or the run has none of these values.
     """
     from huggingface_hub import EvalResultEntry
 
@@ -249,7 +251,7 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
         results.append((SHARE_TASK, comparisons.PER * compared.share[0], note))
     if not results:
         raise InputError(
-            f"the run in {run.path} has no number to publish: detect with the method profile, or examine the "
+            f"the run in {run.path} has no value to publish: detect with the method profile, or examine the "
             "whole vocabulary"
         )
     return [
@@ -259,18 +261,18 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
 
 
 def require_id(what: str, name: str) -> None:
-    """Raise an InputError unless the name is a valid id on the hub; ``what`` says what the name is for."""
+    """Raise an InputError unless the name is a valid hub id; ``what`` is the subject of the error message."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        raise InputError(f"{what} {shown(name)} is not an id of the hub: pass owner/name") from error
+        raise InputError(f"{what} {shown(name)} is not a valid hub id: pass owner/name") from error
 
 
 def eval_results_yaml(entries: list[EvalResultEntry]) -> str:
-    """Return evaluation results as YAML, in the format of the hub."""
+    """Return evaluation results as YAML, in the hub's format."""
     import yaml
     from huggingface_hub import eval_result_entries_to_yaml
 
@@ -279,19 +281,20 @@ def eval_results_yaml(entries: list[EvalResultEntry]) -> str:
 
 
 def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
-    """Write the evaluation results of a run to a separate file. A failed write changes nothing.
+    """Write the evaluation results of a run to a separate file. If writing fails, nothing changes.
 
     Args:
         run: the run.
         dataset: id of the benchmark data set on the hub.
-        path: a YAML file, by convention in the folder `.eval_results`, which is created if needed.
+        path: path of the YAML file, by convention in a folder `.eval_results`. The folder is created if
+            needed.
 
     Returns:
         Whether the file changed.
 
     Raises:
-        InputError: the id is not valid on the hub, the run has no number to publish, or the file holds other
-            entries.
+        InputError: the data set is not a valid hub id, the run has no value to publish, or the file holds
+            entries of other tasks.
         RunError: the file cannot be read or written.
     """
     import yaml
@@ -330,21 +333,21 @@ _SHOWN_ERROR = 200
 def push_card(
     run: Run, repository: str, dataset: str | None = None, endpoint: str | None = None
 ) -> str | None:
-    """Write the block of a run into the model card of a repository on the hub, in one commit.
+    """Write a run's block into the model card of a hub repository, in one commit.
 
     The hub rejects the commit if another commit was made after the card was read.
 
     Args:
         run: the run.
         repository: a model repository, owner/name.
-        dataset: id of a benchmark data set. With it, the same commit also contains the evaluation results.
+        dataset: id of a benchmark data set. If it is passed, the commit also contains the evaluation results.
         endpoint: address of the hub; None uses the default hub.
 
     Returns:
         Address of the new commit; None if nothing had to change.
 
     Raises:
-        InputError: the id of the repository or data set is not valid, the network is switched off, or the
+        InputError: the id of the repository or the data set is not valid, the network is switched off, or the
             markers in the card are damaged.
         ModelError: the hub cannot be reached, or rejects the commit.
     """
@@ -355,7 +358,7 @@ def push_card(
 
     require_id("the repository", repository)
     if constants.HF_HUB_OFFLINE:
-        raise InputError(f"sending to {repository} needs the network, and HF_HUB_OFFLINE is set: unset it")
+        raise InputError(f"sending to {repository} needs the network, but HF_HUB_OFFLINE is set: unset it")
     files: dict[str, bytes] = {}
     if dataset is not None:
         files[_EVAL_FILE] = eval_results_yaml(eval_results(run, dataset)).encode()

@@ -1,4 +1,4 @@
-"""How unusual each row of a token embedding matrix is among the others. Pure."""
+"""Measure how unusual each row of a token embedding matrix is, compared with the other rows. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Blocks: TypeAlias = Callable[[], Iterator[NDArray[np.floating[Any]]]]
 
 
 def vector_deviations(rows: NDArray[np.floating[Any]]) -> NDArray[np.float64] | None:
-    """Measure how unusual each row of a matrix is among all rows; see `vector_deviations_of`."""
+    """Measure how unusual each row of a matrix is, compared with all rows; see `vector_deviations_of`."""
 
     def blocks() -> Iterator[NDArray[np.floating[Any]]]:
         for start in range(0, len(rows), _BLOCK_ROWS):
@@ -32,17 +32,17 @@ def vector_deviations(rows: NDArray[np.floating[Any]]) -> NDArray[np.float64] | 
 
 
 def vector_deviations_of(blocks: Blocks, count: int, dimensions: int) -> NDArray[np.float64] | None:
-    """Measure how unusual each row is among the others, without holding all rows in memory.
+    """Measure how unusual each row of a matrix is, without holding all rows in memory.
 
     The statistic is d = (squared Mahalanobis distance from the mean row) / (squared Euclidean distance from
-    the mean row). It depends only on the direction of the row from the mean, not on its distance: d is large
-    in directions in which the other rows hardly vary. Few trained rows have a large d, but rows that an
-    attacker optimised do.
+    the mean row). It depends only on the direction from the mean row to the row, not on the distance between
+    them: d is large in directions in which the other rows hardly vary. Few trained rows have a large d, but
+    rows that an attacker has optimised do.
 
     Args:
-        blocks: function that returns a new iterator over blocks of rows at each call.
+        blocks: function that returns a new iterator over blocks of rows on each call.
         count: number of rows n.
-        dimensions: length of a row.
+        dimensions: number of components of each row.
 
     Returns:
         For each row, how many median absolute deviations its log d lies above the median, shape (n,); NaN for
@@ -60,7 +60,8 @@ def vector_deviations_of(blocks: Blocks, count: int, dimensions: int) -> NDArray
         centred = block.astype(np.float64) - mean
         products += centred.T @ centred
     variances, directions = np.linalg.eigh(products / count)
-    # A matrix of lower rank has directions without variance. They are left out to avoid a division by zero.
+    # If the rows do not span all dimensions, some directions have no variance. These are left out to avoid a
+    # division by zero.
     has_variance = variances > variances[-1] * np.finfo(np.float32).eps
     whitening = directions[:, has_variance] / np.sqrt(variances[has_variance])
     log_ratios = []
@@ -80,11 +81,12 @@ def robust_deviations(
     """Compute how many median absolute deviations each value lies above the median, ignoring NaN.
 
     Args:
-        values: shape (n,).
-        reference: the values whose median and median absolute deviation are used; None stands for ``values``.
+        values: the values, shape (n,).
+        reference: the values whose median and median absolute deviation are used; None uses ``values``
+            themselves.
 
     Returns:
-        Deviations, shape (n,); None if the median absolute deviation is 0.
+        One deviation per value, shape (n,); None if the median absolute deviation is 0.
     """
     reference_values = values if reference is None else reference
     median = float(np.nanmedian(reference_values))

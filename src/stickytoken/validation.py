@@ -60,7 +60,7 @@ def file_path(name: str, value: object) -> Path:
         path = Path(text).expanduser()
         path.resolve()
         return path
-    except RuntimeError as error:  # raised for an unknown user after ~, or for circular links
+    except RuntimeError as error:  # raised for an unknown user after ~, or for circular symbolic links
         raise InputError(f"{name} is {text!r}: {error}") from error
 
 
@@ -85,13 +85,13 @@ def require_callable(name: str, value: object) -> None:
 
 
 def list_of(items: str, name: str, values: object, *, ordered: bool = True) -> list[Any]:
-    """Return the user's values as a list. Strings, tables, mappings and arrays of several axes are rejected.
+    """Return the user's values as a list. Strings, tables, mappings and multidimensional arrays are rejected.
 
     Args:
         items: What the list should contain, such as ``texts``; used in errors.
         name: Name of the argument; used in errors.
         values: A list, an iterator, a one-dimensional array, or a single column of a table.
-        ordered: Whether the order matters. If so, sets are rejected, because they are unordered.
+        ordered: Whether the order matters. If it does, sets are rejected because they are unordered.
     """
     if isinstance(values, (str, bytes, bytearray, os.PathLike)):
         raise InputError(f"{name} is {shown(values)}: pass a list of {items}")
@@ -124,7 +124,7 @@ def shown(value: object) -> str:
 
 
 def closest_names(name: str, names: Iterable[str]) -> list[str]:
-    """Return up to three names that resemble a mistyped one, the closest first, ignoring case."""
+    """Return up to three names that resemble a mistyped one, ignoring case, closest first."""
     names_by_key = {candidate.lower(): candidate for candidate in names}
     keys = get_close_matches(name.lower(), names_by_key, n=_SUGGESTED, cutoff=_CLOSE)
     return [names_by_key[key] for key in keys]
@@ -163,7 +163,7 @@ _BLANK = re.compile(
 
 
 def visible(text: str) -> str:
-    """Replace every control or invisible character of a text by an escape, such as ``\\x1b``."""
+    """Replace every control or invisible character of a text with an escape, such as ``\\x1b``."""
     escaped = "".join(character if character.isprintable() else _code_point(character) for character in text)
     return escaped if escaped.isascii() else _BLANK.sub(lambda match: _code_point(match[0]), escaped)
 
@@ -174,7 +174,7 @@ def _code_point(character: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """Escape a text so that Markdown shows it literally, also in a table cell."""
+    """Escape a text so that Markdown shows it literally, even in a table cell."""
     escaped = _MARKDOWN.sub(r"\\\1", visible(text))
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 

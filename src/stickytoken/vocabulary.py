@@ -31,11 +31,11 @@ class Category(StrEnum):
         OK: The text of the entry encodes to the entry.
         OK_SPECIAL: The text of the entry encodes to the entry, which is a special token.
         MEANINGLESS: The entry decodes to nothing or to white space.
-        UNREACHABLE_SPECIAL: The entry looks like <...> or [...], and either its text encodes to something
-            else or the model has no row for it.
+        UNREACHABLE_SPECIAL: The text of the entry looks like <...> or [...] and encodes to something else, or
+            the entry is a special token for which the model has no row.
         UNDECODEABLE: The entry is not valid UTF-8 on its own.
-        UNREACHABLE_SINGLE_TOKEN: The text of the entry encodes to one entry, but a different one, or the
-            model has no row for the entry.
+        UNREACHABLE_SINGLE_TOKEN: The text of the entry encodes to a single other entry, or it encodes to the
+            entry itself, for which the model has no row.
         UNREACHABLE_MULTI_TOKEN: The text of the entry encodes to several entries.
     """
 
@@ -62,7 +62,7 @@ class RoundTripTokenizer(Protocol):
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """Ids with the role of a special token, except the sequence-start (cls) role."""
+        """Ids of the special tokens, except for the token that starts a sequence (role cls)."""
 
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Decode each list of ids, keeping special tokens and leaving spaces as they are."""
@@ -98,7 +98,8 @@ class Vocabulary:
         tokens: Each entry as the tokenizer stores it.
         decoded: The text of each entry, with its leading space if it has one.
         categories: Category of each entry.
-        joinings: How copies of each entry are written as text; empty if all are glued.
+        joinings: How spaces separate the copies of each entry when they are written as text; empty if all are
+            glued.
         unspelled: Share of the written copies of an entry that the tokenizer reads as the entry, keyed by
             token id. Only shares below one half are listed.
     """
@@ -181,8 +182,8 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
     """Return the vocabulary of a tokenizer, with the category of every entry.
 
     To find the category, the entry is decoded and its text is encoded again. If the tokenizer adds a space at
-    the beginning of a text, an anchor is put before the entry. An entry without a row in the model is
-    unreachable even if its text encodes to it.
+    the beginning of a text, an anchor is put before the entry, so that the space is not added to the entry
+    itself. An entry without a row in the model is unreachable even if its text encodes to it.
     """
     entries = tokenizer.entries
     trips: dict[int, _RoundTrip] = {}
@@ -204,7 +205,7 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
 
 
 def _usable_anchors(tokenizer: RoundTripTokenizer) -> list[_Anchor]:
-    """Return the anchors that survive a round trip; none if the tokenizer does not add a space to texts."""
+    """Return the anchors that decode to themselves; none if the tokenizer adds no space before a text."""
     first_ids = tokenizer.encode_many(["test"])[0][:1]
     adds_space = bool(first_ids) and tokenizer.entries.get(first_ids[0], "").startswith((" ", "▁", "_", "Ġ"))
     if not adds_space:
@@ -221,7 +222,7 @@ def _usable_anchors(tokenizer: RoundTripTokenizer) -> list[_Anchor]:
 def _round_trips(
     tokenizer: RoundTripTokenizer, token_ids: Sequence[int], anchor: _Anchor
 ) -> dict[int, _RoundTrip]:
-    """Decode and encode entries after an anchor.
+    """Decode entries after an anchor, and encode the resulting texts.
 
     Returns:
         The round trip of each entry, keyed by token id. Entries that change the text or the ids of the anchor
@@ -261,18 +262,18 @@ def _category(token_id: int, trip: _RoundTrip, is_special: bool) -> Category:
 _BLOCK = 16
 # Size of the pool of most similar tokens, as a multiple of the number of tokens drawn from it.
 _POOL = 4
-# Weight of one character of difference in length, as a difference in position relative to the size of the
+# A difference of one character in length counts as much as a difference in position of this share of the
 # vocabulary.
 _SHARE_PER_CHARACTER = 0.05
 
 
 class BenignMatch(NamedTuple):
-    """Benign tokens that match a token.
+    """Benign tokens that resemble a given token.
 
     Attributes:
         tokens: The benign tokens.
-        same_category: Whether all of them have the category of the token. They do not if that category has
-            too few tokens.
+        same_category: Whether all benign tokens have the category of the given token. False if that category
+            has too few benign tokens.
     """
 
     tokens: tuple[Token, ...]
@@ -291,7 +292,8 @@ def match_benign(
         vocabulary: The vocabulary.
         token_id: The token to match.
         excluded: Ids that must not be drawn, such as flagged tokens.
-        count: Number of tokens to draw. Fewer are returned if the vocabulary has fewer benign tokens.
+        count: Number of tokens to draw. Fewer are returned if the vocabulary does not have that many benign
+            tokens.
         seed: Seed of the random draw.
 
     Raises:
@@ -375,10 +377,10 @@ def _draw_benign(
 
 
 def _nearest(vocabulary: Vocabulary, index: int, excluded: Collection[int], count: int) -> list[int]:
-    """Return the indices of the ``4 * count`` tokens most similar to a token, the most similar first.
+    """Return the indices of the ``4 * count`` tokens most similar to a token, most similar first.
 
-    Tokens of the same category, and with the same beginning (``##``, a space or neither), are preferred.
-    Other tokens are used only if too few of these exist.
+    Only tokens of the same category are used, unless there are fewer than three. Among these, only tokens
+    with the same beginning (``##``, a space or neither) are used, unless there are fewer than ``count``.
     """
     usable = []
     for candidate, category in enumerate(vocabulary.categories):
@@ -429,7 +431,7 @@ class Kind(StrEnum):
         SPECIAL: A control token, such as [CLS] or </s>.
         UNUSED: A placeholder that no training text contains, such as [unused7].
         BYTE: A byte or a part of a character, which is not valid UTF-8 on its own.
-        SYMBOL: Neither letters nor digits.
+        SYMBOL: Text without letters or digits.
         SUBWORD: A piece that continues a word.
         WORD: A word, or the beginning of one.
     """
@@ -501,7 +503,7 @@ def _script_of_character(character: str) -> str | None:
     return str(match.lastgroup) if match else None
 
 
-# Number of copies in the texts that compare the ways to write an entry.
+# Number of copies in each text that is encoded to compare the ways of writing an entry's copies.
 _COPIES = 8
 
 
@@ -509,9 +511,9 @@ def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: In
     """Return the vocabulary with the best way to write copies of each entry.
 
     The best way is the one in which the tokenizer reads the most copies as the entry: each copy as a separate
-    word or, only if more copies are then read, all copies attached to each other. Entries of which it reads
-    fewer than half of the copies are listed in ``unspelled``. The vocabulary is returned unchanged unless
-    ``insertion`` is `Insertion.WORDS`.
+    word or, only if the tokenizer then reads more copies, all copies attached to each other. An entry is
+    listed in ``unspelled`` if the tokenizer reads fewer than half of its copies as the entry. The vocabulary
+    is returned unchanged unless ``insertion`` is `Insertion.WORDS`.
     """
     if insertion is not Insertion.WORDS:
         return vocabulary

@@ -1,4 +1,4 @@
-"""The start time of the work whose duration is reported to users."""
+"""Start times for the durations that are reported to users."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _command_began: ContextVar[float | None] = ContextVar("command_began", default=N
 
 @contextmanager
 def of_command() -> Iterator[None]:
-    """Return a context manager that starts the clock of a command.
+    """Return a context manager in which a command runs; it records the command's start time.
 
-    A command loads its model before it calls the library. This clock includes the loading time.
+    A command loads its model before it calls the library. The reported duration includes this loading.
     """
     token = _command_began.set(time.perf_counter())
     try:
@@ -26,7 +26,7 @@ def of_command() -> Iterator[None]:
 def beginning() -> float:
     """Return the start time of the work that the caller is about to do, as a `time.perf_counter` value.
 
-    For the first work in a command, that is the start of the command. For all other work, it is the current
+    For the first piece of work in a command, this is the start of the command. Otherwise it is the current
     time, so that no time is counted twice.
     """
     began = _command_began.get()

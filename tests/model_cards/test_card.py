@@ -199,7 +199,7 @@ def test_damaged_markers_are_refused_and_nothing_is_written(tmp_path):
         f"{BLOCK}\n<!-- StickyToken:beg",
     ):
         path.write_bytes(card.encode())
-        with pytest.raises(InputError, match=r"README\.md are damaged: .* mend them, or delete"):
+        with pytest.raises(InputError, match=r"README\.md are damaged: .* fix them, or delete"):
             cards.write_block(BLOCK, path)
         assert path.read_bytes() == card.encode()
 
@@ -257,7 +257,7 @@ def test_results_of_others_are_not_overwritten(run, tmp_path):
         with pytest.raises(InputError, match=phrase):
             cards.write_eval_results(run, "someone/sticky", path)
         assert path.read_text("utf-8") == text
-    with pytest.raises(InputError, match="the data set 'a/b/c' is not an id of the hub"):
+    with pytest.raises(InputError, match="the data set 'a/b/c' is not a valid hub id"):
         cards.write_eval_results(run, "a/b/c", tmp_path / "new.yaml")
 
 
@@ -307,4 +307,4 @@ def test_the_command_prints_writes_and_says_what_changed(run, tmp_path):
     planted.refused("card", run.path, "--eval-results", tmp_path / "a.yaml", saying="pass --eval-dataset")
     planted.refused("card", run.path, "--eval-dataset", "a/b", saying="needs --eval-results or --push")
     planted.refused("card", run.path, "--push", "me/model", saying="HF_HUB_OFFLINE is set")
-    planted.refused("card", run.path, "--push", "a b", saying="'a b' is not an id of the hub")
+    planted.refused("card", run.path, "--push", "a b", saying="'a b' is not a valid hub id")
