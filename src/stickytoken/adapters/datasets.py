@@ -23,7 +23,7 @@ class ColumnCleaner:
         note: Name of a new column for notes on what was found. With None, no column is added.
 
     Raises:
-        InputError: The cleaner or a name cannot be used.
+        InputError: The cleaner or a column name cannot be used.
         RunError: The folder is not a run, is damaged or is not finished.
     """
 
@@ -40,18 +40,18 @@ class ColumnCleaner:
         self.note = note
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Clean a batch, or a single row.
+        """Clean a batch of rows, or a single row.
 
         Returns:
-            The cleaned columns, and the column of notes if there is one. Other columns are left out.
+            The cleaned columns, and the column of notes if one was requested. Other columns are left out.
 
         Raises:
             InputError: There is no such column, or a value is not a text.
             RefusedTextError: A text has a finding whose action is ``refuse``.
         """
         self._require_columns(batch)
-        # The batch is a single row if any column has a text or a missing value instead of a list. Other
-        # columns of such a row may hold lists of texts. The row gets one note for all columns.
+        # The batch is a single row if any column has a text or a missing value instead of a list. The other
+        # columns of a single row may hold lists of texts. A single row gets one note for all columns.
         single_columns = [
             column for column in self.columns if batch[column] is None or isinstance(batch[column], str)
         ]
@@ -81,7 +81,7 @@ class ColumnCleaner:
                 raise InputError(f"there is no column {column!r}: the columns are {column_names}")
 
     def _cleaned(self, value: Any, column: str, index: int) -> tuple[str | None, str]:
-        """Return the cleaned value and a note on it, which is empty if nothing was found."""
+        """Return the cleaned value, and a note on what was found, which is empty if nothing was found."""
         if value is None:
             return None, ""
         text, note = cleaned_text(self.cleaner, value, f"column {column!r}, row {index + 1:,} of the batch")

@@ -27,11 +27,11 @@ OnFound = Callable[[str, Cleaned], None]
 def guard(
     model: SentenceTransformer, cleaner: CleanerSource, *, on_found: OnFound | None = None
 ) -> GuardedModel:
-    """Return a model that cleans every text before it encodes it.
+    """Return a model that cleans every text before encoding it.
 
     The new model can replace the old one: it is an instance of the same class and has the same weights,
     modules, prompts and methods. The old model does not change. Texts inside pairs, messages and multimodal
-    inputs are cleaned too. Prompts, images, audio and video are left as they are.
+    inputs are cleaned too. Prompts, images, audio and video are not changed.
 
     Args:
         model: A SentenceTransformer.
@@ -56,11 +56,11 @@ def guard(
 class GuardedModel(SentenceTransformer):
     """A SentenceTransformer that cleans texts before it tokenizes them.
 
-    `guard` makes it from another model; the two share their modules.
+    `guard` creates a guarded model from a plain model; the two share their modules.
     """
 
     cleaner: Cleaner
-    on_found: OnFound | None  # called with each text in which something was found, and the cleaned text
+    on_found: OnFound | None  # called with each text in which something was found and the cleaning result
 
     @property
     def unguarded(self) -> SentenceTransformer:
@@ -68,7 +68,7 @@ class GuardedModel(SentenceTransformer):
         return _shared(self, _plain_class(type(self)))
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Clean inputs, then preprocess them as the model does; the prompt stays as it is."""
+        """Clean the inputs, then preprocess them as the unguarded model does; the prompt is not cleaned."""
         modalities = self.modalities
         # A string may also be the path of an image, a recording or a video.
         cleaned = [
@@ -84,7 +84,7 @@ class GuardedModel(SentenceTransformer):
         self.unguarded.save(path, *args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The class is made at run time, so pickle could not find it by name.
+        # The class is created at run time, so pickle cannot find it by name.
         return _empty, (_plain_class(type(self)),), vars(self).copy()
 
     def _cleaned(self, value: Any) -> Any:
@@ -106,7 +106,7 @@ class GuardedModel(SentenceTransformer):
 
 
 def _shared(model: SentenceTransformer, kind: type[Model]) -> Model:
-    """Return a model of another class that shares all modules with the model."""
+    """Return a model of class ``kind`` that shares all modules with ``model``."""
     guarded = kind.__new__(kind)
     guarded.__dict__.update(
         (name, copy(value) if isinstance(value, dict) else value) for name, value in vars(model).items()
@@ -115,20 +115,20 @@ def _shared(model: SentenceTransformer, kind: type[Model]) -> Model:
 
 
 def _plain_class(kind: type[SentenceTransformer]) -> type[SentenceTransformer]:
-    """Return the class of a model without its guard."""
+    """Return the class on which a guarded class is based; a plain class is returned unchanged."""
     plain = (ancestor for ancestor in kind.__mro__ if not issubclass(ancestor, GuardedModel))
     return next(ancestor for ancestor in plain if issubclass(ancestor, SentenceTransformer))
 
 
 @cache
 def _guarded_class(plain: type[SentenceTransformer]) -> type[GuardedModel]:
-    """Return the guarded subclass of a class of models."""
+    """Return the guarded subclass of a model class."""
     if plain is SentenceTransformer:
         return GuardedModel
     return type(f"Guarded{plain.__name__}", (GuardedModel, plain), {"__doc__": GuardedModel.__doc__})
 
 
 def _empty(plain: type[SentenceTransformer]) -> GuardedModel:
-    """Return a guarded model without attributes. Pickle then restores the saved attributes."""
+    """Return a guarded model without attributes; pickle then restores the attributes."""
     kind = _guarded_class(plain)
     return kind.__new__(kind)

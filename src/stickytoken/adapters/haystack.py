@@ -30,18 +30,18 @@ class StickyTokenCleaner:
         self.note = note
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the state for a saved pipeline, with the whole cleaner, so that loading needs no run."""
+        """Return the state for a saved pipeline; it contains the whole cleaner, so loading needs no run."""
         return default_to_dict(self, cleaner=self.cleaner.to_json(), note=self.note)
 
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, list[Document]]:
-        """Return the cleaned documents; a document without findings is returned as the same object."""
+        """Return the cleaned documents; documents without findings are not copied."""
         if not isinstance(documents, list):
             raise InputError(f"documents is {shown(documents)}: pass a list of documents")
         return {"documents": [self._cleaned(document) for document in documents]}
 
     def _cleaned(self, document: Document) -> Document:
-        """Return a document with its text cleaned, or the same object if nothing was found."""
+        """Return a copy of a document with cleaned text, or the document itself if nothing was found."""
         if not isinstance(document, Document):
             raise InputError(f"documents contains {shown(document)}: pass Haystack documents")
         if document.content is None:

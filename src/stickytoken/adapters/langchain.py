@@ -26,7 +26,7 @@ class StickyTokenCleaner(BaseDocumentTransformer):
         self.note = note
 
     def transform_documents(self, documents: Sequence[Document], **kwargs: Any) -> Sequence[Document]:
-        """Return the cleaned documents; a document without findings is returned as the same object."""
+        """Return the cleaned documents; documents without findings are not copied."""
         cleaned = []
         for number, document in enumerate(documents, 1):
             name = f"document {number:,}" + (f" ({document.id!r})" if document.id else "")

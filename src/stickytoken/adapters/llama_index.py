@@ -13,7 +13,8 @@ require_package("llama_index", "a LlamaIndex transformation", "llama-index")
 from llama_index.core import schema  # noqa: E402 (not before the check)
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema  # noqa: E402
 
-# The pipeline's cache key includes the serialised cleaner, which must therefore be complete.
+# The pipeline's cache key includes the serialised cleaner, so a serialised cleaner must contain everything
+# that affects its results.
 _AnyCleaner = Annotated[
     Cleaner,
     BeforeValidator(open_cleaner),
@@ -42,11 +43,11 @@ class StickyTokenCleaner(schema.TransformComponent):
         return "StickyTokenCleaner"
 
     def __call__(self, nodes: Sequence[schema.BaseNode], **kwargs: Any) -> Sequence[schema.BaseNode]:
-        """Return the cleaned nodes; a node without findings is returned as the same object."""
+        """Return the cleaned nodes; nodes without findings are not copied."""
         return [self._cleaned(node) for node in nodes]
 
     def _cleaned(self, node: schema.BaseNode) -> schema.BaseNode:
-        """Return a copy of a node with its text cleaned, or the same object if nothing was found."""
+        """Return a copy of a node with cleaned text, or the node itself if nothing was found."""
         before = node.get_content(schema.MetadataMode.NONE)
         text, note = cleaned_text(self.cleaner, before, f"node {node.node_id!r}")
         if not note:
