@@ -6,7 +6,7 @@ of the class describes every field under ``Attributes:``.
 
 `check_settings` checks and converts the values, the command line makes its options from the same fields, and
 pydantic checks the same limits in records. ``--help`` needs the settings, so nothing heavy is imported here.
-The classes are not pydantic models, because importing pydantic takes half as long as all of ``--help``.
+The classes are not pydantic models, because importing pydantic would make ``--help`` take half as long again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class OptionName:
 
 
 class Reach(Enum):
-    """Annotation that restricts where a field can be set; by default, all commands with the settings can."""
+    """Where a field can be set, if not by every command that has these settings. Used as an annotation."""
 
     PYTHON_ONLY = "not on the command line"
     DETECT_ONLY = "in `stickytoken detect`, but not in `stickytoken probe`"
@@ -140,12 +140,12 @@ def field_type(hint: Any) -> FieldType:
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """The values that a field of settings may have.
+    """Describes the values that a settings field may have.
 
     Attributes:
         kind: bool, int, float, str, an enumeration, or another class.
         optional: Whether the value may be None.
-        repeated: Whether the value is a non-empty tuple of such values.
+        repeated: Whether the value is a non-empty tuple of values of this kind.
         metadata: All annotations in the type hint, such as the limits Ge, Gt, Le and Lt of a number.
     """
 
@@ -156,12 +156,12 @@ class FieldType:
 
     @property
     def minimum(self) -> Any:
-        """The minimum of the number; None if it has no ``Ge`` limit."""
+        """The smallest allowed number; None if the field has no ``Ge`` limit."""
         return next((limit.ge for limit in self.metadata if isinstance(limit, Ge)), None)
 
     @property
     def maximum(self) -> Any:
-        """The maximum of the number; None if it has no ``Le`` limit."""
+        """The largest allowed number; None if the field has no ``Le`` limit."""
         return next((limit.le for limit in self.metadata if isinstance(limit, Le)), None)
 
     def checked(self, name: str, value: Any) -> Any:
@@ -199,7 +199,7 @@ class FieldType:
         return value
 
     def _within_limits(self, name: str, number: Any) -> Any:
-        """Return a number, which must be finite and within the limits of the field."""
+        """Return the number; raise InputError if it is not finite or violates the limits of the field."""
         phrases = []
         is_allowed = math.isfinite(number)
         for limit in self.metadata:

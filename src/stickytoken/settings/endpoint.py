@@ -11,19 +11,20 @@ from stickytoken.settings import PYTHON_ONLY, NonNegativeNumber, OptionName, Pos
 
 @dataclass(frozen=True)
 class EndpointOptions:
-    """How to call the server of a model behind an endpoint, and how much the requests may cost.
+    """How requests are sent to a model behind an endpoint, and how much they may cost.
 
-    Costs are in the currency of the price. A request that could exceed ``max_cost`` is not sent. The limit
+    Costs are in the currency of the price. A request that could exceed ``max_cost`` is not sent. This limit
     applies to each process separately.
 
     Attributes:
-        key_variable: Environment variable with the API key. Default: OPENAI_API_KEY for openai:NAME, or
-            STICKYTOKEN_API_KEY.
+        key_variable: Name of the environment variable that holds the API key. Default: OPENAI_API_KEY for
+            openai:NAME, or STICKYTOKEN_API_KEY.
         dimensions: Number of vector components to request. Default: the model's own number.
         price_per_million: Price of a million tokens, used for the cost estimate and for max-cost.
         max_cost: Stop before the requests cost more than this. Needs price-per-million. Responses are cached.
-        patience: Seconds after the first failure of a request for which it is retried before the run stops.
-        request_seconds: Maximum wait for the response to one request, in seconds.
+        patience: How long a failing request is retried before the run stops, in seconds since its first
+            failure.
+        request_seconds: Maximum time to wait for the response to a request, in seconds.
 
     Raises:
         InputError: A value is out of range, or `max_cost` is set without a price.

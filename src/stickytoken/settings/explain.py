@@ -24,7 +24,7 @@ _BenignCount: TypeAlias = Annotated[int, Ge(LEAST_BENIGN)]
 
 @dataclass(frozen=True)
 class ExplainSettings:
-    """What an explanation measures.
+    """What an explanation measures, and how thoroughly.
 
     Attributes:
         copies: Number of copies of a token in a text.
@@ -32,12 +32,12 @@ class ExplainSettings:
         carriers: Maximum number of texts to insert copies into.
         benign: Number of matched benign tokens to compare each token with.
         confidence: Confidence level of the intervals.
-        attribution: Attribute similarities to tokens by integrated Jacobians. This takes half of the time of
+        attribution: Attribute similarities to tokens, using integrated Jacobians. This takes half the time of
             an explanation.
-        attribution_carriers: Number of texts whose similarities are attributed to tokens.
-        attribution_benign: Number of benign tokens for which similarities are attributed too.
-        pairs: Number of pairs of texts whose similarity is attributed token by token.
-        steps: Number of points per integral. More are used where the integrand changes sharply.
+        attribution_carriers: Number of texts whose similarities are attributed to their tokens.
+        attribution_benign: Number of benign tokens whose similarities are attributed for comparison.
+        pairs: Number of text pairs whose similarity is attributed to individual pairs of tokens.
+        steps: Number of integration points per integral. More are used where the integrand changes sharply.
         neighbours: Number of nearest rows of the embedding matrix to list.
         directions: Number of random vocabulary entries from which the mean direction is computed.
         seed: Seed of all random sampling.

@@ -13,7 +13,7 @@ from stickytoken.settings import NaturalNumber, OptionName, PositiveCount, Propo
 
 @dataclass(frozen=True)
 class ImpactSettings:
-    """How the impact of copies is measured. MTEB tasks always insert the copies as words.
+    """How the impact of copies is measured. In MTEB tasks, copies are always inserted as words.
 
     Attributes:
         copies: Number of copies of a token in a text.
@@ -22,7 +22,7 @@ class ImpactSettings:
         side: Which texts get copies. The second sentence of a pair counts as a document.
         sticky: Maximum number of sticky tokens to measure, starting with the worst of the run.
         benign: Number of matched benign tokens for each sticky token.
-        seeds: Number of random repetitions.
+        seeds: Number of repetitions, each with a different random seed.
         resamples: Number of bootstrap samples of queries, pairs or texts.
         confidence: Confidence level of the intervals.
         seed: Seed of all random sampling.

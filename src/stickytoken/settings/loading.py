@@ -10,13 +10,14 @@ from stickytoken.settings import PYTHON_ONLY, PositiveCount, check_settings
 
 @dataclass(frozen=True)
 class RecordedLoading:
-    """The loading settings that a run records, because they affect its numbers or identify the model files.
+    """The loading settings that a run records, because they affect its results or identify the model files.
 
     Attributes:
         revision: Branch, tag or commit on the hub.
-        route: How an asymmetric model encodes texts: query, document, or another of its routes. Default: the
+        route: Route through an asymmetric model: query, document, or another route of the model. Default: the
             model's default route.
-        dtype: Precision: float32, float16, bfloat16, or tf32 on CUDA. Default: that of the run, or float32.
+        dtype: Precision: float32, float16, bfloat16, or tf32 on CUDA. Default: the run's precision, or
+            float32.
         truncate_dim: Use only the first N components of every vector. Default: all.
 
     Raises:
@@ -40,7 +41,7 @@ class LoadingSettings(RecordedLoading):
         trust_remote_code: Run Python code from the model's repository.
         device: cpu, cuda, cuda:1 or mps. Default: the best available device.
         max_length: Maximum input length in tokens, including special tokens. Default: the model's own limit.
-        token_budget: Number of tokens in a batch. Default: depends on the device.
+        token_budget: Maximum number of tokens in a batch. Default: depends on the device.
         packed_layers: Pack the weights of linear layers on a CPU. Default: whichever is faster on this
             machine, as measured once per model.
 

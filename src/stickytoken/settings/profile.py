@@ -26,8 +26,9 @@ class ProfileSettings:
     """Settings of the profile method.
 
     A lift of 0.5 is a medium effect (Cohen 1988). In all-MiniLM-L6-v2, the largest lift of a natural token is
-    0.34, and the largest share that a natural word erases is 0.41. A search hardly ever finds a document of
-    which a larger share has been erased. For an unusual token vector, half of either threshold is enough.
+    0.34, and the largest share that a natural word erases is 0.41. A search hardly ever finds a document once
+    a larger share of it has been erased. For a token with an unusual vector, half of either threshold is
+    enough.
 
     A token reaches a threshold if the lower end of its interval reaches it. Verdicts depend only on the
     confirming texts, which the model always reads in its own precision.
@@ -35,19 +36,20 @@ class ProfileSettings:
     Attributes:
         smallest_lift: Minimum lift of a sticky token, relative to an ordinary token, in standard deviations
             of the model's similarities.
-        smallest_erased: Minimum erased share of a sticky token: the share of a text that its copies erase,
-            relative to what copies of an ordinary token leave.
+        smallest_erased: Minimum erased share of a sticky token: how much of a text its copies erase, as a
+            share of what copies of an ordinary token leave.
         unusual: Minimum deviation of an unusual token vector, in median absolute deviations above the median.
         confidence: Confidence level of the intervals.
-        budget: Maximum mean number of texts per token of a run. It limits how many tokens are measured
-            closely.
+        budget: Maximum number of texts encoded per token, averaged over all tokens of a run. It limits how
+            many tokens are measured closely.
         insertion: text: insert the copies into the string. ids: insert exactly n copies among the token ids.
-            words: like text, but with the spaces with which the tokenizer reads the most copies.
-        copies: Numbers of copies; successive carriers use them in turn.
-        anchors: Maximum number of anchors, the texts of all kinds that carriers are compared with, and
-            maximum number of sentences of a user's corpus.
-        topics: Number of clusters of anchors, used only if the model cannot read the bundled kinds of text
-            and the corpus does not name topics.
+            words: like text, but with spaces chosen so that the tokenizer reads as many copies as possible as
+            the token.
+        copies: Numbers of copies in a carrier; successive carriers use these numbers in turn.
+        anchors: Maximum number of anchors, the texts that carriers are compared with. With a user's corpus,
+            the limit applies to the corpus and to the bundled kinds of text separately.
+        topics: Number of clusters into which the anchors are divided if the model cannot read the bundled
+            kinds of text and the corpus has no topics.
         screening_texts: Number of texts in which all tokens are screened, to find the tokens to measure
             closely.
         confirming_texts: Number of additional texts for each token that is measured closely.

@@ -10,7 +10,10 @@ from stickytoken.settings import NaturalNumber, NonNegativeNumber, check_setting
 
 
 class ContrastRule(StrEnum):
-    """Formula that replaces A, the attention values of a prompt's last token; B are the auxiliary ones."""
+    """Formula that replaces the attention values of a prompt's last token.
+
+    In the formulas, A stands for these values, and B for the values from the auxiliary prompt.
+    """
 
     SCALED = "scaled"
     """c (A - B), the published default."""
@@ -32,21 +35,22 @@ class Prompting:
     """A prompt, and how vectors are read from a prompted language model.
 
     A setting that is None has its default value. All settings except ``prompt``, ``prompt_name`` and
-    ``layer`` need a language model that is read through a prompt.
+    ``layer`` require a language model that is read through a prompt.
 
     ``prompt`` is the name of a saved prompt if it is a single word of ASCII letters, digits, ``-`` and ``_``.
-    Anything else is a text, such as ``"query: "``.
+    Anything else is taken as the prompt text itself, such as ``"query: "``.
 
-    For a SentenceTransformer, ``layer`` is the number of layers to run, from 1. For a language model with a
-    prompt, it is an index into the list of the embedding and the outputs of all layers; -1 is the last
-    output, after the final norm. Without a published preset, a plain prompt reads the last layer; token
-    prepending and contrast read the layer at the same relative depth as for Llama 2 7B.
+    For a SentenceTransformer, ``layer`` is the number of layers to run (at least 1). For a language model
+    with a prompt, it is an index into the list that begins with the embeddings and continues with the output
+    of each layer; -1 is the last output, after the final norm. Without a published preset, a plain prompt
+    reads the last layer; token prepending and contrast read the layer at the same relative depth as for Llama
+    2 7B.
 
     Attributes:
         prompt: Text before every input, or the name of one of the model's saved prompts. A single word is
             taken as a name. Default: the model's prompt. For a plain language model: prompteol, cot, ke, ck,
             metaeol, echo, or a text with {sentence}.
-        prompt_name: Name of one of the model's saved prompts. Needed only for a name of more than one word.
+        prompt_name: Name of one of the model's saved prompts. Needed only if the name is not a single word.
         token_prepending: With a prompt: let every token of the sentence attend to the whole sentence (Fu et
             al., ACL 2025).
         start: First layer that token prepending overwrites, counted from 0. Default: the prompt's preset.
@@ -83,7 +87,7 @@ class Prompting:
 
     @property
     def decoder_options(self) -> dict[str, Any]:
-        """The settings in use that only a prompted language model supports, keyed by name."""
+        """The settings that are set and that only a prompted language model supports, keyed by name."""
         options: dict[str, Any] = {}
         for name, value in asdict(self).items():
             is_general = name == "layer" or name.startswith("prompt")

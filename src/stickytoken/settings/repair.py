@@ -12,11 +12,11 @@ from stickytoken.settings import PYTHON_ONLY, NaturalNumber, check_settings
 class Strategy(StrEnum):
     """How a token is repaired."""
 
-    AUTO = "auto"  # chosen for each token
-    UNREACHABLE = "unreachable"  # its text is split into pieces, so that text no longer produces the entry
-    PLAIN_SPECIALS = "plain-specials"  # its text becomes plain text; the model itself still adds the token
-    RELATIVES = "relatives"  # a new row, computed from its pieces and from entries with similar spelling
-    KEEP_MEANING = "keep-meaning"  # a new row: one copy acts as before, many act like an ordinary token
+    AUTO = "auto"  # one of the other strategies is chosen for each token
+    UNREACHABLE = "unreachable"  # the tokenizer splits its text into pieces and no longer produces the entry
+    PLAIN_SPECIALS = "plain-specials"  # its text is read as plain text; the model itself still adds the token
+    RELATIVES = "relatives"  # a new row, computed from its pieces and entries with similar spelling
+    KEEP_MEANING = "keep-meaning"  # a new row: one copy acts as before, many like copies of an ordinary token
     NEAREST = "nearest"  # the row of the nearest entry that lifts and erases no more than the median token
 
 
@@ -24,7 +24,7 @@ class Strategy(StrEnum):
 class RepairSettings:
     """How a model is repaired.
 
-    All settings are part of the identity of the repair. The default seed differs from that of a run.
+    All settings are part of the identity of the repair. The default seed differs from a run's default seed.
 
     Attributes:
         strategy: auto: special tokens become plain text, and other tokens get a new row or, if no row works,

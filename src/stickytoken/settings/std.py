@@ -45,8 +45,8 @@ class ScoreConstants:
     """Constants of the sticky score (Chen et al. 2025, step 3 of the Sticky Token Detector).
 
     Attributes:
-        alpha: Added to the numerator for each fall of the distance.
-        beta: Added to the denominator for each rise of the distance.
+        alpha: Added to the numerator each time the distance falls.
+        beta: Added to the denominator each time the distance rises.
         gamma: Added to the denominator once, so that it stays above 0.
     """
 
@@ -81,8 +81,9 @@ class StdSettings:
         validation_pairs: Number of pairs used to validate a token (the paper's verification_sent_pair_num).
         copies: Maximum number of copies in a text (the paper's insert_num).
         insertion: text: insert the copies into the string. ids: insert exactly n copies among the token ids.
-            words: like text, but with the spaces with which the tokenizer reads the most copies.
-        candidate_share: Share of the tokens to validate, taken from the highest scores.
+            words: like text, but with spaces chosen so that the tokenizer reads as many copies as possible as
+            the token.
+        candidate_share: Share of the tokens to validate, starting with the highest scores.
         outlier_range: A candidate is sticky if its validation rate is above Q3 + this factor x IQR of all
             candidates' rates.
         seed: Seed of all random sampling; 42 reproduces the published runs of std.
