@@ -154,5 +154,5 @@ def analyze_vocabulary_of(tokenizer):
 def test_a_model_that_gives_no_vector_is_refused(bert_folder):
     plain_model = SentenceTransformer(str(bert_folder), device="cpu")
     alone = SentenceTransformer(modules=[plain_model[0]], device="cpu")
-    with pytest.raises(ModelError, match="gives no vector of a text, because its modules are Transformer"):
+    with pytest.raises(ModelError, match="gives no vector for a text, because its modules are Transformer"):
         load_encoder(alone).encode(TEXTS)

@@ -1,4 +1,4 @@
-"""Lock a model for one call and restore its state afterwards; fingerprint its weights and modules."""
+"""Lock a model during a call and restore its state afterwards; fingerprint its weights and modules."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
 
-# Several encoders may share a model, and every call changes the model's state. So a lock admits one call at a
-# time.
+# Several encoders may share a model, and every call changes the model's state. So each model has a lock that
+# admits only one call at a time.
 _MODEL_LOCKS: weakref.WeakKeyDictionary[torch.nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
 _MODEL_LOCKS_GUARD = threading.Lock()
 
@@ -50,7 +50,7 @@ def computing(model: torch.nn.Module, *, gradients: bool = False) -> Iterator[No
 
 
 def weight_mark(weight: torch.Tensor) -> tuple[int, int]:
-    """Return a weight's address and version. If torch replaces or overwrites it, at least one changes."""
+    """Return a weight's address and version; at least one of them changes when torch changes the weight."""
     if weight.is_inference():  # inference tensors have no version counter
         return weight.data_ptr(), 0
     return weight.data_ptr(), weight._version
@@ -92,15 +92,15 @@ def _enable_onednn(enabled: bool) -> None:
     backend.enabled = enabled
 
 
-# One flag for all threads of the process.
+# torch has one switch for oneDNN, which all threads of the process share.
 _ONEDNN = SharedSetting(_onednn_is_enabled, _enable_onednn)
 
 
 @contextmanager
 def bounded_memory(model: torch.nn.Module) -> Iterator[None]:
-    """Prevent torch from using oneDNN for float32 on a CPU, except in packed layers, which use few shapes."""
+    """Turn oneDNN off for float32 on a CPU, except in packed layers, whose inputs have only a few shapes."""
     # oneDNN keeps a kernel and its buffers for each of up to a thousand batch shapes. Lengths and batch sizes
-    # vary here, so the process grew to 2.7 GB on all-MiniLM-L6-v2; without oneDNN it stays at 0.9 GB. For
+    # vary here, so memory use on all-MiniLM-L6-v2 grew to 2.7 GB; without oneDNN it stays at 0.9 GB. For
     # bfloat16, oneDNN stays on, because nothing else has fast kernels for it.
     import torch
 
@@ -112,7 +112,7 @@ def bounded_memory(model: torch.nn.Module) -> Iterator[None]:
         yield
 
 
-# Settings that do not change a model's vectors: where it is stored, and which software wrote it.
+# Settings that do not change a model's vectors, such as its location and the software that wrote it.
 _IRRELEVANT_KEYS = frozenset(
     {"_name_or_path", "name_or_path", "transformers_version", "dtype", "torch_dtype"}
 )
@@ -152,10 +152,10 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def modules_fingerprint(model: SentenceTransformer) -> str:
-    """Return the sha256 of the types and settings of all modules, the truncation and the route."""
+    """Return the sha256 of the types and settings of all modules, the truncated dimension and the route."""
     description: list[list[Any]] = []
     for name, module in model.named_modules():
-        # Nested modules are left out, except those of a router, which have `config_keys`.
+        # Nested modules are left out unless they have `config_keys`, as the modules of a Router do.
         if "." in name and not hasattr(module, "config_keys"):
             continue
         settings = {key: getattr(module, key, None) for key in getattr(module, "config_keys", ())}
@@ -169,7 +169,7 @@ def modules_fingerprint(model: SentenceTransformer) -> str:
 
 
 def _with_plain_keys(value: Any) -> Any:
-    """Return settings with tuple keys, which stand for combined modalities, turned into text for JSON."""
+    """Return settings for JSON, with tuple keys (which stand for combined modalities) turned into text."""
     if isinstance(value, list):
         return [_with_plain_keys(item) for item in value]
     if not isinstance(value, dict):
@@ -182,7 +182,7 @@ def _with_plain_keys(value: Any) -> Any:
 
 
 def _route_of(model: SentenceTransformer) -> list[list[Any]]:
-    """Return the route of a model, and its task if a module uses it; empty for a model without routes."""
+    """Return a model's route, and the task if a module uses it; empty for a model without routes."""
     from stickytoken.encoders._routes import RoutedModel
 
     if not isinstance(model, RoutedModel):
@@ -191,7 +191,7 @@ def _route_of(model: SentenceTransformer) -> list[list[Any]]:
 
 
 def _without_cache(config: dict[str, Any]) -> dict[str, Any]:
-    """Return settings with `use_cache` false, since sentence-transformers versions set it differently."""
+    """Return settings with `use_cache` set to false, because sentence-transformers versions differ in it."""
     settings: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):

@@ -2,7 +2,7 @@
 
 torch exposes these operators under private names only. No other module of the package uses these names, and
 `linear.PackedLinears` compares the operators with torch's public functions before it relies on them. If an
-operator is missing or gives different numbers, the public functions are used instead.
+operator is missing or its results differ, the public functions are used instead.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 
 class Activation(StrEnum):
-    """The activation applied after a product, by its name in oneDNN."""
+    """The activation function applied to a product, by its name in oneDNN."""
 
     NONE = "none"
     GELU = "gelu"
@@ -34,7 +34,7 @@ def has_bfloat16() -> bool:
 
 
 def packed(weight: torch.Tensor) -> torch.Tensor:
-    """Return a weight in the layout that oneDNN computes with."""
+    """Return a weight in oneDNN's own memory layout, which makes products faster."""
     packed_weight: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)
     return packed_weight
 

@@ -29,14 +29,14 @@ _LOG = logging.getLogger(__name__)
 # Tokens per batch on a CPU. Between 512 and 4096 tokens per batch, the speed of all-MiniLM-L6-v2 and of
 # all-mpnet-base-v2 varies by at most 5%.
 _CPU_TOKEN_BUDGET = 1024
-# Number of batches per worker: several, so that all workers finish at about the same time.
+# Number of batches for each worker. With several small batches, all workers finish at about the same time.
 _BATCHES_PER_WORKER = 4
 # Smallest number of tokens per batch when several workers share the inputs. In smaller batches, the overhead
 # of a call dominates.
 _MIN_SHARED_TOKENS = 256
 # Tokens per batch on an accelerator whose free memory is not known.
 _ACCELERATOR_TOKEN_BUDGET = 65536
-# Bounds for the number of tokens per batch, which is computed from the free memory of a GPU.
+# Bounds for the number of tokens per batch on a GPU, which is computed from its free memory.
 _MIN_GPU_TOKENS = 4096
 _MAX_GPU_TOKENS = 262144
 # Share of the free memory that a batch may use; the rest is for kernels and other processes.
@@ -44,7 +44,8 @@ _MEMORY_SHARE = 0.4
 # Size of the trial batch that measures memory per token: number of texts, and number of tokens in each.
 _TRIAL_TEXTS = 64
 _TRIAL_LENGTH = 32
-# Number of batches launched before the first result is read: while one is computed, the next is prepared.
+# Number of batches that are launched before the first result is read, so that one is prepared while another
+# runs.
 _BATCHES_IN_FLIGHT = 2
 # Maximum number of characters that a message quotes from a model's error.
 _SHOWN_REASON = 300
@@ -64,7 +65,7 @@ _STATELESS = (
 
 
 def worker_count(model: torch.nn.Module) -> int:
-    """Return how many batches may run at a time: one per core on a CPU if no module keeps state, else one."""
+    """Return how many batches may run at once: one per core on a CPU if no module keeps state, else one."""
     if next(model.parameters()).device.type != "cpu" or not all(map(_is_stateless, model.modules())):
         return 1
     return max(1, min(_THREADS.original, available_cores()))
@@ -101,8 +102,8 @@ def compute_all(compute: Callable[[Any], Any], items: Sequence[Any], workers: in
 class BatchEngine:
     """Runs inputs in batches whose inputs all have the same length.
 
-    Once the device has run out of memory, the batches are smaller. On a CPU, several workers compute a batch
-    each. On an accelerator, the next batch is prepared and sent while the previous one is computed.
+    If the device runs out of memory, later batches are smaller. On a CPU, several workers each compute one
+    batch. On an accelerator, the next batch is prepared and sent while the previous one is computed.
     """
 
     unit = "text"  # what an input is called in messages
@@ -124,7 +125,7 @@ class BatchEngine:
     def run(
         self, lengths: Sequence[int], compute: Callable[[NDArray[np.intp]], torch.Tensor], workers: int = 1
     ) -> NDArray[np.float32]:
-        """Compute all inputs in batches, and return one row per input, in the order of the inputs.
+        """Compute all inputs in batches, and return one result row per input, in the order of the inputs.
 
         Args:
             lengths: number of tokens of each input; at least one input.
@@ -212,7 +213,7 @@ class BatchRunner(BatchEngine):
         overhead = self._template.overhead
         length = min(_TRIAL_LENGTH, (self._model.max_seq_length or _TRIAL_LENGTH) - overhead)
         trial = [(0,) * max(1, length)] * _TRIAL_TEXTS
-        self.launch(trial)  # allocates kernels and workspaces that remain
+        self.launch(trial)  # first run: allocates kernels and workspaces that stay in memory
         torch.cuda.reset_peak_memory_stats(self.device)
         before = torch.cuda.memory_allocated(self.device)
         self.launch(trial)
@@ -237,7 +238,7 @@ class BatchRunner(BatchEngine):
         return self._output(self.features(contents))[:, : self._model.truncate_dim]
 
     def _output(self, features: dict[str, Any]) -> torch.Tensor:
-        """Run the model and return its vectors; raise a one-line error if it fails or returns none."""
+        """Run the model and return its vectors; raise a short error if it fails or returns none."""
         try:
             output = self._model(features)
         except (torch.OutOfMemoryError, StickyTokenError):
@@ -252,7 +253,7 @@ class BatchRunner(BatchEngine):
         if not isinstance(vectors, torch.Tensor) or vectors.ndim != 2:
             kinds = ", ".join(type(module).__name__ for module in self._model)
             raise ModelError(
-                f"{self.name} gives no vector of a text, because its modules are {kinds}: add a pooling "
+                f"{self.name} gives no vector for a text, because its modules are {kinds}: add a pooling "
                 "module, or pass an embedding model"
             )
         return vectors.float()
@@ -285,7 +286,7 @@ class BatchRunner(BatchEngine):
         return features
 
     def _sent(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Move the tensor to the model's device; pinned memory avoids waiting for a GPU."""
+        """Return the tensor on the model's device; pinned memory makes the transfer to a GPU asynchronous."""
         if self.device.type == "cuda":
             tensor = tensor.pin_memory()
         return tensor.to(self.device, non_blocking=True)
@@ -299,7 +300,7 @@ ROUNDING = {Precision.TF32: 2**-10, Precision.BFLOAT16: 2**-7, Precision.FLOAT16
 
 
 def require_precision(model: torch.nn.Module, precision: Precision, name: str) -> None:
-    """Raise an `InputError` if the device does not support the precision, or the model is not in float32."""
+    """Raise an `InputError` if the device does not support the precision or the weights are not float32."""
     parameter = next(model.parameters())
     supported = [Precision.BFLOAT16]
     if parameter.device.type != "cpu":
@@ -342,7 +343,7 @@ def _tf32() -> AbstractContextManager[None]:
 
 
 def pools_by(model: SentenceTransformer, mode: str) -> bool:
-    """Return whether the model is a transformer followed by a pooling that uses only this mode."""
+    """Return whether the model is a transformer followed by a pooling module that uses only this mode."""
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     if len(model) < 2 or not isinstance(model[0], Transformer) or not isinstance(model[1], Pooling):

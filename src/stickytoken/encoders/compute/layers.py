@@ -23,9 +23,9 @@ _SAMPLE = "The cat sat on a warm stone."
 def first_layers(model: SentenceTransformer, count: int, name: str) -> SentenceTransformer:
     """Return a model that runs only the first ``count`` layers of the transformer.
 
-    The final norm (if any), the pooling and later modules follow, as they would after the last layer. The new
-    model shares its weights with the original, which stays unchanged. If ``count`` is the number of layers,
-    the original is returned.
+    After these layers come the final norm (if any), the pooling and later modules, as after the last layer.
+    The new model shares its weights with the original, which stays unchanged. If ``count`` is the number of
+    layers, the original is returned.
     """
     backbone: Any = getattr(model[0], "model", None)
     config: Any = getattr(backbone, "config", None)
@@ -34,7 +34,8 @@ def first_layers(model: SentenceTransformer, count: int, name: str) -> SentenceT
     if not isinstance(backbone, torch.nn.Module) or not isinstance(layers, int) or mixing:
         kind = mixing[0] if mixing else type(model[0]).__name__
         raise ModelError(
-            f"{name} gives no vectors at an earlier layer, because it has a {kind}: leave out layer"
+            f"{name} cannot give vectors at an earlier layer, because it has a {kind}: leave out the option "
+            "layer"
         )
     if not 1 <= count <= layers:
         raise InputError(f"layer is {count}, and {name} has {layers} layers: pass 1 to {layers}")
@@ -52,8 +53,9 @@ def first_layers(model: SentenceTransformer, count: int, name: str) -> SentenceT
             module_config.num_hidden_layers = count
     if not _runs_as_far(model, shorter, count):
         raise ModelError(
-            f"{name} gives no vectors at an earlier layer: the first layers of a {type(backbone).__name__} "
-            "compute other states if the later layers are missing; leave out layer"
+            f"{name} cannot give vectors at an earlier layer: the first layers of a "
+            f"{type(backbone).__name__} compute different states without the later layers; leave out the "
+            "option layer"
         )
     return shorter
 
@@ -75,7 +77,7 @@ def _layer_stacks(backbone: torch.nn.Module, count: int) -> list[str]:
 
 
 def _runs_as_far(model: SentenceTransformer, shorter: SentenceTransformer, count: int) -> bool:
-    """Return whether the shorter model runs ``count`` layers and computes the full model's states."""
+    """Return whether the shorter model runs ``count`` layers and computes the same states as the full one."""
     states = _states(model)
     shorter_states = _states(shorter)
     if len(shorter_states) != count + 1:
@@ -86,7 +88,7 @@ def _runs_as_far(model: SentenceTransformer, shorter: SentenceTransformer, count
 
 
 def _states(model: SentenceTransformer) -> tuple[torch.Tensor, ...]:
-    """Return a sample text's states after the embedding and each layer; empty if they are unavailable."""
+    """Return the states of a sample text after the embedding and after each layer; empty if unavailable."""
     transformer: Any = model[0]
     config = transformer.model.config
     if not hasattr(config, "output_hidden_states"):

@@ -23,19 +23,19 @@ from stickytoken.machine import Precision, digest, keep, recalled
 
 # Environment variable that switches packed layers on or off.
 SWITCH = "STICKYTOKEN_PACKED_LAYERS"
-# Largest accepted difference from torch's own layers, as a fraction of the largest output. In bfloat16,
-# rounding alone accounts for a few percent.
+# Largest accepted difference from the output of torch's own layers, as a fraction of the largest output. In
+# bfloat16, rounding alone accounts for a few percent.
 _TOLERANCE = 1e-4
 _BFLOAT16_TOLERANCE = 0.05
 # Number of rows in the input on which layers are compared.
 _COMPARED_ROWS = 64
-# Children of a gated block, as transformers names them.
+# Names that transformers gives to the children of a gated block.
 _GATED_CHILDREN = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 
 
 @dataclass(frozen=True, slots=True)
 class LinearSite:
-    """A linear layer, and the module whose forward pass is replaced to compute it."""
+    """A linear layer, and the module whose forward pass is replaced to compute the layer with oneDNN."""
 
     module: torch.nn.Module  # the layer itself, or a block of the layer and a GELU
     layer: torch.nn.Linear
@@ -44,7 +44,7 @@ class LinearSite:
 
 
 def linear_sites(model: torch.nn.Module) -> list[LinearSite]:
-    """Return all plain float32 linear layers on the CPU; a layer and the GELU after it form one block."""
+    """Return all plain float32 linear layers on the CPU; a layer with a GELU after it is one site."""
     modules_before_layers = set()
     for parent in model.modules():
         reader = getattr(getattr(parent, "output", None), "dense", None)
@@ -88,7 +88,7 @@ def _is_plain(module: Any) -> bool:
 
 
 class PackedLinear:
-    """The forward pass of a linear layer, and of the GELU after it if any, with weights packed for oneDNN.
+    """The forward pass of a linear layer and of the GELU after it (if any), with weights packed for oneDNN.
 
     With ``packed=False``, it uses torch's public functions instead, so that bfloat16 also works on machines
     where packing fails. Products of bfloat16 numbers are summed in float32.
@@ -105,7 +105,7 @@ class PackedLinear:
         generator = torch.Generator().manual_seed(0)
         self._direction = torch.randn(site.layer.in_features, generator=generator)
 
-    def __getstate__(self) -> dict[str, Any]:  # packed weights cannot be pickled, so the copy packs again
+    def __getstate__(self) -> dict[str, Any]:  # packed weights cannot be pickled; a copy packs them again
         return vars(self) | {"_weight": torch.empty(0), "_mark": None}
 
     def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -116,9 +116,9 @@ class PackedLinear:
     def refresh(self) -> None:
         """Pack the weight again if it has changed."""
         weight = self._layer.weight.detach()
-        # The mark reveals every change that torch counts. torch does not count changes through ``.data``. The
-        # product with a fixed direction reveals those changes, unless an outlier in the same row is so large
-        # that rounding hides them.
+        # The mark reveals every change that torch records, which excludes changes through ``.data``. The
+        # product with a fixed vector reveals those, unless an outlier in the same row is so large that
+        # rounding hides them.
         mark = weight_mark(self._layer.weight)
         with torch.inference_mode():
             checksum = weight @ self._direction
@@ -139,7 +139,7 @@ class PackedLinear:
             outputs = torch.nn.functional.linear(flat, self._weight, self._bias)
             if activation is Activation.GELU:
                 outputs = torch.nn.functional.gelu(outputs)
-        # If only a linear layer reads the outputs, they stay in bfloat16, because that layer would round them
+        # If only a linear layer reads the outputs, they stay in bfloat16, because that layer rounds its input
         # anyway.
         return outputs if self._site.feeds_layer else outputs.float()
 
@@ -176,7 +176,7 @@ Forward: TypeAlias = PackedLinear | _GatedBlock
 
 
 def _flattened(hidden_states: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Return the states as rows, padded with rows of zeros, and the number of rows without the padding."""
+    """Return the states as rows, padded with rows of zeros, and the number of rows before padding."""
     # oneDNN keeps a kernel for every number of rows. Padding the rows to a multiple limits the number of
     # kernels.
     flat = hidden_states.reshape(-1, hidden_states.shape[-1])
@@ -188,7 +188,7 @@ def _flattened(hidden_states: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 class PackedLinears:
-    """Faster forward passes of linear layers and gated blocks; `active` puts them into the model."""
+    """Faster forward passes for linear layers and gated blocks; `active` temporarily installs them."""
 
     def __init__(
         self, model: torch.nn.Module, dtype: torch.dtype = torch.float32, *, packed: bool = True
@@ -224,7 +224,7 @@ class PackedLinears:
             self._layout = layout
 
     def _new_forwards(self, sites: list[LinearSite]) -> dict[torch.nn.Module, Forward]:
-        """Return the forward passes, keyed by module; empty if float32 layers cannot be packed.
+        """Return the new forward passes, keyed by module; empty if float32 layers cannot be packed.
 
         One layer of each shape is compared with torch's own. If any result differs, nothing is packed:
         float32 layers keep torch's own forward pass, and bfloat16 layers use torch's public functions.
@@ -278,9 +278,9 @@ class PackedLinears:
         warnings.warn(message, StickyTokenWarning, stacklevel=2)
 
     def _join_gated_blocks(self, sites: list[LinearSite], forwards: dict[torch.nn.Module, Forward]) -> None:
-        """In ``forwards``, replace the three layers of each gated block by one forward pass of the block.
+        """Replace the three layers of each gated block in ``forwards`` by one forward pass for the block.
 
-        Kinds of blocks whose result would differ from torch's own are left unchanged.
+        A type of block is left unchanged if the new forward pass gives different results from torch's own.
         """
         site_of_layer: dict[Any, LinearSite] = {site.layer: site for site in sites}
         block_works: dict[type, bool] = {}
@@ -302,7 +302,7 @@ class PackedLinears:
 
 
 def _has_own_forward(module: torch.nn.Module) -> bool:
-    """Return whether the forward pass was replaced on the module itself, not in its class."""
+    """Return whether the forward pass was replaced on this module object itself, not in its class."""
     return "forward" in vars(module)
 
 
@@ -316,7 +316,7 @@ def _is_gated_block(module: torch.nn.Module) -> bool:
 
 
 def _failure(module: torch.nn.Module, in_features: int, forward: Forward, tolerance: float) -> str | None:
-    """Compare a forward pass with the module's own; return what is wrong, or None if both agree."""
+    """Compare a new forward pass with the module's own; return what is wrong, or None if they agree."""
     rows = torch.linspace(-1, 1, _COMPARED_ROWS * in_features).sin().reshape(_COMPARED_ROWS, -1)
     try:
         with torch.inference_mode(), evaluating(module):
@@ -333,14 +333,14 @@ def _failure(module: torch.nn.Module, in_features: int, forward: Forward, tolera
     difference = torch.where(is_finite, outputs - expected, 0).abs().max()
     if difference <= tolerance * torch.where(is_finite, expected, 0).abs().max():
         return None
-    return "oneDNN's operators gave other numbers than torch's own"
+    return "oneDNN's operators gave different results from torch's own"
 
 
-# The measurement lasts at least this many seconds and at least this many turns. In a turn, each trial runs
+# The measurement lasts at least this many seconds and at least this many rounds. In a round, each trial runs
 # once.
 _MEASURED_SECONDS = 0.5
-_MIN_TURNS = 3
-# Maximum size of a trial: number of floating-point operations, and number of texts.
+_MIN_ROUNDS = 3
+# A trial has at most this many floating-point operations, and at most this many texts.
 _TRIAL_OPERATIONS = 20e9
 _MAX_TRIAL_TEXTS = 64
 # Increase this when the measurement changes, so that stored times are measured again.
@@ -348,7 +348,7 @@ _MEASUREMENT_VERSION = 1
 
 
 def trial_inputs(network: torch.nn.Module, contents: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Return the inputs of a trial: as many of the last contents as the maximum size of a trial allows.
+    """Return the inputs of a trial: the last contents, as many as the limits on a trial allow.
 
     The list is empty if the model has no linear layers that can be packed.
     """
@@ -370,7 +370,8 @@ def measured(
 ) -> dict[str, float]:
     """Return the shortest time of each trial, in seconds.
 
-    The times are stored, and reused for the same machine, kind of model, torch version and number of threads.
+    The times are stored, and reused for the same machine, model structure, torch version and number of
+    threads.
     """
     facts = {
         "version": _MEASUREMENT_VERSION,
@@ -385,16 +386,17 @@ def measured(
         return {name: stored[name] for name in trials}
     for run in trials.values():
         run()  # not timed, because the first run also packs weights and builds kernels
-    # The trials take turns. The shortest times count, because other processes can only slow a run down.
+    # The trials alternate. The shortest time of each is kept, because other processes can only slow a run
+    # down.
     shortest = dict.fromkeys(trials, math.inf)
     deadline = time.perf_counter() + _MEASURED_SECONDS
-    turns = 0
-    while turns < _MIN_TURNS or time.perf_counter() < deadline:
+    rounds = 0
+    while rounds < _MIN_ROUNDS or time.perf_counter() < deadline:
         for name, run in trials.items():
             started = time.perf_counter()
             run()
             shortest[name] = min(shortest[name], time.perf_counter() - started)
-        turns += 1
+        rounds += 1
     keep(key, shortest)
     return shortest
 

@@ -1,4 +1,4 @@
-"""Compute each common beginning of a causal model's inputs only once."""
+"""Compute each common prefix of a causal model's inputs only once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Branch:
-    """A branch of a tree of inputs: the tokens that follow those shared with the parent branch."""
+    """A branch of a tree of inputs. It holds the tokens that follow those shared with the parent branch."""
 
     parent: Branch | None  # the branch from which this one splits off; None for a root
     shared: int  # number of tokens from the root to the start of this branch
@@ -46,12 +46,12 @@ class Branch:
         return [row for _, row in sorted(self.ends)]
 
     def has(self, position: int, token: int) -> bool:
-        """Return whether the branch has this token at a position, counted from the root."""
+        """Return whether the branch has this token at this position, counted from the root."""
         return position < self.length and self.tokens[position - self.shared] == token
 
 
 def grow(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
-    """Build trees that contain every common beginning of the inputs once, and return their roots."""
+    """Build trees that contain every common prefix of the inputs once, and return their roots."""
     roots: dict[tuple[int, int], Branch] = {}
 
     def longest_first(row: int) -> tuple[int, tuple[int, ...]]:
@@ -92,8 +92,8 @@ def _branches(roots: Sequence[Branch]) -> Iterator[Branch]:
         yield from level
 
 
-# Kinds of attention masks that architectures take: one full mask, one mask with a sliding window, or one mask
-# for each kind of layer.
+# The forms of attention mask that architectures expect: one full mask, one mask with a sliding window, or one
+# mask for each kind of layer.
 _ONE = "one"
 _WINDOW = "window"
 _BY_KIND = "by kind"
@@ -107,8 +107,8 @@ _MASKS = {
 }
 # Implementations of attention that accept these masks.
 _ATTENTION = ("sdpa", "eager")
-# Largest accepted difference between a vector component and that of the plain path, as a fraction of the
-# largest vector norm.
+# Largest accepted difference between a component computed with reuse and the same component computed without
+# it, as a fraction of the largest vector norm.
 _TOLERANCE = 1e-4
 
 # Keys and values of a branch, including its shared tokens: one pair per layer. Both have the shape (heads,
@@ -118,18 +118,18 @@ KeysAndValues: TypeAlias = list[tuple[torch.Tensor, torch.Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class ReuseLimits:
-    """Limits for sharing common beginnings. Beyond them, sharing costs more than it saves."""
+    """Limits for the reuse of common prefixes. Beyond these limits, reuse costs more than it saves."""
 
-    tree_share: float = 0.8  # largest share of all tokens that trees may leave to compute
-    fixed_share: float = 0.1  # smallest share of all tokens that must be in the fixed beginnings of prompts
-    rows: int = 4  # smallest number of inputs per prompt for which fixed beginnings are reused
+    tree_share: float = 0.8  # trees must leave at most this share of all tokens to compute
+    fixed_share: float = 0.1  # the fixed beginnings of prompts must hold at least this share of all tokens
+    rows: int = 4  # fixed beginnings are reused only for at least this many inputs per prompt
 
 
 REUSE = ReuseLimits()
 
 
 def known_kind(backbone: Any) -> bool:
-    """Return whether it is known which attention masks the model's architecture takes."""
+    """Return whether this module knows which attention masks the model's architecture expects."""
     config = backbone.config
     return (
         config.model_type in _MASKS
@@ -139,7 +139,7 @@ def known_kind(backbone: Any) -> bool:
 
 
 def agree(vectors: NDArray[np.float32], plain: NDArray[np.float32], rounding: float) -> bool:
-    """Return whether vectors are close to the plain path's; ``rounding`` is the machine epsilon."""
+    """Return whether vectors are close to those without reuse; ``rounding`` is the machine epsilon."""
     tolerance = max(_TOLERANCE, 4 * rounding) * np.linalg.norm(plain, axis=-1).max()
     return bool(np.abs(vectors - plain).max() <= tolerance)
 
@@ -154,7 +154,7 @@ def samples_of(carrier: tuple[int, ...], tokens: Sequence[int]) -> list[tuple[in
 
 @dataclass
 class PrefixReuse:
-    """Computes inputs as trees, provided that this gives the plain path's vectors on a few samples."""
+    """Computes inputs as trees, if the vectors of a few samples are then the same as without trees."""
 
     backbone: Any  # backbone of a causal model
     before: tuple[int, ...]  # tokens of the template before each content
@@ -163,10 +163,10 @@ class PrefixReuse:
     states: Callable[[dict[str, Any]], torch.Tensor]
     # Turns the states at the ends of inputs, shape (n, 1, d), into vectors, shape (n, components).
     finish: Callable[[torch.Tensor], torch.Tensor]
-    engine: BatchEngine  # gives the device and the token budget
+    engine: BatchEngine  # supplies the token budget, and the name and device for messages
     limits: ReuseLimits
-    samples: Sequence[tuple[int, ...]]  # contents on which trees are compared with the plain path
-    # Returns the vectors of contents without trees.
+    samples: Sequence[tuple[int, ...]]  # contents whose vectors are compared with and without trees
+    # Computes the vectors of contents without trees.
     plain: Callable[[Sequence[tuple[int, ...]]], NDArray[np.float32]]
     rounding: float  # machine epsilon of the arithmetic
     memory_left: bool = True  # false once trees have run out of memory
@@ -174,8 +174,8 @@ class PrefixReuse:
     def shared(self, contents: Sequence[tuple[int, ...]], cached: int = 0) -> NDArray[np.float32] | None:
         """Return the vectors of distinct contents, or None if trees save too little or cannot be used.
 
-        ``cached`` is the number of tokens at the beginning of each input that the plain path does not compute
-        either, because a cache holds them.
+        ``cached`` is the number of tokens at the beginning of each input that a cache holds, so that they
+        need not be computed without trees either.
         """
         roots = self.trees(contents, cached) if self.memory_left else None
         if not roots or not self._agrees:
@@ -183,7 +183,7 @@ class PrefixReuse:
         try:
             return self.vectors(roots, len(contents))
         except torch.OutOfMemoryError:
-            # Keys and values take memory that the plain path does not need.
+            # Trees need additional memory for keys and values.
             self.memory_left = False
             _LOG.warning(
                 "%s: out of memory on %s, continuing without reuse", self.engine.name, self.engine.device
@@ -192,7 +192,7 @@ class PrefixReuse:
 
     @cached_property
     def _agrees(self) -> bool:
-        """Whether trees give the plain path's vectors on the samples."""
+        """Whether the samples have the same vectors with and without trees."""
         roots = self.trees(self.samples)
         if roots is None:
             return False
@@ -214,10 +214,10 @@ class PrefixReuse:
         vectors: NDArray[np.float32] | None = None
         # Compute a few trees at a time, since the keys and values of a tree stay in memory until it is done.
         for group in _groups(roots, self.engine.token_budget):
-            held: dict[Branch, KeysAndValues] = {}
+            keys_and_values: dict[Branch, KeysAndValues] = {}
             for level in levels(group):
                 for branches in _batches(level, len(self.after), self.engine.token_budget):
-                    batch_vectors = self._run(branches, held)
+                    batch_vectors = self._run(branches, keys_and_values)
                     if vectors is None:
                         vectors = np.empty((count, batch_vectors.shape[1]), dtype=np.float32)
                     # Inputs are distinct, so every end belongs to exactly one input.
@@ -225,12 +225,14 @@ class PrefixReuse:
                     vectors[rows] = batch_vectors
         return np.empty((0, 0), np.float32) if vectors is None else vectors
 
-    def _run(self, branches: Sequence[Branch], held: dict[Branch, KeysAndValues]) -> NDArray[np.float32]:
-        """Compute branches of one shape (see `_batches`), and return the vectors of the inputs ending there.
+    def _run(
+        self, branches: Sequence[Branch], keys_and_values: dict[Branch, KeysAndValues]
+    ) -> NDArray[np.float32]:
+        """Run branches of the same shape (see `_batches`); return the vectors of the inputs that end on them.
 
-        A row holds the tokens of its branch, then the template's end once for every input that ends there.
-        ``held`` contains the keys and values of the parents. The keys and values of branches with children
-        are added to it.
+        Each row holds the tokens of one branch, then the template's end once for every input that ends there.
+        ``keys_and_values`` contains the parents' keys and values; those of branches with children are added
+        to it.
         """
         first = branches[0]
         ends = first.end_lengths
@@ -238,7 +240,7 @@ class PrefixReuse:
         closing_tokens = self.after * len(ends)
         ids = [branch.tokens + closing_tokens for branch in branches]
         positions, attends = _positions(first.shared, len(first.tokens), ends, len(self.after))
-        cache = _cache_of_parents(branches, held)
+        cache = _cache_of_parents(branches, keys_and_values)
         states = self.states(
             {
                 "input_ids": torch.tensor(ids, dtype=torch.long, device=device),
@@ -250,7 +252,7 @@ class PrefixReuse:
         )
         for row, branch in enumerate(branches):
             if branch.continuations:
-                held[branch] = _row_of_cache(cache, row, branch.length)
+                keys_and_values[branch] = _row_of_cache(cache, row, branch.length)
         if self.after:
             closings = range(1, len(ends) + 1)
             last_positions = [len(first.tokens) + number * len(self.after) - 1 for number in closings]
@@ -260,9 +262,10 @@ class PrefixReuse:
         return vectors.cpu().numpy()
 
     def _masks(self, positions: torch.Tensor, attends: torch.Tensor) -> Any:
-        """Return additive attention masks in the form that the architecture takes.
+        """Return additive attention masks in the form that the architecture expects.
 
-        Their entries are 0 where a token attends to another one, and the lowest finite number elsewhere.
+        An entry is 0 if the token of its row attends to the token of its column; otherwise, it is the lowest
+        finite number.
         """
         config = self.backbone.config
         kind = _MASKS[config.model_type]
@@ -282,7 +285,7 @@ class PrefixReuse:
         return torch.where(attends, 0.0, torch.finfo(dtype).min).to(dtype)[None, None]
 
 
-def _cache_of_parents(branches: Sequence[Branch], held: dict[Branch, KeysAndValues]) -> Any:
+def _cache_of_parents(branches: Sequence[Branch], keys_and_values: dict[Branch, KeysAndValues]) -> Any:
     """Return a cache with the keys and values of the shared tokens, one row per branch."""
     from transformers import DynamicCache
 
@@ -290,7 +293,7 @@ def _cache_of_parents(branches: Sequence[Branch], held: dict[Branch, KeysAndValu
     shared = branches[0].shared
     if not shared:
         return cache
-    parents = [held[branch.parent] for branch in branches if branch.parent is not None]
+    parents = [keys_and_values[branch.parent] for branch in branches if branch.parent is not None]
 
     def rows(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         # Shape (branches, heads, shared, d). A parent that all branches share is not copied.
@@ -310,9 +313,9 @@ def _row_of_cache(cache: Any, row: int, length: int) -> KeysAndValues:
 
 
 def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]]:
-    """Divide roots into groups whose trees hold keys and values of at most ``token_budget`` tokens.
+    """Divide roots into groups whose trees hold the keys and values of at most ``token_budget`` tokens.
 
-    A tree that holds more is a group of its own.
+    A tree that holds more than that is a group of its own.
     """
     group: list[Branch] = []
     group_tokens = 0
@@ -349,9 +352,10 @@ def _positions(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the position of each token of a row, and which tokens each new token attends to.
 
-    A row contains the tokens of a branch, including the shared ones. They are followed by one closing for
-    each end: the ``after`` tokens of the template. A token of the branch attends to the branch up to itself.
-    A token of a closing attends to the branch up to the closing's end, and to the same closing up to itself.
+    A row contains the tokens of a branch, including the shared ones, and then one closing for each end: the
+    last ``after`` tokens of the template. A token of the branch attends to the branch up to itself. A token
+    of a closing attends to the branch up to the end that the closing belongs to, and to the same closing up
+    to itself.
 
     Returns:
         Positions, shape (tokens,), and a boolean matrix of shape (new tokens, tokens). New tokens are those
@@ -359,7 +363,7 @@ def _positions(
     """
     branch_size = shared + size
     position_list = list(range(branch_size))
-    closing_numbers = [-1] * branch_size  # number of each token's closing; -1 on the branch
+    closing_numbers = [-1] * branch_size  # index of each token's closing; -1 for the branch's own tokens
     branch_limits = list(range(1, branch_size + 1))  # number of branch tokens that each token attends to
     for number, end in enumerate(ends):
         position_list += range(end, end + after)
