@@ -1,4 +1,4 @@
-"""The prompts that turn a language model into a sentence encoder, and the settings that steer it.
+"""The prompts that turn a language model into a sentence encoder, and the settings that change its states.
 
 PromptEOL: Jiang et al. 2023 (arXiv 2307.16645). Pretended chain of thought and knowledge enhancement: Zhang
 et al. 2024 (2404.03921); the mean of both: Cheng et al., ACL 2025 (2505.12831). MetaEOL: Lei et al. 2024
@@ -23,7 +23,7 @@ SENTENCE = "{sentence}"
 # The mark for the sentence in the published code.
 _PUBLISHED_SENTENCE = "*sent 0*"
 _QUOTED_SENTENCE = f'"{SENTENCE}"'
-# Maximum number of characters of a prompt that an error quotes.
+# Maximum number of characters that an error quotes of a prompt.
 _SHOWN_CHARACTERS = 60
 
 
@@ -45,9 +45,9 @@ class Prompt:
         return all(_QUOTED_SENTENCE in _without_placeholder(template) for template in self.templates)
 
     def pieces(self, template: str, *, prepending: bool) -> tuple[str, ...]:
-        """Return the text around the sentence: two pieces, or three for an echo.
+        """Return the parts of a template around the sentence: two parts, or three for an echo.
 
-        With token prepending, a template without a placeholder gets one before the sentence.
+        With token prepending, a template that has no placeholder gets one before the sentence.
         """
         if not prepending:
             template = _without_placeholder(template)
@@ -62,7 +62,7 @@ def _without_placeholder(template: str) -> str:
 
 
 def find_prompt(prompt: str | Prompt) -> Prompt:
-    """Return the known prompt with this name, or a prompt with this template."""
+    """Return the known prompt of this name, or else a new prompt with this text as its template."""
     if isinstance(prompt, Prompt):
         return prompt
     if prompt.lower() in PROMPTS:
@@ -89,12 +89,12 @@ _PROMPT_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def is_prompt_name(prompt: str) -> bool:
-    """Return whether a prompt is a name: only ASCII letters, digits, hyphens and underscores."""
+    """Return whether a prompt is a name, with only ASCII letters, digits, hyphens and underscores."""
     return _PROMPT_NAME.fullmatch(prompt) is not None
 
 
 def is_template(prompt: str) -> bool:
-    """Return whether a prompt is meant for a language model, rather than as a text before every input."""
+    """Return whether a prompt is for a language model, rather than text to put before every input."""
     return prompt.lower() in PROMPTS or SENTENCE in prompt or _PUBLISHED_SENTENCE in prompt
 
 
@@ -154,7 +154,7 @@ DEFAULT_STRENGTH = 0.5
 
 @dataclass(frozen=True, slots=True)
 class TokenPrepending:
-    """The layers before which the placeholder's state is overwritten by the last token's state."""
+    """The layers before which the last token's state overwrites the placeholder's state."""
 
     start: NaturalNumber  # first of these layers, counted from 0
     exit: NaturalNumber  # first layer after them; may be beyond the last layer
@@ -188,7 +188,7 @@ class Contrast:
 
 
 def require_contrast_options(options: Prompting) -> ContrastRule:
-    """Return the rule of contrast; raise an error if an option of contrast is wrong or has no effect."""
+    """Return the contrast rule; raise an InputError if a contrast option is wrong or has no effect."""
     contrast_options = [name for name in options.decoder_options if name.startswith("contrast_")]
     if contrast_options and not options.contrast:
         names = ", ".join(contrast_options)
@@ -208,8 +208,8 @@ _OTHER_SPACE = re.compile(r"\s{2,}|[^\S ]")
 def clean_sentence(text: str) -> str:
     """Clean a sentence in the same way as the published code.
 
-    A sentence that ends with neither a full stop nor a quotation mark gets a full stop, which replaces a
-    question mark at its end. Double quotation marks become single ones.
+    A question mark at the end becomes a full stop. A sentence that ends with neither a question mark, a full
+    stop nor a quotation mark gets a full stop. Double quotation marks become single ones.
     """
     if text and not text.endswith((".", "?", '"', "'")):
         text += "."
@@ -218,6 +218,6 @@ def clean_sentence(text: str) -> str:
 
 
 def reachable_text(text: str, *, quoted: bool) -> str:
-    """Return the form that a text takes inside a cleaned sentence."""
+    """Return a text in the form that it has inside a cleaned sentence."""
     text = _OTHER_SPACE.sub(" ", text)
     return text.replace('"', "'") if quoted else text

@@ -1,4 +1,4 @@
-"""A decoder-only language model: its layers, hooks on them, and the states after them."""
+"""Access to a decoder-only language model: its layers, hooks on layers, and the states after each layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stickytoken.errors import InputError, ModelError
 
 # Architectures whose recurrent layers ignore the attention mask, and so read padding as text.
 _READS_PADDING = ("recurrent_gemma",)
-# Names of the attribute that holds the list of layers in transformers.
+# Attributes under which transformers models hold their list of layers.
 _LAYER_LISTS = ("layers", "h", "blocks")
 # In a causal model, a later token may change earlier states by at most this fraction of their norm, beyond
 # rounding errors.
@@ -26,7 +26,7 @@ _LOOK_AHEAD = 1e-4
 
 @dataclass(frozen=True)
 class Decoder:
-    """A language model of transformers without its head, and its layers."""
+    """A transformers language model without its head, together with its layers."""
 
     model: Any
     layers: tuple[torch.nn.Module, ...]
@@ -49,7 +49,7 @@ class Decoder:
 
     @cached_property
     def takes_positions(self) -> bool:
-        """Whether the model takes positions as an argument. A model with linear biases (ALiBi) does not."""
+        """Whether the model takes positions as an argument, unlike a model with linear biases (ALiBi)."""
         return "position_ids" in inspect.signature(self.model.forward).parameters
 
     def inputs_by_layer(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -63,7 +63,7 @@ class Decoder:
         return {"per_layer_inputs": by_layer(ids, **options)}
 
     def layer_number(self, layer: int) -> int:
-        """Return the number of layers that run to reach a layer; negative indices count from the end."""
+        """Return how many layers run up to and including this layer; a negative index counts from the end."""
         count = len(self.layers)
         number = layer + count + 1 if layer < 0 else layer
         if number == 0:
@@ -77,7 +77,7 @@ class Decoder:
 
 
 def find_decoder(model: Any, name: str) -> Decoder:
-    """Return the decoder of a model of transformers.
+    """Return the decoder of a transformers model.
 
     Raises:
         ModelError: the model is not a decoder whose tokens attend to all earlier ones, and only to those.
@@ -130,13 +130,13 @@ def _looks_ahead(decoder: Decoder) -> bool:
         states = decoder.model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
     first, second = states[:, :-1].float()
     allowed = (_LOOK_AHEAD + 4 * torch.finfo(states.dtype).eps) * first.norm()
-    # Damaged weights give NaN, and this comparison is then false. They are reported later, with the text
+    # Damaged weights give NaN, which makes this comparison false. The damage is reported later, with the text
     # whose vector is not finite.
     return bool((first - second).norm() > allowed)
 
 
 class Hook(NamedTuple):
-    """A function to call when a module runs."""
+    """A function to call whenever a module runs."""
 
     register: Callable[..., Any]  # method of the module that registers the hook
     call: Callable[..., Any]
@@ -149,10 +149,10 @@ def hook_before(layer: torch.nn.Module, call: Callable[..., Any]) -> Hook:
 
 @contextmanager
 def _hooked(hooks: Iterable[Hook]) -> Iterator[None]:
-    """Register hooks for a block. They act on this thread only; other threads can use other hooks."""
+    """Register hooks for a block. The hooks act only on calls by the current thread."""
     owner = threading.get_ident()
 
-    # torch may call a hook without its last argument if another thread removes it at the same moment.
+    # torch may call a hook without its last argument if another thread removes the hook at that moment.
     def call_for_owner(call: Callable[..., Any], *args: Any) -> Any:
         return call(*args) if threading.get_ident() == owner else None
 
@@ -184,18 +184,18 @@ def _checked_states(output: Any) -> torch.Tensor:
 
 
 def layer_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-    """Return the states among the arguments of a layer, shape (rows, tokens, d)."""
+    """Return the states that a layer receives, shape (rows, tokens, d), from its arguments."""
     return _checked_states(args[0] if args else kwargs["hidden_states"])
 
 
 def states_after(
     decoder: Decoder,
-    numbers: Sequence[int],
+    layer_counts: Sequence[int],
     inputs: dict[str, Any],
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
     hooks: Iterable[Hook] = (),
 ) -> dict[int, torch.Tensor]:
-    """Run the model; return ``keep(states)`` after each number of layers, keyed by that number.
+    """Run the model; return ``keep(states)`` for the states after each number of layers, keyed by it.
 
     The number 0 stands for the first layer's input. States after the last layer include the final norm; all
     others are the raw residual stream. Layers after the last requested one do not run.
@@ -203,20 +203,20 @@ def states_after(
     kept_states: dict[int, torch.Tensor] = {}
     layers = decoder.layers
 
-    def record(number: int, _: torch.nn.Module, __: tuple[Any, ...], output: Any) -> None:
-        kept_states[number] = keep(_checked_states(output))
-        if number == max(numbers):
+    def record(layer_count: int, _: torch.nn.Module, __: tuple[Any, ...], output: Any) -> None:
+        kept_states[layer_count] = keep(_checked_states(output))
+        if layer_count == max(layer_counts):
             raise LayerReachedError
 
     def record_input(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         kept_states[0] = keep(layer_input(args, kwargs))
 
     recording_hooks = [
-        Hook(layers[number - 1].register_forward_hook, partial(record, number))
-        for number in numbers
-        if 0 < number < len(layers)
+        Hook(layers[layer_count - 1].register_forward_hook, partial(record, layer_count))
+        for layer_count in layer_counts
+        if 0 < layer_count < len(layers)
     ]
-    if 0 in numbers:
+    if 0 in layer_counts:
         recording_hooks.append(hook_before(layers[0], record_input))
     output = run_until_reached(decoder, inputs, [*hooks, *recording_hooks])
     if output is not None:

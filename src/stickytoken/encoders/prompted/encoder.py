@@ -33,7 +33,7 @@ class CausalPromptEncoder(ModelEncoder):
     """Encodes sentences with a language model, through the prompt of a `Reading`.
 
     Attributes:
-        reading: prompt, token prepending, layer and contrast.
+        reading: the settings: prompt, token prepending, layer and contrast.
         prompted: the decoder with the prompt.
     """
 
@@ -54,23 +54,24 @@ class CausalPromptEncoder(ModelEncoder):
         """Read the model.
 
         Args:
-            model: a decoder-only model of transformers.
-            tokenizer: its tokenizer of transformers.
-            name: the name that the user gave.
-            reading: prompt, token prepending, layer and contrast.
-            token_budget: tokens per batch; None chooses by device.
+            model: a decoder-only transformers model.
+            tokenizer: the model's transformers tokenizer.
+            name: name of the model, as the user gave it.
+            reading: the settings: prompt, token prepending, layer and contrast.
+            token_budget: maximum number of tokens per batch; None chooses one that suits the device.
             max_length: maximum number of tokens of a prompt with its text filled in; None means the model's
                 own limit.
-            reuse: limits within which common beginnings of prompts and sentences are computed only once; None
+            reuse: limits within which common prefixes of prompts and sentences are computed only once; None
                 turns this off.
             normalize: whether to scale vectors to length 1.
-            precision: precision of the arithmetic, which must be lower than that of the weights; None means
-                that of the weights.
-            packed_layers: whether linear layers on a CPU use packed weights; None decides by measurement.
+            precision: precision of the arithmetic, which must be lower than the precision of the weights;
+                None means the precision of the weights.
+            packed_layers: whether linear layers on a CPU use packed weights; None leaves the choice to the
+                environment variable or, if it is not set, to a measurement.
 
         Raises:
             ModelError: the model or its tokenizer cannot be used with prompts.
-            InputError: the model does not support an option.
+            InputError: the model does not support one of the options.
         """
         self.normalizes = normalize
         self.reading = reading
@@ -80,7 +81,7 @@ class CausalPromptEncoder(ModelEncoder):
         self._requested_length = max_length
         self._reuse_limits = reuse
         self._decoder = find_decoder(model, name)
-        self._tokenizers: dict[bool, OwnTokenizer] = {}  # key: whether the copy has a placeholder
+        self._tokenizers: dict[bool, OwnTokenizer] = {}  # keyed by whether they have a placeholder
         super().__init__(self._decoder.model, name, precision, packed_layers)
 
     def _configure(self) -> None:
@@ -88,7 +89,7 @@ class CausalPromptEncoder(ModelEncoder):
         self.prompted = PromptedModel(self._decoder, self.reading, self._tokenizer_copy(with_placeholder))
         self.own_tokenizer = self._tokenizer_copy(with_placeholder=False).tokenizer
         self.own_tokenizer.rows = self._decoder.rows
-        # Encodes a token as part of a sentence in the prompt.
+        # This tokenizer encodes an entry as part of a sentence in the prompt.
         self.entries_tokenizer = PromptVocabulary(self.own_tokenizer, quoted=self.reading.prompt.quoted)
         prompt_length = self.prompted.length(0)
         self.max_length = context_length(
@@ -97,7 +98,7 @@ class CausalPromptEncoder(ModelEncoder):
         self._runner = self._new_runner()
 
     def _tokenizer_copy(self, with_placeholder: bool) -> OwnTokenizer:
-        """Return a copy of the user's tokenizer. It is made once, because copying takes seconds."""
+        """Return a copy of the user's tokenizer; copying takes seconds, so the copy is made only once."""
         if with_placeholder not in self._tokenizers:
             copied = own_tokenizer(self.user_tokenizer, self.name, with_placeholder)
             self._tokenizers[with_placeholder] = copied
@@ -138,7 +139,7 @@ class CausalPromptEncoder(ModelEncoder):
             return int(self._runner.forward([PromptRow(0, (0,))], None, [self.prompted.number]).shape[-1])
 
     def _modules_and_prompt(self) -> tuple[str, str]:
-        """Return a hash of all settings that change states or vectors, and the templates as JSON."""
+        """Return a hash of all settings that affect states or vectors, and the templates as JSON."""
         prepending = self.reading.prepending
         contrast = self.reading.contrast
         placeholder = self.prompted.placeholder
@@ -167,7 +168,7 @@ class CausalPromptEncoder(ModelEncoder):
         return hashlib.sha256(text.encode()).hexdigest(), json.dumps(templates)
 
     def reread(self, reading: Reading) -> CausalPromptEncoder:
-        """Return an encoder of the same model that uses another reading."""
+        """Return an encoder that uses the same model with another `Reading`."""
         self._apply_model_changes()
         other = self._copy()
         other.reading = reading
@@ -176,7 +177,7 @@ class CausalPromptEncoder(ModelEncoder):
         return other
 
     def sentence_transformer(self) -> SentenceTransformer:
-        """Return a SentenceTransformer with the same vectors; it shares the weights."""
+        """Return a SentenceTransformer that gives the same vectors and shares the weights."""
         from sentence_transformers import SentenceTransformer
         from sentence_transformers.sentence_transformer.modules import Normalize
 
@@ -200,32 +201,31 @@ class CausalPromptEncoder(ModelEncoder):
         return self.prompted.knows(min(ids, default=0)) and self.prompted.knows(max(ids, default=0))
 
     def encode_layers(self, texts: Sequence[str], layers: Sequence[int]) -> NDArray[np.float32]:
-        """Return the vectors after each of the layers, computed in one pass, shape (texts, layers, d)."""
-        numbers = [self._decoder.layer_number(layer) for layer in layers]
+        """Return the vectors after each of these layers, shape (texts, layers, d), computed in one pass."""
+        layer_counts = [self._decoder.layer_number(layer) for layer in layers]
         contents = [text.ids for text in self.tokenize(texts)]
         for text, content in zip(texts, contents, strict=True):
             self.check_input(content, partial(shown, text))
         if not contents:
-            return np.empty((0, len(numbers), self.dimension), np.float32)
-        return self._forward_all(contents, numbers)
+            return np.empty((0, len(layer_counts), self.dimension), np.float32)
+        return self._forward_all(contents, layer_counts)
 
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
         return self._forward_all(contents, [self.prompted.number])[:, 0]
 
-    def _forward_all(self, contents: Sequence[Content], numbers: Sequence[int]) -> NDArray[np.float32]:
+    def _forward_all(self, contents: Sequence[Content], layer_counts: Sequence[int]) -> NDArray[np.float32]:
         with computing(self._network), self._arithmetic():
-            return self._runner.vectors(contents, numbers)
+            return self._runner.vectors(contents, layer_counts)
 
     def usable_entries(self) -> list[int]:
         return [entry for entry in self.entries_tokenizer.entries if self.prompted.knows(entry)]
 
     def _center(self, exact: NDArray[np.float32]) -> Any:
-        # Vectors that come from one prompt share a direction that says nothing about their texts.
+        # All vectors of one prompt share a direction that says nothing about their texts.
         return exact.mean(axis=0, keepdims=True)
 
     def _run(self, contents: Sequence[Content]) -> None:
-        # Reuse is off, so that every token passes through every layer, and no result of another precision is
-        # used.
+        # Reuse is off, so that every token passes through every layer and no cached result is used.
         rounding = torch.finfo(self.dtype).eps
         runner = PromptRunner(self.prompted, self._token_budget, reuse=None, rounding=rounding)
         runner.vectors(contents, [self.prompted.number])

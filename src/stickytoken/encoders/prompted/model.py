@@ -1,4 +1,4 @@
-"""Turn sentences into the inputs of a decoder, with its tokenizer and a prompt."""
+"""Turn sentences into the inputs of a decoder, with the decoder's tokenizer and a prompt."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class PromptRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """How a vector is read from a language model."""
+    """The settings with which a language model computes vectors of sentences."""
 
     prompt: Prompt
     prepending: TokenPrepending | None
-    layer: int  # an index into the embedding and the outputs of all layers; -1 is after the final norm
+    layer: int  # index into the states after the embedding and each layer; -1 is after the final norm
     contrast: Contrast | None = None
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class Reading:
 
     @property
     def prompting(self) -> Prompting:
-        """The settings that result in this reading."""
+        """The `Prompting` settings that produce this `Reading`."""
         is_known = self.prompt.name in PROMPTS
         prepending = self.prepending
         contrast = self.contrast
@@ -91,9 +91,9 @@ class Reading:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The settings that result in this reading, as they are saved with a model.
+        """The settings that produce this `Reading`, in the form in which they are saved with a model.
 
-        If contrast is off, its options are left out, so that earlier releases can load the model.
+        If contrast is off, the contrast options are left out, so that earlier releases can load the model.
         """
         options = self.prompting.saved()
         if self.contrast is None:
@@ -102,7 +102,7 @@ class Reading:
 
 
 Features: TypeAlias = dict[str, Any]
-# Names of the tensors of filled prompts among the features of a sentence-transformers module.
+# Names, among the features of a sentence-transformers module, of the tensors of filled prompts.
 _LAYOUT = ("input_ids", "attention_mask", "position_ids", "prompt_slots")
 
 
@@ -113,25 +113,25 @@ class PromptedModel:
         number: number of layers that run.
         prompts: the ids of each template.
         auxiliary: the model of the auxiliary prompt; None without contrast.
-        attends: whether this is the model of an auxiliary prompt. Such a model gives the input of the
-            attention's output projection in the last layer that runs.
+        attends: whether this is the model of an auxiliary prompt. Instead of states, such a model gives the
+            input of the attention's output projection in the last layer that runs.
     """
 
     def __init__(
         self, decoder: Decoder, reading: Reading, tokenizer: OwnTokenizer, *, attends: bool = False
     ) -> None:
-        """Find the ids of the prompts, and check that the decoder supports the reading.
+        """Find the token ids of the prompts, and check that the decoder supports the settings in ``reading``.
 
         Args:
             decoder: the language model.
-            reading: prompt, token prepending, layer and contrast.
+            reading: the settings: prompt, token prepending, layer and contrast.
             tokenizer: a copy of the model's tokenizer.
             attends: whether this is the model of an auxiliary prompt.
 
         Raises:
-            InputError: the decoder has too few layers for the reading, or its tokenizer does not suit the
+            InputError: the decoder has too few layers for the settings, or its tokenizer does not suit the
                 prompt.
-            ModelError: contrast cannot change its layer, or the tokenizer does not suit the prompt.
+            ModelError: contrast cannot change the chosen layer, or the tokenizer does not suit the prompt.
         """
         self.decoder = decoder
         self.reading = reading
@@ -155,7 +155,7 @@ class PromptedModel:
             self.auxiliary = self._auxiliary_model(reading.contrast, tokenizer)
 
     def _auxiliary_model(self, contrast: Contrast, tokenizer: OwnTokenizer) -> PromptedModel:
-        """Return the model of the auxiliary prompt, up to the layer of contrast."""
+        """Return the model for the auxiliary prompt, which runs up to the contrast layer."""
         name = self.decoder.name
         layer_count = len(self.decoder.layers)
         if contrast.layer >= layer_count:
@@ -181,7 +181,7 @@ class PromptedModel:
         return auxiliary
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Return the ids that each sentence has inside the prompt, grouped by word.
+        """Return the token ids of each sentence inside the prompt, grouped by word.
 
         Sentences are cleaned first if the prompt quotes them.
         """
@@ -210,25 +210,25 @@ class PromptedModel:
         """The placeholder's vector; None if the embedding has a row for it, or there is no placeholder."""
         rows = self.decoder.rows
         if self.placeholder_id is None or self.placeholder_id < rows:
-            return None  # if the matrix has a row for it, that row is used, as in the published code
+            return None  # the embedding's row for the placeholder is used, as in the published code
         step = max(1, rows // _SAMPLED_ROWS)
         sampled_ids = torch.arange(0, rows, step, device=self.decoder.device)
         with torch.inference_mode():
             root_mean_square = self.decoder.embedding(sampled_ids).float().square().mean().sqrt().item()
             size = self.decoder.embedding(sampled_ids[:1]).shape[-1]
-        # A random vector with the root mean square of the embeddings; the choice matters little (Fu et al.,
-        # table 4).
+        # A random vector with the same root mean square as the embeddings; the choice of vector matters
+        # little (Fu et al., table 4).
         direction = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
         return torch.from_numpy(direction * np.float32(root_mean_square))
 
     def forget(self) -> None:
-        """Drop the values that were computed from the weights."""
+        """Drop the cached values that were computed from the weights."""
         vars(self).pop("placeholder", None)
         if self.auxiliary is not None:
             self.auxiliary.forget()
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the embeddings of token ids, including the placeholder's."""
+        """Return the embeddings of token ids; the placeholder gets its own vector."""
         vector = self.placeholder
         if vector is None:
             embedded: torch.Tensor = self.decoder.embedding(ids)
@@ -313,12 +313,12 @@ def _padded(filled: Sequence[Ids], past: Sequence[int], indices: Sequence[Sequen
 class FixedBeginnings:
     """The tokens of each prompt before the placeholder or sentence; their states never depend on the text."""
 
-    def __init__(self, model: PromptedModel, numbers: Sequence[int]) -> None:
-        """Run the beginnings through as many layers as the largest of ``numbers``, and cache their states."""
+    def __init__(self, model: PromptedModel, layer_counts: Sequence[int]) -> None:
+        """Run the beginnings through the largest number of layers requested, and cache their states."""
         from transformers import DynamicCache
         from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-        # Kinds of cache layers that hold nothing but keys and values for each row.
+        # Classes of cache layers that hold only keys and values for each row.
         self._plain_kinds = (DynamicLayer, DynamicSlidingWindowLayer)
         beginnings = [prompt.before[: prompt.fixed] for prompt in model.prompts]
         ends = [[-1, -1, -1] for _ in beginnings]
@@ -326,10 +326,10 @@ class FixedBeginnings:
         batch = replace(batch, prepending=None)
         self.mask = batch.mask
         self._cache: Any = DynamicCache(config=model.decoder.model.config)
-        pooled_states(model.decoder, batch, numbers, self._cache)
+        pooled_states(model.decoder, batch, layer_counts, self._cache)
 
     def cache(self, prompts: torch.Tensor) -> Any:
-        """Return a cache with one row for each index in ``prompts``: the beginning of that prompt."""
+        """Return a cache with one row for each index in ``prompts``, which holds that prompt's beginning."""
         cache = copy.copy(self._cache)
         # Shallow copies are safe: a cache grows by allocating new tensors, and never writes to those of the
         # beginning.

@@ -21,13 +21,13 @@ from stickytoken.encoders.prompted.decoder import (
 from stickytoken.errors import ModelError
 from stickytoken.settings.prompting import ContrastRule
 
-# Names of an attention's output projection in transformers: o_proj (Llama and most others), out_proj (OPT,
-# GPT-J), c_proj (GPT-2), dense (Bloom, Falcon, GPT-NeoX). Feed-forward and convolution blocks use some of
-# these names too, so the name of the enclosing block must also match.
+# Names that transformers gives to an attention's output projection: o_proj (Llama and most others), out_proj
+# (OPT, GPT-J), c_proj (GPT-2), dense (Bloom, Falcon, GPT-NeoX). Feed-forward and convolution blocks use some
+# of these names too, so the name of the enclosing block must also match.
 _PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense")
 _ATTENTION = ("attn", "attention")
-# A difference A - B is treated as rounding if both conditions hold: relative to the norm of A, its norm is at
-# most this many machine epsilons, and at most this fraction.
+# A difference A - B is treated as rounding if its norm, relative to the norm of A, is at most this many
+# machine epsilons and also at most this fraction.
 _ROUNDING_EPSILONS = 64
 _MAX_ROUNDING_SHARE = 0.01
 
@@ -38,9 +38,8 @@ TokenIndex: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 def contrasted(values: torch.Tensor, auxiliary: torch.Tensor, settings: Contrast, heads: int) -> torch.Tensor:
     """Subtract the values B of the auxiliary prompts from the values A of the last tokens.
 
-    If A and B are equal up to rounding, the result is zero. This happens if a sliding window hides the
-    beginnings of the prompts. Rules that preserve a norm would otherwise magnify the rounding errors, which
-    depend on the batch.
+    A and B are equal up to rounding if a sliding window hides the beginnings of the prompts. The result is
+    then zero; otherwise, rules that preserve a norm would magnify rounding errors, which depend on the batch.
 
     Args:
         values: A, attention outputs, shape (rows, heads * size).
@@ -68,7 +67,7 @@ def contrasted(values: torch.Tensor, auxiliary: torch.Tensor, settings: Contrast
 
 
 def _projection_of(layer: torch.nn.Module) -> torch.nn.Module | None:
-    """Return the module that mixes the outputs of the attention heads; None unless there is exactly one."""
+    """Return the module that combines the outputs of the attention heads; None unless exactly one matches."""
     projections = []
     for path, module in layer.named_modules():
         *blocks, name = path.split(".")
@@ -108,7 +107,7 @@ def _projection_hook(
     last: torch.Tensor,
     change: Callable[[torch.Tensor, TokenIndex], torch.Tensor],
 ) -> Hook:
-    """Return a hook that changes the input of a layer's output projection.
+    """Return a hook that changes the input of the output projection in a layer's attention.
 
     Args:
         decoder: the model.
@@ -133,7 +132,7 @@ def _projection_hook(
 
 @dataclass(frozen=True)
 class PromptBatch:
-    """Filled prompts as inputs of a decoder, with what is needed to steer it and to pool its states."""
+    """The inputs of a decoder for filled prompts, with settings and indices to change and pool its states."""
 
     embeddings: torch.Tensor  # input of the first layer, shape (rows, tokens, d)
     mask: torch.Tensor  # 1 for a token, 0 for padding, shape (rows, past + tokens)
@@ -149,7 +148,7 @@ class PromptBatch:
     auxiliary: torch.Tensor | None = None
 
     def pool(self, states: torch.Tensor) -> torch.Tensor:
-        """Return the state of the last token, or the mean over the second copy of an echo."""
+        """Return each row's pooled state: the last token's, or the mean over the second copy of an echo."""
         first = self.first.to(states.device)
         last = self.last.to(states.device)
         if not self.echoes:
@@ -174,22 +173,22 @@ class PromptBatch:
 
 
 def pooled_states(
-    decoder: Decoder, batch: PromptBatch, numbers: Sequence[int], cache: Any = None
+    decoder: Decoder, batch: PromptBatch, layer_counts: Sequence[int], cache: Any = None
 ) -> torch.Tensor:
-    """Return the pooled states after each number of layers, shape (rows, numbers, d)."""
-    states = prompt_states(decoder, batch, numbers, batch.pool, cache)
-    device = states[max(numbers)].device
-    return torch.stack([states[number].to(device) for number in numbers], dim=1)
+    """Return the pooled states after each of these numbers of layers, shape (rows, layers, d)."""
+    states = prompt_states(decoder, batch, layer_counts, batch.pool, cache)
+    device = states[max(layer_counts)].device
+    return torch.stack([states[layer_count].to(device) for layer_count in layer_counts], dim=1)
 
 
 def prompt_states(
     decoder: Decoder,
     batch: PromptBatch,
-    numbers: Sequence[int],
+    layer_counts: Sequence[int],
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
     cache: Any = None,
 ) -> dict[int, torch.Tensor]:
-    """Run the prompts; return ``keep(states)`` after each number of layers, keyed by that number.
+    """Run the prompts; return ``keep(states)`` for the states after each number of layers, keyed by it.
 
     Token prepending and contrast change the states as the batch specifies. The number 0 stands for the
     embedding.
@@ -197,11 +196,11 @@ def prompt_states(
     hooks = _prepending_hooks(decoder, batch)
     if batch.contrast is not None and batch.auxiliary is not None:
         hooks.append(_contrast_hook(decoder, batch, batch.contrast, batch.auxiliary))
-    return states_after(decoder, numbers, batch.inputs(decoder, cache), keep, hooks)
+    return states_after(decoder, layer_counts, batch.inputs(decoder, cache), keep, hooks)
 
 
 def _prepending_hooks(decoder: Decoder, batch: PromptBatch) -> list[Hook]:
-    """Return hooks that overwrite the placeholder's state with the last token's."""
+    """Return hooks that overwrite the placeholder's state with the last token's state."""
     if batch.prepending is None:
         return []
 
@@ -212,7 +211,7 @@ def _prepending_hooks(decoder: Decoder, batch: PromptBatch) -> list[Hook]:
         # A model may be spread over several devices, so indices are moved to the device of this layer.
         device = states.device
         rows = torch.arange(states.shape[0], device=device)
-        changed = states.clone()  # states that were recorded elsewhere must not change
+        changed = states.clone()  # the original may have been recorded, so only a copy is changed
         changed[rows, batch.placeholders.to(device)] = states[rows, batch.last.to(device)]
         if args:
             return (changed, *args[1:]), kwargs

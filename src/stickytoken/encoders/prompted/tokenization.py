@@ -75,17 +75,17 @@ class PromptIds:
 
 @dataclass(frozen=True, slots=True)
 class _Quotation:
-    """The ids at both ends of every content that stand for the quotation marks around the sentence."""
+    """The ids at the ends of every content that come from the quotation marks around the sentence."""
 
     head: Ids = ()
     tail: Ids = ()
 
     def around_words(self, ids: Ids) -> TokenizedText:
-        """Return a tokenized text in which each id is a word, between the ids of the quotation marks."""
+        """Return a tokenized text: every id is a word, and the quotation marks are head and tail."""
         return TokenizedText(self.head, tuple((token_id,) for token_id in ids), self.tail)
 
     def split(self, content: Ids) -> TokenizedText:
-        """Move the ids of the quotation marks, if present, into head and tail; each other id is a word."""
+        """Move the ids of the quotation marks, if present, into head and tail; every other id is a word."""
         head = self.head if content[: len(self.head)] == self.head else ()
         content = content[len(head) :]
         tail = self.tail if self.tail and content[-len(self.tail) :] == self.tail else ()
@@ -109,7 +109,7 @@ class _FilledPrompt:
 
 
 class PromptTokenizer:
-    """Turns sentences into the ids that they have inside a prompt.
+    """Turns sentences into the token ids that they have inside a prompt.
 
     Attributes:
         prompts: the ids of each template.
@@ -132,17 +132,17 @@ class PromptTokenizer:
             self._quotation = self._quotation_ids()
 
     def tokenize(self, sentences: Sequence[str]) -> list[TokenizedText]:
-        """Return the ids that each sentence has inside the prompt, grouped by word.
+        """Return the token ids of each sentence inside the prompt, grouped by word.
 
         A token that merges an end of the sentence with punctuation of the template goes into head or tail.
         """
         *front, back = self._pieces
-        starts = [sentence.join(front) for sentence in sentences]  # for an echo, up to the second copy
+        starts = [sentence.join(front) for sentence in sentences]  # in an echo, up to the second copy
         texts = [start + sentence + back for start, sentence in zip(starts, sentences, strict=True)]
         try:
             encoded = self._tokenizer.encode_with_spans(texts)
         except EncodingError:
-            self._tokenizer.encode_many(sentences)  # raises an error that quotes only the sentence
+            self._tokenizer.encode_many(sentences)  # raises the same error for the sentence alone
             raise
         tokenized = []
         for text, start, sentence, (ids, spans) in zip(texts, starts, sentences, encoded, strict=True):
@@ -157,7 +157,7 @@ class PromptTokenizer:
         else:
             content = self._content_of_echo(filled)
         if content is None:
-            # The template merged with the sentence in a way that did not occur with any sample.
+            # The template merged with the sentence in a way that none of the samples showed.
             ids = self._tokenizer.encode_many([filled.sentence])[0]
             return self._quotation.around_words(tuple(ids))
         content_ids = tuple(filled.ids[content.start : content.stop])
@@ -167,7 +167,7 @@ class PromptTokenizer:
         return _words_by_characters(content_ids, content_spans, filled)
 
     def _content_between_fixed_ids(self, filled: _FilledPrompt) -> range | None:
-        """Return the indices between the template's ids; None if those ids are not where expected."""
+        """Return the indices between the template's ids; None if those ids are not at the two ends."""
         before = self.prompts[0].before
         after = self.prompts[0].after
         start = len(before) - len(self._special)
@@ -210,7 +210,7 @@ class PromptTokenizer:
         return PromptIds(before, None, after, placeholder)
 
     def _quotation_ids(self) -> _Quotation:
-        """Return the ids of quotation marks that are in every content, because they merge with full stops."""
+        """Return the ids of quotation marks that are in every content because they merge with full stops."""
         prompt = self.prompts[0]
         texts = [sample.join(self._pieces) for sample in ("a.", "The b.")]
         rows = [self._special + tuple(row) for row in self._tokenizer.encode_many(texts)]
@@ -218,8 +218,8 @@ class PromptTokenizer:
         return _Quotation(_common_beginning(contents), _common_end(contents))
 
     def _echo_template_ids(self, pieces: tuple[str, ...]) -> PromptIds:
-        """Return the ids of an echo template, which must be the same around all samples."""
-        # Samples have no punctuation that could merge with that of the template.
+        """Return the ids of an echo template; these must be the same around all samples."""
+        # These samples have no punctuation that could merge with the template's.
         readings = {self._echo_ids_around(sample, pieces) for sample in _WORD_SAMPLES}
         if len(readings) > 1:
             raise InputError(
@@ -259,7 +259,7 @@ class PromptTokenizer:
 
 
 def _without_blanks(text: str, stop: int) -> int:
-    """Return the index at which the text before ``stop`` ends, not counting blanks at its end.
+    """Return the index ``stop``, moved back over any blanks before it.
 
     These blanks belong to the next word.
     """
@@ -309,7 +309,7 @@ def _words_by_characters(content: Ids, spans: Sequence[Span], filled: _FilledPro
 
 
 class OwnTokenizer(NamedTuple):
-    """A copy of the user's tokenizer, and what prompts need to know about it."""
+    """A copy of the user's tokenizer, with the token ids that prompts need."""
 
     tokenizer: HuggingFaceTokenizer
     special: Ids  # special tokens before every text
@@ -318,7 +318,7 @@ class OwnTokenizer(NamedTuple):
 
 
 def own_tokenizer(tokenizer: Any, name: str, prepending: bool) -> OwnTokenizer:
-    """Copy a tokenizer of transformers; with token prepending, the copy knows the placeholder."""
+    """Copy a transformers tokenizer; with token prepending, the placeholder is added to the copy."""
     if not hasattr(tokenizer, "add_tokens") or not hasattr(tokenizer, "convert_ids_to_tokens"):
         raise ModelError(
             f"the tokenizer of {name} is a {type(tokenizer).__name__}: pass a transformers tokenizer"
@@ -335,7 +335,7 @@ def own_tokenizer(tokenizer: Any, name: str, prepending: bool) -> OwnTokenizer:
     starts = [start for start in possible_starts if all_ids[start : start + len(bare_ids)] == bare_ids]
     if not starts:
         raise ModelError(
-            f"a {type(tokenizer).__name__} encodes a text in another way if it adds special tokens, so "
+            f"a {type(tokenizer).__name__} encodes a text differently when it adds special tokens, so "
             "prompts cannot be used: pass another model"
         )
     special = tuple(all_ids[: starts[0]])  # special tokens after the text are left out
@@ -346,7 +346,7 @@ class PromptVocabulary(HuggingFaceTokenizer):
     """Encodes vocabulary entries as parts of a sentence in the prompt.
 
     Cleaning changes a token that would close the quotation around the sentence, or that contains unusual
-    whitespace. So such a token encodes to other ids, and no text can produce it.
+    whitespace. Such a token is encoded as other ids, so no text can produce it.
     """
 
     def __init__(self, tokenizer: HuggingFaceTokenizer, *, quoted: bool) -> None:
