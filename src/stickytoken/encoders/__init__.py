@@ -1,4 +1,4 @@
-"""Encoders, which turn texts or token ids into vectors: their protocol, adapters and loading."""
+"""Encoders turn texts or token ids into vectors. This package defines, adapts and loads them."""
 
 from stickytoken.encoders.loading import analyze_vocabulary, load_encoder
 from stickytoken.encoders.loading.resolution import load_tokenizer

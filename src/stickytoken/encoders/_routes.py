@@ -1,7 +1,7 @@
-"""Models that read queries and documents differently: through a Router, prompts or other settings.
+"""Support for models that encode queries and documents differently, with a Router, prompts or other settings.
 
-A `Router` of sentence-transformers holds one chain of modules for each route. The encoder uses one route:
-`routed` returns a model that contains only the modules of this route.
+A `Router` of sentence-transformers holds one chain of modules for each route. An encoder uses only one route:
+`routed` returns a model that contains only that route's modules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stickytoken.errors import InputError, ModelError
 
 QUERY = "query"
 DOCUMENT = "document"
-# Prompt names of each task. `encode_query` and `encode_document` use the first one that the model has.
+# Names of the prompts for each task. `encode_query` and `encode_document` use the first that the model has.
 _PROMPTS = {QUERY: ("query",), DOCUMENT: ("document", "passage", "corpus")}
 
 
@@ -28,7 +28,7 @@ class RoutedModel(SentenceTransformer):
     Attributes:
         route: name of the route that texts take; in a model without a Router, the name of the task.
         task: value of the argument ``task`` that every call passes to the modules; None passes no task.
-        task_matters: whether a task is passed and a module on the route uses it.
+        task_matters: whether every call passes a task and a module on the route uses the task.
         other_routes: other routes and tasks that the user can choose.
     """
 
@@ -45,7 +45,7 @@ class RoutedModel(SentenceTransformer):
 
     @property
     def description(self) -> str:
-        """The name of the route. For the default route, it also names the routes that are not measured."""
+        """The route's name; for the default route, also the names of the routes that are not measured."""
         if self.task is not None:
             return self.route
         others = ", ".join(self.other_routes)
@@ -58,10 +58,10 @@ class RoutedModel(SentenceTransformer):
 
 
 def routed(model: SentenceTransformer, route: str | None, name: str) -> SentenceTransformer:
-    """Return a model that sends all texts through one route; it shares modules and weights with the original.
+    """Return a model that sends all texts through one route and shares modules and weights with the original.
 
     Args:
-        model: the user's model. It is returned unchanged if it has no Router and `route` is None.
+        model: the user's model. A model without a Router is returned unchanged if `route` is None.
         route: the route that the user names, such as ``query`` or ``document``; None means the route that
             `encode` takes.
         name: name of the model, for messages.
@@ -107,7 +107,7 @@ def _modules_on(
         taken: name of the route.
         key: name of the Router within the model.
         router: the Router. A nested Router is replaced by the modules on its own route.
-        route: the route that the user names. It also selects the route through a nested Router.
+        route: the route that the user names; nested Routers follow the same route.
         name: name of the model, for messages.
     """
     chain: Any = router.sub_modules[taken]
@@ -120,7 +120,7 @@ def _modules_on(
 
 
 def _with_task(model: SentenceTransformer, route: str, name: str) -> RoutedModel:
-    """Copy a model without a Router; the copy encodes all texts as queries, or all texts as documents.
+    """Copy a model without a Router. The copy encodes every text for one task, such as ``query``.
 
     Raises:
         InputError: the model does not distinguish tasks, or has no such task.
@@ -151,7 +151,7 @@ def _routed_model(
         model: the user's model.
         modules: the modules of the route, keyed by name.
         taken: name of the route.
-        task: value of the argument ``task`` for every call of the modules; None passes no task.
+        task: value of the argument ``task`` that every call passes to the modules; None passes no task.
         choices: all routes and tasks that the user can choose.
     """
     default_prompt = model.default_prompt_name

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from stickytoken.encoders._tokenizer import HuggingFaceTokenizer
 
-# Sample texts. The template is derived from the inputs that the model makes of them. Models that read only a
-# few tokens get the shorter pair.
+# Sample texts. The template is derived by preprocessing them with the model. Models that read only a few
+# tokens get the shorter pair.
 _SAMPLES = ("The cat sat on a warm stone.", "Trains leave at noon")
 _SHORT_SAMPLES = ("a", "to")
 # The longer samples are used only if they leave this many tokens for special tokens.
@@ -47,12 +47,12 @@ class TokenTypes:
 
 @dataclass(frozen=True, slots=True)
 class InputTemplate:
-    """What a model adds to the content ids of a text to form the input.
+    """The special tokens and other inputs with which a model surrounds the content ids of a text.
 
     Attributes:
         before: ids of the special tokens before the content.
         after: ids of the special tokens after the content.
-        features: further inputs of the modules, such as ``prompt_length``.
+        features: other inputs of the modules, such as ``prompt_length``.
         token_types: token type ids of the input; None if the model reads none.
         flat: whether a batch is one flat list of ids with offsets (as for static embeddings) instead of a
             matrix.
@@ -135,17 +135,18 @@ def _template_around(
 
 
 def _preprocessed(sample: str, model: SentenceTransformer, prompt: str, name: str) -> dict[str, Any]:
-    """Preprocess a text with the model's own method, and return the inputs of the modules.
+    """Preprocess a text with the model's `preprocess` method, and return the inputs of the modules.
 
     Raises:
-        ModelError: the model does not read text.
+        ModelError: the model does not accept text as its only input.
     """
     try:
         features = model.preprocess([sample], prompt=prompt or None)
     except Exception as error:  # processors of images and audio fail in many ways; the cause is chained
         reason = " ".join(str(error).split())[:_SHOWN_REASON]
         raise ModelError(
-            f"{name} does not read text alone ({type(error).__name__}: {reason}): pass a text model"
+            f"{name} does not accept text as its only input ({type(error).__name__}: {reason}): pass a text "
+            "model"
         ) from error
     ids = features.get("input_ids")
     mask = features.get("attention_mask", ids)

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 _SPECIAL_ROLES = ("bos", "eos", "pad", "unk", "sep", "mask")
 _WORD = re.compile(r"\S+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# Characters from several Unicode planes. If the id of each is its code point, the vocabulary is Unicode
-# itself.
+# Characters from several Unicode planes. If the id of each is its code point, the ids are taken to be Unicode
+# code points.
 _CODE_POINTS = ("a", "Z", "é", "中", "😀")
 _ROUND_TRIP_MEMBERS = ("entries", "special_ids", "decode_many", "encode_many")
 
-# A tokenizer is compared with its pipeline on a sample. Both decode about _COMPARED_ENTRIES entries, spread
-# over the vocabulary; both encode _COMPARED_TEXTS and the decoded entries. The comparison may miss a Python
-# override that affects fewer than one in 256 entries.
+# A tokenizer is compared with its pipeline on a sample: they decode about _COMPARED_ENTRIES entries from all
+# parts of the vocabulary, and encode _COMPARED_TEXTS and the decoded entries. The comparison may miss a
+# Python override that affects fewer than one in 256 entries.
 _COMPARED_ENTRIES = 256
 _COMPARED_TEXTS = (
     "The river is COLD in winter, isn't it?",
@@ -49,9 +49,9 @@ _INPUT_ERRORS = (AssertionError, AttributeError, LookupError, NotImplementedErro
 class HuggingFaceTokenizer:
     """A batched interface to a tokenizer.
 
-    It calls the Rust pipeline of the tokenizer, which is fast. Some tokenizer classes override in Python what
-    their pipeline does, so tokenizer and pipeline are first compared on a sample. If they differ, or if there
-    is no pipeline, the tokenizer itself is called text by text.
+    Texts go through the tokenizer's Rust pipeline, which is fast. Some tokenizer classes override in Python
+    what their pipeline does, so the results of tokenizer and pipeline are first compared on a sample. If the
+    results differ, or if there is no pipeline, the tokenizer itself is called for one text at a time.
 
     Attributes:
         rows: number of rows of the model's embedding matrix; None if it is unknown or unlimited.
@@ -62,8 +62,8 @@ class HuggingFaceTokenizer:
 
         Args:
             tokenizer: the tokenizer.
-            shared: whether other code uses the tokenizer too. If so, its pipeline is copied before any
-                change.
+            shared: whether other code uses the tokenizer too. If so, its pipeline is copied before any change
+                is made.
             rows: number of rows of the model's embedding matrix; None if it is unknown or unlimited.
 
         Raises:
@@ -75,8 +75,8 @@ class HuggingFaceTokenizer:
         backend = _backend_of(tokenizer)
         if backend is not None:
             self._backend = copy.deepcopy(backend) if shared else backend
-            # A deep copy loses this setting. Padding and truncation, which the user may have turned on, are
-            # turned off.
+            # A deep copy loses `encode_special_tokens`, so it is set again. Padding and truncation are turned
+            # off, because the user may have turned them on.
             self._backend.encode_special_tokens = getattr(
                 tokenizer, "split_special_tokens", backend.encode_special_tokens
             )
@@ -122,12 +122,12 @@ class HuggingFaceTokenizer:
 
     @property
     def is_fast(self) -> bool:
-        """Whether the tokenizer has a pipeline of the tokenizers library, which can be edited."""
+        """Whether the tokenizer has a Rust pipeline (of the tokenizers library), which can be edited."""
         return _backend_of(self._tokenizer) is not None
 
     @property
     def _is_bare(self) -> bool:
-        """Whether the tokenizer is itself a pipeline, without a class of transformers around it."""
+        """Whether the tokenizer is a Rust pipeline itself, not wrapped in a class of transformers."""
         from tokenizers import Tokenizer
 
         return isinstance(self._tokenizer, Tokenizer)
@@ -163,7 +163,7 @@ class HuggingFaceTokenizer:
 
     @contextmanager
     def settings_kept(self) -> Iterator[None]:
-        """Context manager that restores the user's padding and truncation, which tokenizer calls change."""
+        """Restore the user's padding and truncation settings, which tokenizer calls change, after a block."""
         backend = _backend_of(self._tokenizer)
         if backend is None:
             yield
@@ -192,7 +192,7 @@ class HuggingFaceTokenizer:
         return entries
 
     def _vocabulary(self) -> Mapping[Any, Any]:
-        """Return the ids keyed by token, unsorted; empty if the tokenizer does not list its vocabulary."""
+        """Return the ids, unsorted, keyed by token; empty if the tokenizer does not list its vocabulary."""
         if self._backend is not None:
             return self._backend.get_vocab()
         try:
@@ -205,7 +205,8 @@ class HuggingFaceTokenizer:
         """Check that the vocabulary has entries to search for sticky tokens.
 
         Raises:
-            ModelError: the vocabulary is empty, is Unicode itself, or has only special tokens.
+            ModelError: the vocabulary is empty or has only special tokens, or its ids are Unicode code
+                points.
         """
         class_name = type(self._tokenizer).__name__
         if not self.entries:

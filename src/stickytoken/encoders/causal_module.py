@@ -28,11 +28,11 @@ _AUXILIARY = "auxiliary_"  # prefix of the feature names of an auxiliary prompt
 
 
 class CausalPrompt(InputModule):
-    """Encode sentences through a prompt: ``SentenceTransformer(modules=[CausalPrompt(model, tokenizer)])``.
+    """Encodes sentences through a prompt: ``SentenceTransformer(modules=[CausalPrompt(model, tokenizer)])``.
 
     Sentences are never truncated: a filled prompt that exceeds the context raises an error.
     sentence-transformers loads a saved model only with ``trust_remote_code=True``, as it does for every
-    module that is not its own. `stickytoken.load_encoder` does not require this argument.
+    module that is not its own. `stickytoken.load_encoder` loads such a model without this argument.
 
     Args:
         model: a decoder-only transformers model; its head is dropped.
@@ -42,7 +42,7 @@ class CausalPrompt(InputModule):
 
     Raises:
         ModelError: The model is not decoder-only.
-        InputError: The model does not support an option.
+        InputError: The model does not support one of the options.
     """
 
     config_file_name = "causal_prompt_config.json"
@@ -65,7 +65,7 @@ class CausalPrompt(InputModule):
 
     @property
     def reading(self) -> Reading:
-        """How the model is read: prompt, token prepending, layer and contrast."""
+        """The settings that determine the vectors: prompt, token prepending, layer and contrast."""
         return self._prompted.reading
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> Features:
@@ -157,17 +157,18 @@ class CausalPrompt(InputModule):
 
 @dataclass(frozen=True, slots=True)
 class _Preset:
-    """Published settings of one kind of model, or those of Llama 2 7B scaled to the model's depth."""
+    """Settings published for one kind of model, or those of Llama 2 7B scaled to the model's depth."""
 
     start: int  # first layer of token prepending
-    exit: int  # first layer after the last one with token prepending
-    layer: int  # layer to read
+    exit: int  # first layer after those with token prepending
+    layer: int  # layer after which the vector is read
     contrast_layer: int  # layer that contrast changes
     contrast_strength: float
     published: bool  # whether start, exit and layer were published for this model and prompt
 
 
-# Published settings by family and number of layers: start and exit of token prepending, layer to read.
+# Published settings, keyed by model family and number of layers. Each value holds the start and the exit of
+# token prepending, and the layer after which the vector is read.
 _PUBLISHED = {
     ("llama 3", 32): (1, 3, -2),  # Llama 3 8B
     ("llama", 32): (1, 7, 27),  # Llama 2 7B
@@ -175,13 +176,13 @@ _PUBLISHED = {
     ("qwen2", 28): (1, 6, -2),  # Qwen2 7B
     ("gemma2", 42): (1, 6, -2),  # Gemma 2 9B
 }
-# Llama 2 7B: number of layers, exit of token prepending, layer to read, and layer that contrast changes. A
-# model without published settings uses layers at the same relative depth.
+# Settings of Llama 2 7B: number of layers, exit of token prepending, layer after which the vector is read,
+# and layer that contrast changes. A model without published settings uses layers at the same relative depth.
 _LLAMA_2_LAYERS = 32
 _LLAMA_2_EXIT = 7
 _LLAMA_2_READ = 27
 _LLAMA_2_CONTRAST = 4
-# Layer and strength of contrast that were published for Llama 3 8B.
+# Layer and strength of contrast, as published for Llama 3 8B.
 _LLAMA_3_CONTRAST = 6
 _LLAMA_3_STRENGTH = 0.25
 # Smallest vocabulary size at which a Llama with 32 layers is treated as a Llama 3.
@@ -193,7 +194,7 @@ _READ_LATER = ("ke", "ck")
 
 
 def _preset_of(decoder: Decoder, prompt: prompts.Prompt) -> _Preset:
-    """Return the published settings for a model and prompt, or else those of Llama 2 7B, scaled."""
+    """Return the settings published for a model and prompt, or else the scaled settings of Llama 2 7B."""
     config = decoder.model.config
     count = len(decoder.layers)
     family = config.model_type
@@ -222,7 +223,7 @@ def _at_depth(layer: int, count: int) -> int:
 
 
 def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) -> tuple[Reading, LayerChoice]:
-    """Return how a model is read with these options, and how the layer to read was chosen."""
+    """Return the `Reading` for these options, completed with defaults, and how its layer was chosen."""
     rule = prompts.require_contrast_options(options)
     if not options.token_prepending and (options.start is not None or options.exit is not None):
         raise InputError(
@@ -233,7 +234,7 @@ def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) ->
     if options.layer is not None:
         layer = options.layer
         choice = LayerChoice.GIVEN
-    elif preset.published:  # used without token prepending too, so that both can be compared
+    elif preset.published:  # the same with and without token prepending, for comparison
         layer = preset.layer
         choice = LayerChoice.PUBLISHED
     elif options.token_prepending or options.contrast:
@@ -261,14 +262,15 @@ def reading_for(decoder: Decoder, prompt: prompts.Prompt, options: Prompting) ->
 
 
 def _contrast_layer_before(decoder: Decoder, layer: int, preset_layer: int) -> int:
-    """Return the layer that contrast changes: the possible layer that is nearest to the preset's.
+    """Return the layer that contrast changes: of the eligible layers, the one nearest to the preset's layer.
 
-    A layer is possible if it comes before the layer to read and contrast can change it. If no layer is
-    possible, the result is the preset's layer or the layer before the one to read, whichever is earlier.
+    A layer is eligible if contrast can change it and the vector is read after a later layer. If no layer is
+    eligible, the result is the preset's layer, or the last layer that runs before the vector is read, if that
+    is earlier.
 
     Args:
         decoder: the language model.
-        layer: the layer to read; a negative number counts from the end.
+        layer: the layer after which the vector is read; a negative number counts from the end.
         preset_layer: the contrast layer of the preset.
     """
     number = decoder.layer_number(layer)

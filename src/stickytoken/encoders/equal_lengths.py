@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # Where possible, the number of tokens in a batch is a multiple of this constant. Matrix kernels are fastest
-# for multiples of 64, and when only a few different sizes occur.
+# for multiples of 64 and for few different sizes.
 TOKEN_MULTIPLE = 64
 
 
@@ -21,14 +21,14 @@ def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDAr
         token_budget: maximum number of tokens in a batch; a longer input becomes a batch of its own.
 
     Returns:
-        The indices of the inputs of each batch.
+        One array per batch, with the indices of its inputs.
     """
     sizes = np.asarray(lengths, dtype=np.intp)
     batches: list[NDArray[np.intp]] = []
     for length in sorted(set(sizes.tolist()), reverse=True):
         indices = np.flatnonzero(sizes == length)
         rows = max(1, token_budget // max(1, length))
-        # The smallest number of rows that together have a multiple of TOKEN_MULTIPLE tokens.
+        # The smallest number of rows whose total number of tokens is a multiple of TOKEN_MULTIPLE.
         step = TOKEN_MULTIPLE // math.gcd(length, TOKEN_MULTIPLE)
         if rows >= step:
             rows -= rows % step

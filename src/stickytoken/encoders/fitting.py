@@ -18,7 +18,7 @@ class FittedText:
 
     Attributes:
         text: the text, truncated only if copies are inserted as text.
-        content: content ids of the text, truncated for both kinds of insertion.
+        content: content ids of the text, truncated whether copies are inserted as text or as ids.
         cut: whether the text was too long to be read in full together with the copies.
     """
 
@@ -34,15 +34,15 @@ class FittedText:
 def fit_texts(
     encoder: WordEncoder, texts: Sequence[str], room: int, insertion: Insertion, name: str
 ) -> list[FittedText]:
-    """Truncate texts so that they fit into the model together with copies.
+    """Truncate texts so that the model reads them in full together with copies of a token.
 
     Args:
         encoder: the model.
         texts: the texts.
         room: number of tokens to leave free for copies.
-        insertion: how copies are inserted. For ids, a text is truncated after a token, as the model
-            truncates it; otherwise, after a word.
-        name: where the texts come from, for the error message.
+        insertion: how copies are inserted. If as ids, a text is truncated after a token, as the model itself
+            would do; if as text, after a word.
+        name: the source of the texts, for the error message.
 
     Returns:
         One `FittedText` for each text, in the same order.
@@ -75,7 +75,7 @@ def fit_texts(
 
 
 def _cut_ids(fitted: FittedText, longest: int) -> FittedText:
-    """Return a text whose content is cut to at most ``longest`` ids, including those of the prompt."""
+    """Return the text with its content cut to at most ``longest`` ids, including those of the prompt."""
     left = longest - len(fitted.content.head)
     words = []
     for word in fitted.content.words:
@@ -87,7 +87,7 @@ def _cut_ids(fitted: FittedText, longest: int) -> FittedText:
 
 
 def _cut_words(encoder: WordEncoder, fitted: FittedText, longest: int) -> FittedText:
-    """Return a text cut after a word, so that it has at most ``longest`` ids with the prompt."""
+    """Return the text cut after a word, so that prompt and text together have at most ``longest`` ids."""
 
     def length_up_to(end: int) -> int:
         return len(encoder.tokenize([fitted.text[:end]])[0].ids)

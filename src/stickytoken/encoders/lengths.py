@@ -1,4 +1,4 @@
-"""The number of tokens that a model can read, from its positions and from its tokenizer's limit."""
+"""Determine how many tokens a model can read, from its positions and from its tokenizer's limit."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _POSITION_EMBEDDINGS = ("position_embeddings", "embed_positions", "wpe")
 
 
 def learned_positions(model: torch.nn.Module) -> list[int]:
-    """Return, for each table of learned position embeddings, the number of tokens that it allows."""
+    """Return the maximum number of tokens that each table of learned position embeddings allows."""
     import torch
 
     positions: list[int] = []
     for name, module in model.named_modules():
         if not name.endswith(_POSITION_EMBEDDINGS) or not isinstance(module, torch.nn.Embedding):
             continue
-        unused = getattr(module, "offset", 0)  # OPT numbers positions from an offset
-        if module.padding_idx is not None:  # RoBERTa numbers positions from padding_idx + 1
+        unused = getattr(module, "offset", 0)  # OPT leaves the first positions unused
+        if module.padding_idx is not None:  # in RoBERTa, positions begin at padding_idx + 1
             unused = module.padding_idx + 1
         positions.append(int(module.num_embeddings - unused))
     return positions
@@ -37,7 +37,7 @@ def readable_positions(model: torch.nn.Module, max_length: int | None, name: str
 
     Args:
         model: any torch model.
-        max_length: the longest input that the user requests; it must not exceed the number of positions.
+        max_length: maximum input length in tokens that the user requests; None if there is no such request.
         name: name of the model, for the error message.
 
     Raises:
@@ -67,11 +67,11 @@ def _configured_positions(config: Any) -> int | None:
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
     if not isinstance(rope, Mapping):
         return declared
-    # The rotary settings apply to all layers, or are nested by kind of layer.
+    # The rotary settings either apply to all layers or are nested by kind of layer.
     settings_of_kinds = [value for value in rope.values() if isinstance(value, Mapping)]
     for settings in [rope, *settings_of_kinds]:
         rope_type = settings.get("rope_type", settings.get("type", "default"))
-        if rope_type != "default":  # scaled rotary positions go beyond max_position_embeddings
+        if rope_type != "default":  # scaled rotary positions can exceed max_position_embeddings
             return None
     return declared
 
@@ -84,7 +84,7 @@ def context_length(
     Args:
         model: the language model.
         tokenizer: its tokenizer, which may declare a limit.
-        max_length: the limit that the user requests; None means the model's own limit.
+        max_length: maximum number of tokens that the user requests; None means the model's own limit.
         name: name of the model, for messages.
         taken: number of tokens in the prompt without a text.
 

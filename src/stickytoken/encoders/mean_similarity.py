@@ -1,4 +1,4 @@
-"""The mean cosine over a vocabulary (u), and how evenly its vectors use their dimensions (IsoScore)."""
+"""Mean cosine of vocabulary embeddings (u), and how evenly the embeddings use all dimensions (IsoScore)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class MeanSimilarity(NamedTuple):
     Attributes:
         value: the mean similarity u.
         entries: number of vocabulary entries used.
-        left_out: number of entries not used, because they have no tokens, have more tokens than the model
-            reads, or have a zero vector.
-        error: standard error of the value; 0 if u was computed from all entries, not from a sample.
+        left_out: number of entries that are not used, because they have no tokens, more tokens than the model
+            reads, or no usable vector.
+        error: standard error of u; 0 if u was computed from all entries rather than estimated from a sample.
         isoscore: how evenly the vectors use all dimensions, from 0 to 1; None if undefined. See `isoscore`.
     """
 
@@ -49,7 +49,7 @@ def isoscore(covariance: NDArray[np.float64]) -> float | None:
         None if there is only one dimension or no variance.
     """
     size = len(covariance)
-    variances = np.maximum(np.linalg.eigvalsh(covariance), 0.0)  # along the principal components
+    variances = np.maximum(np.linalg.eigvalsh(covariance), 0.0)  # of the principal components
     length = float(np.linalg.norm(variances))
     if size < 2 or length == 0:
         return None
@@ -68,14 +68,15 @@ def mean_similarity(
 ) -> MeanSimilarity:
     """Return u, the mean cosine over all ordered pairs of vocabulary embeddings, and the IsoScore.
 
-    Every vocabulary string is encoded as a text, as for the published values (Chen et al. 2025). The mean
-    over all V x V pairs, including each entry with itself, is the squared norm of the mean unit vector.
+    Every string in the vocabulary is encoded as a text, as for the published values (Chen et al. 2025). The
+    mean over all V x V pairs, including each entry with itself, is the squared norm of the mean unit vector.
     Computing it takes O(V d) time and O(d) memory. The covariance of the same vectors, for the IsoScore,
     takes O(V d^2) time and O(d^2) memory.
 
     Args:
         encoder: the model.
-        report: called with the number of entries encoded so far, beginning with 0, and the total.
+        report: called with the number of entries encoded so far (first with 0) and the number of entries to
+            encode.
         most: maximum number of entries to encode. If the vocabulary has more, u is estimated from a random
             sample of this size. None encodes all.
         chunk: number of entries to encode at a time.
@@ -115,9 +116,10 @@ def mean_similarity(
 
 
 def _unit_vectors_of_entries(encoder: Encoder, strings: list[str]) -> NDArray[np.float64]:
-    """Return the unit vectors of the given strings, shape (n, d).
+    """Return the unit vectors of the strings that can be encoded, shape (n, d).
 
-    Strings that the model cannot read in full, or that have no usable vector, are left out.
+    Strings that have no tokens, that the model cannot read in full, or that have no usable vector are left
+    out.
     """
     ids = encoder.content_ids(strings)
     readable = [index for index, content in enumerate(ids) if content and encoder.fits(content)]
@@ -131,7 +133,7 @@ def _unit_vectors_of_entries(encoder: Encoder, strings: list[str]) -> NDArray[np
 def _estimated(
     encoder: Encoder, vectors: NDArray[np.float64], sample_size: int, entries: int
 ) -> MeanSimilarity:
-    """Estimate u from a random sample, with the standard error of a U-statistic (Hoeffding 1948).
+    """Estimate u from a random sample; its standard error is that of a U-statistic (Hoeffding 1948).
 
     Args:
         encoder: the model, for messages.
@@ -149,7 +151,7 @@ def _estimated(
         )
     mean = vectors.mean(axis=0)
     between_entries = (count * float(mean @ mean) - 1) / (count - 1)
-    value = between_entries + (1 - between_entries) / entries  # each entry is also paired with itself
+    value = between_entries + (1 - between_entries) / entries  # u also counts pairs of an entry with itself
     spread = float((vectors @ mean).std(ddof=1))
     error = 2 * spread * np.sqrt((1 - count / entries) / count)
     covariance = vectors.T @ vectors / count - np.outer(mean, mean)

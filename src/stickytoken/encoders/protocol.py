@@ -1,4 +1,4 @@
-"""The interfaces of encoders, and checks of what an encoder supports."""
+"""The interfaces (protocols) of encoders, and checks of what an encoder supports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EncoderIdentity:
-    """Everything about an encoder that can change its vectors.
+    """Hashes and settings that identify an encoder; they cover everything that can change its vectors.
 
     Attributes:
         weights: sha256 of all parameters and buffers.
@@ -56,7 +56,7 @@ class Encoder(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that the user gave."""
+        """Name of the model, as the user gave it."""
 
     @property
     def device(self) -> str:
@@ -64,7 +64,7 @@ class Encoder(Protocol):
 
     @property
     def identity(self) -> EncoderIdentity:
-        """Everything that can change the vectors, computed from the current model.
+        """The identity of the current model, which covers everything that can change its vectors.
 
         Each access hashes all weights, so store the result if you need it repeatedly. The properties
         `max_length` and `dimension` are cheap.
@@ -80,7 +80,7 @@ class Encoder(Protocol):
 
     @property
     def tokenizer(self) -> RoundTripTokenizer:
-        """The tokenizer, from which the vocabulary is read.
+        """The tokenizer, which also gives the vocabulary.
 
         Raises:
             ModelError: The encoder has no tokenizer.
@@ -93,7 +93,7 @@ class Encoder(Protocol):
         """Whether the model reads these content ids without truncation and has an embedding for every id."""
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
-        """Encode texts, each with the prompt before it.
+        """Return the vectors of texts; the prompt is put before each text.
 
         Args:
             texts: n texts.
@@ -138,10 +138,10 @@ class IdReader(WordEncoder, Protocol):
 
 @runtime_checkable
 class IdEncoder(IdReader, Protocol):
-    """An encoder whose model runs in this process, so that it can also compute at another precision."""
+    """An encoder of a model in this process. It reads token ids, and can compute at another precision."""
 
     def at(self, precision: Precision | None) -> IdEncoder:
-        """Return an encoder of the same model with faster, less exact arithmetic; None returns this encoder.
+        """Return an encoder of the same model that computes faster and less exactly; for None, this encoder.
 
         Raises:
             InputError: The device or the model does not support the precision.
@@ -154,11 +154,11 @@ class RefusingEncoder(Protocol):
 
     @property
     def refused_texts(self) -> Collection[str]:
-        """Texts (without the prompt) for which the server gave no vector in this session."""
+        """Texts, without the prompt, for which the server has given no vector in this session."""
 
 
 def refused_texts(encoder: object) -> Collection[str]:
-    """Return the texts for which the encoder's server gave no vector; empty if it has no server."""
+    """Return the texts for which the encoder's server gave no vector; empty without a server."""
     if isinstance(encoder, RefusingEncoder):
         return encoder.refused_texts
     return frozenset()
@@ -168,12 +168,12 @@ Result = TypeVar("Result")
 
 
 def without_refused_texts(encoder: object, choose_and_encode: Callable[[], Result]) -> Result:
-    """Call a function, and call it again whenever it fails because the server has refused another text.
+    """Call a function, and call it again each time it fails because the server refused a new text.
 
     Args:
         encoder: the encoder that the function uses.
-        choose_and_encode: chooses texts and encodes them. It must not choose any of
-            `refused_texts(encoder)`, so that every further call avoids the texts refused before.
+        choose_and_encode: function that chooses texts and encodes them. It must not choose any of
+            `refused_texts(encoder)`, so that a repeated call avoids the texts refused so far.
 
     Returns:
         The result of the first call that succeeds.
@@ -195,12 +195,13 @@ class Capabilities:
     """What an encoder declares about itself. The defaults apply to an encoder that declares nothing.
 
     Attributes:
-        noise: standard deviation, over repeated calls, of the cosine of two fixed texts; 0 if every call
-            gives the same vectors.
-        spec: how to load the encoder again; None if it cannot be loaded from a name or folder.
+        noise: standard deviation of the cosine of two fixed texts over repeated calls; 0 if every call gives
+            the same vectors.
+        spec: the name or folder and the options with which to load the encoder again; None if it was not
+            loaded from a name or folder.
         parameters: number of weights; None if it is unknown.
-        makes_up_vectors: whether the vectors are artificial, as in a dry run. If so, results and choices that
-            depend on the vectors are meaningless.
+        makes_up_vectors: whether the vectors are artificial, as in a dry run. Results and choices that depend
+            on artificial vectors are meaningless.
     """
 
     noise: float = 0.0
@@ -227,34 +228,34 @@ def capabilities_of(encoder: object) -> Capabilities:
 
 @runtime_checkable
 class DeclaresSimilarity(Protocol):
-    """An encoder that says how its model compares vectors."""
+    """An encoder that declares how to compare its vectors."""
 
     @property
     def similarity(self) -> Similarity:
-        """The similarity that the model declares."""
+        """The similarity function that the model declares."""
 
 
 def similarity_of(encoder: Encoder) -> Similarity:
-    """Return the similarity that the model declares, or else the cosine."""
+    """Return the similarity function that the model declares, or else the cosine."""
     if isinstance(encoder, DeclaresSimilarity):
         return encoder.similarity
     return Similarity.COSINE
 
 
 class Route(Protocol):
-    """One of several ways in which a model reads texts."""
+    """One of several ways in which a model encodes texts."""
 
     route: str
     """Name of the route."""
 
     @property
     def description(self) -> str:
-        """The route in words. For the default route, it also names the routes that are not measured."""
+        """The route in words. For the default route, the text also names the routes that are not measured."""
 
 
 @runtime_checkable
 class RoutedEncoder(Protocol):
-    """An encoder whose model may read texts in several ways, such as queries and documents."""
+    """An encoder whose model may encode texts in several ways, for example as queries or as documents."""
 
     @property
     def route(self) -> Route | None:
@@ -275,12 +276,12 @@ _ID_MEMBERS = _members(WordEncoder, IdReader, IdEncoder)
 
 
 def is_encoder(model: object) -> TypeGuard[Encoder]:
-    """Whether the model has all members of `Encoder`. Unlike `isinstance`, this evaluates no properties."""
+    """Whether the model has all members of `Encoder`. Unlike `isinstance`, it evaluates no properties."""
     return all(_has(model, member) for member in _ENCODER_MEMBERS)
 
 
 def reads_ids(encoder: Encoder) -> TypeGuard[IdEncoder]:
-    """Whether the encoder has all members of `IdEncoder`; properties are not evaluated."""
+    """Whether the encoder has all members of `IdEncoder`. The check evaluates no properties."""
     return all(_has(encoder, member) for member in _ID_MEMBERS)
 
 
@@ -289,7 +290,7 @@ def require_words(encoder: Encoder, purpose: str) -> WordEncoder:
 
     Args:
         encoder: any encoder.
-        purpose: what needs the tokens, such as a command. It is the subject of the error message.
+        purpose: what needs the tokens, such as the name of a command; the subject of the error message.
 
     Raises:
         ModelError: The encoder has no method `tokenize`.
@@ -308,8 +309,8 @@ def require_ids(encoder: Encoder, purpose: str, instead: str | None = None) -> I
 
     Args:
         encoder: any encoder.
-        purpose: what needs token ids, such as a command. It is the subject of the error message.
-        instead: advice for the error message: what the user can do without token ids.
+        purpose: what needs token ids, such as the name of a command; the subject of the error message.
+        instead: advice for the error message, on what to do without token ids.
 
     Raises:
         ModelError: The encoder reads texts only.
@@ -332,11 +333,11 @@ def require_ids(encoder: Encoder, purpose: str, instead: str | None = None) -> I
 
 
 def _has(model: object, member: str) -> bool:
-    """Whether the model has a member; a property is not evaluated."""
+    """Whether the model has a member. The check evaluates no properties."""
     missing: Any = object()
     if inspect.getattr_static(model, member, missing) is not missing:
         return True
-    # The member is not defined, so only __getattr__ could provide it.
+    # Neither the object nor its class defines the member, so only __getattr__ could provide it.
     return hasattr(type(model), "__getattr__") and hasattr(model, member)
 
 
@@ -351,7 +352,7 @@ def content_limit(encoder: Encoder) -> int | None:
 
 
 def texts_of(texts: object) -> list[str]:
-    """Return the argument of `encode` as a list of texts.
+    """Check the argument of `encode`, and return it as a list of texts.
 
     Raises:
         InputError: The argument is a single text, or one of its items is not a text.
@@ -366,7 +367,7 @@ def texts_of(texts: object) -> list[str]:
 
 
 def has_vector(vectors: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
-    """Return a mask of the rows that are finite and not zero, shape (n,)."""
+    """Return a boolean mask, shape (n,): true for rows that are finite and not zero."""
     return np.asarray(np.isfinite(vectors).all(axis=1) & vectors.any(axis=1))
 
 
@@ -378,7 +379,7 @@ def require_usable(
     Args:
         vectors: one row per text.
         name: name of the model, for the error message.
-        label: returns the text of a row as the error message shows it.
+        label: function that returns the text of a row, as the error message shows it.
         allow_zero: whether to accept rows of zeros.
 
     Raises:
@@ -407,12 +408,12 @@ _SHOWN_CHARACTERS = 80
 
 
 def shown(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
-    """Return at most ``characters`` characters of a text, in quotation marks, for a message."""
+    """Return the first ``characters`` characters of a text at most, in quotation marks, for a message."""
     return repr(text if len(text) <= characters else text[: characters - 1] + "…")
 
 
 class LayerChoice(StrEnum):
-    """How the layer to read was chosen, for a prompted language model."""
+    """How the layer after which a prompted language model's vector is read was chosen."""
 
     GIVEN = "chosen by the user"
     PUBLISHED = "published preset"
@@ -435,7 +436,7 @@ class EncoderWrapper(Generic[Inner_co]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities of the wrapped encoder. A wrapper cannot be loaded again, so it has no spec."""
+        """The wrapped encoder's capabilities, but no parameters or spec: a wrapper cannot be loaded again."""
         return replace(capabilities_of(self._encoder), spec=None, parameters=None)
 
     @property

@@ -1,4 +1,4 @@
-"""Encoders of torch models: their base class, and the encoder of a SentenceTransformer."""
+"""Encoders of torch models: the base class, and the encoder of a SentenceTransformer."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ Content = tuple[int, ...]
 Derived = TypeVar("Derived")
 _LOG = logging.getLogger(__name__)
 
-# Faster ways to compute are compared with the plain one on sample inputs. These constants are the number of
-# vocabulary entries in the sample, the number of entries per input, and the number of copies of one entry in
-# those inputs that have copies.
+# Sample inputs show whether a faster way to compute gives the same vectors. These constants are the number of
+# vocabulary entries in the sample, the number of entries per input, and the number of copies that are added
+# to some inputs.
 _SAMPLED_ENTRIES = 512
 _ENTRIES_IN_A_ROW = 8
 _COPIES = 8
-# Number of samples on which to test whether the last layer can be computed for the first token only.
+# Number of sample inputs used to test whether the last layer can be computed for the first token only.
 _FIRST_TOKEN_SAMPLES = 4
 # Names of the child modules of a BERT layer, and of layers with the same structure: attention with residual
 # and norm, followed by modules that process each token separately.
@@ -56,11 +56,11 @@ _BERT_LAYER_CHILDREN = {"attention", "intermediate", "output"}
 class ModelEncoder(ABC):
     """An encoder of a torch model that belongs to the user, who may change it at any time.
 
-    The encoder caches what it reads from the model (tokenizer, special tokens, lengths) and what it computes
-    from the weights (dimension, lower precisions, whether faster ways to compute are exact). Every call of
-    `encode` checks cheap signs of a change: addresses and versions of the weights, the size of the
-    vocabulary, the prompt and the longest input. `identity` compares everything, so each run begins with the
-    current model.
+    The encoder caches what it reads from the model (tokenizer, special tokens, lengths) and what depends on
+    the weights (dimension, encoders at lower precisions, whether faster ways to compute are exact). Every
+    call of `encode` checks for changes that are cheap to detect: addresses and versions of the weights, the
+    size of the vocabulary, the prompt and the longest input. `identity` compares everything that can change
+    the vectors, so each run begins with the current model.
 
     Attributes:
         own_tokenizer: a copy of the user's tokenizer.
@@ -68,7 +68,8 @@ class ModelEncoder(ABC):
         max_length: longest input in tokens, including special tokens; None means no limit.
         user_tokenizer: the tokenizer of the user's model.
         normalizes: whether vectors are scaled to length 1.
-        spec: how to load the encoder again; None if it was made from a model object or another encoder.
+        spec: the model name and options with which to load the encoder again; None if it was made from a
+            model object or another encoder.
     """
 
     own_tokenizer: HuggingFaceTokenizer
@@ -84,9 +85,9 @@ class ModelEncoder(ABC):
 
         Args:
             network: the torch model.
-            name: the name that the user gave.
-            precision: precision of the arithmetic, which must be lower than that of the weights; None means
-                that of the weights.
+            name: name of the model, as the user gave it.
+            precision: precision of the arithmetic, which must be lower than the precision of the weights;
+                None means the precision of the weights.
             packed_layers: whether linear layers on a CPU use packed weights; None leaves the choice to the
                 environment variable or, if it is not set, to a measurement.
         """
@@ -97,20 +98,21 @@ class ModelEncoder(ABC):
         self._network = network
         self._precision = precision
         self._packed_layers = packed_layers
-        # Values computed from the weights, by name. The dict is replaced when the weights change.
+        # Cached values that depend on the weights, keyed by name. A new dict replaces this one when the
+        # weights change.
         self._derived: dict[str, Any] = {}
         self._weights_hash: str | None = None
         self._weights_marks = self._marks_of_weights()
         self._configure()
         self._input_marks = self._marks_of_inputs()
-        # Chosen now, so that any warning appears when the model is loaded.
+        # Chosen here so that any warning appears when the model is loaded.
         with compute.exclusive(network):
             self._arithmetic = self._chosen_arithmetic()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.name} on {self.device}>"
 
-    # What subclasses provide in addition to the members of `IdEncoder`.
+    # Abstract members, which subclasses provide.
 
     @property
     @abstractmethod
@@ -119,7 +121,7 @@ class ModelEncoder(ABC):
     @property
     @abstractmethod
     def dtype(self) -> torch.dtype:
-        """Type of the weights."""
+        """Data type of the weights."""
 
     @abstractmethod
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]: ...
@@ -129,7 +131,7 @@ class ModelEncoder(ABC):
 
     @abstractmethod
     def check_input(self, content: Content, label: Callable[[], str]) -> None:
-        """Raise an `EncodingError` if the model cannot read the content; `label` names its text."""
+        """Raise an `EncodingError` if the model cannot read the content; `label` returns its text."""
 
     @abstractmethod
     def usable_entries(self) -> list[int]:
@@ -141,7 +143,7 @@ class ModelEncoder(ABC):
 
     @abstractmethod
     def _settings(self) -> tuple[object, ...]:
-        """Return the settings of the user's model that `_configure` reads and that are cheap to compare."""
+        """Return the settings that `_configure` reads from the user's model and that are cheap to compare."""
 
     @abstractmethod
     def _modules_and_prompt(self) -> tuple[str, str]:
@@ -157,9 +159,9 @@ class ModelEncoder(ABC):
 
     @abstractmethod
     def _run(self, contents: Sequence[Content]) -> None:
-        """Run every layer on every token of the contents, to measure how long this takes."""
+        """Run every layer on every token of the contents; the caller measures how long this takes."""
 
-    # What all subclasses share.
+    # Members that all subclasses share.
 
     @property
     def tokenizer(self) -> HuggingFaceTokenizer:
@@ -208,10 +210,10 @@ class ModelEncoder(ABC):
             return self._derived_once(f"at {precision}", partial(self._lowered, precision))
 
     def _lowered(self, precision: Precision) -> Self:
-        """Return an encoder that computes at a lower precision, if its vectors are close enough.
+        """Return an encoder that computes at a lower precision; check that its vectors are close enough.
 
         Raises:
-            InputError: the vectors differ too much, or the model reads too few tokens to compare them.
+            InputError: the vectors differ too much, or the model reads too few tokens for a comparison.
         """
         batches.require_precision(self._network, precision, self.name)
         if not self._samples:
@@ -230,7 +232,7 @@ class ModelEncoder(ABC):
         return lower
 
     def _copy(self) -> Self:
-        """Return a copy of this encoder that shares the model. Call `_reset` after changing its settings."""
+        """Return a copy of this encoder that shares its model; call `_reset` after changing the copy."""
         other = copy.copy(self)
         other.spec = None
         other._weights_hash = None
@@ -238,7 +240,7 @@ class ModelEncoder(ABC):
         return other
 
     def _reset(self) -> None:
-        """Read the model again and drop all cached values, after a change of the encoder's own settings."""
+        """Read the model again and drop all cached values."""
         self._configure()
         self._forget_derived()
         self._input_marks = self._marks_of_inputs()
@@ -260,7 +262,7 @@ class ModelEncoder(ABC):
             texts: the texts of the inputs, for error messages; if None, messages show the decoded ids.
             allow_zero: as for `encode`.
         """
-        # Equal inputs share one row. This saves work, and makes their vectors exactly equal.
+        # Equal inputs share one row, which saves work and makes their vectors exactly equal.
         row_of: dict[Content, int] = {}
         rows = [row_of.setdefault(tuple(content), len(row_of)) for content in ids]
         contents = list(row_of)
@@ -284,8 +286,8 @@ class ModelEncoder(ABC):
         """Raise an `EncodingError` that names the first content that the model cannot read, if any.
 
         Whether a content is readable depends on its length and on its smallest and largest id. So if the
-        contents with extreme lengths and ids are readable, all others are too. This avoids a slow loop over
-        all contents while a GPU waits.
+        shortest and longest contents and those with the smallest and largest ids are readable, all others are
+        too. Checking only these avoids a slow loop over all contents while a GPU waits.
         """
         lengths = np.fromiter(map(len, contents), np.intp, len(contents))
         extreme_rows = {int(lengths.argmin()), int(lengths.argmax())}
@@ -303,17 +305,17 @@ class ModelEncoder(ABC):
             raise
 
     def _center(self, exact: NDArray[np.float32]) -> Any:
-        """Return what all vectors have in common; it is subtracted before precisions are compared."""
+        """Return the part that all vectors share. It is subtracted before precisions are compared."""
         del exact
         return np.float32(0)
 
-    # How the model computes.
+    # Choice of the arithmetic, and the sample inputs for it.
 
     def _chosen_arithmetic(self) -> batches.Arithmetic:
-        """Return a function that returns a context manager, in whose block the model computes.
+        """Return a function that returns the context manager to use around the model's computations.
 
-        Linear layers on a CPU have packed weights if the user requests them. If the user does not choose,
-        packed weights are used if a measurement shows that they are faster.
+        Linear layers on a CPU use packed weights if the user requests this. If the user leaves the choice
+        open, packed weights are used if a measurement shows that they are faster.
         """
         packing_asked = self._packing_asked()
         packed = batches.arithmetic(self._network, self._precision, packed=packing_asked is not False)
@@ -341,7 +343,7 @@ class ModelEncoder(ABC):
         return packed if packing_pays else plain
 
     def _packing_asked(self) -> bool | None:
-        """Whether the user's argument or environment requests packed layers; None if neither is set."""
+        """Whether the argument or the environment variable requests packed layers; None if neither is set."""
         if self._packed_layers is not None:
             return self._packed_layers
         switch = os.environ.get(linear.SWITCH, "").strip().lower()
@@ -351,11 +353,11 @@ class ModelEncoder(ABC):
 
     @property
     def _samples(self) -> list[Content]:
-        """Content ids of sample inputs, without and with copies, to compare different ways to compute."""
+        """Content ids of sample inputs, without and with copies, on which ways to compute are compared."""
         return self._derived_once("samples", self._chosen_samples)
 
     def _chosen_samples(self) -> list[Content]:
-        """Return inputs of entries spread over the vocabulary, then inputs with copies of one entry added."""
+        """Return inputs of entries from all parts of the vocabulary, then such inputs with copies added."""
         entries = self.usable_entries()
         special = sorted(self.own_tokenizer.special_ids.intersection(entries))
         spread = entries[:: max(1, len(entries) // _SAMPLED_ENTRIES)]
@@ -377,11 +379,11 @@ class ModelEncoder(ABC):
             return torch.finfo(self.dtype).eps
         return batches.ROUNDING[self._precision]
 
-    # Changes of the user's model.
+    # Detection of changes that the user makes to the model.
 
     def _derived_once(self, name: str, compute_value: Callable[[], Derived]) -> Derived:
-        """Return a value that depends on the weights; compute it unless it is cached under this name."""
-        derived = self._derived  # another thread may replace the attribute
+        """Return the value cached under this name; if there is none, compute it and cache it."""
+        derived = self._derived  # a local name, since another thread may replace the attribute
         if name not in derived:
             derived[name] = compute_value()
         value: Derived = derived[name]
@@ -415,7 +417,7 @@ class ModelEncoder(ABC):
 class SentenceTransformerEncoder(ModelEncoder):
     """Encodes texts with the user's SentenceTransformer.
 
-    The only setting of that model that it changes is the maximum input length, and only if `max_length` is
+    The encoder changes only one setting of the user's model: the maximum input length, if `max_length` is
     passed.
     """
 
@@ -434,21 +436,21 @@ class SentenceTransformerEncoder(ModelEncoder):
         layer: int | None = None,
         route: str | None = None,
     ) -> None:
-        """Read the model; the options are those of `load_encoder`.
+        """Read the model. Most arguments are options of `load_encoder`.
 
         Args:
             model: the user's model.
-            name: the name that the user gave.
+            name: name of the model, as the user gave it.
             prompt: text put before every input; None means the model's default prompt.
-            token_budget: tokens per batch; None chooses by device.
-            max_length: longest input in tokens; it is set on the user's model.
-            reuse: limits within which a common beginning of inputs is computed only once; None turns this
-                off.
-            precision: precision of the arithmetic, which must be lower than that of the weights; None means
-                that of the weights.
-            packed_layers: whether linear layers on a CPU use packed weights; None decides by measurement.
-            truncate_dim: read only this many leading components of each vector; None reads all.
-            layer: number of layers to run; None runs all.
+            token_budget: maximum number of tokens per batch; None chooses one that suits the device.
+            max_length: longest input in tokens; the user's model is set to this limit.
+            reuse: limits within which common prefixes of inputs are computed only once; None turns this off.
+            precision: precision of the arithmetic, which must be lower than the precision of the weights;
+                None means the precision of the weights.
+            packed_layers: whether linear layers on a CPU use packed weights; None leaves the choice to the
+                environment variable or, if it is not set, to a measurement.
+            truncate_dim: keep only this many leading components of each vector; None keeps all.
+            layer: number of layers to run (at least 1); None runs all.
             route: route that texts take, such as ``query``; None means the model's default route.
         """
         from stickytoken.encoders._routes import routed
@@ -461,7 +463,8 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._asked_route = route
         if getattr(self.model, "tokenizer", None) is None:
             raise ModelError(f"{name}: the model has no tokenizer, so it does not read text")
-        # `truncate_dim` and `layer` are None unless they differ from the settings of the saved model.
+        # `truncate_dim` and `layer` stay None if they have no effect, because the model's own values are the
+        # same.
         self.truncate_dim: int | None = None
         self.layer: int | None = None
         if layer is not None:
@@ -476,7 +479,7 @@ class SentenceTransformerEncoder(ModelEncoder):
             self._limit(max_length)
 
     def _run_first_layers(self, layer: int, name: str) -> None:
-        """Replace `model` by a copy that runs only the first layers; the user's model is unchanged."""
+        """Replace `self.model` by a copy that runs only the first layers. The user's model is unchanged."""
         shorter = layers.first_layers(self.model, layer, name)
         if shorter is self.model:
             return
@@ -485,7 +488,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._routed_from = None  # the copy does not follow later changes of the user's model
 
     def _truncate(self, dimension: int) -> None:
-        """Read only the first `dimension` components from now on; the user's model is unchanged."""
+        """Keep only the first `dimension` components from now on; the user's model stays unchanged."""
         require_components(dimension, self.dimension, self.name)
         if dimension == self.dimension:
             return
@@ -538,7 +541,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._runner = batches.BatchRunner(self.model, self.template, self.name, self._token_budget)
 
     def _longest_input(self) -> int | None:
-        """Return the smallest token limit among tokenizer, model and positions; None if there is no limit."""
+        """Return the smallest token limit of tokenizer, model and positions; None if no limit is set."""
         truncation = getattr(self.model.tokenizer, "truncation", None)
         limits = [
             self.model.max_seq_length,
@@ -549,10 +552,10 @@ class SentenceTransformerEncoder(ModelEncoder):
         return min((int(limit) for limit in limits if limit is not None and limit < NO_LIMIT), default=None)
 
     def _limit_of_task(self) -> int | None:
-        """Return the maximum input length, in tokens, that the first module declares for the route's task.
+        """Return the maximum number of tokens that the first module declares for the task of the route.
 
         Returns:
-            None if there is no task, or the module declares no limit for it.
+            The limit; None if there is no task, or the module declares no limit for this task.
         """
         if self.route is None or self.route.task is None:
             return None
@@ -644,10 +647,10 @@ class SentenceTransformerEncoder(ModelEncoder):
             return self._runner.vectors(contents) if vectors is None else vectors
 
     def _prefix_reuse(self) -> prefixes.PrefixReuse | None:
-        """Return an object that computes common beginnings of inputs only once.
+        """Return an object that computes common prefixes of inputs only once.
 
         Returns:
-            None if reuse is off or the model does not allow it.
+            The object; None if reuse is off or the model does not allow it.
         """
         if self._reuse_limits is None or not batches.pools_by(self.model, "lasttoken"):
             return None
@@ -683,7 +686,11 @@ class SentenceTransformerEncoder(ModelEncoder):
         )
 
     def _has_plain_inputs(self) -> bool:
-        """Whether the backbone is causal and reads only ids, and the pooling reads only the last states."""
+        """Whether the model's inputs and pooling are so simple that common prefixes can be reused.
+
+        The backbone must take only ids and a known kind of attention mask, and return its last hidden states.
+        The pooling must not skip the prompt.
+        """
         first: Any = self.model[0]
         pooling: Any = self.model[1]
         text_settings = first.modality_config.get("text", {})
@@ -701,13 +708,13 @@ class SentenceTransformerEncoder(ModelEncoder):
         )
 
     def _skippable_attention(self) -> torch.nn.Module | None:
-        """Return the attention of the last layer if its output can be limited to the first token.
+        """Return the last layer's attention module if its output can be limited to the first token.
 
-        The feed-forward part of the layer then skips all other tokens. A few sample inputs are used to check
-        whether this changes the vectors.
+        The feed-forward part of the layer then skips all other tokens. A few sample inputs show whether this
+        changes the vectors.
 
         Returns:
-            The attention module; None if the vectors change, or if the model is not of a suitable kind.
+            The attention module; None if the vectors change, or if the model is not of a suitable type.
         """
         if not batches.pools_by(self.model, "cls"):
             return None
@@ -725,7 +732,7 @@ class SentenceTransformerEncoder(ModelEncoder):
             with batches.first_token_only(attention):
                 vectors = self._runner.vectors(samples)
         except ModelError:
-            return None  # this version of transformers, or a later module, needs the states of all tokens
+            return None  # this version of transformers or a later module needs the states of all tokens
         return attention if prefixes.agree(vectors, plain_vectors, self._rounding) else None
 
     def features(self, contents: Sequence[Content]) -> dict[str, Any]:
@@ -751,7 +758,7 @@ class SentenceTransformerEncoder(ModelEncoder):
 
 
 def _is_bert_layer(layer: Any) -> bool:
-    """Whether a layer of transformers is like BERT's: after attention, it processes tokens separately."""
+    """Whether a layer has the structure of BERT's layers, which process tokens separately after attention."""
     children = {name for name, _ in layer.named_children()}
     is_of_transformers = type(layer).__module__.startswith("transformers.models.")
     is_decoder = getattr(layer, "is_decoder", False)

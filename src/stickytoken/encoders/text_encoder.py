@@ -18,7 +18,7 @@ from stickytoken.insertion import TokenizedText
 from stickytoken.unit_vectors import exact_unit_vectors
 from stickytoken.vocabulary import CandidateTokenizer, RoundTripTokenizer
 
-# Fixed texts, whose vectors identify a model that has no fingerprint.
+# The fixed texts. Their vectors identify a model that has no fingerprint.
 SENTINELS = (
     "a",
     "The river is cold in winter.",
@@ -30,26 +30,25 @@ SENTINELS = (
 
 
 def fingerprint_of(vectors: NDArray[np.float32]) -> str:
-    """Return a hash of the unit vectors, rounded to four decimals."""
+    """Return a hash of the vectors, scaled to length 1 and rounded to four decimals."""
     rounded = exact_unit_vectors(vectors).round(4)
     positive_zeros = rounded + 0.0  # -0.0 and 0.0 have different bytes
     return hashlib.sha256(positive_zeros.tobytes()).hexdigest()
 
 
 class TextModel(Protocol):
-    """An object of the user that `load_encoder` accepts. It needs only the method `encode`.
+    """An object that `load_encoder` accepts as a model. Only the method `encode` is required.
 
     Optional attributes:
 
-    - ``name``: name in messages and run folders; the default is the name of the class.
-    - ``tokenizer``: a tokenizer of transformers or the tokenizers library, or a `RoundTripTokenizer`. Without
-      one, the vocabulary is unknown, so there are no tokens to examine.
-    - ``max_length``: longest input in tokens, including special tokens; a longer text is an error.
-    - ``device``: device on which the model computes.
-    - ``fingerprint``: a string that changes whenever the vectors change, such as a version or a hash of the
-      weights. It identifies the model of a run. Without one, the vectors of six fixed texts, rounded to four
-      decimals, identify it. These vectors can differ between machines, so such a run may not be resumable on
-      another machine.
+    - ``name``: name of the model in messages and run folders; the default is the name of the class. -
+    ``tokenizer``: a tokenizer of transformers or the tokenizers library, or a `RoundTripTokenizer`. Without a
+    tokenizer, the vocabulary is unknown, so there are no tokens to examine. - ``max_length``: longest input
+    in tokens, including special tokens; a longer text is an error. - ``device``: device on which the model
+    computes. - ``fingerprint``: a string that changes whenever the vectors change, such as a version or a
+    hash of the weights. A run is tied to its model by this string. Without a fingerprint, the vectors of six
+    fixed texts, rounded to four decimals, take its place. These vectors can differ between machines, so such
+    a run may not be resumable on another machine.
     """
 
     def encode(self, texts: Sequence[str]) -> Any: ...
@@ -81,7 +80,7 @@ class TextEncoder:
 
         Args:
             model: the object; see `TextModel`.
-            truncate_dim: read only this many leading components of each vector; None reads all.
+            truncate_dim: keep only this many leading components of each vector; None keeps all.
 
         Raises:
             ModelError: the model is a class, or has no method `encode`.
@@ -174,7 +173,7 @@ class TextEncoder:
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         texts = protocol.texts_of(texts)
-        # Equal texts share one row. This saves work, and makes their vectors exactly equal.
+        # Equal texts share one row, which saves work and makes their vectors exactly equal.
         distinct = list(dict.fromkeys(texts))
         if not distinct:
             return np.empty((0, self.dimension), np.float32)
@@ -185,7 +184,7 @@ class TextEncoder:
         return vectors[[row_of[text] for text in texts]]
 
     def _require_fitting(self, texts: Sequence[str]) -> None:
-        """Check that the model reads every text in full, if its tokenizer and its limit are known.
+        """Check that the model reads every text in full, if the model has a tokenizer and a limit.
 
         Raises:
             EncodingError: a text has too many tokens.
@@ -207,7 +206,7 @@ class TextEncoder:
         protocol.require_usable(vectors, self.name, lambda row: shown(texts[row]), allow_zero=allow_zero)
 
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the model's full vectors of the given texts, shape (n, components).
+        """Return the vectors of the given texts before truncation, shape (n, components).
 
         Raises:
             EncodingError: the model's `encode` does not return exactly one vector per text.
@@ -241,7 +240,7 @@ class TextEncoder:
             return 0
         try:
             return int(count_special_tokens())
-        except TypeError:  # the tokenizers library has a required argument: whether the input is a pair
+        except TypeError:  # in the tokenizers library, an argument is required: whether the input is a pair
             return int(count_special_tokens(False))
 
 
@@ -259,7 +258,7 @@ def require_components(truncate_dim: int, components: int, name: str) -> None:
 
 
 def vocabulary_hash(tokenizer: RoundTripTokenizer | None) -> str:
-    """Return the tokenizer's own fingerprint, or else a hash of its entries; for None, a constant hash."""
+    """Return the tokenizer's own fingerprint, or else a hash of its entries; a constant for None."""
     if tokenizer is None:
         return _sha256("")
     fingerprint: str = getattr(tokenizer, "fingerprint", "")
@@ -277,10 +276,10 @@ def as_id_reader(encoder: Encoder, purpose: str) -> IdReader:
 
     Args:
         encoder: any encoder.
-        purpose: what needs token ids, such as a command. It is the subject of error messages.
+        purpose: what needs token ids, such as the name of a command; the subject of error messages.
 
     Raises:
-        ModelError: the encoder does not know the tokens of texts.
+        ModelError: the encoder has only candidates instead of a tokenizer, or no method `tokenize`.
     """
     if protocol.reads_ids(encoder):
         return encoder
@@ -295,7 +294,7 @@ def as_id_reader(encoder: Encoder, purpose: str) -> IdReader:
 class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
     """Makes an encoder of texts accept token ids, by decoding them to text.
 
-    In rare cases, the tokenizer encodes the decoded text as other ids.
+    In rare cases, the decoded text has other ids than those passed.
     """
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
@@ -310,7 +309,7 @@ class DecodedEncoder(protocol.EncoderWrapper[WordEncoder]):
         return self._encoder.content_ids([""])[0]
 
     def _text_of(self, content: Sequence[int]) -> str:
-        """Decode content ids without the prompt's, and shorten the text until the model reads it in full."""
+        """Decode the content ids after the prompt's; shorten the text until the model reads it in full."""
         start = 0
         for content_id, prompt_id in zip(content, self._prompt_ids, strict=False):
             if content_id != prompt_id:

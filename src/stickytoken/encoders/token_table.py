@@ -31,13 +31,13 @@ def token_table(model: torch.nn.Module) -> torch.nn.Module | None:
         return declared
     tables = [_declared_by(module) for module in backbone.modules()]
     distinct_tables = {id(table): table for table in tables if table is not None}
-    if len(distinct_tables) != 1:  # with several tables, nothing says which one reads the text
+    if len(distinct_tables) != 1:  # with several tables, it is unknown which one embeds the text
         return None
     return next(iter(distinct_tables.values()))
 
 
 def table_rows(model: torch.nn.Module) -> int | None:
-    """Return the number of token ids that the model has vectors for; None if it is unknown."""
+    """Return the number of token ids for which the model has vectors; None if it is unknown."""
     first: Any = model[0]  # type: ignore[index]
     if hasattr(first, "num_embeddings"):
         return int(first.num_embeddings)
@@ -46,7 +46,7 @@ def table_rows(model: torch.nn.Module) -> int | None:
 
 
 def _declared_by(module: torch.nn.Module) -> torch.nn.Module | None:
-    """Return the table that `get_input_embeddings` of a module returns; None if it returns no table."""
+    """Return the table that a module's `get_input_embeddings` returns; None if it returns no table."""
     method = getattr(module, "get_input_embeddings", None)
     if method is None:
         return None
@@ -57,6 +57,6 @@ def _declared_by(module: torch.nn.Module) -> torch.nn.Module | None:
 
 
 def _as_table(module: Any) -> torch.nn.Module | None:
-    """Return the module if it has one row for each id; None otherwise, as for image patch embeddings."""
+    """Return the module if it has a row for each token id; None otherwise, as for image patch embeddings."""
     is_table = isinstance(getattr(module, "num_embeddings", None), int)
     return module if is_table and isinstance(module, torch.nn.Module) else None
