@@ -19,8 +19,8 @@ _OPENAI_URL = "https://api.openai.com/v1"
 _OPENAI_KEY = "OPENAI_API_KEY"
 _OTHER_KEY = "STICKYTOKEN_API_KEY"
 _HOW_TO_NAME = "pass openai:MODEL, or a URL and a model as in http://localhost:8080/v1#MODEL"
-# A key with fewer characters may be part of an ordinary word, so it is removed from messages only where it is
-# a whole word.
+# A key with fewer characters may be part of an ordinary word. It is removed from messages only where it
+# stands as a whole word.
 _SHORTEST_KEY_IN_WORDS = 6
 
 
@@ -29,7 +29,7 @@ class Address:
     """The location of a model behind an endpoint.
 
     Attributes:
-        base_url: URL of the API, without a slash at its end.
+        base_url: URL of the API, without a trailing slash.
         model: name of the model on the server.
         key_variable: name of the environment variable that holds the key.
     """
@@ -70,10 +70,10 @@ def parse_address(name: str, key_variable: str | None = None) -> Address:
 
     Raises:
         InputError: the name is malformed, its URL contains a user, a password or parameters, or
-            `key_variable` is not the name of a variable.
+            `key_variable` is not a valid name of a variable.
     """
     if key_variable is not None and not (key_variable.isascii() and key_variable.isidentifier()):
-        # The message does not repeat the value, because it may be the key itself.
+        # The message does not repeat the value, because the user may have passed the key itself.
         raise InputError(
             "the key variable is not the name of an environment variable: pass a name such as "
             f"{_OPENAI_KEY}, never the key itself"
@@ -105,7 +105,7 @@ def parse_address(name: str, key_variable: str | None = None) -> Address:
 
 
 class Secret:
-    """A key that no message, repr or traceback shows."""
+    """An API key, wrapped so that no message, repr or traceback shows it."""
 
     __slots__ = ("_value",)
 
@@ -122,7 +122,7 @@ class Secret:
         return self._value
 
     def removed_from(self, text: str) -> str:
-        """Replace the key in a text by ``[key]``, in every encoding of the key that a server may use."""
+        """Return a text with the key replaced by ``[key]``, in every encoding that a server may use."""
         spellings = (
             self._value,
             quote(self._value, safe=""),
@@ -140,7 +140,7 @@ class Secret:
 
 
 def key_missing(address: Address) -> ModelError:
-    """Return the error to raise when a server requires a key and the environment variable is empty."""
+    """Return the error to raise when a server requires a key but the environment variable is empty."""
     return ModelError(
         f"{address.name} needs a key, and the environment variable {address.key_variable} is empty: "
         f"set it (export {address.key_variable}=...), or name another variable (--set key-variable=NAME)"

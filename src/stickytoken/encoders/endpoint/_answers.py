@@ -19,19 +19,19 @@ from pydantic import BaseModel, ValidationError
 _MARKUP = "<"
 # Fields that hold an error message, outermost first: OpenAI nests ``message`` in ``error``.
 _ERROR_FIELDS = ("error", "message", "detail")
-# A server that counts this many tokens or more for one request must be wrong.
+# A count of at least this many tokens for one request must be wrong.
 _IMPOSSIBLE_TOKENS = 2**40
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Vectors of the texts of one request.
+    """The server's answer to one request, with the vectors of its texts.
 
     Attributes:
         vectors: shape (n, d); rows of NaN for the texts in `problems`.
-        tokens: number of tokens that the server counted; None if it sent no count, or an impossible one.
-        problems: what is wrong with the vector of a text, keyed by the position of the text in the request.
-            Texts with a usable vector have no entry.
+        tokens: number of tokens that the server counted; None if the count is missing or impossible.
+        problems: what is wrong with the vector of a text, keyed by the text's position in the request. Texts
+            with a usable vector have no entry.
     """
 
     vectors: NDArray[np.float32]
@@ -53,8 +53,8 @@ class _Body(BaseModel):
 def read_answer(content: str | bytes, count: int) -> Answer:
     """Parse the answer to a request with `count` texts.
 
-    A vector that is missing, empty or not finite does not invalidate the other vectors: it is noted in
-    `Answer.problems`.
+    If a vector is missing, empty or not finite, the problem is noted in `Answer.problems`; the other vectors
+    remain valid.
 
     Raises:
         ValueError: the answer does not match the request, or none of its vectors is usable.
@@ -88,10 +88,10 @@ def read_answer(content: str | bytes, count: int) -> Answer:
 def _positions(items: Sequence[_Item]) -> list[int]:
     """Return, for each item of the answer, the position (from 0) of its text in the request.
 
-    Servers differ in how they number vectors: some omit every index, some omit only the index 0 (because
-    their JSON library drops zeros), some write 0 for every vector, and some count from 1. If exactly one item
-    has no index, it gets the position that is left over. If several items have no index, each of them gets
-    its position in the answer.
+    Servers differ in how they number vectors: some send no indices, some omit only the index 0 (because their
+    JSON library drops zeros), some send 0 for every vector, and some count from 1. If exactly one item has no
+    index, it gets the only position that is left. If several items have no index, each gets the position at
+    which it stands in the answer.
 
     Raises:
         ValueError: the indices do not say which vector belongs to which text.
@@ -100,7 +100,7 @@ def _positions(items: Sequence[_Item]) -> list[int]:
     in_order = list(range(count))
     indices = [_index(item.index) for item in items]
     numbers = [index for index in indices if index is not None]
-    # Equal indices say nothing about the order, and a single vector needs no index.
+    # Indices that are all equal say nothing about the order, and a single vector needs no index.
     if len(set(numbers)) <= 1 and len(numbers) in (0, count):
         return in_order
     if len(numbers) == count and sorted(numbers) == list(range(1, count + 1)):
@@ -117,7 +117,7 @@ def _positions(items: Sequence[_Item]) -> list[int]:
 
 
 def _index(value: Any) -> int | None:
-    """Return an index as an integer; None if the value is neither a whole number nor the text of one."""
+    """Return an index as an integer; None if the value is neither a whole number nor a string with one."""
     if value is None or isinstance(value, bool):
         return None
     try:
@@ -128,7 +128,7 @@ def _index(value: Any) -> int | None:
 
 
 def _vector(embedding: str | list[float | None] | None) -> NDArray[np.float32]:
-    """Decode one vector, shape (d,).
+    """Decode one vector, and return it with shape (d,).
 
     Raises:
         ValueError: the vector is missing, empty or not finite, or is neither a list of numbers nor base64.
@@ -141,7 +141,7 @@ def _vector(embedding: str | list[float | None] | None) -> NDArray[np.float32]:
         except ValueError:
             raise ValueError("a vector that is neither numbers nor base64 of numbers") from None
     else:
-        with np.errstate(over="ignore"):  # numbers too large for float32 become infinite, and fail below
+        with np.errstate(over="ignore"):  # numbers too large for float32 become infinite, which fails below
             vector = np.array(embedding, dtype=np.float64).astype(np.float32)
     if not len(vector):
         raise ValueError("an empty vector")
@@ -151,7 +151,7 @@ def _vector(embedding: str | list[float | None] | None) -> NDArray[np.float32]:
 
 
 def _counted(usage: Any) -> int | None:
-    """Return the number of tokens that the server counted; None if it sent no count, or an impossible one."""
+    """Return the number of tokens that the server counted; None if the count is missing or impossible."""
     if not isinstance(usage, dict):
         return None
     for name in ("prompt_tokens", "total_tokens"):
@@ -162,7 +162,7 @@ def _counted(usage: Any) -> int | None:
 
 
 def is_web_page(content: str | bytes) -> bool:
-    """Whether a body is HTML or XML."""
+    """Whether the body of a response is HTML or XML."""
     text = content if isinstance(content, str) else content[:64].decode("utf-8", "replace")
     return text.lstrip()[:1] == _MARKUP
 
@@ -171,8 +171,8 @@ def error_message(content: str | bytes) -> tuple[bool, str]:
     """Extract the error message from the body of a response.
 
     Returns:
-        Whether the body is a JSON object with an error, and the message. For a body without an error, the
-        message is the body as text, or ``a web page`` for HTML and XML.
+        Whether the body is a JSON object with an error, and the message. Without an error, the message is the
+        body itself as text, or ``a web page`` if the body is HTML or XML.
     """
     if is_web_page(content):
         return False, "a web page"

@@ -20,23 +20,23 @@ from stickytoken.machine import cache_folder
 _FILE = "answers.sqlite"
 # Maximum number of values in one SQL query. Old versions of SQLite allow at most 999.
 _VALUES_IN_QUERY = 500
-# Version of the tables. Increase it when the meaning of a table changes. Version 0 stored a refused text as a
-# vector of zeros.
+# Version of the tables, to be increased when the meaning of a table changes. Version 0 stored a refused text
+# as a vector of zeros.
 _VERSION = 1
 _TABLES = """
 CREATE TABLE IF NOT EXISTS answers (text BLOB PRIMARY KEY, vector BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS refusals (text BLOB PRIMARY KEY, reason TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
-# Deletes the vectors of zeros with which version 0 recorded refusals.
+# Deletes the vectors of zeros that version 0 stored for refused texts.
 _DELETE_ZERO_VECTORS = "DELETE FROM answers WHERE vector = zeroblob(length(vector))"
 
 
 class Answers:
-    """The cache of one model. Several threads and processes may use it at a time.
+    """The cache of one model, which several threads and processes may use at the same time.
 
-    It holds the vectors of texts, the texts that the server refused, the server's reasons for refusing them,
-    and facts about the server. Texts are stored as hashes. API keys are not stored.
+    The cache holds vectors of texts, the texts that the server refused with its reasons, and facts about the
+    server. Texts are stored only as hashes, and API keys not at all.
     """
 
     def __init__(self, address: Address, dimensions: int | None) -> None:
@@ -48,12 +48,12 @@ class Answers:
         self._connection: sqlite3.Connection | None = None
 
     def find(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """Return the stored vectors, keyed by text. Texts without a stored vector are left out."""
+        """Return the stored vectors, keyed by text; texts without a stored vector are left out."""
         vectors = self._select("SELECT text, vector FROM answers WHERE text IN", texts)
         return {text: np.frombuffer(vector, dtype="<f4") for text, vector in vectors.items()}
 
     def refusals(self, texts: Sequence[str]) -> dict[str, str]:
-        """Return the server's last reasons for giving no vector, keyed by text. Other texts are left out."""
+        """Return the server's latest reasons for refusing texts, keyed by text; other texts are left out."""
         return self._select("SELECT text, reason FROM refusals WHERE text IN", texts)
 
     def keep(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
@@ -63,7 +63,7 @@ class Answers:
             connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
 
     def keep_refusal(self, text: str, reason: str) -> None:
-        """Record that the server gave no vector for a text, and the reason."""
+        """Record that the server gave no vector for a text, and why."""
         with self._locked_connection() as connection, connection:
             connection.execute("INSERT OR REPLACE INTO refusals VALUES (?, ?)", (_key(text), reason))
 
@@ -73,7 +73,7 @@ class Answers:
         return str(rows[0][0]) if rows else None
 
     def note(self, name: str, value: str) -> None:
-        """Store a fact about the server under a name; it replaces an earlier fact of that name."""
+        """Store a fact about the server under a name, in place of any earlier fact of that name."""
         with self._locked_connection() as connection, connection:
             connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
@@ -91,8 +91,8 @@ class Answers:
         """Return the values that a query finds, keyed by text; texts without a value are left out.
 
         Args:
-            query: SQL that selects a text's hash and a value, and ends with ``IN``. The hashes to look up are
-                appended.
+            query: SQL that selects the hash of a text and a value, and ends with ``IN``; the hashes to look
+                up are appended.
             texts: texts to look up.
         """
         by_key = {_key(text): text for text in texts}
@@ -114,7 +114,7 @@ class Answers:
 
     @contextmanager
     def _locked_connection(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection, to one thread at a time.
+        """Yield the connection to the file; only one thread at a time can have it.
 
         Raises:
             RunError: the file cannot be read or written.

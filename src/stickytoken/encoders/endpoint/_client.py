@@ -31,27 +31,27 @@ KEPT = "all answers so far are cached; run the same command again to continue"
 # Maximum number of characters of a server's message that an error quotes.
 _SHOWN_REASON = 200
 _CONNECT_SECONDS = 10.0
-# HTTP statuses that are worth a retry, besides 5xx: time-out, conflict, too many requests.
+# HTTP statuses, besides 5xx, after which a retry makes sense: time-out, conflict, too many requests.
 _TEMPORARY = frozenset({408, 409, 429})
 # Statuses of an overloaded server: too many requests, service unavailable.
 _TOO_MANY = frozenset({429, 503})
-# Error code that OpenAI sends with status 429 when the account has no credit. A retry does not help then.
+# Error code that OpenAI sends with status 429 when the account has no credit. In that case, a retry does not
+# help.
 _NO_CREDIT = b"insufficient_quota"
-# The pause before a retry doubles with each failure. It starts at about the first value and grows up to the
-# second.
+# The pause before a retry doubles with each failure, from about the first of these values up to the second.
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
-# Upper bound of the exponent, so that the pause does not overflow after many failures.
+# Maximum exponent in the doubling, so that the pause does not overflow after many failures.
 _MOST_DOUBLINGS = 10
-# Up to this many failures, the pause before a retry follows the server's Retry-After. After more failures, it
-# is at least as long as the pause that doubles.
+# Up to this many failures, the pause before a retry follows the server's Retry-After. After more failures,
+# the pause is at least as long as the doubling pause.
 _TRUSTED_WAITS = 8
-# Number of attempts without a complete answer, after which a request with a limited number of attempts fails.
+# A request with a limited number of attempts fails after this many attempts without a complete answer.
 _MOST_UNREACHED = 2
 
 
 class Failure(Enum):
-    """The way in which a request failed that may succeed later."""
+    """How a request failed, if a retry may succeed."""
 
     REFUSED = auto()  # the server said that it cannot answer now
     WEB_PAGE = auto()  # a web page came back: the server is in maintenance, or the URL is not an API
@@ -62,14 +62,14 @@ class Failure(Enum):
 
 
 class TemporaryError(Exception):
-    """A request failed, and may succeed when it is sent again.
+    """A request failed, but may succeed if it is sent again.
 
     Attributes:
         failure: the kind of failure.
         wait: seconds that the server asks to wait before a retry; None if it does not say.
-        unreachable: whether the client received no complete answer.
-        busy: whether the status says that the server is busy, rather than broken.
-        too_many: whether the status says that the server is overloaded, so that no request should be sent.
+        unreachable: whether the client did not receive a complete answer.
+        busy: whether the HTTP status says that the server is busy rather than broken.
+        too_many: whether the HTTP status says that the server is overloaded, so that all requests must wait.
         paid: whether the server may have computed an answer, and may charge for it.
     """
 
@@ -86,7 +86,7 @@ class TemporaryError(Exception):
 
 
 class RefusedError(Exception):
-    """The server refuses a request, and a retry would not help.
+    """The server refused a request, and a retry would not help.
 
     Attributes:
         for_all: the error to raise if the server also refuses every other text, because the key or the name
@@ -100,12 +100,13 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RequestFormat:
-    """The optional fields of a request, and whether it sends a list of texts. No format suits every server.
+    """Which optional fields a request has, and whether it holds a list of texts.
 
     Attributes:
         encoding: value of the field ``encoding_format``; ``omitted`` means that the field is not sent.
-        dimensions: whether to send the field ``dimensions``, if the user requests a number of components.
-        as_list: whether to send texts as a list. If false, each request holds one text, as a string.
+        dimensions: whether to send the field ``dimensions``, provided that the user requests a number of
+            components.
+        as_list: whether to send texts as a list; otherwise, each request holds one text, as a string.
     """
 
     encoding: Encoding = "base64"
@@ -120,7 +121,7 @@ def request_formats(dimensions: int | None) -> Iterator[RequestFormat]:
     """Yield every format of a request, beginning with the one that most servers accept.
 
     Args:
-        dimensions: number of components that the user requests. If it is None, the field ``dimensions`` is
+        dimensions: number of components that the user requests; None means that the field ``dimensions`` is
             never sent.
     """
     whether_dimensions = (True,) if dimensions is None else (True, False)
@@ -139,8 +140,7 @@ def price(tokens: float, price_per_million: float | None) -> float | None:
 class Spending:
     """The cost of all requests of this process.
 
-    Every attempt first reserves its expected tokens (`reserve`). It then reports that it was answered
-    (`answered`) or failed (`failed`).
+    For every attempt at a request, call `reserve` before it is sent, and `answered` or `failed` afterwards.
 
     Attributes:
         price_per_million: price of a million tokens; None if it is unknown.
@@ -148,8 +148,8 @@ class Spending:
         requests: number of requests that were answered.
         tokens: number of tokens paid for so far, as the server counts them.
         pending: expected number of tokens of the requests in flight.
-        excess: largest ratio so far of counted to expected tokens of a request; at least 1. The expected
-            tokens of later requests are multiplied by it.
+        excess: largest ratio so far of counted to expected tokens of a request, at least 1. The cost of
+            pending requests is estimated from their expected tokens times this ratio.
     """
 
     price_per_million: float | None = None
@@ -191,7 +191,7 @@ class Spending:
             self.excess = max(self.excess, tokens / max(1.0, reserved))
 
     def failed(self, reserved: float, paid: bool) -> None:
-        """Release the tokens reserved for a failed request; count them as spent if it may be billed."""
+        """Release the tokens reserved for a failed request; count them as spent if ``paid``."""
         with self._lock:
             self.pending -= reserved
             if paid:
@@ -203,11 +203,11 @@ class Attempts:
     """Counts the failed attempts at one request, and decides when to try again.
 
     Attributes:
-        patience: how long to go on retrying after the first failure, in seconds.
-        limit: number of failures after which to give up, not counting those of a busy server. Fewer failures
-            are enough if no complete answer comes. None means no limit.
+        patience: how long to keep retrying after the first failure, in seconds.
+        limit: number of failures after which to give up, not counting failures because the server was busy.
+            If no complete answer arrives, _MOST_UNREACHED failures are enough. None means no limit.
         failed: number of failures.
-        counted: number of failures that count towards the limit.
+        counted: number of failures that count towards `limit`.
         unreached: number of failures without a complete answer.
         since: time of the first failure, on the monotonic clock; None before the first failure.
     """
@@ -220,7 +220,7 @@ class Attempts:
     since: float | None = None
 
     def pause_after(self, error: TemporaryError, now: float) -> float | None:
-        """Count a failure, and return the seconds until the next attempt; None to give up.
+        """Count a failure, and return the number of seconds until the next attempt; None means to give up.
 
         Args:
             error: the failure.
@@ -243,9 +243,9 @@ class Attempts:
     def _pause(self, requested: float | None) -> float:
         """Return the seconds until the next attempt.
 
-        The pause is slightly longer than the wait that the server requested. If it requested none, the pause
-        is random and grows with each failure. After many failures, a requested wait is extended to at least
-        that pause.
+        If the server requested a wait, the pause is slightly longer than the wait. Otherwise, the pause is
+        random and grows with each failure. After many failures, a requested wait is extended to at least the
+        random pause.
         """
         jitter = random.SystemRandom()
         doubled_pause = _FIRST_PAUSE_SECONDS * 2.0 ** min(self.failed, _MOST_DOUBLINGS)
@@ -258,7 +258,7 @@ class Attempts:
         return pause
 
     def why_given_up(self, last: TemporaryError) -> str:
-        """Return why the request was given up, as a phrase that follows the server's name in a message.
+        """Return why the request was given up, as a phrase to put after the server's name in a message.
 
         Args:
             last: the last failure.
@@ -271,14 +271,14 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to one or more requests.
+    """The answer to one request, or the merged answers to several.
 
     Attributes:
         vectors: shape (n, d); rows of NaN for the texts in `problems`.
-        tokens: tokens that the server counted; None if it does not count them.
+        tokens: number of tokens that the server counted; None if it does not count tokens.
         seconds: response time in seconds, summed over the requests.
-        problems: what is wrong with the vector of a text, keyed by the position of the text. Texts with a
-            usable vector have no entry.
+        problems: what is wrong with the vector of a text, keyed by the text's position. Texts with a usable
+            vector have no entry.
     """
 
     vectors: NDArray[np.float32]
@@ -288,7 +288,7 @@ class Reply:
 
 
 def as_one(replies: Sequence[Reply]) -> Reply:
-    """Merge several replies into one, in their order. None of them may have `problems`."""
+    """Merge several replies into one, in the same order. None of the replies may have `problems`."""
     counts = [reply.tokens for reply in replies if reply.tokens is not None]
     return Reply(
         vectors=np.concatenate([reply.vectors for reply in replies]),
@@ -300,17 +300,18 @@ def as_one(replies: Sequence[Reply]) -> Reply:
 class Client:
     """Sends one request, and turns every outcome into a reply or an error of this module.
 
-    The retries of the `openai` library are switched off: its waits cannot be interrupted, other threads would
-    not learn that the server is busy, and failed attempts that the server charges for would not count towards
-    `max_cost`.
+    The retries of the `openai` library are switched off: the waits of that library cannot be interrupted,
+    other threads would not learn that the server is busy, and failed attempts that the server charges for
+    would not count towards `max_cost`.
 
     Attributes:
         address: the server and the name of the model.
-        options: key variable, number of components, price, spending limit and time limits.
+        options: the options for the server: key variable, number of components, price, spending limit and
+            time limits.
         spending: the cost of all requests of this process.
         request_format: the format of every request.
-        held_until: time before which no request is sent, on the monotonic clock. A server that is too busy
-            for one request is too busy for all.
+        held_until: time before which no request may be sent, on the monotonic clock. A server that is too
+            busy for one request is too busy for all requests.
         last_answer: time of the last answer, on the monotonic clock; 0 before the first.
         given_up_by_reason: number of texts that were given up without a vector, keyed by the server's reason.
     """
@@ -319,7 +320,7 @@ class Client:
         """Open a client of the `openai` library; nothing is sent yet.
 
         Raises:
-            ModelError: the server needs a key, but there is none or it is malformed.
+            ModelError: the server needs a key, but the key is missing or malformed.
             MissingExtraError: the package `openai` is not installed.
         """
         self._key = key_of(address)
@@ -346,13 +347,13 @@ class Client:
         self.given_up_by_reason: Counter[str] = Counter()
 
     def request(self, texts: Sequence[str], reserved: float, *, counts_tokens: bool = True) -> Reply:
-        """Send one request and return the reply; reserve its cost first, and record its real cost afterwards.
+        """Send one request and return the reply; reserve the expected cost before, and record the cost after.
 
         Args:
             texts: texts of the request.
             reserved: number of tokens that the request is expected to cost.
-            counts_tokens: whether to record the tokens that the server counts; if not, `reserved` is
-                recorded.
+            counts_tokens: whether to record the number of tokens that the server counts; otherwise,
+                `reserved` is recorded.
 
         Raises:
             TemporaryError: the request may succeed later.
@@ -375,7 +376,7 @@ class Client:
         return reply
 
     def _send(self, texts: Sequence[str]) -> Reply:
-        """Send the texts in one request, or one by one if the server takes no lists, and return the reply."""
+        """Send the texts in one request, or one by one if the server takes no lists; return the reply."""
         request_format = self.request_format
         if request_format.as_list or len(texts) == 1:
             return self._send_together(texts, request_format)
@@ -419,7 +420,7 @@ class Client:
         """Return the error to raise when the server refuses every request.
 
         Args:
-            reason: what the server answered.
+            reason: the server's answer, which the message quotes.
         """
         return ModelError(
             f"{self.address.name}: the server refuses the request ({reason}): check the model and the options"
@@ -433,7 +434,7 @@ class Client:
         return f"check the URL, which usually ends in /v1, as in {usual}#{self.address.model}"
 
     def _explained(self, error: Any) -> Exception:
-        """Return the error of this module that corresponds to an error of the SDK."""
+        """Return the error to raise in place of an error of the SDK."""
         cause = type(error.__cause__).__name__
         if isinstance(error, self._sdk.APITimeoutError):
             if cause == "ConnectTimeout":
@@ -445,7 +446,7 @@ class Client:
         return self._of_status(error.status_code, error.response.content, error.response.headers)
 
     def _of_status(self, status: int, body: bytes, headers: Mapping[str, str]) -> Exception:
-        """Return the error that corresponds to an HTTP status other than 200."""
+        """Return the error to raise for an HTTP status other than 200."""
         message = self._shown(error_message(body)[1])
         reason = f"HTTP {status}, {message}" if message else f"HTTP {status}"
         name = self.address.name

@@ -1,4 +1,4 @@
-"""Send batches of texts in parallel. If the server fails on one text, all other texts still get vectors."""
+"""Send batches of texts in parallel. If the server fails on one text, the other texts still get vectors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stickytoken.errors import ModelError
 
 # Number of requests in flight: enough to hide most of the latency, and few enough for small servers.
 _PARALLEL_REQUESTS = 4
-# Seconds to wait, after an interrupt or an error, for the answers to requests in flight: they are paid for.
+# Seconds to wait, after an interrupt or an error, for answers to requests in flight, which are paid for.
 _GRACE_SECONDS = 5.0
 # Seconds between the main thread's checks for failed worker threads.
 _POLL_SECONDS = 0.2
@@ -35,18 +35,19 @@ _POLL_SECONDS = 0.2
 # to find out whether the server still works.
 _CONTROL = SENTINELS[1:2]
 # A batch is split after this many failures, if the server answers other texts. A busy server refuses requests
-# at random, so it gets more attempts. A half of a split batch gets fewer attempts, because it probably
-# contains the text that fails.
+# at random, so it gets more attempts. Half a batch gets fewer attempts, because it probably contains the text
+# on which the server fails.
 _FAILURES_OF_BATCH = 2
 _FAILURES_OF_BUSY_BATCH = 6
 _FAILURES_OF_HALF = 1
 _FAILURES_OF_BUSY_HALF = 3
 # A single text is given up after this many failures, if the server answered the control text right after
-# _CONTROLS_OF_TEXT of them. With 30% random failures, one text in 1,000 would be given up wrongly.
+# _CONTROLS_OF_TEXT of these failures. With 30% random failures, one text in 1,000 would be given up wrongly.
 _FAILURES_OF_TEXT = 3
 _FAILURES_OF_BUSY_TEXT = 6
 _CONTROLS_OF_TEXT = 2
-# Once this many texts have been given up for the same reason, waiting is pointless: retries follow at once.
+# Once this many texts have been given up for the same reason, waiting is pointless, so retries are sent at
+# once.
 _TEXTS_OF_A_REASON = 3
 
 Vectors = Mapping[str, NDArray[np.float32]]
@@ -67,12 +68,13 @@ class _Control(Enum):
 
 @dataclass(eq=False)
 class _Request:
-    """The texts of one request, and the history of its failures.
+    """The texts of one request, and the history of the request's failures.
 
     Attributes:
         texts: texts that still need a vector.
-        attempts: counts the failures, and decides when to retry.
-        is_half: whether these texts are part of a batch that failed although the server answers other texts.
+        attempts: counter of the failures, which decides when to retry.
+        is_half: whether these texts are the rest or a half of a batch that failed although the server answers
+            other texts.
         once: whether to give up after one failure, because the text failed in an earlier session.
         failures: number of failures.
         controls: number of failures of this request that were followed by an answer to the control text.
@@ -106,12 +108,13 @@ class Sender:
 
     Attributes:
         client: sends one request.
-        expected_tokens: returns the number of tokens that the server will probably count for the given texts.
+        expected_tokens: function that returns the number of tokens that the server will probably count for
+            texts.
         counts_tokens: whether the server reports the number of tokens.
-        keep: called from several threads, with the vectors of each answer, keyed by text.
-        without_vector: called with a text that the server does not embed, and the reason. If it is None, such
-            a text raises an error.
-        waits: called before a pause of a second or more, with the reason and the seconds.
+        keep: called with the vectors of each answer, keyed by text; calls come from several threads.
+        without_vector: called with a text that the server does not embed, and the reason; if None, an error
+            is raised for such a text.
+        waits: called before a pause of at least a second, with the reason and the length in seconds.
     """
 
     client: Client
@@ -129,7 +132,8 @@ class Sender:
 
         Args:
             batches: texts of each request.
-            once: whether to give up a text after one failure, because it failed in an earlier session.
+            once: whether to give up each text after one failure, because the text failed in an earlier
+                session.
 
         Raises:
             ModelError: the server returns no vector at all, or refuses a text and `without_vector` is None.
@@ -151,7 +155,7 @@ class Sender:
                 failures.append(error)
                 self._stopped.set()
 
-        # Not a ThreadPoolExecutor: it joins its threads when Python exits, so Ctrl-C would wait for a server
+        # A ThreadPoolExecutor would join its threads when Python exits, so Ctrl-C would wait for a server
         # that hangs.
         threads = [
             threading.Thread(target=work, name="endpoint", daemon=True)
@@ -173,7 +177,7 @@ class Sender:
         self._stopped.clear()
 
     def _answer(self, batch: Sequence[str], once: bool) -> None:
-        """Send the texts of a batch until each has a vector or was given up."""
+        """Send the texts of a batch until each text has a vector or was given up."""
         requests = [_Request(tuple(batch), Attempts(self.client.options.patience), once=once)]
         while requests:
             request = requests.pop()
@@ -182,8 +186,8 @@ class Sender:
     def _attempt(self, request: _Request) -> list[_Request]:
         """Send a request once, and return the requests to send next.
 
-        After a complete answer, nothing remains to be sent. Otherwise, the result is the same request,
-        reduced to the texts that still need a vector, or its two halves.
+        After a complete answer, the list is empty. Otherwise, it holds the same request, reduced to the texts
+        that still need a vector, or two requests with half of these texts each.
         """
         self._pause(0.0)
         try:
@@ -240,7 +244,7 @@ class Sender:
         if request.failed_since is None:
             request.failed_since = now
         has_several_texts = len(request.texts) > 1
-        if has_several_texts and error.failure is Failure.LATE:  # half as many texts take half as long
+        if has_several_texts and error.failure is Failure.LATE:  # half the texts take half as long
             return request.halves(self.client.options.patience)
         pause = request.attempts.pause_after(error, now)
         if self._is_about_the_texts(request, error, out_of_patience=pause is None):
@@ -261,12 +265,13 @@ class Sender:
         return [request]
 
     def _is_about_the_texts(self, request: _Request, error: TemporaryError, *, out_of_patience: bool) -> bool:
-        """Whether a request fails because of its texts: true if the server answers other texts.
+        """Whether a request fails because of its texts, which is so if the server answers other texts.
 
         Args:
             request: the request that failed.
             error: its last failure.
-            out_of_patience: whether this was the last attempt, so the question must be decided now.
+            out_of_patience: whether no further attempt is allowed, so that the decision cannot wait for more
+                failures.
         """
         if error.failure is Failure.UNREACHED:
             return False
@@ -283,7 +288,7 @@ class Sender:
         return out_of_patience or request.controls >= _CONTROLS_OF_TEXT
 
     def _server_state_since(self, since: float) -> _Control:
-        """Return whether the server works. Send the control text unless the server answered after `since`.
+        """Return whether the server works; send the control text unless there was an answer after `since`.
 
         Args:
             since: time of a failure, on the monotonic clock.
@@ -303,7 +308,7 @@ class Sender:
         return _Control.ANSWERED
 
     def _send_control_in_other_formats(self) -> _Control:
-        """Send the control text in the other request formats; the client keeps the first that is answered."""
+        """Send the control text in the other request formats; let the client keep the first that works."""
         refused_format = self.client.request_format
         for request_format in request_formats(self.client.options.dimensions):
             if request_format == refused_format:
@@ -321,7 +326,7 @@ class Sender:
         """Report that the server does not embed the only text of a request.
 
         Raises:
-            ModelError: the sender has no `without_vector`.
+            ModelError: `without_vector` is None.
         """
         if self.without_vector is None:
             raise self.client.refused(reason)
@@ -329,7 +334,7 @@ class Sender:
         self.without_vector(request.texts[0], reason)
 
     def _pause(self, seconds: float) -> None:
-        """Wait for the given number of seconds, or longer if the client holds all requests back.
+        """Wait for this number of seconds, or longer if the client is holding back all requests.
 
         Raises:
             _StoppedError: another request failed, or the user interrupted the command.

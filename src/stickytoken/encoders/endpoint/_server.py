@@ -28,20 +28,21 @@ from stickytoken.encoders.text_encoder import SENTINELS, fingerprint_of
 from stickytoken.errors import ModelError
 from stickytoken.unit_vectors import exact_unit_vectors
 
-# Bounds for the number of tokens in a request. The upper bound is enough to keep a server busy, and far below
-# the sizes that servers refuse.
+# Bounds for the number of tokens in a request. The upper bound is large enough to keep a server busy, and far
+# below the sizes that servers refuse.
 _MOST_TOKENS = 16_384
 _LEAST_TOKENS = 256
 # Requests are sized so that none is expected to take longer than this.
 _LONGEST_REQUEST_SECONDS = 5.0
-# The model is treated as unchanged if the cosine distance (1 - cosine) between two vectors of the same text
-# is at most _DRIFT_TOLERANCE. On a noisy server, the limit is _DRIFT_PER_NOISE times the largest distance in
-# the first requests, if that is more.
+# The model is treated as unchanged if the cosine distance (1 - cosine) between the new and the stored vector
+# of each fixed text is at most _DRIFT_TOLERANCE. On a noisy server, the limit is _DRIFT_PER_NOISE times the
+# largest distance in the first requests, if that is more.
 _DRIFT_TOLERANCE = 1e-3
 _DRIFT_PER_NOISE = 4.0
-# The search for the longest text that a model reads sends pairs of texts. Both texts of a pair repeat one
-# word and end with different words. These constants are the number of repeated words in the first pair (fewer
-# if vectors are noisy), their number in the longest pair, the repeated word, and the two final words.
+# The search for the longest text that a model reads sends pairs of texts. Both texts of a pair repeat the
+# same word equally often, and then end with different words. These constants are the number of repetitions in
+# the first pair (fewer if vectors are noisy), the number of repetitions in the longest pair, the repeated
+# word, and the two final words.
 _FIRST_WORDS = 64
 _FIRST_WORDS_OF_NOISY = 8
 _MOST_WORDS = 2048
@@ -51,22 +52,24 @@ _ENDS = ("river", "stone")
 # further apart.
 _ROUNDING = 5e-5
 # If vectors are noisy, the texts of a pair differ in as many words as they share. The server is taken to
-# distinguish them if their vectors are more than this many times as far apart as two vectors of one text.
+# distinguish the texts if their vectors are more than this many times as far apart as two vectors of one
+# text.
 _DISTANCE_PER_NOISE = 3.0
-# Maximum number of texts to try in a request.
+# Largest number of texts to try in one request.
 _MOST_TEXTS = 256
-# Number of failures after which a discovery request is given up.
+# Number of failures after which a request of the measurement is given up.
 _ATTEMPTS = 4
 # Number of times that the fixed texts are sent in the same order, to measure the noise.
 _CALLS_WITH_FIXED_TEXTS = 3
-# How long a failing discovery request is retried, in seconds.
+# How long a failing request of the measurement is retried, in seconds.
 _PATIENCE_SECONDS = 60.0
 # Maximum number of extra tokens, such as special tokens, that a server is expected to count for each text.
 _MOST_EXTRA_TOKENS = 8
-# The server and the user are taken to use the same tokenizer if their counts differ by at most this many
-# tokens. With the same tokenizer, the counts differ only by special tokens, which cancel out. The counts of
-# the tokenizers of BERT, RoBERTa, T5, XLM-R and Gemma differ by four or more on the texts below: short words,
-# and texts with names, numbers, code and several scripts, which tokenizers split differently.
+# The server and the user count how many more tokens the longer texts below have than the short ones. Both are
+# taken to use the same tokenizer if the two results differ by at most this many tokens. With the same
+# tokenizer, only special tokens could differ, and they cancel out. Between the tokenizers of BERT, RoBERTa,
+# T5, XLM-R and Gemma, the results differ by four or more, because tokenizers split names, numbers, code and
+# different scripts differently.
 _MOST_DIFFERENT_TOKENS = 2
 _SHORT = ("a", "in", "the", "is", "of", "on")
 _LONGER = (
@@ -81,7 +84,7 @@ Long = Literal["truncates", "refuses", "unknown"]
 
 
 class ServerBehaviour(BaseModel):
-    """The behaviour of a server, as measured by the first requests. It is stored in the server's cache.
+    """The behaviour of a server, as measured by the first requests and stored in the server's cache.
 
     Attributes:
         version: version of this record.
@@ -89,21 +92,22 @@ class ServerBehaviour(BaseModel):
         encoding: value of `RequestFormat.encoding` that the server accepts.
         sends_dimensions: value of `RequestFormat.dimensions` that the server accepts.
         as_list: value of `RequestFormat.as_list` that the server accepts.
-        batch: number of texts in the largest request that the server answered, among the sizes tried.
+        batch: largest number of texts, among those tried, for which the server answered a request.
         max_length: maximum number of tokens that the model reads, as counted by the user's tokenizer; None if
             unknown.
-        long: what the server does with longer texts.
+        long: what the server does with texts of more than `max_length` tokens.
         normalised: whether the vectors have length 1.
         call_noise: standard deviation of the cosine of two texts across identical requests.
         batch_noise: standard deviation of the cosine of two texts across requests that differ in the other
             texts or in their order.
-        least_cosine: smallest cosine between two vectors of one text, over all requests.
+        least_cosine: smallest cosine between two vectors of the same text, over all requests.
         counts_tokens: whether the server reports the number of tokens.
-        overhead: number of tokens that the server counts for each text in addition to the text's own tokens.
-        tokens_per_unit: number of tokens that the server counts for one token of the user's tokenizer; 1 if
-            both are the same tokenizer.
+        overhead: number of tokens, such as special tokens, that the server counts for each text in addition
+            to the text's own tokens.
+        tokens_per_unit: number of tokens that the server counts for each token of the user's tokenizer; 1 if
+            the server uses the same tokenizer.
         request_seconds: duration of a request with few tokens, in seconds.
-        token_seconds: seconds that each token adds to a request.
+        token_seconds: seconds that each token adds to the duration of a request.
         sentinels: vectors of the fixed texts: float32 in base64.
     """
 
@@ -130,7 +134,7 @@ class ServerBehaviour(BaseModel):
 
     @property
     def request_format(self) -> RequestFormat:
-        """The format of requests that the server answers."""
+        """The request format that the server answers."""
         return RequestFormat(self.encoding, self.sends_dimensions, self.as_list)
 
     @property
@@ -140,7 +144,7 @@ class ServerBehaviour(BaseModel):
 
     @property
     def most_tokens(self) -> int:
-        """Maximum number of tokens in a request; its answer is then expected well before the time-out."""
+        """Maximum number of tokens in a request, such that the answer comes well before the time-out."""
         # Bounded from below, so that the quotient is at most _MOST_TOKENS.
         seconds_per_token = max(self.token_seconds, _LONGEST_REQUEST_SECONDS / _MOST_TOKENS)
         return max(_LEAST_TOKENS, int(_LONGEST_REQUEST_SECONDS / seconds_per_token))
@@ -171,13 +175,14 @@ class ServerBehaviour(BaseModel):
         stored_units = exact_unit_vectors(self.sentinel_vectors)
         cosines = (exact_unit_vectors(np.stack(vectors)) * stored_units).sum(axis=1)
         lowest_cosine = float(cosines.min())
-        # The first few requests underestimate the largest noise, so several times as much is allowed.
+        # The first few requests underestimate the largest distance, so several times that distance is
+        # allowed.
         tolerance = max(_DRIFT_TOLERANCE, _DRIFT_PER_NOISE * (1 - self.least_cosine))
         return lowest_cosine if 1 - lowest_cosine > tolerance else None
 
 
 class _FaultyServerError(ModelError):
-    """The server answers, but not as it should."""
+    """The server answers, but its answers cannot be used."""
 
 
 class _UnreachableError(ModelError):
@@ -186,7 +191,7 @@ class _UnreachableError(ModelError):
 
 @dataclass(frozen=True, slots=True)
 class _Stability:
-    """How much the vectors of a text differ from one request to another.
+    """How much the vectors of the same text differ between requests.
 
     Attributes:
         call_noise: see `ServerBehaviour.call_noise`.
@@ -203,7 +208,7 @@ class _Stability:
 
 @dataclass(frozen=True, slots=True)
 class _Counting:
-    """How a server counts tokens. The defaults describe a server that does not count them.
+    """How a server counts tokens. The defaults describe a server that does not count tokens.
 
     Attributes:
         counts_tokens: see `ServerBehaviour.counts_tokens`.
@@ -219,12 +224,12 @@ class _Counting:
 def discover(
     client: Client, count: Callable[[Sequence[str]], list[int]], max_length: int | None, tokenizer_known: bool
 ) -> ServerBehaviour:
-    """Measure and return a server's behaviour; set the client's request format to one that it answers.
+    """Measure and return a server's behaviour; set the client's request format to one that works.
 
     Args:
         client: sends requests to the server.
-        count: returns the number of tokens of each text.
-        max_length: maximum number of tokens that the model reads; None means that it is measured.
+        count: function that returns the number of tokens of each text.
+        max_length: maximum number of tokens that the model reads; None means that this number is measured.
         tokenizer_known: whether `count` uses a tokenizer that the user passed as the model's own.
 
     Raises:
@@ -258,8 +263,8 @@ def discover(
     if max_length is None:
         max_length, long = discovery.longest_text(stability.distance)
     counting = discovery.counting(max_length, tokenizer_known)
-    # The quickest request gives the fixed duration of a request; the largest gives the time that each token
-    # adds.
+    # The shortest duration is taken as the fixed part of every request's duration. The largest request shows
+    # how much time each token adds.
     quickest = min(seconds for _, seconds in discovery.timed)
     most_tokens, seconds_of_largest = max(discovery.timed)
     return ServerBehaviour(
@@ -287,7 +292,7 @@ class _Discovery:
     """Sends the requests from which `discover` learns how a server behaves.
 
     Attributes:
-        one_by_one: whether every text is sent in a request of its own.
+        one_by_one: whether every text is sent in a separate request.
         timed: number of tokens and duration in seconds of each answered request.
     """
 
@@ -299,7 +304,7 @@ class _Discovery:
         self.timed: list[tuple[int, float]] = []
 
     def ask(self, texts: Sequence[str], attempts: int = _ATTEMPTS, together: bool = False) -> Reply:
-        """Send the given texts, in several attempts if necessary, and return the reply.
+        """Send texts, in several attempts if necessary, and return the reply.
 
         Args:
             texts: texts to send.
@@ -333,7 +338,7 @@ class _Discovery:
             time.sleep(pause)
 
     def _giving_up_error(self, last: TemporaryError, tries: Attempts) -> ModelError:
-        """Return the error to raise when a request is given up after its last failure."""
+        """Return the error to raise when a request is given up after this failure."""
         if last.failure is Failure.WEB_PAGE:
             advice = self.client.other_url() or "check the URL, or try later if the server is in maintenance"
             return ModelError(f"{self.name} is a web page, not an API: {advice}")
@@ -345,7 +350,7 @@ class _Discovery:
         return kind(f"{self.name} {tries.why_given_up(last)}: check the server, or try later")
 
     def answers(self, texts: Sequence[str], together: bool = False) -> Reply | None:
-        """Send the given texts and return the reply; None if the server refuses them or fails on them.
+        """Send texts and return the reply; None if the server refuses the texts or fails on them.
 
         Args:
             texts: texts to send.
@@ -359,7 +364,7 @@ class _Discovery:
         except (RefusedError, _FaultyServerError):
             return None
         except _UnreachableError:
-            self.ask(SENTINELS[:1])  # raises if the server answers nothing; otherwise the texts are at fault
+            self.ask(SENTINELS[:1])  # raises if the server does not answer; otherwise, the texts are at fault
             return None
 
     def first_answer(self) -> Reply:
@@ -384,7 +389,8 @@ class _Discovery:
                 except RefusedError as error:
                     refusal = refusal or error
                 except _FaultyServerError as error:
-                    # A field of the request may be the cause. Every retry would then fail too, so try once.
+                    # A field of the request may be the cause. Retries would then fail too, so later formats
+                    # get one attempt.
                     failure = failure or error
                     attempts = 1
         if failure is not None:
@@ -406,7 +412,7 @@ class _Discovery:
     def stability(self, first: Reply) -> _Stability:
         """Measure how much the vectors of the fixed texts differ between requests.
 
-        The fixed texts are sent again in the same order, in reverse order, and one of them alone.
+        All fixed texts are sent again in the same order and in reverse order, and one of them is sent alone.
 
         Args:
             first: the server's first reply to the fixed texts.
@@ -452,14 +458,14 @@ class _Discovery:
         return exact_unit_vectors(reply.vectors)
 
     def longest_text(self, noise: float) -> tuple[int, Long]:
-        """Find the longest text that the server reads, with pairs of texts that differ only at their end.
+        """Find the longest text that the server reads in full, with pairs of texts that differ at the end.
 
         Args:
             noise: largest distance between two unit vectors of one text.
 
         Returns:
-            The number of tokens of the longest text that is read to its end, and what the server does with
-            longer texts.
+            The number of tokens of the longest text that the server reads in full, and what the server does
+            with longer texts.
         """
         search = _LengthSearch(self, noise)
         longest_read = 1
@@ -478,14 +484,14 @@ class _Discovery:
         return search.tokens(longest_read), "refuses" if search.was_refused else "truncates"
 
     def counting(self, max_length: int | None, tokenizer_known: bool) -> _Counting:
-        """Find out how the server counts tokens, from a request with short texts and one with longer texts.
+        """Find out how the server counts tokens, from one request with short texts and one with longer texts.
 
         Args:
             max_length: maximum number of tokens that the model reads; None if unknown.
-            tokenizer_known: whether the user's tokenizer should be the server's own.
+            tokenizer_known: whether the user passed a tokenizer as the server's own.
 
         Raises:
-            ModelError: the user's tokenizer should be the server's own, but the counts differ.
+            ModelError: the user passed a tokenizer as the server's own, but the server counts differently.
         """
         tokens_of_longer = self.count(_LONGER)
         longer = [
@@ -500,7 +506,7 @@ class _Discovery:
         counted_longer = self._counted(longer)
         if counted_short is None or counted_longer is None or counted_short == counted_longer:
             return _Counting()
-        # Special tokens cancel out in the difference of two requests with the same number of texts.
+        # Special tokens cancel out in the difference between two requests with the same number of texts.
         server_difference = counted_longer - counted_short
         if server_difference in _differences_in_other_units(short, longer):
             return _Counting()
@@ -525,14 +531,14 @@ class _Discovery:
 
 
 class _LengthSearch:
-    """Tests whether the server reads a text of a given number of words to its end.
+    """Tests whether the server reads a text of a given number of words in full.
 
-    It sends two texts that differ only after that many words. If the vectors are equal, the server cut the
-    texts off.
+    The test sends two texts that differ only after that many words. If their vectors are equal, the server
+    truncated the texts.
 
     Attributes:
-        is_exact: whether vectors have no noise, so that one different word is enough. Otherwise, the texts of
-            a pair differ in as many words as they share.
+        is_exact: whether vectors have no noise, so that one different word per pair is enough. With noise,
+            the texts of a pair differ in as many words as they share.
         was_refused: whether the server refused a text.
     """
 
@@ -543,7 +549,7 @@ class _LengthSearch:
         self.was_refused = False
 
     def _pair(self, words: int) -> list[str]:
-        """Return two texts that share their first `words` words and differ in all words after them."""
+        """Return two texts that share their first `words` words and differ in all later words."""
         ends = 1 if self.is_exact else words
         return [" ".join([_WORD] * words + [end] * ends) for end in _ENDS]
 
@@ -558,13 +564,13 @@ class _LengthSearch:
         return float(np.linalg.norm(first - second)) > threshold
 
     def tokens(self, words: int) -> int:
-        """Return the number of tokens that the server certainly reads, if it `reads` this many words."""
+        """Return the number of tokens that the server is sure to read if it `reads` this many words."""
         texts = self._pair(words) if self.is_exact else [" ".join([_WORD] * words)]
         return min(self._discovery.count(texts))
 
 
 def _differences_in_other_units(short: Sequence[str], longer: Sequence[str]) -> list[int]:
-    """Return how many more characters, bytes and words the longer texts have, in this order."""
+    """Return how many more characters, bytes and words the longer texts have than the short texts."""
 
     def difference(size: Callable[[str], int]) -> int:
         return sum(map(size, longer)) - sum(map(size, short))
@@ -576,14 +582,13 @@ def _differences_in_other_units(short: Sequence[str], longer: Sequence[str]) -> 
 
 
 def _cosine_noise(calls: Sequence[NDArray[np.float64]]) -> float:
-    """Return the standard deviation, between calls, of the cosine of two fixed texts.
+    """Return the standard deviation between calls of the cosine of two fixed texts.
 
     Args:
         calls: unit vectors of the fixed texts in each call, shape (texts, d).
 
     Returns:
-        The standard deviation; the variance between calls is averaged over all pairs of texts before the root
-        is taken.
+        The square root of the variance between calls, averaged over all pairs of texts.
     """
     upper = np.triu_indices(len(SENTINELS), 1)
     cosines = np.stack([(call @ call.T)[upper] for call in calls])

@@ -18,27 +18,27 @@ from stickytoken.encoders.endpoint.encoder import CHECKED_EVERY, EndpointEncoder
 from stickytoken.encoders.text_encoder import SENTINELS
 from stickytoken.vocabulary import CandidateTokenizer
 
-# Number of random vectors from which artificial vectors are computed. It is a prime, so that regularly spaced
-# token ids use all of them about equally often.
+# Number of random vectors from which artificial vectors are computed. The number is a prime, so that
+# regularly spaced token ids use all random vectors about equally often.
 _RANDOM_VECTORS = 4099
 _SEED = 5
-# Weight of a text's own random vector, which distinguishes texts with the same tokens in another order.
+# Weight of a text's own random vector, which distinguishes texts with the same tokens in different orders.
 _WEIGHT_OF_TEXT = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class CostEstimate:
-    """What a measurement will send, and what it will cost.
+    """The requests that a measurement will send, and their cost.
 
     Attributes:
         requests: number of requests.
         texts: number of texts in these requests.
         tokens: number of tokens in these requests, as the server counts them.
-        answered: number of needed texts that are not sent, because the cache has their vectors.
+        answered: number of texts that need not be sent, because the cache has their vectors.
         cost: price of the tokens; None if the price is unknown.
         seconds: expected duration if requests are sent one after another.
-        most: an upper estimate that includes the stages whose texts depend on results; None if there are no
-            such stages.
+        most: an upper estimate for all stages, including those whose texts depend on earlier results; None if
+            there are no such stages.
     """
 
     requests: int
@@ -53,17 +53,18 @@ class CostEstimate:
 class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
     """Stands in for the encoder of an endpoint: it records texts instead of sending them.
 
-    A text with a cached vector gets that vector; any other text gets an artificial vector: the mean of one
-    random vector per token, plus a small random vector for the text. Copies of a token therefore move an
+    A text with a cached vector gets the cached vector. Any other text gets an artificial vector: the mean of
+    one random vector per token, plus a small random vector for the text. Copies of a token therefore move an
     artificial vector roughly as they move a real one.
     """
 
     def __init__(self, encoder: EndpointEncoder, uncertain: str | None = None) -> None:
-        """Wrap the encoder that would send the texts.
+        """Wrap the encoder whose requests are to be estimated.
 
         Args:
-            encoder: the encoder of the endpoint. Nothing is sent through it.
-            uncertain: name of the first stage whose texts depend on results; None if there is none.
+            encoder: the encoder of the endpoint; no texts are sent to its server.
+            uncertain: name of the first stage whose texts depend on earlier results; None if there is no such
+                stage.
         """
         super().__init__(encoder)
         self._uncertain = uncertain
@@ -88,11 +89,11 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         return np.stack([vectors[prompt + text] for text in texts])[:, : self._encoder.truncate_dim]
 
     def _record(self, texts: Sequence[str], answered: Collection[str]) -> None:
-        """Add texts to the counts, unless they were recorded before.
+        """Count texts, except those that were recorded before.
 
         Args:
             texts: texts without the prompt.
-            answered: texts with the prompt that have a vector in the cache.
+            answered: texts that have a vector in the cache; these include the prompt.
         """
         prompt = self._encoder.prompt
         new_texts = [prompt + text for text in dict.fromkeys(texts) if text not in self._recorded]
@@ -104,7 +105,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         self._recorded.update(texts)
 
     def _ids_of(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of texts; if the tokenizer is unknown, a hash of each word."""
+        """Return the token ids of each text; if the tokenizer is unknown, a hash of each word instead."""
         if not isinstance(self.tokenizer, CandidateTokenizer):
             return self.content_ids(texts)
         rows: list[list[int]] = []
@@ -119,14 +120,15 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         return replace(super().capabilities, spec=None, makes_up_vectors=has_uncached_texts)
 
     def reached(self, stage: str) -> None:
-        """Record that a stage begins. From the uncertain stage on, the texts depend on results."""
+        """Record that a stage begins; from the uncertain stage on, texts depend on earlier results."""
         if stage == self._uncertain and self._certain is None:
             self._certain = self._recorded_cost()
 
     def estimate(self) -> CostEstimate:
-        """Return the cost of the recorded texts.
+        """Return the estimate for the recorded texts.
 
-        If the uncertain stage was reached, this is the cost before that stage, with the total as ``most``.
+        If the uncertain stage was reached, the estimate covers the stages before it, and its ``most`` covers
+        all stages.
         """
         cost = self._recorded_cost()
         if self._certain is None or self._certain.requests == cost.requests:
@@ -134,7 +136,7 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
         return replace(self._certain, most=cost)
 
     def _recorded_cost(self) -> CostEstimate:
-        """Return the cost of all texts recorded so far."""
+        """Return the requests and the cost of all texts recorded so far."""
         encoder = self._encoder
         server = encoder.server
         # The encoder sends the fixed texts again after every CHECKED_EVERY requests.
@@ -157,8 +159,8 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
     def _artificial_vector(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Return a vector of shape (d,) that depends only on the ids.
 
-        The index of a token's random vector is the token id, modulo the number of random vectors. The random
-        vector of the text is chosen by a hash of its ids.
+        Each token has the random vector whose index is the token id modulo the number of random vectors. A
+        hash of all ids chooses the random vector of the text.
         """
         token_ids = np.asarray(ids, dtype=np.int64)
         hash_of_ids = int.from_bytes(hashlib.sha256(token_ids.tobytes()).digest()[:8], "little")
@@ -170,14 +172,15 @@ class DryRun(protocol.EncoderWrapper[EndpointEncoder]):
 def estimate_cost(
     encoder: EndpointEncoder, measurement: Callable[[Any], object], uncertain: str | None = None
 ) -> CostEstimate:
-    """Estimate what a measurement would cost, by running it without the server.
+    """Estimate what a measurement would cost, by running it with artificial vectors instead of the server.
 
     Args:
         encoder: the encoder of the endpoint.
-        measurement: a function that takes an encoder and runs the measurement with it, such as
-            ``lambda dry_run: detect(dry_run, out=folder)``. It calls ``dry_run.reached(stage)`` when a stage
-            begins.
-        uncertain: name of the first stage whose texts depend on results; None if there is none.
+        measurement: a function that takes an encoder and runs the measurement with it, such as ``lambda
+            dry_run: detect(dry_run, out=folder)``. The function must call ``dry_run.reached(stage)`` when a
+            stage begins.
+        uncertain: name of the first stage whose texts depend on earlier results; None if there is no such
+            stage.
     """
     dry_run = DryRun(encoder, uncertain)
     measurement(dry_run)

@@ -42,7 +42,7 @@ _IDENTITY_NAME = "stickytoken.encoders.endpoint.encoder.EndpointModel"
 
 
 class EndpointEncoder(TextEncoder):
-    """Encodes texts through a server, and caches its answers.
+    """Encodes texts through a server, and caches the server's answers.
 
     Attributes:
         answers: the cache of vectors and refusals, shared with other sessions.
@@ -50,10 +50,10 @@ class EndpointEncoder(TextEncoder):
         spending: the cost of all requests of this process.
         refused: the server's reasons for giving no vector in this session, keyed by text including the
             prompt.
-        unchecked: number of requests since the fixed texts were last sent.
-        before_sending: called once, before the first texts are sent to be embedded; None afterwards.
-        waits: called before a pause of a second or more, with the reason and the seconds.
-        spec: how the encoder was loaded; None if it cannot be loaded again.
+        unchecked: number of requests since the fixed texts were last sent to check the model.
+        before_sending: called once, before the first texts are sent; None afterwards.
+        waits: called before a pause of at least a second, with the reason and the length in seconds.
+        spec: the name and options with which to load the encoder again; None if that is impossible.
     """
 
     def __init__(
@@ -69,11 +69,13 @@ class EndpointEncoder(TextEncoder):
 
         Args:
             address: the server and the name of the model.
-            tokenizer: the model's tokenizer, or candidates in place of it.
+            tokenizer: the model's tokenizer, or a vocabulary of candidate strings in place of it.
             prompt: text put before every input.
-            options: key variable, number of components, price, spending limit and time limits.
-            max_length: maximum number of tokens that the model reads; None means that it is measured.
-            truncate_dim: read only this many leading components of each vector; None reads all.
+            options: the options for the server: key variable, number of components, price, spending limit and
+                time limits.
+            max_length: maximum number of tokens that the model reads; None means that this number is
+                measured.
+            truncate_dim: keep only this many leading components of each vector; None keeps all.
         """
         self.address = address
         self.prompt = prompt
@@ -87,22 +89,23 @@ class EndpointEncoder(TextEncoder):
         self.before_sending: Callable[[], None] | None = None
         self.waits: Callable[[str, float], None] = lambda reason, seconds: None
         self.refused: dict[str, str] = {}
-        self.unchecked = CHECKED_EVERY  # so that a check comes before the first request of a process
+        self.unchecked = CHECKED_EVERY  # so that the model is checked before the first request
         self._request_format = RequestFormat()
         self.server = self._behaviour_of_server(max_length)
         components = self.server.dimension
         if truncate_dim is not None:
             require_components(truncate_dim, components, self.name)
-        # The cache holds the server's full vectors. They are truncated when they are read.
+        # The cache holds the server's full vectors, which are truncated on reading.
         self.dimension = truncate_dim or components
         self.truncate_dim = None if self.dimension == components else truncate_dim
         self._max_length = self.server.max_length if max_length is None else max_length
 
     def _behaviour_of_server(self, max_length: int | None) -> ServerBehaviour:
-        """Return the server's behaviour, from the cache or measured now with a few requests.
+        """Return the server's behaviour from the cache, or measure it now with a few requests.
 
         Args:
-            max_length: maximum number of tokens that the model reads; None means that it is measured.
+            max_length: maximum number of tokens that the model reads; None means that this number is
+                measured.
         """
         fact_name = f"capabilities {vocabulary_hash(self.tokenizer)} {max_length}"
         stored = self.answers.fact(fact_name)
@@ -156,7 +159,7 @@ class EndpointEncoder(TextEncoder):
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         if not isinstance(self.tokenizer, HuggingFaceTokenizer):
-            return super().tokenize(texts)  # uses `content_ids`, which adds the prompt
+            return super().tokenize(texts)  # it calls `content_ids`, which adds the prompt
         return self.tokenizer.tokenize(texts, self.prompt)
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -186,7 +189,8 @@ class EndpointEncoder(TextEncoder):
         )
 
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the full vectors of texts from the cache or the server; NaN where the server gives none."""
+        """Return the full vectors of texts, from cache or server; NaN for texts to which it gives no
+        vector."""
         prompted_texts = [self.prompt + text for text in texts]
         vectors = self.answers.find(prompted_texts)
         unanswered = [text for text in prompted_texts if text not in vectors and text not in self.refused]
@@ -211,7 +215,7 @@ class EndpointEncoder(TextEncoder):
             self.answers.keep_refusal(text, reason)
 
         sender = self._sender(keep, without_vector)
-        # Texts refused in an earlier session are sent once more, each alone: the server may have been
+        # Texts refused in an earlier session are sent once more, each alone, because the server may have been
         # repaired.
         self._send(sender, [[text] for text in refused_before], once=True)
         self._send(sender, to_send)
@@ -219,10 +223,10 @@ class EndpointEncoder(TextEncoder):
         return np.stack([vectors.get(text, missing) for text in prompted_texts])
 
     def _require_dimension(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
-        """Check that the vectors have the expected length.
+        """Check that the vectors have the expected number of components.
 
         Raises:
-            EncodingError: a vector differs in length from earlier vectors.
+            EncodingError: a vector has another number of components than earlier vectors.
         """
         for text, vector in vectors.items():
             if len(vector) != self.server.dimension:
@@ -233,7 +237,7 @@ class EndpointEncoder(TextEncoder):
                 )
 
     def _send(self, sender: Sender, batches: Sequence[Sequence[str]], *, once: bool = False) -> None:
-        """Send batches, and check after every CHECKED_EVERY requests that the same model answers."""
+        """Send batches, and check after every CHECKED_EVERY requests that the same model still answers."""
         for start in range(0, len(batches), CHECKED_EVERY):
             if self.unchecked >= CHECKED_EVERY:
                 self.require_same_model()
@@ -256,11 +260,11 @@ class EndpointEncoder(TextEncoder):
         )
 
     def batches(self, texts: Sequence[str]) -> list[list[str]]:
-        """Divide texts, which include the prompt, into batches; each batch is sent as one request.
+        """Divide texts, which include the prompt, into batches; each batch is one request.
 
-        The batches depend only on the texts, not on which of them are cached. So a resumed run sends the
-        same requests as an uninterrupted one. This matters if the server's vector of a text depends on the
-        other texts in the request.
+        The batches depend only on the texts, not on which texts are cached, so a resumed run forms the same
+        batches as an uninterrupted run. This matters if the server's vector of a text depends on the other
+        texts in the request.
         """
         batches: list[list[str]] = []
         batch_tokens = 0
@@ -283,10 +287,10 @@ class EndpointEncoder(TextEncoder):
         return own_tokens + self.server.overhead * len(texts)
 
     def require_same_model(self) -> None:
-        """Send the fixed texts again, and compare their vectors with the stored ones.
+        """Send the fixed texts again, and compare their new vectors with the stored vectors.
 
         Raises:
-            ModelError: the vectors have changed, so another model answers.
+            ModelError: the vectors have changed, so a different model answers.
         """
         vectors: dict[str, NDArray[np.float32]] = {}
         size = self.server.batch
@@ -319,8 +323,8 @@ def load_endpoint(
         tokenizer: the model's tokenizer: an object, a folder, a hub name or ``tiktoken:NAME``.
         candidates: strings to examine if the tokenizer is unpublished, or a file with one string per line.
         prompt: text put before every input.
-        max_length: maximum number of tokens that the model reads; None means that it is measured.
-        truncate_dim: read only this many leading components of each vector; None reads all.
+        max_length: maximum number of tokens that the model reads; None means that this number is measured.
+        truncate_dim: keep only this many leading components of each vector; None keeps all.
         options: key variable, number of components, price, spending limit and time limits; None means the
             defaults.
 
@@ -353,7 +357,7 @@ def load_endpoint(
 
 
 def _absolute(source: Any) -> str | None:
-    """Return the absolute path of a file or folder; any other name stays as it is."""
+    """Return the absolute path of a file or folder; return any other name unchanged."""
     if source is None:
         return None
     path = Path(source).expanduser()

@@ -1,4 +1,4 @@
-"""The vocabulary of a model behind an endpoint: from a tokenizer, tiktoken or a list of candidates."""
+"""Get the vocabulary of a model behind an endpoint from a tokenizer, tiktoken or a list of candidates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OFFLINE = (
 # Approximate number of bytes per token of English text.
 _BYTES_PER_TOKEN = 4
 _WORD = re.compile(r"[A-Za-z]+")
-# Number of ordinary words added to the candidates. They show which values are normal for the model.
+# Number of ordinary words added to the candidates. Their measurements show what is normal for the model.
 _ORDINARY_WORDS = 2000
 
 
@@ -63,7 +63,7 @@ def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None)
 
 
 def _candidates_in(path: Path) -> list[str]:
-    """Return the candidates in a file: its lines that are not blank.
+    """Return the candidates in a file, which are all lines that are not blank.
 
     Raises:
         InputError: all lines of the file are blank.
@@ -86,11 +86,11 @@ def load_vocabulary(source: str | Path, **options: Any) -> RoundTripTokenizer:
     """Load a tokenizer.
 
     Args:
-        source: ``tiktoken:NAME``, or a folder or hub name of transformers.
+        source: ``tiktoken:NAME``, or the folder or hub name of a transformers tokenizer.
         **options: options of `load_tokenizer`; tiktoken ignores them.
 
     Raises:
-        ModelError: there is no such tokenizer, or it cannot be reached.
+        ModelError: the tokenizer does not exist or cannot be reached.
         InputError: the source is not a tokenizer.
     """
     name = str(source)
@@ -108,9 +108,9 @@ def load_vocabulary(source: str | Path, **options: Any) -> RoundTripTokenizer:
 
 
 class CandidateVocabulary:
-    """A stand-in for an unpublished tokenizer: strings to examine, and ordinary words for comparison.
+    """A substitute for an unpublished tokenizer: strings to examine, and ordinary words for comparison.
 
-    For any other text, it only estimates the number of tokens, so copies of a token cannot be counted.
+    For any other text, the number of tokens is only estimated, so copies of a token cannot be counted.
 
     Attributes:
         entries: the candidates, followed by the ordinary words, keyed by id.
@@ -119,7 +119,7 @@ class CandidateVocabulary:
 
     def __init__(self, candidates: Sequence[str]) -> None:
         strings = list(dict.fromkeys(text for text in candidates if text.strip()))
-        # Without candidates there is nothing to compare, so no words are loaded.
+        # Without candidates, there is nothing to compare, so no ordinary words are loaded.
         words = _ordinary_words(set(strings)) if strings else []
         self.entries: Mapping[int, str] = dict(enumerate(strings + words))
         self.special_ids: frozenset[int] = frozenset()
@@ -136,7 +136,7 @@ class CandidateVocabulary:
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text.
 
-        An entry is encoded as its own id. Any other text is encoded as copies of an unknown id: one for every
+        An entry is encoded as its id. Any other text is encoded as copies of an unknown id, one for every
         four bytes, rounded up.
         """
         unknown_id = len(self.entries)
@@ -151,7 +151,7 @@ class CandidateVocabulary:
 
 
 def _ordinary_words(excluded: Collection[str]) -> list[str]:
-    """Return the first distinct words of the packaged sentences, without the excluded ones."""
+    """Return the first distinct words of the packaged sentences, without the excluded words."""
     words: dict[str, None] = {}
     for text in load_sentences().texts:
         words.update(dict.fromkeys(_WORD.findall(text)))
