@@ -189,8 +189,7 @@ class EndpointEncoder(TextEncoder):
         )
 
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the full vectors of texts, from cache or server; NaN for texts to which it gives no
-        vector."""
+        """Return the full vectors of texts from the cache or the server; NaN for texts without a vector."""
         prompted_texts = [self.prompt + text for text in texts]
         vectors = self.answers.find(prompted_texts)
         unanswered = [text for text in prompted_texts if text not in vectors and text not in self.refused]
