@@ -48,24 +48,26 @@ def report(
     """Report on a run, or on a comparison made by `stickytoken.compare`. No model is needed.
 
     Args:
-        what: A single run, run folder or comparison. The report of an unfinished run says what is missing.
+        what: Exactly one run, run folder or comparison. The report of an unfinished run says what is missing.
         format: ``html`` for one self-contained file, ``md`` or ``json``. By default, the suffix of ``out``
             decides; without ``out``, or with another suffix, the format is ``html``.
         out: File to which the report is also written. Its folder must exist.
-        figures: Folder in which to save the figures as PNG and SVG. This includes three figures of Chen et
-            al. (2025) that the page does not show: similarities of pairs before and after insertion, mean
-            shift by number of copies, and categories of flagged tokens. Saving figures requires the extra
-            ``figures`` and either Chrome or Chromium.
+        figures: Folder in which to save the figures as PNG and SVG. For a run, these include three figures
+            from Chen et al. (2025) that the page does not show: similarities of pairs before and after
+            insertion, mean shift by number of copies, and categories of flagged tokens. Saving figures
+            requires the extra ``figures`` and either Chrome or Chromium.
         explanations: Output folder of `explain`. Default: the folder ``explain`` in the run folder.
 
     Returns:
         The report as text in the chosen format.
 
     Raises:
-        InputError: No run or several runs were passed, the format is unknown, no browser can draw the
-            figures, the folder contains no explanations, or explanations were passed with a comparison.
+        InputError: Nothing or more than one run was passed, the format is unknown, there are no figures to
+            save or no browser can draw them, the folder `explanations` contains no explanation, or
+            explanations were passed with a comparison.
         MissingExtraError: ``figures`` was passed, but the extra ``figures`` is not installed.
-        RunError: The folder is not a run folder or is damaged, or a file cannot be written.
+        RunError: The path is not a run folder, the run folder is damaged, the explanations belong to
+            another model, or a file cannot be written.
     """
     if format is not None and str(format) not in tuple(Format):
         raise InputError(f"format {shown(format)} is unknown: use one of {', '.join(Format)}")
@@ -73,7 +75,7 @@ def report(
         raise InputError("there is no run to report: pass a run folder")
     if len(what) > 1:
         raise InputError(
-            f"a report is about one run, but {len(what)} were passed: put them side by side with "
+            f"a report describes one run, but {len(what)} were passed: pass several runs to "
             "`stickytoken compare`"
         )
     report_path = None if out is None else file_path("out", out)
@@ -91,7 +93,7 @@ def report(
 def _subject(
     run_or_comparison: Run | str | Path | Comparison, explanations: Path | None
 ) -> RunContent | Comparison:
-    """Return the subject of the report: the comparison that was passed, or the content of the run folder."""
+    """Return what to report on: the comparison that was passed, or the content of the run folder."""
     if isinstance(run_or_comparison, Comparison):
         if explanations is not None:
             raise InputError("explanations belong to one run: leave them out of a comparison")
@@ -113,7 +115,7 @@ def _rendered(subject: RunContent | Comparison, report_format: Format) -> str:
 
 
 def _figures_of(subject: RunContent | Comparison) -> list[ReportFigure]:
-    """Return the figures to save: the report's own and, for a run, the figures of Chen et al. (2025)."""
+    """Return the figures to save: those in the report and, for a run, three from Chen et al. (2025)."""
     if isinstance(subject, Comparison):
         return comparison_figures(subject)
     figures = [*report_figures(subject), *paper_figures(subject)]
@@ -123,7 +125,7 @@ def _figures_of(subject: RunContent | Comparison) -> list[ReportFigure]:
 
 
 def format_of(path: Path | None) -> Format:
-    """Return the format that the suffix of a path names. The default is HTML, also if the path is None."""
+    """Return the format named by the suffix of a path; HTML if there is no path or no such format."""
     suffix = "" if path is None else path.suffix.lower().removeprefix(".")
     return Format(suffix) if suffix in tuple(Format) else Format.HTML
 
@@ -148,13 +150,13 @@ def write_report(text: str, path: Path) -> None:
 
 # Width of a saved figure, in CSS pixels.
 _WIDTH = 900
-# PNG pixels per CSS pixel: enough for sharp print at column width.
+# PNG pixels per CSS pixel, enough for a sharp print in one column of a paper.
 _SCALE = 3
 _FORMATS = ("png", "svg")
 
 
 def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
-    """Draw every figure as PNG and SVG. Existing files are replaced only after all figures have been drawn.
+    """Save every figure as PNG and SVG. Existing files are replaced only after all figures have been drawn.
 
     Returns:
         The paths of the written files, two per figure.
@@ -175,13 +177,13 @@ def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
     with TemporaryDirectory() as temporary:
         paths = _draw(figures, Path(temporary))
         for path in paths:
-            # A file cannot be renamed into a folder on another disk, so it is copied.
+            # The folder may be on another disk, and a file cannot be moved there by renaming it.
             write_atomically(folder / path.name, path.read_bytes())
     return [folder / path.name for path in paths]
 
 
 def _draw(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
-    """Have a browser draw each figure as PNG and SVG in a folder; return the paths of the files."""
+    """Let a browser draw each figure as PNG and SVG in a folder. Return the paths of the files."""
     from choreographer.browsers.chromium import ChromeNotFoundError
     from choreographer.errors import BrowserClosedError, BrowserFailedError
     from plotly.graph_objects import Figure
@@ -201,7 +203,7 @@ def _draw(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
             f"figures are drawn by Chrome or Chromium, but neither could be started ({reason}): install "
-            "one, or set BROWSER_PATH to its executable; writing the HTML report needs no browser"
+            "either of them, or set BROWSER_PATH to its executable; the HTML report itself needs no browser"
         ) from error
     except OSError as error:
         raise RunError(f"figures cannot be drawn in {folder}: {error.strerror or error}") from error

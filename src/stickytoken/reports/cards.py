@@ -1,4 +1,4 @@
-"""The card of a token: the reason for its verdict, its numbers with intervals, and example pairs."""
+"""The card of a token: the reason for its verdict, its measures with intervals, and example pairs."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from stickytoken.methods import Column, wording
 from stickytoken.reports.content import RunContent, row_dicts
 
 MOST_CARDS = 12
-"""Maximum number of sticky tokens with a card; the others are in the table only."""
+"""Maximum number of sticky tokens with a card. The table of flagged tokens lists the others."""
 FIRST_CARDS = 3
-"""Number of cards on the first screen, above the next steps."""
+"""Number of cards on the first screen of the page. The other cards follow below."""
 
 
 @dataclass(frozen=True)
 class Strip:
-    """A small picture of an interval, on a scale that all cards share.
+    """A small drawing of a measure with its interval and threshold. All cards use the same scale.
 
-    All fields are horizontal positions in percent of the picture's width.
+    All fields are horizontal positions, in percent of the width of the drawing.
     """
 
     low: float  # lower end of the interval
     value: float
     high: float  # upper end of the interval
-    ordinary: float  # value of an ordinary token
+    ordinary: float  # position of an ordinary token, whose value is 0
     threshold: float
 
 
@@ -39,16 +39,18 @@ class CardMeasure:
     title: str
     value: str
     interval: str  # empty if the measure has no interval
-    threshold: str  # such as ``sticky from 40%``, or what the value means; empty if neither applies
+    # Text after the value: the threshold, such as ``sticky from 40%``, or what a vector deviation means.
+    # Empty if the measure has neither.
+    threshold: str
     strip: Strip | None  # None if the measure has no interval or no threshold
 
 
 @dataclass(frozen=True)
 class Card:
-    """What a report says about a single token."""
+    """The content of a token's card."""
 
     row: dict[str, Any]  # the token's row in the table of tokens, keyed by column
-    reason: str  # why the token is flagged or has no verdict; empty if there is nothing to say
+    reason: str  # why the token is flagged, or why it has no verdict; empty if no reason is known
     # Sentences on what copies of the token do in a search; empty if the token is not flagged
     consequences: list[str]
     measures: list[CardMeasure]  # in the order of the method's columns
@@ -59,11 +61,11 @@ class Card:
 
 
 def cards(content: RunContent, tokens: pl.DataFrame | None = None) -> list[Card]:
-    """Return one card for each of the given tokens.
+    """Return one card per token; an empty list for an unfinished run.
 
     Args:
-        content: The run. An unfinished run has no cards.
-        tokens: Rows of `content.tokens`. Default: the `MOST_CARDS` worst sticky tokens.
+        content: The run.
+        tokens: Rows of `content.tokens`. Default: the worst sticky tokens, at most `MOST_CARDS`.
     """
     if content.run is None:
         return []
@@ -81,7 +83,7 @@ def _card(
     Args:
         content: The run.
         row: The token's row in the table of tokens.
-        scales: The range of each measure over all cards, keyed by the measure's column.
+        scales: For each measure, the range of its values on all cards, keyed by column.
         pairs: The token's example pairs of texts.
     """
     thresholds = {} if content.run is None else content.method.thresholds(content.run, row)
@@ -93,12 +95,12 @@ def _card(
         if column.key == "vector_deviation":
             measures.append(_vector_measure(row["vector_deviation"], content.settings.number("unusual")))
             continue
-        # The card of a token with a severity shows only the thresholds that the token reaches.
+        # If a token has a severity, its card shows only the thresholds that the token reaches.
         is_compared = not is_graded or wording.reaches(row, column.key, thresholds)
         threshold = thresholds.get(column.key) if is_compared else None
         measures.append(_card_measure(row, column, threshold, scales[column.key]))
     harm = None if content.evidence is None else content.evidence.harm(row["token_id"])
-    # Example pairs illustrate the lift, so a token that is flagged only for its erased share has none.
+    # Example pairs illustrate the lift. They would not explain a token flagged for its erased share alone.
     shows_lift = not is_graded or wording.reaches(row, "lift_sd", thresholds)
     return Card(
         row,
@@ -110,9 +112,10 @@ def _card(
 
 
 def _reason(row: dict[str, Any], thresholds: dict[str, float]) -> str:
-    """Return a sentence that says why a token is flagged, based on the thresholds that it reaches.
+    """Return a sentence that says why a token is flagged: which thresholds it reaches.
 
-    The stored reason is used only if no threshold is reached, because earlier versions worded it differently.
+    The reason stored in the run is used only if the token reaches no threshold, because earlier versions
+    worded stored reasons differently.
     """
     erases = wording.reaches(row, "erased", thresholds)
     lifts = wording.reaches(row, "lift_sd", thresholds)
@@ -126,7 +129,7 @@ def _reason(row: dict[str, Any], thresholds: dict[str, float]) -> str:
 
 
 def _pairs_by_token(content: RunContent) -> dict[int, list[dict[str, Any]]]:
-    """Return the example pairs that a run stores, keyed by token id. `Card.pairs` describes a pair."""
+    """Return the example pairs stored in a run, as described in `Card.pairs`, keyed by token id."""
     if content.evidence is None:
         return {}
     pairs: dict[int, list[dict[str, Any]]] = {}
@@ -148,14 +151,17 @@ def _pairs_by_token(content: RunContent) -> dict[int, list[dict[str, Any]]]:
 
 @dataclass(frozen=True)
 class _Scale:
-    """The range of a measure over all cards, in the unit of the measure."""
+    """The range of a measure's values on all cards, in the unit of the measure."""
 
     start: float
     end: float
 
     @classmethod
     def of(cls, content: RunContent, column: Column, rows: Sequence[dict[str, Any]]) -> _Scale:
-        """Return the smallest range that contains 0 (an ordinary token), all intervals and all thresholds."""
+        """Return the smallest range that contains 0, all intervals and all thresholds.
+
+        Ordinary tokens have the value 0.
+        """
         values = [0.0]
         for row in rows:
             ends = (row.get(f"{column.key}_low"), row.get(f"{column.key}_high"))
@@ -167,13 +173,13 @@ class _Scale:
         return cls(min(values), max(values))
 
     def position(self, value: float) -> float:
-        """Return the position of a value in percent of the width, with a margin of 2% at both ends."""
+        """Return the position of a value in percent of the width, leaving a margin of 2% at both ends."""
         span = self.end - self.start or 1.0
         return round(2 + 96 * (value - self.start) / span, 2)
 
 
 def _vector_measure(deviation: float, unusual: float) -> CardMeasure:
-    """Return the card's entry on the vector of the token itself: whether it is unusual, and its deviation.
+    """Return the part of a card that says whether the vector of the token itself is unusual.
 
     Args:
         deviation: The token's vector deviation.
@@ -184,7 +190,7 @@ def _vector_measure(deviation: float, unusual: float) -> CardMeasure:
 
 
 def _card_measure(row: dict[str, Any], column: Column, threshold: float | None, scale: _Scale) -> CardMeasure:
-    """Format a measure with its interval; if it has a threshold too, add a strip that shows all three."""
+    """Format a measure and its interval. If there is a threshold, add a strip that shows all three."""
     value = row[column.key]
     low = row.get(f"{column.key}_low")
     high = row.get(f"{column.key}_high")

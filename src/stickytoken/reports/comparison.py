@@ -1,4 +1,4 @@
-"""The report of a comparison as an HTML page and as Markdown, with its texts, tables and figures."""
+"""The report of a comparison, as an HTML page or as Markdown."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ from stickytoken.reports.page import render
 from stickytoken.reports.templating import glossary, render_markdown
 from stickytoken.validation import visible
 
-# Warnings in the headline, keyed by the answer to whether measures are comparable; most serious first.
+# Warnings at the end of the headline, most serious first. Each is keyed by the answer to the question of
+# whether a measure is comparable.
 _WARNINGS = {
     Answer.NO: "Not all of their numbers can be compared.",
     Answer.CARE: "Compare their numbers with care.",
 }
-# Glossary entries that only the report of a single run needs.
+# Glossary entries that are left out here, because only the report of a single run uses the terms.
 _IN_REPORTS = ("u", "IsoScore")
 
 
@@ -45,7 +46,7 @@ class RunHeadline:
 
 
 def comparison_parts(comparison: Comparison) -> dict[str, Any]:
-    """Return the headlines, notes and tables of a comparison, keyed by their names in the templates."""
+    """Return the headlines, notes and tables of a comparison, keyed by template variable."""
     answers, reasons = comparison.comparability
     headlines = []
     for compared in comparison.runs:
@@ -94,7 +95,7 @@ def finding(comparison: Comparison) -> str:
 
 
 def _glossary(comparison: Comparison) -> dict[str, str]:
-    """Return the glossary, with the terms of the comparison and of the runs' methods, keyed by term."""
+    """Return the meanings of the terms that the comparison and the runs' methods use, keyed by term."""
     words = dict(comparisons.READING)
     for compared in comparison.runs:
         for word, meaning in glossary(compared.run.method).items():
@@ -131,7 +132,7 @@ def comparison_markdown(comparison: Comparison) -> str:
 
 
 def comparison_figures(comparison: Comparison) -> list[ReportFigure]:
-    """Return the figure of the worst token per run and, if any token is sticky, one of all sticky tokens."""
+    """Return a figure of each run's worst tokens and, if any run has a sticky token, one of sticky tokens."""
     figures = [worst_by_run(comparison)]
     if comparison.tokens:
         figures.append(tokens_by_run(comparison))
@@ -140,10 +141,11 @@ def comparison_figures(comparison: Comparison) -> list[ReportFigure]:
 
 # Maximum length of a row label on a narrow screen, in characters.
 _NARROW_CHARACTERS = 18
-# Number of characters at the beginning and at the end of a long run name that the legend shows.
+# The legend shows this many characters from the beginning and from the end of a long run name.
 _NAME_BEGIN = 12
 _NAME_END = 18
-# Maximum number of tokens in the figure. More rows would be unreadable. The table lists all tokens.
+# Maximum number of tokens in the figure of sticky tokens, because more rows would be unreadable. Its table
+# lists all tokens.
 _MOST_TOKENS = 30
 # Shapes of the runs' marks. If there are more runs than shapes, the shapes repeat.
 _SHAPES = ("diamond", "circle", "square", "triangle-up", "x", "star", "cross", "triangle-down")
@@ -151,8 +153,9 @@ _SHAPES = ("diamond", "circle", "square", "triangle-up", "x", "star", "cross", "
 
 _READ_WORST = (
     "One row per run, in the order in which the runs were passed. A mark is the run's worst token, filled if "
-    "the run calls it sticky; the line through a mark is its interval. The bar goes from the median token to "
-    "the 99th percentile: one token in a hundred lies beyond the bar. Dotted: the threshold of the rule."
+    "the run calls it sticky; the line through a mark is its interval. The bar extends from the median of "
+    "all tokens to their 99th percentile: one token in a hundred lies beyond it. Dotted: the threshold of "
+    "the rule."
 )
 _READ_TOKENS = (
     "One row per token that any run calls sticky; one mark per run, filled if that run calls the token "
@@ -178,12 +181,12 @@ class _WorstOfRun:
 
     name: str  # name of the run
     worst: WorstToken
-    quantiles: Quantiles  # of the measure, over all tokens of the run
+    quantiles: Quantiles  # quantiles of the measure over all tokens of the run
     threshold: float | None  # smallest value that makes a token sticky; None if there is no threshold
 
 
 def worst_by_run(comparison: Comparison) -> ReportFigure:
-    """Draw the largest erased share and the largest lift of each run, with their intervals."""
+    """Draw each run's largest erased share and largest lift, with their intervals."""
     worst = {measure: _worst_of_runs(comparison, measure) for measure in MEASURES}
     names = [compared.name for compared in comparison.runs if _has_measures(compared)]
     left_out = [compared.name for compared in comparison.runs if not _has_measures(compared)]
@@ -215,12 +218,12 @@ def worst_by_run(comparison: Comparison) -> ReportFigure:
 
 
 def _has_measures(compared: ComparedRun) -> bool:
-    """Return whether a run measured erased shares or lifts."""
+    """Return whether a run has any erased share or lift."""
     return compared.erases_most is not None or compared.lifts_most is not None
 
 
 def _worst_of_runs(comparison: Comparison, measure: Column) -> list[_WorstOfRun]:
-    """Return the worst token of each run according to the given measure; skip runs without the measure."""
+    """Return the token with the largest value of a measure in each run that has the measure."""
     entries = []
     for compared in comparison.runs:
         worst = compared.erases_most if measure is ERASED else compared.lifts_most
@@ -233,7 +236,7 @@ def _worst_of_runs(comparison: Comparison, measure: Column) -> list[_WorstOfRun]
 
 
 def _table_row(measure: Column, entry: _WorstOfRun) -> tuple[str | None, ...]:
-    """Return a row of the figure's table, whose headings are `_WORST_HEADINGS`."""
+    """Return a row of the figure's table: one text, or None, for each heading in `_WORST_HEADINGS`."""
     worst = entry.worst
     values = (worst.value, worst.low, worst.high, *entry.quantiles)
     cells = [None if value is None else measure.text(value) for value in values]
@@ -250,11 +253,13 @@ def _on_a_narrow_screen(figure: go.Figure, row_names: Sequence[str]) -> dict[str
 
 
 def _draw_worst(names: Sequence[str], worst: Mapping[Column, Sequence[_WorstOfRun]]) -> go.Figure:
-    """Draw a panel per measure with a row per run: a bar for the bulk of tokens, a mark for the worst token.
+    """Draw one panel per measure, with one row per run.
+
+    In each row, a bar shows the range of most tokens, and a mark shows the worst token.
 
     Args:
         names: Names of the runs, from top to bottom.
-        worst: For each measure, the worst token of each run.
+        worst: The worst token of each run, keyed by measure.
     """
     titles = [fig.axis_title(measure) for measure in worst]
     figure = fig.new_panels(titles, 150 + 52 * len(names), 0.08, same_scale=True)
@@ -279,7 +284,7 @@ def _draw_worst(names: Sequence[str], worst: Mapping[Column, Sequence[_WorstOfRu
 
 
 def _draw_bulk(figure: go.Figure, entries: Sequence[_WorstOfRun], panel: int) -> None:
-    """Draw a bar for each run, from the median of all its tokens to their 99th percentile."""
+    """Draw one bar per run, from the median to the 99th percentile of the measure over all tokens."""
     bars: dict[str, Any] = {
         "type": "bar",
         "y": [fig.label(entry.name) for entry in entries],
@@ -304,7 +309,7 @@ def _arm(start: float | None, end: float | None) -> float | None:
 
 
 def _draw_marks(figure: go.Figure, entries: Sequence[_WorstOfRun], measure: Column, panel: int) -> None:
-    """Draw the worst tokens with their intervals and names."""
+    """Draw a mark with an error bar and a name for the worst token of each run."""
     largest = max((abs(entry.worst.value) for entry in entries), default=0.0)
     symbols = ["diamond" if entry.worst.verdict == "sticky" else "diamond-open" for entry in entries]
     # A token's name is written on the side of its mark that has more room.
@@ -333,7 +338,7 @@ def _draw_marks(figure: go.Figure, entries: Sequence[_WorstOfRun], measure: Colu
 
 
 def tokens_by_run(comparison: Comparison) -> ReportFigure:
-    """Draw the erased share and the lift of every token that any run calls sticky, one mark per run."""
+    """Draw the erased share and the lift of each token that any run calls sticky, with one mark per run."""
     tokens = comparison.tokens
     measured = [token for token in tokens if any(_is_measured(in_run) for in_run in token.in_runs)]
     measured = measured[:_MOST_TOKENS]
@@ -355,12 +360,15 @@ def tokens_by_run(comparison: Comparison) -> ReportFigure:
 
 
 def _is_measured(in_run: TokenInRun) -> bool:
-    """Return whether a run measured an erased share or a lift of a token."""
+    """Return whether a run has an erased share or a lift for a token."""
     return in_run.erased is not None or in_run.lift_sd is not None
 
 
 def _table_of_tokens(comparison: Comparison) -> DataTable:
-    """Return a table of the tokens that any run calls sticky: each run's erased share, lift and verdict."""
+    """Return a table of the tokens that any run calls sticky, with their results in every run.
+
+    For each run, the table has the columns erased share, lift and verdict.
+    """
     columns = ["token"]
     for name in comparison.names:
         columns += [f"{name}: erased", f"{name}: lift", f"{name}: verdict"]
@@ -376,7 +384,7 @@ def _table_of_tokens(comparison: Comparison) -> DataTable:
 
 
 def _draw_tokens(names: Sequence[str], tokens: Sequence[ComparedToken]) -> go.Figure:
-    """Draw a panel per measure, with a row for each token and a mark for each run."""
+    """Draw one panel per measure, with one row per token and one mark per run."""
     titles = [fig.axis_title(measure) for measure in MEASURES]
     figure = fig.new_panels(titles, 170 + 24 * len(tokens), 0.08, same_scale=True)
     for run, name in enumerate(names):
@@ -398,7 +406,7 @@ def _draw_tokens(names: Sequence[str], tokens: Sequence[ComparedToken]) -> go.Fi
 def _draw_tokens_of_run(
     figure: go.Figure, tokens: Sequence[ComparedToken], run: int, name: str, panel: int, measure: Column
 ) -> None:
-    """Draw the marks of one run in the panel of a measure. Tokens without a value get no mark.
+    """Draw the marks of one run in the panel of a measure. A token without a value gets no mark.
 
     Args:
         figure: Figure to draw in.
@@ -441,7 +449,7 @@ def _draw_tokens_of_run(
 
 
 def _without_middle(name: str) -> str:
-    """Replace the middle of a long run name by an ellipsis. The end stays, because it identifies the run."""
+    """Replace the middle of a long run name with an ellipsis. The end is kept, as it identifies the run."""
     if len(name) <= _NAME_BEGIN + _NAME_END + 1:
         return name
     return f"{name[:_NAME_BEGIN]}…{name[-_NAME_END:]}"

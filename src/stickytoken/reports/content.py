@@ -1,4 +1,4 @@
-"""Read everything that a report shows from a run folder, and note what is missing."""
+"""Read what a report shows from a run folder, and note what is missing there."""
 
 from __future__ import annotations
 
@@ -39,25 +39,28 @@ class RunContent:
 
     path: Path  # the run folder
     record: RunRecord  # run.json
-    plan: PlanRecord | None  # plan.json; None if it has not been written yet
-    vocabulary: pl.DataFrame | None  # with categories; None if it has not been written yet
+    plan: PlanRecord | None  # plan.json; None if not yet written
+    vocabulary: pl.DataFrame | None  # all entries with their categories; None if not yet written
     run: Run | None = None  # the finished run; None if it is unfinished
     # tokens.parquet with the columns that `_with_properties` adds; an empty table if the run is unfinished
     tokens: pl.DataFrame = field(default_factory=pl.DataFrame)
     evidence: RunEvidence | None = None  # symptom curves and example pairs; None if they were not stored
-    # Number of tokens with committed results, keyed by stage; empty if the run is finished
+    # Number of tokens whose results are already stored, keyed by stage; empty if the run is finished
     measured: dict[str, int] = field(default_factory=dict)
-    # One per explained token; empty if the run is unfinished
+    # One explanation per explained token; empty if the run is unfinished
     explanations: tuple[StoredExplanation, ...] = ()
     impacts: tuple[Impact, ...] = ()  # finished impact measurements in the run folder, latest first
     scans: tuple[Scan, ...] = ()  # finished scans in the run folder, latest first
     audits: tuple[Audit, ...] = ()  # finished audits in the run folder, latest first
     repairs: tuple[RepairRecord, ...] = ()  # repairs recorded in the run folder, latest first
-    missing: tuple[str, ...] = ()  # what is absent or cannot be shown, one sentence each
+    missing: tuple[str, ...] = ()  # sentences that each name something that is absent or cannot be shown
 
     @property
     def flagged(self) -> pl.DataFrame:
-        """Rows of `tokens`: sticky tokens, worst first, then topical ones, largest ranking measure first."""
+        """The flagged rows of `tokens`: first sticky tokens, worst first, and then topical tokens.
+
+        Topical tokens are sorted by the measure by which the method ranks tokens, largest value first.
+        """
         if self.run is None:
             return self.tokens
         topical = self.tokens.filter(is_flagged() & (pl.col("verdict") != "sticky"))
@@ -66,7 +69,7 @@ class RunContent:
 
     @property
     def sticky(self) -> pl.DataFrame:
-        """Rows of `tokens`: the sticky tokens, worst first."""
+        """The rows of `tokens` whose verdict is sticky, worst first."""
         if self.run is None:
             return self.tokens
         sticky = self.run.sticky.select("token_id").join(self.tokens, on="token_id", maintain_order="left")
@@ -84,7 +87,7 @@ class RunContent:
 
     @property
     def confidence(self) -> str | None:
-        """Confidence level of the intervals in percent, as text; None if the method has no intervals."""
+        """Confidence level of the intervals in percent, such as ``95``; None if there are no intervals."""
         scale = None if self.run is None else self.method.scale(self.run)
         return None if scale is None else f"{100 * scale.confidence:.4g}"
 
@@ -94,11 +97,12 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
 
     Args:
         path: The run folder.
-        explanations: Folder with explanations of tokens; by default the folder ``explain`` in the run folder.
+        explanations: Folder with explanations of tokens. Default: the folder ``explain`` in the run folder.
 
     Raises:
         InputError: The folder `explanations` contains no explanation.
-        RunError: `path` is not a run folder or is damaged, or the explanations belong to another model.
+        RunError: `path` is not a run folder, the run folder is damaged, or the explanations belong to another
+            model.
     """
     folder = RunFolder(Path(path).expanduser())
     record = folder.read_run()
@@ -147,8 +151,9 @@ def _with_properties(tokens: pl.DataFrame, vocabulary: pl.DataFrame) -> pl.DataF
     """Add columns that describe the vocabulary entry of each token.
 
     Returns:
-        The tokens with the additional columns `entry` (kind of entry), `script`, `length` (in characters,
-        without surrounding white space) and `position` (rank of the id in the vocabulary, scaled to 0 to 1).
+        The tokens with four more columns: `entry` (the kind of entry, such as subword), `script`, `length`
+        (number of characters, without surrounding white space) and `position` (rank of the id in the
+        vocabulary, from 0 for the smallest id to 1 for the largest).
     """
     mark = word_mark(vocabulary["token"].drop_nulls())
     kinds = []
@@ -174,8 +179,8 @@ def _read_explanations(run: Run, named: Path | None) -> tuple[list[StoredExplana
 
     Args:
         run: A finished run.
-        named: Folder that the user named, in which an unreadable explanation is an error. If None, read the
-            folder ``explain`` in the run folder, and skip unreadable explanations.
+        named: Folder that the user named. An explanation in it that cannot be used is an error. If None,
+            read the folder ``explain`` in the run folder, and skip explanations that cannot be used.
 
     Returns:
         The explanations, and a sentence about each explanation that was skipped.
@@ -202,13 +207,13 @@ def _read_explanations(run: Run, named: Path | None) -> tuple[list[StoredExplana
 def _require_same_model(
     run: Run, explanation: StoredExplanation, token_by_id: dict[int, str], folder: Path
 ) -> None:
-    """Raise RunError if an explanation belongs to a different model than the run.
+    """Raise RunError if an explanation and the run belong to different models.
 
     Args:
         run: A finished run.
         explanation: The explanation to check.
         token_by_id: The run's token strings, keyed by token id.
-        folder: Folder of the explanation, named in errors.
+        folder: Folder of the explanation, for error messages.
     """
     encoder = run.record.identity_parts.get("encoder")
     explained_encoder = explanation.record.identity_parts.get("encoder")
@@ -225,11 +230,11 @@ def _require_same_model(
     token = explanation.token.token
     if token_by_id.get(token_id, token) != token:
         raise RunError(
-            f"{folder} explains the token {token!r}, but in the run the token {token_id} is "
-            f"{token_by_id[token_id]!r}: the explanation belongs to another model"
+            f"{folder} explains the token {token!r} with the id {token_id}, but that id belongs to "
+            f"{token_by_id[token_id]!r} in the run: run explain with the run's model"
         )
 
 
 def row_dicts(content: RunContent, tokens: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return rows of the table of tokens as dicts; an empty list if the run is unfinished."""
+    """Return rows of the table of tokens as dictionaries; an empty list if the run is unfinished."""
     return [] if content.run is None else tokens.to_dicts()

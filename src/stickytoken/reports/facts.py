@@ -1,6 +1,6 @@
-"""The content of a run's report: answer, facts, notes, tables and figures.
+"""The parts of a run's report: headline, key facts, notes, tables and figures.
 
-The HTML page, the Markdown and the JSON all render what this module returns.
+The HTML, Markdown and JSON reports all show the values that this module returns.
 """
 
 from __future__ import annotations
@@ -29,27 +29,29 @@ from stickytoken.reports.templating import number, plain
 from stickytoken.scanning import scan as scanning
 from stickytoken.scanning.scan import Scan
 
-# Maximum number of unflagged tokens to list; the command line has the same limit.
+# Approximate number of unflagged tokens to list, as on the command line.
 _STRONGEST = 8
-# Maximum numbers of impact measurements, repairs and scans to show. The latest ones are shown.
+# Maximum numbers of impact measurements, repairs and scans in a report. If there are more, the latest are
+# shown. The limit for scans also applies to audits.
 MOST_IMPACTS = 3
 MOST_REPAIRS = 2
 MOST_SCANS = 3
-# Maximum number of explained tokens with figures. With more, the page would be too large for a phone.
+# Maximum number of explained tokens whose figures are shown. More figures would make the page too large for
+# a phone.
 _DRAWN_EXPLANATIONS = 4
-# Maximum numbers of documents and of sources to show for a scan, and of words to name per document.
+# Maximum numbers of documents and sources shown for each scan, and of words named for each document.
 _MOST_DOCUMENTS = 20
 _MOST_SOURCES = 20
 _MOST_WORDS = 3
-# The state of a repair, keyed by `RepairRecord.verified`.
+# What a report says about the verification of a repair, keyed by `RepairRecord.verified`.
 _STATES = {True: "verified", False: "NOT VERIFIED", None: "not verified: the verification was switched off"}
 
 
 def headline(content: RunContent) -> str:
-    """Return a sentence with the answer of a finished run, or with the progress of an unfinished run."""
+    """Return a sentence that states the result of a finished run, or the progress of an unfinished run."""
     if content.run is None:
-        # The stages measure overlapping sets of tokens, so their counts cannot be added. Some stages also
-        # measure random tokens beyond those that the run examines, so the count is capped.
+        # Several stages may measure the same token, so their counts cannot be added, and the largest count is
+        # used. It is capped, because some stages also measure random tokens that the run does not examine.
         measured = min(max(content.measured.values(), default=0), content.record.tokens)
         return (
             f"{content.record.model.title}: not finished, {measured:,} of {content.record.tokens:,} tokens "
@@ -59,7 +61,11 @@ def headline(content: RunContent) -> str:
 
 
 def tone(content: RunContent) -> str:
-    """Return the severity of the worst token, ``clean`` without sticky tokens, ``unknown`` if unfinished."""
+    """Return the severity of the worst sticky token.
+
+    Returns:
+        The severity, ``clean`` if no token is sticky, or ``unknown`` if the run is unfinished.
+    """
     return "unknown" if content.run is None else tone_of(content.sticky)
 
 
@@ -80,15 +86,19 @@ def key_facts(content: RunContent) -> list[Fact]:
 
 
 def rule(content: RunContent) -> list[str]:
-    """Return the rule that makes a token sticky, and remarks on it; an empty list for an unfinished run."""
+    """Return sentences on the rule that makes a token sticky; an empty list for an unfinished run."""
     return [] if content.run is None else rule_lines(content.run)
 
 
 def rank_in_a_search(content: RunContent) -> str | None:
-    """Say how the largest lift changes the rank of an unrelated document in a search; None if unknown."""
+    """Return a sentence on how the token with the largest lift changes an unrelated document's search rank.
+
+    Returns:
+        The sentence, or None if the change was not measured or no lift is positive.
+    """
     if content.run is None or content.evidence is None or "lift_sd" not in content.tokens.columns:
         return None
-    # The key facts and the headline of a comparison name the same token.
+    # The key facts and the headline of a comparison are also about this token.
     largest = ComparedRun(content.record.model.title, content.run).lifts_most
     if largest is None or largest.value <= 0:
         return None
@@ -105,12 +115,12 @@ class ShownTable:
 
 
 def strongest_rows(content: RunContent) -> list[dict[str, Any]]:
-    """Return the rows of the strongest unflagged tokens; an empty list for an unfinished run."""
+    """Return the strongest unflagged tokens as dictionaries; an empty list for an unfinished run."""
     return [] if content.run is None else content.run.strongest(_STRONGEST).to_dicts()
 
 
 def strongest(content: RunContent) -> ShownTable | None:
-    """Return a table of the strongest unflagged tokens; None if there are no such tokens."""
+    """Return a table of the strongest unflagged tokens; None if there are none or the run is unfinished."""
     if content.run is None:
         return None
     rows = content.run.strongest(_STRONGEST)
@@ -121,10 +131,10 @@ def strongest(content: RunContent) -> ShownTable | None:
 
 
 def token_table(content: RunContent, rows: pl.DataFrame) -> DataTable:
-    """Return a table of tokens with the columns that the command line shows, except columns without values.
+    """Return a table of tokens with the columns that the command line shows, leaving out empty columns.
 
     Args:
-        content: The run. An unfinished run gives an empty table.
+        content: The run. If it is unfinished, the table is empty.
         rows: Rows of the table of tokens.
     """
     if content.run is None:
@@ -142,7 +152,7 @@ def token_table(content: RunContent, rows: pl.DataFrame) -> DataTable:
 
 
 def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str]:
-    """Format the values of a row in the order of the given columns."""
+    """Return the formatted values of a row, in the order of the given columns."""
     return [column.text(row[column.key]) for column in columns]
 
 
@@ -154,12 +164,12 @@ def _has_values(table: pl.DataFrame, column: Column) -> bool:
 
 
 def steps(content: RunContent) -> tuple[NextStep, ...]:
-    """Return the commands to run next; an empty tuple for an unfinished run."""
+    """Return the suggested next commands; an empty tuple for an unfinished run."""
     return () if content.run is None else next_steps(content.run, last_verified(content.repairs))
 
 
 def notes(content: RunContent) -> list[str]:
-    """Return the caveats of a report, one sentence each."""
+    """Return the notes of a report: one sentence for each caveat."""
     if content.run is None:
         return list(content.missing)
     lines = []
@@ -185,7 +195,7 @@ def notes(content: RunContent) -> list[str]:
 
 
 def _impact_notes(impacts: tuple[Impact, ...]) -> list[str]:
-    """Return notes on the tasks that could not be measured, and on impact measurements that are not shown."""
+    """Return notes on tasks that could not be measured, and on impact measurements that are left out."""
     lines = []
     for impact in impacts[:MOST_IMPACTS]:
         lines += [f"impact: {name} was not measured: {reason}" for name, reason in impact.failed.items()]
@@ -198,7 +208,7 @@ def _impact_notes(impacts: tuple[Impact, ...]) -> list[str]:
 
 
 def _repair_notes(repairs: tuple[RepairRecord, ...]) -> list[str]:
-    """Return notes on the checks that repairs failed, and on repairs that are not shown."""
+    """Return notes on the checks that repairs failed, and on repairs that are left out."""
     lines = []
     for record in repairs[:MOST_REPAIRS]:
         checks = [] if record.verification is None else record.verification.checks
@@ -213,7 +223,11 @@ def _repair_notes(repairs: tuple[RepairRecord, ...]) -> list[str]:
 
 
 def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
-    """Return groups of names and values that say what was computed and how, keyed by the group's title."""
+    """Return what was computed and how.
+
+    Returns:
+        Groups such as ``model`` and ``settings``, keyed by title. Each group maps names to values.
+    """
     record = content.record
     model = record.model.model_dump()
     loading = model.get("loading")
@@ -259,7 +273,7 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
 
 
 def _impact_details(impact: Impact) -> dict[str, Any]:
-    """Return the settings, tokens and costs of an impact measurement."""
+    """Return the settings and tokens of an impact measurement, and the numbers of texts and seconds."""
     details: dict[str, Any] = dict(impact.record.settings)
     for kind in ("sticky", "named", "benign"):
         tokens = [token.token for token in impact.record.tokens if token.kind == kind]
@@ -274,7 +288,7 @@ def _impact_details(impact: Impact) -> dict[str, Any]:
 
 
 def _repair_checks(record: RepairRecord) -> dict[str, str]:
-    """Return the finding of each check of a repair, keyed by the name of the check."""
+    """Return what each check of a repair found, keyed by the name of the check."""
     checks = [] if record.verification is None else record.verification.checks
     return {check.name: check.finding if check.passed else f"FAILED: {check.finding}" for check in checks}
 
@@ -292,7 +306,7 @@ def columns(content: RunContent) -> tuple[Column, ...]:
 
 
 def report_figures(content: RunContent) -> list[ReportFigure]:
-    """Return all figures except those of explanations; an empty list for an unfinished run."""
+    """Return the figures of a report except those of explanations; an empty list for an unfinished run."""
     if content.run is None:
         return []
     described = content.method.figures(content.run)
@@ -305,7 +319,7 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
     figures += [
         run_figures.scatter(content.tokens, figure) for figure in described if isinstance(figure, Scatter)
     ]
-    # Up to this number, every sticky token has a card, which describes it better than the figure would.
+    # If all sticky tokens have cards, the cards say more about them than this figure would.
     if len(content.sticky) > MOST_CARDS:
         figures.append(run_figures.composition(content.tokens))
     for position, impact in enumerate(content.impacts[:MOST_IMPACTS]):
@@ -316,7 +330,7 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
 
 
 def _numbered(figures: list[ReportFigure], position: int) -> list[ReportFigure]:
-    """Add the number of a measurement or repair to its figures' names and titles, unless it is the first.
+    """Number the names and titles of the figures of a second or later measurement or repair.
 
     Args:
         figures: The figures of one measurement or repair.
@@ -336,7 +350,7 @@ def _numbered(figures: list[ReportFigure], position: int) -> list[ReportFigure]:
 
 
 def _repair_figures(record: RepairRecord) -> list[ReportFigure]:
-    """Return the figures of a repair: its tokens, and its mean symptom curves if they were measured."""
+    """Return a figure of the repaired tokens and, if measured, a figure of their mean symptom curves."""
     state = _as_sentence(_STATES[record.verified])
     findings = " ".join(_as_sentence(finding) for finding in _repair_checks(record).values())
     figures = [effects.repaired_tokens(token_rows(record), state, findings)]
@@ -355,7 +369,7 @@ def _repair_figures(record: RepairRecord) -> list[ReportFigure]:
 
 
 def _as_sentence(text: str) -> str:
-    """Turn a phrase into a sentence: capitalize its first letter and add a full stop."""
+    """Capitalize the first letter of a phrase and add a full stop."""
     return f"{text[0].upper()}{text[1:]}."
 
 
@@ -363,12 +377,12 @@ def _as_sentence(text: str) -> str:
 class SymptomCurves:
     """The symptom curves of a run."""
 
-    tokens: list[Curve]  # curves of flagged tokens and of the strongest unflagged ones
+    tokens: list[Curve]  # curves of the flagged tokens and of the strongest unflagged tokens
     ordinary: list[Curve]  # curves of ordinary tokens, for comparison
 
 
 def curves_of(content: RunContent) -> SymptomCurves:
-    """Return the symptom curves that a run stores; two empty lists if it stores none."""
+    """Return the symptom curves stored in a run; both lists are empty if it stores none."""
     if content.evidence is None:
         return SymptomCurves([], [])
     verdicts = content.tokens.select("token_id", "verdict")
@@ -385,7 +399,7 @@ def curves_of(content: RunContent) -> SymptomCurves:
 
 
 def curve_figures(content: RunContent) -> list[ReportFigure]:
-    """Return a list with the figure of the symptom curves, which is empty if the run stores no curves."""
+    """Return the figure of the symptom curves, in a list that is empty if the run stores no curves."""
     if content.evidence is None or content.run is None:
         return []
     curves = curves_of(content)
@@ -393,7 +407,11 @@ def curve_figures(content: RunContent) -> list[ReportFigure]:
 
 
 def paper_figures(content: RunContent) -> list[ReportFigure]:
-    """Return the figures of Chen et al. (2025), which no page shows; an empty list for an unfinished run."""
+    """Return the figures from Chen et al. (2025), which no page shows.
+
+    Returns:
+        Three figures, or an empty list for an unfinished run.
+    """
     run = content.run
     if run is None:
         return []
@@ -407,7 +425,7 @@ def paper_figures(content: RunContent) -> list[ReportFigure]:
 
 
 def _pair_similarities(content: RunContent, run: Run) -> ReportFigure:
-    """Return the figure of pair similarities for the strongest token whose pairs the run stores."""
+    """Return the figure of pair similarities for the worst token whose pair similarities the run stores."""
     u = run.plan.mean_similarity
     if content.evidence is None:
         return paper.pair_similarities("", 0, [], None, u)
@@ -427,20 +445,20 @@ def _pair_similarities(content: RunContent, run: Run) -> ReportFigure:
 
 @dataclass(frozen=True)
 class ExplainedToken:
-    """The explanation of a token, ready to be shown."""
+    """The explanation of a token, formatted for a report."""
 
     token_id: int
     token: str
-    run_verdict: str | None  # None if the run did not judge the token
-    verdict: str  # verdict of the explanation, in sentences
-    findings: list[str]  # measures outside the benign interval, one line each
-    basis: str  # a sentence that says what was compared
+    run_verdict: str | None  # the run's verdict on the token; None if the run did not judge the token
+    verdict: str  # sentences with the conclusion of the explanation
+    findings: list[str]  # one line for each measure outside the benign interval
+    basis: str  # a sentence that says what was compared with what
     notes: list[str]
-    figures: list[ReportFigure]  # empty except for the first few tokens
+    figures: list[ReportFigure]  # empty for all but the first few explained tokens
 
 
 def explained_tokens(content: RunContent) -> list[ExplainedToken]:
-    """Return the explained tokens of a run: flagged tokens, worst first, and then the others by id."""
+    """Return the explained tokens: first flagged tokens, worst first, and then the others by token id."""
     rank = {}
     if content.run is not None:
         rank = {token_id: position for position, token_id in enumerate(content.flagged["token_id"])}
@@ -469,7 +487,7 @@ def explained_tokens(content: RunContent) -> list[ExplainedToken]:
 
 
 def _finding_in_words(finding: Finding) -> str:
-    """Describe a finding in one line: a token's value of a measure, compared with the benign mean."""
+    """Return one line that compares a token's value of a measure with the mean of benign tokens."""
     line = f"{finding.called}: {number(finding.value, 3)}, benign {number(finding.benign_mean, 3)}"
     if finding.deviations is not None:
         line += f", {number(finding.deviations, 1)} SD"
@@ -479,7 +497,7 @@ def _finding_in_words(finding: Finding) -> str:
 
 
 def _basis(explanation: StoredExplanation) -> str:
-    """Return a sentence with the copies, texts and benign tokens that an explanation compared."""
+    """Return a sentence that says which copies, texts and benign tokens an explanation is based on."""
     record = explanation.record
     copies = plain(record.settings.get("copies"))
     placement = plain(record.settings.get("placement"))
@@ -492,27 +510,28 @@ def _basis(explanation: StoredExplanation) -> str:
 
 @dataclass(frozen=True)
 class ShownDocument:
-    """A document with findings, ready to be shown."""
+    """A document with findings, formatted for a report."""
 
     id: str
     place: str | None  # file and line of the document; None if it did not come from a file
-    found: str  # `words` and `share` in one phrase
-    words: list[tuple[str, int]]  # the first words found, each with its number of copies
-    has_more_words: bool  # whether `words` leaves out some of the words found
+    found: str  # a phrase that states `words` and `share`
+    words: list[tuple[str, int]]  # the first few words that were found, each with its number of copies
+    has_more_words: bool  # whether more words were found than `words` contains
     share: str  # percentage of the text that all words found take up
     severity: str | None  # None if the effect was not measured
     effect: str  # what the copies do to the document's rank; empty if not measured
-    pieces: list[tuple[str, bool]]  # consecutive parts of the excerpt, and whether each is a finding
+    # Consecutive parts of the excerpt, each with whether it is a finding
+    pieces: list[tuple[str, bool]]
 
 
 @dataclass(frozen=True)
 class ShownScan:
-    """A scan of documents, ready to be shown."""
+    """A scan of documents, formatted for a report."""
 
     name: str  # the documents as the user named them
     headline: str
-    basis: str | None  # how effects were computed; None if they were not computed
-    sources: DataTable  # per source, the numbers of documents and of documents with findings
+    basis: str | None  # how the effects of copies were computed; None if they were not computed
+    sources: DataTable  # for each source, the numbers of documents and of documents with findings
     documents: list[ShownDocument]  # the worst documents, worst first
     more: int  # number of documents with findings that are not shown
     skipped: int  # number of records without readable text
@@ -520,17 +539,17 @@ class ShownScan:
 
 @dataclass(frozen=True)
 class ShownAudit:
-    """An audit of search results, ready to be shown."""
+    """An audit of search results, formatted for a report."""
 
     name: str  # the documents as the user named them
     conclusions: list[str]
-    basis: str  # a sentence that says how the shares were measured
+    basis: str  # a paragraph that says how the shares in `tokens` were measured
     # For each token and number of copies, the share of queries with a random document in their top 10
     tokens: DataTable
 
 
 def shown_audits(content: RunContent) -> list[ShownAudit]:
-    """Return the latest audits of a run, up to `MOST_SCANS`."""
+    """Return the latest audits of a run, at most `MOST_SCANS`."""
     shown_audits = []
     for audit in content.audits[:MOST_SCANS]:
         columns = auditing.share_columns(audit)
@@ -547,7 +566,7 @@ def shown_audits(content: RunContent) -> list[ShownAudit]:
 
 
 def shown_scans(content: RunContent) -> list[ShownScan]:
-    """Return the latest scans of a run, up to `MOST_SCANS`."""
+    """Return the latest scans of a run, at most `MOST_SCANS`."""
     shown_scans = []
     for scan in content.scans[:MOST_SCANS]:
         worst = scan.worst.head(_MOST_DOCUMENTS)
@@ -566,9 +585,10 @@ def shown_scans(content: RunContent) -> list[ShownScan]:
 
 
 def _source_table(scan: Scan) -> DataTable:
-    """Return a table of the sources with findings, with the number of documents and of those with findings.
+    """Return a table of the sources with findings.
 
-    If effects were computed, a column counts the documents whose findings matter.
+    It counts the documents of each source and the documents with findings. If effects were computed, it also
+    counts the documents whose findings matter.
     """
     columns = ["source", "documents", "with findings"]
     has_effects = scan.result.matter is not None
@@ -585,7 +605,7 @@ def _source_table(scan: Scan) -> DataTable:
 
 
 def _shown_document(row: dict[str, Any]) -> ShownDocument:
-    """Format a row of documents.parquet."""
+    """Return the document in a row of documents.parquet, formatted for a report."""
     words = [(word["text"], word["copies"]) for word in row["words"][:_MOST_WORDS]]
     has_more_words = len(row["words"]) > _MOST_WORDS
     share = f"{row['share']:.0%}"

@@ -1,6 +1,6 @@
-"""Self-contained HTML pages: the report of a run, and the page that shows why two texts are similar.
+"""The report of a run as HTML, Markdown or JSON, and the HTML page that shows why two texts are similar.
 
-The pages load nothing from a server. This module also makes the Markdown and JSON reports of a run.
+HTML pages are self-contained: they load nothing from a server.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from stickytoken.reports.cards import FIRST_CARDS, Card, cards
 from stickytoken.reports.content import RunContent, row_dicts
 from stickytoken.reports.figures import DataTable, ReportFigure, template
 
-# Maximum number of flagged tokens in the table of a page: more rows would make the page slow to open.
+# Maximum number of flagged tokens in the table of a page. More rows would make the page slow to open.
 _MOST_ROWS = 1000
 
 
 def _values(content: RunContent) -> dict[str, Any]:
-    """Return the values that the HTML, Markdown and JSON reports share, keyed by their names in templates."""
+    """Return the values used by the HTML, Markdown and JSON reports, keyed by template variable."""
     return {
         "content": content,
         "record": content.record,
@@ -71,7 +71,7 @@ def run_page(content: RunContent) -> str:
         figures += token.figures
     values |= {
         "parts": _parts(content, values),
-        # Readers of a report without sticky tokens need only its answer, so the other parts are collapsed.
+        # Without sticky tokens, readers need only the first screen, so the parts below it are collapsed.
         "quiet": tone == "clean",
         "tone": tone,
         "title": content.record.model.title,
@@ -85,7 +85,7 @@ def run_page(content: RunContent) -> str:
 
 
 def _parts(content: RunContent, values: dict[str, Any]) -> dict[str, str]:
-    """Return the titles of the parts below the first screen, keyed by HTML id, in page order."""
+    """Return the titles of the parts below the first screen, in page order, keyed by HTML id."""
     parts: dict[str, str] = {}
     if content.run is not None:
         if len(values["cards"]) > FIRST_CARDS:
@@ -113,13 +113,13 @@ def run_markdown(content: RunContent) -> str:
 
 
 def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str | None]:
-    """Format the values of a token for the table of flagged tokens. Missing values stay None."""
+    """Return the formatted values of a token for the table of flagged tokens; None for a missing value."""
     values = [(column, row[column.key]) for column in columns]
     return [None if value is None else column.text(value) for column, value in values]
 
 
 def run_document(content: RunContent) -> dict[str, Any]:
-    """Return the report of a run as a dict that can be written as JSON."""
+    """Return the report of a run as a dictionary of JSON values."""
     values = _values(content)
     curves = facts.curves_of(content)
     explanations = []
@@ -154,12 +154,12 @@ def run_document(content: RunContent) -> dict[str, Any]:
 
 
 def _card_document(card: Card) -> dict[str, Any]:
-    """Return a card as a dict for JSON."""
+    """Return a card as a dictionary of JSON values."""
     return card.row | {"reason": card.reason or None, "consequences": card.consequences, "pairs": card.pairs}
 
 
 def _figure_document(figure: ReportFigure) -> dict[str, Any]:
-    """Return the texts and the table of a figure as a dict for JSON, without the plot."""
+    """Return the texts and the table of a figure, without its plot, as a dictionary of JSON values."""
     return {
         "name": figure.name,
         "title": figure.title,
@@ -183,7 +183,7 @@ def render(name: str, figures: Sequence[ReportFigure], **values: Any) -> str:
     plots = {}
     for figure in figures:
         plot = json.loads(figure.plot.to_json())
-        plot["layout"].pop("template", None)  # the page sets the template of the chosen theme
+        plot["layout"].pop("template", None)  # the page's script sets the template of the light or dark theme
         plots[figure.name] = {"data": plot["data"], "layout": plot["layout"], "narrow": figure.narrow}
     themes = {"light": template("light"), "dark": template("dark")}
     page = templating.environment().get_template(name)
@@ -203,22 +203,22 @@ class _Bundle:
     """A compressed script to embed in a page."""
 
     packed: str  # the script, gzipped and base64-encoded
-    digest: str  # see `_digest`; of the uncompressed script
+    digest: str  # `_digest` of the uncompressed script
 
 
 @cache
 def _plotly_bundle() -> _Bundle:
-    """Return the script of the installed Plotly, compressed from 4.8 MB to 2 MB."""
+    """Return the script of the installed Plotly package, compressed from 4.8 MB to 2 MB."""
     from plotly.offline import get_plotlyjs
 
     script = get_plotlyjs()
-    # mtime=0 omits the time stamp, so that a report of the same run always has the same bytes.
+    # mtime=0 leaves out the time stamp, so that reports of the same run are byte for byte the same.
     packed = gzip.compress(script.encode(), compresslevel=9, mtime=0)
     return _Bundle(base64.b64encode(packed).decode(), _digest(script))
 
 
 def _policy(script: str, bundle: _Bundle | None) -> str:
-    """Return a Content-Security-Policy that allows only the page's own scripts and no connections."""
+    """Return a Content-Security-Policy that allows the page's own scripts, no others and no connections."""
     digests = [_digest(script)]
     if bundle is not None:
         digests.append(bundle.digest)
@@ -240,11 +240,11 @@ def _digest(script: str) -> str:
 
 
 def similarity_page(why: Why, top: int = 10) -> str:
-    """Render one self-contained HTML page that shows why two texts are similar.
+    """Render a self-contained HTML page that shows why two texts are similar.
 
     Args:
-        why: The attribution of the similarity to pairs of tokens.
-        top: Number of pairs to list.
+        why: The contribution of each pair of tokens to the similarity.
+        top: Number of pairs to list, largest contribution first.
     """
     grouped = why.grouped()
     return render(
@@ -277,12 +277,12 @@ class ShadedRow:
 # RGB colours, 0 to 255: red cells raise the similarity, blue cells lower it.
 _RAISES = (214, 69, 65)
 _LOWERS = (52, 101, 202)
-# Opacity of the cell with the largest absolute value. Numbers on it stay legible in both themes.
+# Opacity of the cell with the largest absolute value, low enough that numbers stay legible in both themes.
 _DEEPEST_SHADE = 0.55
 
 
 def shaded_rows(why: Why) -> list[ShadedRow]:
-    """Return the rows of the contribution matrix, with deeper colours for larger absolute values."""
+    """Return the rows of the contribution matrix. The larger the absolute value, the deeper the colour."""
     largest = float(np.abs(why.matrix).max()) or 1.0
     rows = []
     for part, values in zip(why.first.parts, why.matrix, strict=True):
@@ -292,20 +292,23 @@ def shaded_rows(why: Why) -> list[ShadedRow]:
 
 
 def _shade(value: float, largest: float) -> str:
-    """Return the CSS colour of a contribution; `largest` is the largest absolute value in the matrix."""
+    """Return the CSS colour for a value, where `largest` is the largest absolute value in the matrix."""
     red, green, blue = _RAISES if value >= 0 else _LOWERS
     opacity = _DEEPEST_SHADE * abs(value / largest)
     return f"rgba({red},{green},{blue},{opacity:.3f})"
 
 
 def write_similarity_page(why: Why, path: Path, top: int = 10) -> None:
-    """Write the result of `similarity_page` to a file, whose folder must exist."""
+    """Write the page of `similarity_page` to a file. The folder of the file must exist."""
     require_place(path)
     write_atomically(path, similarity_page(why, top).encode("utf-8", "backslashreplace"))
 
 
 def require_place(path: Path) -> None:
-    """Raise InputError if the path is a folder, or if its parent folder does not exist."""
+    """Raise InputError if a page cannot be written to the path.
+
+    The path must not be a folder, and its parent folder must exist.
+    """
     if path.is_dir():
         raise InputError(f"{path} is a folder: pass the name of a file to write")
     if not path.parent.is_dir():

@@ -1,4 +1,4 @@
-"""Templates for HTML pages and Markdown, number formats, and the glossary of a report."""
+"""Render HTML and Markdown templates, format values, and explain the terms in a report."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from stickytoken.validation import markdown, visible
 _MISSING = "\N{EN DASH}"
 _LINE_BREAKS = re.compile(r"[ \t]*[\r\n]+[ \t]*")
 _BLANK_LINES = re.compile(r"\n{3,}")
-# JSON escapes for the characters that could end a <script> element or begin an HTML comment inside it.
+# JSON escapes of characters that could end a <script> element or begin an HTML comment inside it.
 _ESCAPED_IN_SCRIPTS = {"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"}
-# Spelling of field names for which `spaced` cannot derive it.
+# Names that `spaced` cannot derive from the field name, keyed by field name.
 _PROPER_NAMES = {"isoscore": "IsoScore"}
-# Smallest integer that gets thousands separators. Smaller numbers are easy to read without them.
+# Smallest integer with thousands separators. Smaller numbers are easy to read without separators.
 _FIRST_WITH_SEPARATORS = 10_000
 
 
@@ -35,24 +35,24 @@ def json_for_html(value: Any) -> Markup:
 
 
 def spaced(name: str) -> str:
-    """Replace the underscores in a field name by spaces, unless the name is all capitals."""
+    """Replace the underscores in a field name with spaces, unless the name is in capitals."""
     if name in _PROPER_NAMES:
         return _PROPER_NAMES[name]
     return name if name.isupper() else name.replace("_", " ")
 
 
 def minus(text: str) -> str:
-    """Replace every hyphen by a minus sign. The text must not contain hyphens outside numbers."""
+    """Replace every hyphen with a minus sign. All hyphens in the text must belong to negative numbers."""
     return text.replace("-", wording.MINUS)
 
 
 def number(value: Any, digits: int | None = None) -> str:
-    """Format a value for readers: None as a dash, a boolean as yes or no, a float rounded.
+    """Format a value for readers. None becomes a dash, a boolean becomes yes or no, and a float is rounded.
 
     Args:
         value: A value of any type.
-        digits: Digits after the decimal point of a float. None means 4 digits if the absolute value is below
-            10, and 1 digit otherwise.
+        digits: Number of digits after the decimal point of a float. None means 4 digits if the absolute value
+            is below 10, and 1 digit otherwise.
     """
     if value is None:
         return _MISSING
@@ -72,14 +72,14 @@ def number(value: Any, digits: int | None = None) -> str:
 
 
 def cosine(value: float | None, digits: int = 2) -> str:
-    """Format a cosine similarity or a change of one: None as a dash, and a rounded zero without a sign."""
+    """Format a cosine similarity or its change. None becomes a dash, and a rounded zero has no sign."""
     if value is None:
         return _MISSING
     return minus(f"{round(value, digits) + 0.0:.{digits}f}")
 
 
 def plain(value: Any) -> str:
-    """Format the value of a setting or record on one line. Items of lists and dicts are joined by commas."""
+    """Format the value of a setting or record on one line, with commas between items of lists and dicts."""
     if value == "":
         return "(empty)"
     if isinstance(value, float):
@@ -92,12 +92,12 @@ def plain(value: Any) -> str:
 
 
 def flowing(text: str) -> str:
-    """Replace line breaks by spaces, because `visible` would show them as escapes."""
+    """Replace line breaks with spaces, because `visible` would show line breaks as escapes."""
     return _LINE_BREAKS.sub(" ", text)
 
 
 def commands(text: str) -> Markup:
-    """Convert a text to HTML, with <code> elements for the parts between backticks."""
+    """Convert text to HTML, with a <code> element for each part between backticks."""
     pieces = visible(text).split("`")
     has_unpaired_backtick = len(pieces) % 2 == 0
     if has_unpaired_backtick:
@@ -115,7 +115,7 @@ _OPTIONS: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "
 
 @cache
 def environment(package: str = _OWN_PACKAGE) -> Environment:
-    """Return the Jinja environment of a package's HTML templates, which can import those of reports."""
+    """Return the Jinja environment of a package's HTML templates, which can also use the report templates."""
     packages = list(dict.fromkeys((package, _OWN_PACKAGE)))
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(name) for name in packages]),
@@ -129,7 +129,7 @@ def environment(package: str = _OWN_PACKAGE) -> Environment:
 
 
 def _finalized(value: Any) -> Any:
-    """Prepare the value of a template expression for a page: None as a dash, and strings escaped."""
+    """Prepare the value of a template expression for a page. None becomes a dash, and text is escaped."""
     if value is None:
         return _MISSING
     if isinstance(value, str) and not isinstance(value, Markup):
@@ -139,7 +139,7 @@ def _finalized(value: Any) -> Any:
 
 @cache
 def _markdown_environment() -> Environment:
-    """Return the Jinja environment of the Markdown templates, which escapes all values except Markup."""
+    """Return the Jinja environment of the Markdown templates. It escapes all values except Markup."""
     environment = Environment(
         loader=PackageLoader(_OWN_PACKAGE),
         finalize=lambda value: value if isinstance(value, Markup) else markdown(str(value)),
@@ -155,33 +155,33 @@ def _markdown_environment() -> Environment:
 
 
 def render_markdown(name: str, **values: Any) -> str:
-    """Render a Markdown template with at most one blank line between its blocks."""
+    """Render a Markdown template, and reduce consecutive blank lines to one."""
     text = _markdown_environment().get_template(name).render(**values)
     return _BLANK_LINES.sub("\n\n", text).strip() + "\n"
 
 
 @cache
 def packaged(name: str, package: str = _OWN_PACKAGE) -> str:
-    """Return the text of a file, such as a script, in the ``templates`` folder of a package."""
+    """Return the text of a file in the ``templates`` folder of a package, such as a script."""
     return (files(package) / "templates" / name).read_text("utf-8")
 
 
-# Glossary entries of every report. A method's own entry for the same word replaces the one here.
+# Glossary entries of every report. If a method defines one of these words itself, its own entry is used.
 _SHARED_WORDS = {
     "sticky token": "A vocabulary entry whose copies take a text's meaning away, or draw unrelated texts "
     "together, whatever the texts are about.",
-    "lift": "How far the cosine similarity of unrelated texts rises on average when copies of the token go "
-    "into one of them. A lift of 0.1 takes a pair from 0.05 to 0.15.",
+    "lift": "How much the cosine similarity of unrelated texts rises on average when copies of the token are "
+    "added to one of them. A lift of 0.1 raises the similarity of a pair from 0.05 to 0.15, for example.",
     "entry": "Special: a control token. Unused: a placeholder. Byte: a piece of a character. Symbol: neither "
     "letters nor digits. Subword: continues a word. Whole word: a word or its beginning.",
-    "category": "Whether the text of the entry encodes to the entry again. OK and OK_SPECIAL: it does, so "
-    "the entry can appear in text.",
+    "category": "Whether tokenizing the text of the entry gives the entry again. OK and OK_SPECIAL: it does, "
+    "so the entry can appear in text.",
     "u": "The model's mean similarity: the mean cosine over pairs of vocabulary entries. Texts with a lower "
     "similarity count as unrelated.",
     "IsoScore": "How evenly the vectors of the vocabulary use their space: 0 if they vary along one "
     "direction only, 1 if they vary equally in all directions. A low value alone is no defect.",
 }
-# Glossary entries of columns that only some methods have.
+# Glossary entries of columns that only some methods have, keyed by column title.
 _COLUMN_WORDS = {
     "validation rate": "The share of unrelated pairs whose similarity rises. A rate means little by itself: "
     "compare it with the rates of other tokens."
@@ -189,7 +189,7 @@ _COLUMN_WORDS = {
 
 
 def glossary(method: AnyMethod) -> dict[str, str]:
-    """Return the meanings of the terms in reports of a method, keyed by term in the order of the report."""
+    """Return the meanings of the terms in a method's reports, in the order of the report, keyed by term."""
     words = {"sticky token": _SHARED_WORDS["sticky token"], **method.glossary}
     titles = {column.title for column in method.reported}
     words |= {title: meaning for title, meaning in _COLUMN_WORDS.items() if title in titles}

@@ -1,5 +1,5 @@
 "use strict";
-// Gives every figure a name for screen readers, and adapts it to narrow screens and to the colour scheme.
+// Gives every figure a description for screen readers, and adapts it to narrow screens and the colour scheme.
 (() => {
   const themes = __THEMES__;
   const narrow = matchMedia("(max-width: 640px)");
@@ -23,7 +23,7 @@
     const wanted = `${scheme()} ${narrow.matches}`;
     const dressed = plot.layout.meta.dressed;
     if (dressed === wanted) return;
-    // The mark is kept in the layout, because every new answer brings a new layout, even in the same element.
+    // `dressed` is stored in the layout, because every new answer brings a new layout for the same element.
     if (!dressed) plain.set(plot, clone(plot.layout));
     const layout = clone(plain.get(plot));
     layout.meta.dressed = wanted;

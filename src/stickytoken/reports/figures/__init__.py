@@ -1,7 +1,7 @@
-"""Figures of a report: each is a Plotly figure with a description in words and a table of its numbers.
+"""Figures of a report. Each consists of a Plotly figure, a description in words and a table of its numbers.
 
-The modules of this folder draw figures from tables; none of them needs a model. This module contains what
-they share: colours, axes, labels, and the layout on a narrow screen.
+The modules in this folder draw figures from tables, and need no model. This module contains what all of them
+use: colours, axes, labels, and the layout on a narrow screen.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from stickytoken.validation import markdown, markdown_table, visible
 
 @dataclass(frozen=True)
 class DataTable:
-    """A table of numbers and text, ready to be shown."""
+    """The headings and rows of a table in a report."""
 
     columns: Sequence[str] = ()  # headings
-    rows: Sequence[Sequence[Any]] = ()  # one value per column; None for a missing value
+    rows: Sequence[Sequence[Any]] = ()  # each row has one value per column, None if it is missing
 
     @classmethod
     def of(cls, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> DataTable:
-        """Make a table from mappings. `columns` maps the keys to show to their headings, in order."""
+        """Make a table from mappings. `columns` maps the key of each column to its heading, in order."""
         return cls(tuple(columns.values()), [tuple(row[key] for key in columns) for row in rows])
 
     def markdown(self, missing: str | None = None) -> str:
         """Return the table as Markdown, or an empty string if it has no rows.
 
         Args:
-            missing: Text for missing values. None means a dash.
+            missing: Text to show for missing values. None means a dash.
         """
         if not self.rows:
             return ""
@@ -46,14 +46,14 @@ class DataTable:
 
 
 def _markdown_cells(row: Sequence[Any], missing: str | None) -> list[str]:
-    """Format and escape the values of a row."""
+    """Return the values of a row as escaped text, with `missing` for a missing value."""
     values = [missing if value is None else value for value in row]
     return [markdown(number(value)) for value in values]
 
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """A figure with a description and its numbers, for readers who cannot see it."""
+    """A figure, with a description and a table of its numbers for readers who cannot see it."""
 
     name: str  # name of the image file without suffix, and HTML id of the figure
     title: str
@@ -61,23 +61,23 @@ class ReportFigure:
     alt: str  # what the figure shows, in words and numbers
     reading: str  # how to read the figure
     table: DataTable = DataTable()  # the numbers in the figure
-    # Layout changes for a narrow screen: new values, keyed by a path such as ``xaxis.title.text``
+    # New values of layout options on a narrow screen, keyed by a path such as ``xaxis.title.text``
     narrow: dict[str, Any] = field(default_factory=dict)
-    in_markdown: bool = False  # whether a Markdown report includes the table
+    in_markdown: bool = False  # whether Markdown reports include the table
 
 
-# Colours of Okabe and Ito (2008) with a contrast of at least 3 to 1 against the backgrounds of both themes.
+# Colours from Okabe and Ito (2008). Their contrast with the backgrounds of both themes is at least 3 to 1.
 STICKY = "#D55E00"
 TOPICAL = "#0072B2"
 CONTROL = "#009E73"
 ORDINARY = "#808080"
 CONTROL_BAND = "rgba(0,158,115,0.15)"
-# Colour scale of heat maps. Its middle is light in both themes, so that dark text on it stays readable.
+# Colour scale of heat maps. Its middle is light in both themes, because the text in the cells is dark.
 _DIVERGING = [[0, TOPICAL], [0.5, "#f7f7f7"], [1, STICKY]]
 COLORS = {"sticky": STICKY, "topical": TOPICAL, "benign": ORDINARY}
-# Each verdict also has its own shape, for readers who cannot tell the colours apart.
+# Marker of each verdict, so that readers who cannot tell the colours apart can tell the verdicts apart.
 SYMBOLS = {"sticky": "diamond", "topical": "square-open", "benign": "circle-open"}
-# Colours of tokens or runs in one figure. None is green, because green stands for ordinary tokens.
+# Colours for the tokens or runs in a figure. None is green, because green stands for ordinary tokens.
 SERIES = ("#D55E00", "#0072B2", "#7B5EA7", "#CC79A7", "#8A7A00", "#56789A", "#A0522D", "#C8446A")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px", "1px,3px")
 
@@ -86,8 +86,8 @@ DOTTED_LINE = {"color": ORDINARY, "width": 1.5, "dash": "dot"}
 
 # Maximum number of characters per line on a narrow screen.
 _NARROW_CHARACTERS = 44
-# Maximum number of characters of a token in a legend. On a phone, longer tokens would make the legend cover
-# the figure.
+# Maximum number of characters of a token in a legend. Longer tokens would make the legend cover the figure
+# on a phone.
 _LEGEND_CHARACTERS = 20
 
 Theme = Literal["light", "dark"]
@@ -100,7 +100,7 @@ class _Inks:
 
     text: str
     grid: str
-    ground: str  # background
+    ground: str  # background colour
 
 
 _INKS = {
@@ -149,13 +149,13 @@ def new_figure(height: int = 380) -> go.Figure:
 
 
 def new_panels(titles: Sequence[str], height: int, spacing: float, *, same_scale: bool = False) -> go.Figure:
-    """Return an empty figure with panels side by side.
+    """Return an empty figure in the light theme, with panels side by side.
 
     Args:
         titles: Titles of the panels, from left to right.
         height: Height of the figure in pixels.
-        spacing: Gap between two panels, as a share of the figure's width.
-        same_scale: Whether the panels share the vertical axis.
+        spacing: Gap between neighbouring panels, as a share of the figure's width.
+        same_scale: Whether all panels use the same scale on the vertical axis.
     """
     return make_subplots(
         rows=1,
@@ -171,7 +171,7 @@ def diverging(strongest: float, title: str) -> dict[str, Any]:
     """Return Plotly options that give a heat map a diverging colour scale centred on 0.
 
     Args:
-        strongest: Absolute value that gets the deepest colours.
+        strongest: Absolute value at which the colours are deepest.
         title: Title of the colour bar.
     """
     return {
@@ -186,35 +186,38 @@ def diverging(strongest: float, title: str) -> dict[str, Any]:
 
 
 def axis_title(column: Column) -> str:
-    """Return a measure's axis title, with its unit unless that is %, which the ticks show."""
+    """Return the axis title of a measure, with its unit. The unit % is left out, as the ticks show it."""
     return f"{column.title} ({column.unit})" if column.unit not in ("", "%") else column.title
 
 
 def tick_format(column: Column) -> str | None:
-    """Return the tick format for a measure in Plotly's notation; None means Plotly's default."""
+    """Return the format of a measure's ticks in Plotly's notation; None means Plotly's default."""
     return ".0%" if column.unit == "%" else None
 
 
 def number_format(column: Column) -> str:
-    """Return the number format for hover texts in Plotly's notation, with one digit more than in tables."""
+    """Return the format of a measure's values in hover texts, in Plotly's notation.
+
+    It has one digit more than tables have, or four digits if the measure has no unit.
+    """
     if column.digits is None or not column.unit:
         return ".4f"
     return f".{column.digits + 1}{'%' if column.unit == '%' else 'f'}"
 
 
 def label(text: str) -> str:
-    """Escape token text, because Plotly interprets HTML, and isolate right-to-left from other text."""
+    """Escape token text, because Plotly interprets HTML, and isolate it from text in another direction."""
     escaped = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return f"\u2068{escaped}\u2069"
 
 
 def legend_label(text: str) -> str:
-    """Shorten token text to fit into a legend, and escape it as `label` does."""
+    """Shorten token text so that it fits into a legend, and prepare it as `label` does."""
     return label(shortened(visible(text), _LEGEND_CHARACTERS))
 
 
 def shortened(text: str, characters: int) -> str:
-    """Shorten a text to at most this many characters; a cut text ends in an ellipsis."""
+    """Shorten a text to at most this many characters. A shortened text ends in an ellipsis."""
     return text if len(text) <= characters else f"{text[: characters - 1]}…"
 
 
@@ -224,12 +227,12 @@ def spread_out(copies: Sequence[int]) -> list[float]:
 
 
 def copies_axis(copies: Sequence[int]) -> dict[str, Any]:
-    """Return Plotly options that put ticks at the positions that `spread_out` gives the numbers of copies."""
+    """Return Plotly options for an axis with a tick at the `spread_out` position of each number of copies."""
     return {"tickvals": spread_out(copies), "ticktext": [str(count) for count in copies]}
 
 
 def empty_figure(message: str) -> go.Figure:
-    """Return a figure that shows only a message."""
+    """Return a figure that consists of a message."""
     figure = new_figure(height=120)
     figure.update_layout(xaxis={"visible": False}, yaxis={"visible": False})
     lines = "<br>".join(label(line) for line in textwrap.wrap(message, _NARROW_CHARACTERS))
@@ -240,15 +243,15 @@ def empty_figure(message: str) -> go.Figure:
 def figure_of_nothing(
     name: str, title: str, reading: str, message: str, columns: Sequence[str] = (), **options: Any
 ) -> ReportFigure:
-    """Return a report figure that says why there is nothing to draw.
+    """Return a report figure without data, which says why there is nothing to draw.
 
     Args:
         name: Name of the figure.
         title: Title of the figure.
-        reading: How to read the figure if it has data.
-        message: The reason, in lower case and without a full stop.
-        columns: Headings of the table, which has no rows.
-        options: Other fields of `ReportFigure`.
+        reading: How to read the figure when it has data.
+        message: Why there is nothing to draw: a phrase that begins in lower case and has no full stop.
+        columns: Headings of the empty table.
+        options: Further fields of `ReportFigure`.
     """
     sentence = f"{message[0].upper()}{message[1:]}."
     return ReportFigure(name, title, empty_figure(message), sentence, reading, DataTable(columns), **options)
@@ -256,7 +259,7 @@ def figure_of_nothing(
 
 @dataclass(frozen=True)
 class Band:
-    """A mean line with the range around it, given as one value per point of the line."""
+    """The mean, the lower end and the upper end of a range at each point of a line."""
 
     low: Sequence[float]
     mean: Sequence[float]
@@ -264,7 +267,7 @@ class Band:
 
     @classmethod
     def of(cls, lines: NDArray[np.float64]) -> Band:
-        """Return the minimum, mean and maximum of the lines at each point. Each row of `lines` is a line."""
+        """Return the minimum, mean and maximum at each point of lines. Each row of `lines` is a line."""
         return cls(
             lines.min(axis=0).round(5).tolist(),
             lines.mean(axis=0).round(5).tolist(),
@@ -279,11 +282,11 @@ def draw_ordinary(
     column: int | None = None,
     **options: Any,
 ) -> None:
-    """Draw the band of ordinary tokens: their range as an area, their mean as a dashed line.
+    """Draw the range of ordinary tokens as an area, and their mean as a dashed line.
 
     Args:
         figure: Figure to draw in.
-        positions: Horizontal positions of the band's points.
+        positions: Horizontal position of each point of the band.
         band: Range and mean of the ordinary tokens.
         column: 1-based number of the panel; None if the figure has no panels.
         options: Plotly options of the mean line, such as its name in the legend.
@@ -313,10 +316,10 @@ def draw_ordinary(
 
 
 def stacked(figure: go.Figure, panels: int, height: int) -> dict[str, Any]:
-    """Return layout changes, as in `ReportFigure.narrow`, that stack the panels on a narrow screen.
+    """Return the changes of layout, for `ReportFigure.narrow`, that stack the panels on a narrow screen.
 
     Args:
-        figure: A figure with panels side by side. The function does not change it.
+        figure: A figure with panels side by side. It is not changed.
         panels: Number of panels.
         height: Height of the stacked figure in pixels.
     """

@@ -1,4 +1,4 @@
-"""Figures that show what copies cost on tasks and in searches, and what repairs changed."""
+"""Figures of what copies cost on tasks, how they change search results, and what repairs change."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from stickytoken.reports import figures as fig
 from stickytoken.reports.figures import DataTable, ReportFigure
 from stickytoken.reports.templating import minus
 
-# Maximum number of tokens in a panel. More rows would be unreadable. The table lists all tokens.
+# Maximum number of tokens in a panel, because more rows would be unreadable. The table lists all tokens.
 _MOST_TOKENS = 30
 
 
 @dataclass(frozen=True)
 class _Look:
-    """How a group of tokens is drawn."""
+    """The colour, symbol, line and position that a figure uses for a group of tokens."""
 
     color: str
     symbol: str
     dash: str
-    # Shift of the marks from the middle of their row, in row heights. It keeps intervals from overlapping.
+    # Distance of the marks from the middle of their row, in row heights, so that the intervals of the two
+    # groups do not overlap.
     offset: float
 
 
@@ -35,14 +36,19 @@ _LOOKS: Mapping[str, _Look] = {
     "sticky": _Look(fig.STICKY, "diamond", "solid", -0.12),
     "benign": _Look(fig.CONTROL, "circle-open", "dash", 0.12),
 }
-# Kinds of tokens whose cost is measured: sticky tokens of a run, and tokens that a user named, sticky or not.
+# Kinds of measured tokens: sticky tokens of a run, or tokens that a user named, which may or may not be
+# sticky. Both are compared with benign tokens.
 _MEASURED = ("sticky", "named")
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def impact_figures(impact: Impact) -> list[ReportFigure]:
-    """Return the figures of a finished impact measurement: costs by task, costs by token, and intrusion."""
+    """Return the figures of a finished impact measurement.
+
+    They show the costs by task, the costs by token, and how copies push documents into search results. A
+    figure is left out if nothing was measured for it.
+    """
     figures = []
     kind = measured_kind(impact.record)
     effects = impact.effects.to_dicts()
@@ -60,21 +66,21 @@ def impact_figures(impact: Impact) -> list[ReportFigure]:
 
 
 def _name_of(kind: str, measured: str) -> str:
-    """Return the name that figures give to a group of tokens.
+    """Return what figures call a group of tokens.
 
     Args:
-        kind: ``sticky`` for the measured tokens, or ``benign``.
-        measured: What the measured tokens are called, ``sticky`` or ``named``.
+        kind: Key of the group in `_LOOKS`: ``sticky`` for the measured tokens, or ``benign``.
+        measured: Kind of the measured tokens, ``sticky`` or ``named``.
     """
     return measured if kind == "sticky" else kind
 
 
 def costs(effects: Rows, measured: str = "sticky", settings: str = "") -> ReportFigure:
-    """Draw the mean score lost through copies of measured and of benign tokens, with one row per metric.
+    """Draw the mean loss of score caused by copies of measured and of benign tokens, with one row per metric.
 
     Args:
-        effects: Rows of effects.parquet, one for each metric of a task.
-        measured: What the measured tokens are called, ``sticky`` or ``named``.
+        effects: Rows of effects.parquet, one per task and metric.
+        measured: Kind of the measured tokens, ``sticky`` or ``named``.
         settings: A sentence that states the settings of the measurement, followed by a space.
     """
     figure = fig.new_figure(height=150 + 54 * len(effects))
@@ -118,10 +124,11 @@ def costs(effects: Rows, measured: str = "sticky", settings: str = "") -> Report
 
 
 def _arms(rows: Rows, column: str) -> dict[str, Any]:
-    """Return error bars for Plotly that extend from each value of a column to both ends of its interval.
+    """Return error bars, as Plotly options, from each value of a column to both ends of its interval.
 
     Args:
-        rows: Rows with the column and, under its name plus ``_low`` and ``_high``, the ends of the interval.
+        rows: Rows that contain the column, and the ends of its interval in two columns with the suffixes
+            ``_low`` and ``_high``.
         column: Name of the column.
     """
     above: list[float | None] = []
@@ -142,11 +149,11 @@ def _finish(figure: go.Figure) -> None:
 
 
 def token_costs(conditions: Rows, measured: str = "sticky") -> ReportFigure:
-    """Draw the score lost through copies of each token, with one panel per task.
+    """Draw the loss of score caused by copies of each token, with one panel per task.
 
     Args:
-        conditions: Rows of conditions.parquet with the main metric of a task, except the clean condition.
-        measured: What the measured tokens are called, ``sticky`` or ``named``.
+        conditions: Rows of conditions.parquet for the main metric of each task, except those of clean texts.
+        measured: Kind of the measured tokens, ``sticky`` or ``named``.
     """
     panels = list(dict.fromkeys((row["task"], row["metric"]) for row in conditions))
     sentences = [_token_cost_sentence(conditions, task, metric, measured) for task, metric in panels]
@@ -176,13 +183,13 @@ def token_costs(conditions: Rows, measured: str = "sticky") -> ReportFigure:
 def _draw_token_costs(
     rows: Rows, panels: Sequence[tuple[str, str]], names: Sequence[str], measured: str
 ) -> go.Figure:
-    """Draw a panel for each task and metric, with a row for each token.
+    """Draw one panel per task and metric, with one row per token.
 
     Args:
-        rows: The conditions for which the lost score is defined.
+        rows: The conditions for which the loss of score is defined.
         panels: Task and metric of each panel, from left to right.
-        names: Labels of the rows, from top to bottom.
-        measured: What the measured tokens are called, ``sticky`` or ``named``.
+        names: Row labels, from top to bottom.
+        measured: Kind of the measured tokens, ``sticky`` or ``named``.
     """
     titles = [fig.label(f"{task}, {metric}") for task, metric in panels]
     plot = fig.new_panels(titles, 170 + 22 * len(names), 0.03, same_scale=True)
@@ -210,7 +217,10 @@ def _draw_token_costs(
 
 
 def _token_cost_sentence(conditions: Rows, task: str, metric: str, measured: str) -> str:
-    """Return a sentence with the costliest measured token on a task, and the range of the benign tokens."""
+    """Return a sentence on the loss of score in a task.
+
+    It names the measured token whose copies cost most, and states the range of the benign tokens.
+    """
     sticky_rows = []
     benign_drops = []
     for row in conditions:
@@ -225,29 +235,29 @@ def _token_cost_sentence(conditions: Rows, task: str, metric: str, measured: str
         return f"{task}: {metric} is not defined for all tokens."
     worst = max(sticky_rows, key=lambda row: float(row["drop"]))
     return (
-        f"{task}: of all {measured} tokens, copies of {worst['token']} cost {metric} most, "
-        f"{worst['drop']:.4f}; benign tokens cost {min(benign_drops):.4f} to {max(benign_drops):.4f}."
+        f"{task}: of all {measured} tokens, copies of {worst['token']} lower {metric} most, by "
+        f"{worst['drop']:.4f}; benign tokens lower it by {min(benign_drops):.4f} to {max(benign_drops):.4f}."
     )
 
 
 def _condition_name(row: Mapping[str, Any]) -> str:
-    """Return the label of a condition: its token and kind, or only the kind if it is a mixture of tokens."""
+    """Return the label of a condition: its token and kind, or the kind alone for a mixture of tokens."""
     return fig.label(row["kind"] if row["token_id"] is None else f"{row['token']} ({row['kind']})")
 
 
 def _look_of(row: Mapping[str, Any]) -> str:
-    """Return the key of a condition in `_LOOKS`: ``sticky`` for sticky or named tokens, else ``benign``."""
+    """Return the key in `_LOOKS` for a condition: ``sticky`` for sticky or named tokens, else ``benign``."""
     kind: str = row["kind"].split()[0]
     return "sticky" if kind in _MEASURED else kind
 
 
 def intrusion(summary: Rows, curves: Rows, measured: str = "sticky") -> ReportFigure:
-    """Plot how many queries have a document with copies in their top 10 against the number of copies.
+    """Plot how many queries have a random document in their top 10, against the number of copies in it.
 
     Args:
-        summary: Rows of intrusion.parquet, in ascending order of the number of copies, which starts at 0.
+        summary: Rows of intrusion.parquet, one per number of copies, from 0 copies upward.
         curves: Rows of intrusion_curves.parquet, one per token and number of copies.
-        measured: What the measured tokens are called, ``sticky`` or ``named``.
+        measured: Kind of the measured tokens, ``sticky`` or ``named``.
     """
     figure = fig.new_figure(height=400)
     _draw_tokens_hits(figure, curves, measured)
@@ -270,7 +280,7 @@ def intrusion(summary: Rows, curves: Rows, measured: str = "sticky") -> ReportFi
 
 
 def _draw_tokens_hits(figure: go.Figure, curves: Rows, measured: str) -> None:
-    """Draw a thin line for every measured token."""
+    """Draw one thin line per measured token, with the number of queries for each number of copies."""
     of_measured = [row for row in curves if row["kind"] in _MEASURED]
     tokens = list(dict.fromkeys(row["token"] for row in of_measured))
     for token in tokens:
@@ -293,7 +303,7 @@ def _draw_tokens_hits(figure: go.Figure, curves: Rows, measured: str) -> None:
 
 
 def _draw_mean_hits(figure: go.Figure, summary: Rows, measured: str) -> None:
-    """Draw the means of the measured and of the benign tokens."""
+    """Draw two thick lines: the means over the measured tokens and over the benign tokens."""
     copies = [row["copies"] for row in summary]
     for kind, look in _LOOKS.items():
         line: dict[str, Any] = {
@@ -311,8 +321,10 @@ def _draw_mean_hits(figure: go.Figure, summary: Rows, measured: str) -> None:
 
 
 def _intrusion_in_words(summary: Rows, measured: str) -> str:
-    """Say in how many top 10s a document is without copies, with the most effective number of copies, and
-    with the largest number.
+    """Return sentences on how many queries have a random document in their top 10.
+
+    They state the number of queries without copies, with the most effective number of copies, and with the
+    largest number of copies.
     """
     without = summary[0]
     last = summary[-1]
@@ -334,13 +346,13 @@ def _intrusion_in_words(summary: Rows, measured: str) -> str:
 
 
 def _counted_copies(count: int) -> str:
-    """Return a number with the noun in the singular or plural, such as ``1 copy``."""
+    """Return a phrase such as ``1 copy`` or ``2 copies``."""
     return "1 copy" if count == 1 else f"{count} copies"
 
 
 @dataclass(frozen=True)
 class _Side:
-    """How tokens are drawn before a repair, or after it."""
+    """The colour and symbol of tokens before a repair, or after it."""
 
     color: str
     symbol: str
@@ -363,9 +375,9 @@ def repaired_tokens(rows: Rows, state: str, findings: str) -> ReportFigure:
     """Draw the erased share and the lift of every repaired token before and after the repair.
 
     Args:
-        rows: The result of `stickytoken.repairs.result.token_rows`, one row per repaired token.
-        state: A sentence that says whether the repair was verified.
-        findings: Sentences with the findings of the checks of the repair.
+        rows: One row per repaired token, from `stickytoken.repairs.result.token_rows`.
+        state: A sentence that says whether the repair is verified.
+        findings: Sentences that say what the checks of the repair found.
     """
     measured = [row for row in rows if row["lift_sd_after"] is not None]
     narrow: dict[str, Any] = {}
@@ -390,7 +402,7 @@ def repaired_tokens(rows: Rows, state: str, findings: str) -> ReportFigure:
 
 
 def _repaired_in_words(measured: Rows) -> str:
-    """Return a sentence with the largest erased share and lift, each before and after the repair."""
+    """Return a sentence on the largest erased share and the largest lift, before and after a repair."""
     sentences = []
     for measure, name in zip(wording.MEASURES, ("erased share", "lift"), strict=True):
         largest = []
@@ -405,7 +417,7 @@ def _repaired_in_words(measured: Rows) -> str:
 
 
 def _draw_repaired_tokens(rows: Rows) -> go.Figure:
-    """Draw a panel per measure, with a row per token. The first token is at the top."""
+    """Draw one panel per measure, with one row per token, the first token at the top."""
     from_below = list(reversed(rows))
     titles = [fig.axis_title(measure) for measure in wording.MEASURES]
     plot = fig.new_panels(titles, 150 + 26 * len(rows), 0.06, same_scale=True)
@@ -420,7 +432,7 @@ def _draw_repaired_tokens(rows: Rows) -> go.Figure:
 
 
 def _draw_before_and_after(plot: go.Figure, rows: Rows, measure: Column, panel: int) -> None:
-    """Draw how a measure of each token changed: marks before and after the repair, joined by a line."""
+    """Draw two marks per token, the measure before and after the repair, joined by a line."""
     cell = {"row": 1, "col": panel}
     for position, row in enumerate(rows):
         line: dict[str, Any] = {
@@ -452,24 +464,24 @@ def _draw_before_and_after(plot: go.Figure, rows: Rows, measure: Column, panel: 
 
 @dataclass(frozen=True)
 class CurveWords:
-    """The texts of a figure of repair curves."""
+    """The wording of a figure of repair curves."""
 
     name: str  # see `ReportFigure.name`
     title: str
     reading: str  # how to read the figure
-    measure: str = "Mean similarity of unrelated texts"  # beginning of a sentence on what the curves show
+    measure: str = "Mean similarity of unrelated texts"  # beginning of the sentence that describes the curves
     axis: str = "mean cosine similarity"  # title of the vertical axis
 
 
 def repair_curves(
     words: CurveWords, copies: Sequence[int], lines: Mapping[str, Sequence[float]]
 ) -> ReportFigure:
-    """Plot similarity against the number of copies before a repair, after it, and for ordinary tokens.
+    """Plot similarity against the number of copies: before a repair, after it, and for ordinary tokens.
 
     Args:
-        words: Texts of the figure.
+        words: Wording of the figure.
         copies: Numbers of copies in ascending order, starting at 0.
-        lines: For each line, its name and a similarity per number of copies, in the order of the legend.
+        lines: One similarity per number of copies for each line, keyed by name, in the order of the legend.
     """
     figure = fig.new_figure(height=340)
     positions = list(range(len(copies)))

@@ -1,4 +1,4 @@
-"""Figures of a token's explanation: attention, hidden states, pooling, attribution and embedding row."""
+"""Figures of a token's explanation: attention, hidden states, pooling, attribution and embedding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stickytoken.reports.templating import number
 
 Row = Mapping[str, Any]
 
-# The measures in each figure, with their titles.
+# The titles of the measures in each figure, keyed by measure.
 _ATTENTION = {"attention_received": "from all positions", "attention_from_others": "from all but the copies"}
 _DRIFT = {
     "carrier_cosine_drift": "carrier's tokens: drift",
@@ -45,7 +45,7 @@ _READ_ATTENTION = (
 )
 _READ_HEADS = (
     "Orange heads attend more to these copies than to copies of matched benign tokens, blue heads less. A "
-    "dot marks a head outside the benign interval over all heads at once."
+    "dot marks a head outside the benign interval, which holds for all heads at once."
 )
 _READ_DRIFT = (
     "First panel: how far the states of the carrier's own tokens move when copies are added. Second "
@@ -61,7 +61,7 @@ _READ_ATTRIBUTION = (
 
 
 def explanation_figures(explanation: StoredExplanation) -> list[ReportFigure]:
-    """Return the six figures of an explanation. A figure without data says why it has none."""
+    """Return the six figures of an explanation. A figure without data says why there is none."""
     prefix = f"explain-{explanation.token.token_id}"
     token = explanation.token.token
     measures = explanation.tables["measures"]
@@ -88,11 +88,11 @@ def explanation_figures(explanation: StoredExplanation) -> list[ReportFigure]:
 
 
 def _rows_by_panel(measures: pl.DataFrame, titles: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of layer-wise measures, ordered by layer and keyed by the title of their panel.
+    """Return the rows of each measure, sorted by layer and keyed by the title of the measure's panel.
 
     Args:
         measures: Rows of measures.parquet.
-        titles: Titles of the panels, keyed by measure. A measure without layers or values gets no panel.
+        titles: Title of each measure's panel. A measure without layers or values gets no panel.
     """
     rows_by_panel = {}
     for measure, title in titles.items():
@@ -105,12 +105,12 @@ def _rows_by_panel(measures: pl.DataFrame, titles: Mapping[str, str]) -> dict[st
 def _by_layer(
     name: str, title: str, rows_by_panel: Mapping[str, Sequence[Row]], token: str, reading: str
 ) -> ReportFigure:
-    """Plot measures against the layer, with the interval of the benign tokens.
+    """Plot measures against the layer, with the mean and the interval of the benign tokens.
 
     Args:
         name: Name of the figure.
         title: Title of the figure.
-        rows_by_panel: Rows of measures.parquet, keyed by the title of their panel and ordered by layer.
+        rows_by_panel: Rows of measures.parquet, sorted by layer and keyed by the title of their panel.
         token: The explained token.
         reading: How to read the figure.
     """
@@ -135,12 +135,15 @@ def _by_layer(
 
 
 def _values(row: Row, columns: Sequence[str]) -> list[Any]:
-    """Return the values of a row in the given columns, in their order."""
+    """Return the values of a row, in the order of the given columns."""
     return [row[column] for column in columns]
 
 
 def _layers_in_words(panel_title: str, rows: Sequence[Row], token: str) -> str:
-    """Say in which layer a measure leaves the interval of the benign tokens, and where it is furthest."""
+    """Return a sentence on the layers in which a measure lies outside the interval of benign tokens.
+
+    It names the first such layer, and the layer with the largest deviation.
+    """
     start = f"{panel_title[:1].upper()}{panel_title[1:]}: {token}"
     outside = [row for row in rows if row["outside"]]
     if not outside:
@@ -154,12 +157,12 @@ def _layers_in_words(panel_title: str, rows: Sequence[Row], token: str) -> str:
 
 
 def _furthest(rows: Sequence[Row]) -> Row:
-    """Return the row with the largest deviation from the benign tokens."""
+    """Return the row in which the token deviates most from the benign tokens."""
     return max(rows, key=lambda row: abs(row["deviations"] or 0.0))
 
 
 def _draw_layers(figure: go.Figure, rows: Sequence[Row], token: str, panel: int) -> None:
-    """Plot a measure against the layer: a band for the benign tokens, and a line for the explained token."""
+    """Plot a measure against the layer, with a band for benign tokens and a line for the explained token."""
     layers = [row["layer"] for row in rows]
     benign = Band(
         [row["benign_low"] for row in rows],
@@ -176,7 +179,7 @@ def _draw_layers(figure: go.Figure, rows: Sequence[Row], token: str, panel: int)
         showlegend=panel == 1,
         hovertemplate="benign tokens<br>layer %{x}: %{y:.4f}<extra></extra>",
     )
-    # There are no intervals if the explanation used a single text.
+    # An explanation based on a single text has no intervals.
     has_intervals = all(row["low"] is not None and row["high"] is not None for row in rows)
     error_bars = None
     if has_intervals:
@@ -200,7 +203,7 @@ def _draw_layers(figure: go.Figure, rows: Sequence[Row], token: str, panel: int)
 
 
 def _symbols(rows: Sequence[Row]) -> list[str]:
-    """Return a symbol for each row: filled if its value lies outside the benign interval, otherwise open."""
+    """Return one symbol per row, filled if the value lies outside the benign interval and open otherwise."""
     return ["diamond" if row["outside"] else "circle-open" for row in rows]
 
 
@@ -214,13 +217,13 @@ _HEAD_COLUMNS = (
     "kl",
     "kl_benign",
 )
-# Deviation from the benign tokens, in standard deviations, that gets the deepest colour. Without this limit,
-# a single extreme head would make all others pale.
+# Deviation from the benign tokens, in standard deviations, at which the colour is deepest. Without this
+# limit, a single extreme head would make all other heads pale.
 _DEEPEST_DEVIATION = 10.0
 
 
 def _by_head(name: str, heads: pl.DataFrame) -> ReportFigure:
-    """Draw a heat map of the attention that copies receive in each head of each layer."""
+    """Draw a heat map of how much attention the copies receive from each head of each layer."""
     title = "Attention that the copies receive, by layer and head"
     headings = ("layer", "head", *(column.replace("_", " ") for column in _HEAD_COLUMNS))
     single_heads = heads.drop_nulls("head").sort("layer", "head")
@@ -238,7 +241,7 @@ def _by_head(name: str, heads: pl.DataFrame) -> ReportFigure:
 
 
 def _heads_in_words(single_heads: pl.DataFrame) -> str:
-    """Say how many heads lie outside the benign interval, and which of them is furthest from the mean."""
+    """Return sentences on how many heads lie outside the benign interval, and which deviates most."""
     outside = single_heads.filter("outside").to_dicts()
     text = (
         f"The copies' share of the attention is outside the benign interval in {len(outside)} of "
@@ -257,8 +260,8 @@ def _head_rows(heads: pl.DataFrame, single_heads: pl.DataFrame) -> list[tuple[An
     """Return table rows: the mean of each layer, then the five heads that differ most from benign tokens.
 
     Args:
-        heads: Rows of heads.parquet. A row whose `head` is null is the mean over the heads of its layer.
-        single_heads: The rows of heads.parquet that are not such means.
+        heads: Rows of heads.parquet. If `head` is null, the row contains the mean over the heads of a layer.
+        single_heads: The rows of heads.parquet whose `head` is not null.
     """
     layer_means = heads.filter(pl.col("head").is_null()).sort("layer")
     most_different = single_heads.sort("wasserstein", descending=True, nulls_last=True).head(5)
@@ -270,7 +273,7 @@ def _head_rows(heads: pl.DataFrame, single_heads: pl.DataFrame) -> list[tuple[An
 
 
 def _draw_heads(single_heads: pl.DataFrame) -> go.Figure:
-    """Draw a heat map of each head's deviation from the benign tokens, with blanks for missing heads."""
+    """Draw a heat map of each head's deviation from the benign tokens. Missing heads have blank cells."""
     layers = single_heads["layer"].unique().sort().to_list()
     head_count = max(single_heads["head"].to_list()) + 1
     row_by_cell = {(row["layer"], row["head"]): row for row in single_heads.to_dicts()}
@@ -303,13 +306,13 @@ def _draw_heads(single_heads: pl.DataFrame) -> go.Figure:
 
 
 def _head_details(cell: Row | None) -> list[Any]:
-    """Return the numbers for a head's hover text. They are None if the head is missing."""
+    """Return the numbers in a head's hover text. All of them are None if the head is missing."""
     columns = ("value", "benign_mean", "wasserstein")
     return [None if cell is None else cell[column] for column in columns]
 
 
 def _pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -> ReportFigure:
-    """Draw what the copies contribute to the vector of the text, with the intervals of the benign tokens."""
+    """Draw how much the copies contribute to the vector of a text, with the intervals of benign tokens."""
     title = "What the copies contribute to the sentence vector"
     reading = (
         f"Pooling of this model: {pooling}. With mean pooling every position contributes a share; with "
@@ -329,7 +332,7 @@ def _pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -> Rep
 
 
 def _draw_pooling(rows: Sequence[Row], token: str) -> go.Figure:
-    """Draw a row per measure: a bar for the benign interval, and marks for the benign mean and the token."""
+    """Draw one row per measure, with a bar for the benign interval and marks for benign mean and token."""
     figure = fig.new_figure(height=150 + 56 * len(rows))
     titles = [row["measure"] for row in rows]
     intervals: dict[str, Any] = {
@@ -373,12 +376,12 @@ def _draw_pooling(rows: Sequence[Row], token: str) -> go.Figure:
 def _measured(
     measures: pl.DataFrame, titles: Mapping[str, str], needed: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the rows of the given measures, with the title of each measure in place of its name.
+    """Return one row per measure, in which the title of the measure replaces its name.
 
     Args:
         measures: Rows of measures.parquet.
-        titles: Titles of the measures, keyed by name, in the order of the result.
-        needed: Columns that must not be null. A measure with a null in any of them is left out.
+        titles: Titles of the measures, keyed by name. The returned rows are in the same order.
+        needed: Columns that must not be null. A measure is left out if any of these columns is null.
     """
     row_by_measure = {row["measure"]: row for row in measures.drop_nulls(needed).to_dicts()}
     return [
@@ -389,12 +392,12 @@ def _measured(
 
 
 def _table(rows: Sequence[Row], columns: Sequence[str]) -> DataTable:
-    """Return a table with the names of the measures and the given columns."""
+    """Return a table with one row per measure: its title, and its values in the given columns."""
     return DataTable.of({column: column.replace("_", " ") for column in ("measure", *columns)}, rows)
 
 
 def _embedding(name: str, explanation: StoredExplanation) -> ReportFigure:
-    """Draw where the token's row of the embedding matrix ranks among the rows of all tokens."""
+    """Draw how the token's row of the embedding matrix ranks among the rows of the available tokens."""
     title = "The row of the embedding matrix"
     token = explanation.token.token
     reading = _reading_of_embedding(explanation.record.vocabulary)
@@ -417,7 +420,10 @@ def _embedding(name: str, explanation: StoredExplanation) -> ReportFigure:
 
 
 def _reading_of_embedding(vocabulary: Mapping[str, Any]) -> str:
-    """Say how to read the figure, and append statistics of the whole vocabulary if they were measured."""
+    """Return sentences on how to read the figure.
+
+    They end with statistics of the whole vocabulary if these were measured.
+    """
     reading = (
         "A row close to the rows of unused entries was hardly trained (Land and Bartolo 2024). A token with "
         "an unusual row need not be sticky, and a sticky token need not have an unusual row."
@@ -425,22 +431,22 @@ def _reading_of_embedding(vocabulary: Mapping[str, Any]) -> str:
     if {"mean_cosine", "first_component_share"} <= set(vocabulary):
         mean_cosine = number(vocabulary["mean_cosine"], 3)
         reading += (
-            f" Over the whole vocabulary the mean cosine of two rows is {mean_cosine} "
-            "(0: the rows point evenly in all directions), and the widest direction explains "
+            f" Over the whole vocabulary, the mean cosine of two rows is {mean_cosine} "
+            "(0: the rows point evenly in all directions), and the first principal component explains "
             f"{vocabulary['first_component_share']:.1%} of the variance."
         )
     return reading
 
 
 def _draw_embedding(rows: Sequence[Row], token: str) -> go.Figure:
-    """Draw a row per measure: a line from 0 to 100% of the vocabulary, with a mark at the token's rank."""
+    """Draw one row per measure: a line from 0% to 100%, with a mark at the share of tokens below."""
     figure = fig.new_figure(height=140 + 44 * len(rows))
     titles = [row["measure"] for row in rows]
     line_titles: list[str] = []
     line_ends: list[int | None] = []
     for title in titles:
         line_titles += [title, title, title]
-        line_ends += [0, 100, None]  # None separates the lines
+        line_ends += [0, 100, None]  # None ends a line, so that it is not joined to the next
     lines: dict[str, Any] = {
         "type": "scatter",
         "y": line_titles,
@@ -472,17 +478,17 @@ def _draw_embedding(rows: Sequence[Row], token: str) -> go.Figure:
     return figure
 
 
-# Maximum number of token pairs in the table. It lists those with the largest absolute contributions.
+# Maximum number of token pairs in the table. The pairs with the largest absolute contributions are listed.
 _LISTED_PAIRS = 10
 
 
 def _attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportFigure:
-    """Draw how the pairs of tokens of two texts add up to the similarity of the texts.
+    """Draw how much each pair of tokens contributes to the similarity of two texts.
 
     Args:
         name: Name of the figure.
         cells: Rows of attribution.parquet, one for each pair of tokens.
-        pairs: Rows of pairs.parquet, one for each pair of texts. The figure shows the first.
+        pairs: Rows of pairs.parquet, one for each pair of texts. The figure shows the first pair.
     """
     title = "One pair's similarity, token by token"
     if pairs.is_empty():
@@ -506,21 +512,21 @@ def _attribution(name: str, cells: pl.DataFrame, pairs: pl.DataFrame) -> ReportF
 
 
 def _attribution_in_words(pair: Row, between_tokens: pl.DataFrame) -> str:
-    """Say how much the copies, the carrier and the reference contribute to the similarity of two texts."""
+    """Return sentences on what the copies, the carrier and the reference contribute to a similarity."""
     from_copies = between_tokens.filter(row_part="copies")["value"].sum()
     from_carrier = between_tokens.filter(row_part="carrier")["value"].sum()
     return (
         f"The similarity of “{pair['carrier']}” and “{pair['anchor']}” is {pair['similarity_before']:.3f} "
-        f"without copies and {pair['similarity']:.3f} with them. Of that, the rows of the copies "
-        f"contribute {pair['from_copies']:.3f}, those of the carrier {pair['from_carrier']:.3f} and that "
-        f"of the reference {pair['from_reference']:.3f}; the error of the sum is "
+        f"without copies and {pair['similarity']:.3f} with copies. Of this, the rows of the copies "
+        f"contribute {pair['from_copies']:.3f}, the rows of the carrier {pair['from_carrier']:.3f} and the "
+        f"row of the reference {pair['from_reference']:.3f}; the error of the sum is "
         f"{abs(pair['completeness_error']):.2g}. Without the reference, copies contribute "
         f"{from_copies:.3f} and the carrier {from_carrier:.3f}."
     )
 
 
 def _attribution_rows(cells: pl.DataFrame, between_tokens: pl.DataFrame) -> list[tuple[Any, ...]]:
-    """Return table rows: the sum of each matrix row, then the token pairs that contribute most."""
+    """Return table rows: the sum of each row of the matrix, then the token pairs that contribute most."""
     sums = (
         cells.group_by("row", maintain_order=True)
         .agg(pl.col("row_token", "row_part").first(), pl.lit("all").alias("anchor"), pl.col("value").sum())
@@ -533,19 +539,19 @@ def _attribution_rows(cells: pl.DataFrame, between_tokens: pl.DataFrame) -> list
 
 
 def _paired(name: str, columns: Sequence[str]) -> list[list[str]]:
-    """Return the hover texts of a matrix row: its name, paired with the name of each column."""
+    """Return the hover texts of a row of the matrix: its name and a column's name for each column."""
     return [[name, column] for column in columns]
 
 
 def _draw_attribution(cells: pl.DataFrame) -> go.Figure:
-    """Draw the attribution matrix of two texts, with the row sums as the last column."""
+    """Draw the matrix of contributions to a similarity, with the sum of each row as the last column."""
     ordered = cells.sort("row", "column")
     matrix_rows = ordered.unique("row").sort("row")
     matrix_columns = ordered.unique("column").sort("column")
     names = [fig.label(token) for token in matrix_rows["row_token"]]
     columns = [fig.label(token) for token in matrix_columns["column_token"]]
     values = ordered["value"].to_numpy().reshape(len(names), len(columns))
-    # The cell of the two references is always near 1, so the colour scale depends on the other cells only.
+    # The colour scale ignores the references, because the cell of the two references is always near 1.
     strongest = float(np.abs(values[:-1, :-1]).max(initial=0)) or 1.0
     values = np.hstack([values, values.sum(axis=1, keepdims=True)])
     columns.append("(sum of the row)")
@@ -575,7 +581,7 @@ def _draw_attribution(cells: pl.DataFrame) -> go.Figure:
         zeroline=False,
     )
     figure.add_vline(x=len(columns) - 1.5, line=fig.DOTTED_LINE)
-    # Separate the copies from the tokens of the carrier by dotted lines.
+    # Dotted lines separate the copies from the tokens of the carrier.
     is_copy = (matrix_rows["row_part"] == "copies").to_list()
     for position, (above, below) in enumerate(pairwise(is_copy)):
         if above != below:

@@ -1,6 +1,6 @@
-"""The figures of Chen et al. (2025), drawn from a run of any method.
+"""Figures from Chen et al. (2025), drawn from a run of any method.
 
-`stickytoken report --figures` saves them; the page does not show them.
+`stickytoken report --figures` saves these figures, but the page does not show them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stickytoken.reports.templating import minus
 from stickytoken.vocabulary import Category, Kind
 
 _WITHOUT_PAIRS = (
-    "this run does not keep the similarities of pairs: run the detection again, into another folder"
+    "this run does not contain the similarities of pairs: run the detection again, into another folder"
 )
 _WITHOUT_CURVES = (
     "this run was made without symptom curves: run the same stickytoken detect command again to add them"
@@ -36,9 +36,9 @@ def pair_similarities(
 
     Args:
         token: Token whose copies are inserted.
-        copies: Number of copies.
-        before: Number of pairs of texts without copies in each bin of `SIMILARITY_EDGES`; empty if unknown.
-        after: Number of pairs in each bin with copies; None if unknown.
+        copies: Number of copies that are inserted.
+        before: Number of pairs in each bin of `SIMILARITY_EDGES` before insertion; empty if unknown.
+        after: Number of pairs in each bin after insertion; None if unknown.
         u: The model's mean similarity.
     """
     name = "pair-similarities"
@@ -74,13 +74,13 @@ def pair_similarities(
 
 
 def _occupied(before: Sequence[int], after: Sequence[int]) -> tuple[int, int]:
-    """Return the index of the first nonempty bin, and one more than the index of the last."""
+    """Return the index of the first nonempty bin, and the index after the last nonempty bin."""
     occupied = np.flatnonzero(np.array(before) + np.array(after))
     return int(occupied[0]), int(occupied[-1]) + 1
 
 
 def _mean_of_counts(counts: Sequence[int]) -> float:
-    """Return the mean similarity of binned pairs, taking the midpoint of each bin for its pairs."""
+    """Return the mean similarity of binned pairs, as if each pair lay at the midpoint of its bin."""
     middles = (np.array(SIMILARITY_EDGES[1:]) + np.array(SIMILARITY_EDGES[:-1])) / 2
     return float(np.average(middles, weights=counts))
 
@@ -88,7 +88,7 @@ def _mean_of_counts(counts: Sequence[int]) -> float:
 def _draw_counts(
     figure: go.Figure, edges: Sequence[float], counts: Sequence[int], name: str, color: str
 ) -> None:
-    """Draw a histogram, translucent so that a second one can overlap it."""
+    """Draw a translucent histogram, so that a second one stays visible behind or in front of it."""
     middles = [round((start + end) / 2, 4) for start, end in pairwise(edges)]
     figure.add_bar(
         x=middles,
@@ -103,9 +103,9 @@ def mean_shift(curves: list[Curve], controls: list[Curve], who: str) -> ReportFi
     """Plot the change in similarity, averaged over pairs and tokens, against the number of copies.
 
     Args:
-        curves: Symptom curves of the tokens.
-        controls: Symptom curves of ordinary tokens.
-        who: Name of the tokens in the figure, such as ``sticky tokens``.
+        curves: Symptom curves of the tokens to show.
+        controls: Symptom curves of ordinary tokens, for comparison.
+        who: What the figure calls the tokens to show, such as ``sticky tokens``.
     """
     name = "mean-shift"
     title = "Mean shift by number of copies"
@@ -154,10 +154,10 @@ def mean_shift(curves: list[Curve], controls: list[Curve], who: str) -> ReportFi
 
 
 def _shifts(curves: list[Curve]) -> dict[str, list[float | None]]:
-    """Return the mean change of similarity, keyed by side of u. A side without pairs is absent.
+    """Return how much the similarity changes on average for each number of copies.
 
     Returns:
-        For each side, one value per number of copies; None if no curve has a value for this number.
+        For each side of u that has pairs, one value per number of copies; None where no curve has a value.
     """
     shifts: dict[str, list[float | None]] = {}
     for side in SIDES:
@@ -168,13 +168,16 @@ def _shifts(curves: list[Curve]) -> dict[str, list[float | None]]:
 
 
 def _against_first(line: Sequence[float | None]) -> list[float | None]:
-    """Subtract the first value, which is that without copies, from each value. Missing values stay None."""
+    """Subtract the value without copies, which is the first, from each value. Missing values stay None."""
     start = line[0]
     return [None if value is None or start is None else value - start for value in line]
 
 
 def _shift_in_words(group: str, side: str, copies: Sequence[int], shifts: Sequence[float | None]) -> str:
-    """Say how much the largest measured number of copies changes pairs on one side of u, on average."""
+    """Return a sentence on the mean change of pairs on one side of u.
+
+    It states the change at the largest measured number of copies.
+    """
     measured = [position for position, shift in enumerate(shifts) if shift is not None]
     last = measured[-1]
     text = f"{copies[last]} copies of {group} change pairs {side} u by {shifts[last]:+.3f} on average."
@@ -182,7 +185,7 @@ def _shift_in_words(group: str, side: str, copies: Sequence[int], shifts: Sequen
 
 
 def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
-    """Draw how the sticky tokens and all examined tokens divide into categories and kinds of entries.
+    """Draw the shares of categories and kinds of entries among sticky tokens and among all examined tokens.
 
     Args:
         tokens: The run's tokens, with the columns `verdict`, `category` and `entry`.
@@ -214,7 +217,11 @@ def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
 
 
 def _share_rows(part: Breakdown) -> list[tuple[Any, ...]]:
-    """Return a row for each group: property, group, tokens, sticky tokens, and share of all sticky tokens."""
+    """Return one table row per group.
+
+    Its values are the property, the group, the numbers of tokens and of sticky tokens in the group, and the
+    group's share of all sticky tokens.
+    """
     total = sum(part.sticky)
     return [
         (part.title, group, examined, sticky, f"{sticky / total:.1%}")
@@ -223,7 +230,7 @@ def _share_rows(part: Breakdown) -> list[tuple[Any, ...]]:
 
 
 def _shares_in_words(parts: Sequence[Breakdown]) -> str:
-    """Say what share of the sticky tokens belongs to each group, except groups without sticky tokens."""
+    """Return sentences that state each group's share of the sticky tokens, leaving out groups without any."""
     sentences = []
     for part in parts:
         total = sum(part.sticky)

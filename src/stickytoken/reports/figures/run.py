@@ -20,11 +20,11 @@ from stickytoken.reports.figures import Band, DataTable, ReportFigure
 from stickytoken.reports.templating import minus
 from stickytoken.vocabulary import Kind
 
-# Minimum and maximum number of bins. Fewer bins would hide the shape of a distribution, and more bins would
-# be narrower than a pixel on a phone.
+# Minimum and maximum number of bins in a histogram. Fewer bins would hide the shape of the distribution, and
+# more bins would be narrower than a pixel on a phone.
 _FEWEST_BINS = 5
 _MOST_BINS = 120
-# If the range of some values is smaller than this, they differ only by rounding errors.
+# Smallest range of values that is not due to rounding errors alone.
 _NO_SPAN = 1e-9
 
 
@@ -33,7 +33,7 @@ def distribution(tokens: pl.DataFrame, described: Distribution) -> ReportFigure:
 
     Args:
         tokens: Rows of tokens.parquet.
-        described: The measure, and the texts of the figure.
+        described: The measure, and the wording of the figure.
     """
     column = described.column
     measured = tokens.filter(pl.col(column.key).is_not_null())
@@ -51,7 +51,7 @@ def distribution(tokens: pl.DataFrame, described: Distribution) -> ReportFigure:
 
 
 def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Figure:
-    """Draw a histogram with logarithmic counts, and mark the flagged tokens in it."""
+    """Draw a histogram with a logarithmic count axis, and mark the flagged tokens in it."""
     column = described.column
     counts, edges = bins(measured[column.key].to_numpy())
     intervals = [[_exact(column, start), _exact(column, end)] for start, end in pairwise(edges.tolist())]
@@ -95,7 +95,7 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
 
 
 def _distribution_in_words(measured: pl.DataFrame, column: Column) -> str:
-    """Describe a distribution by its quantiles and by the range of the flagged tokens."""
+    """Return sentences with the quantiles of a measure, and with the range of the flagged tokens."""
     low, middle, high = np.quantile(measured[column.key].to_numpy(), (0.05, 0.5, 0.95))
     text = (
         f"{column.title.capitalize()} of {wording.counted(len(measured), 'token')}: median "
@@ -112,12 +112,12 @@ def _distribution_in_words(measured: pl.DataFrame, column: Column) -> str:
     return text
 
 
-# Number of bins in the table of a distribution, empty ones included.
+# Number of bins in the table of a distribution, before empty bins are left out.
 _TABLE_BINS = 12
 
 
 def _distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
-    """Return a table of the tokens and sticky tokens in bins of equal width, without empty bins."""
+    """Return a table with the numbers of tokens and of sticky tokens in each nonempty bin."""
     values = measured[column.key].to_numpy()
     edges = bins(values)[1]
     if np.ptp(values) >= _NO_SPAN:
@@ -135,14 +135,14 @@ def _distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
 
 
 def _exact(column: Column, value: float) -> str:
-    """Format a value with one decimal more than in tables, or with four if the column has no unit."""
+    """Format a value with one more decimal than in tables, or with four if the column has no unit."""
     if column.digits is None or not column.unit:
         return minus(f"{value:.4f}")
     return column._replace(digits=column.digits + 1).text(value)
 
 
 def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the counts and edges of histogram bins, with the bin width of Freedman and Diaconis (1981)."""
+    """Return the counts and edges of histogram bins, whose width follows Freedman and Diaconis (1981)."""
     low = float(values.min())
     high = float(values.max())
     if high - low < _NO_SPAN:
@@ -153,7 +153,7 @@ def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.flo
     return np.histogram(values, bins=int(np.clip(np.ceil(bin_count), _FEWEST_BINS, _MOST_BINS)))
 
 
-# Position of the marks of tokens on the count axis of a distribution: just above the bottom.
+# Position of token marks on the count axis of a distribution, just above the bottom.
 _MARK_HEIGHT = 0.72
 
 
@@ -169,11 +169,11 @@ def _mark(
 
     Args:
         figure: Figure to draw in.
-        flagged: Tokens with the same verdict. If there are none, nothing is drawn.
+        flagged: Tokens with the same verdict. If there are no tokens, nothing is drawn.
         verdict: The verdict of these tokens.
         x: Horizontal position of each token.
         y: Vertical position of each token.
-        values: The part of Plotly's hover template after the token, which shows its values.
+        values: End of Plotly's hover template, which shows the values of a token after its name.
     """
     if flagged.is_empty():
         return
@@ -192,50 +192,51 @@ def _mark(
     figure.add_trace(marks)
 
 
-# If there are more sticky tokens than this, the figure shows no names, because they would cover it.
+# Maximum number of sticky tokens whose names are shown. More names would cover the figure.
 _MOST_NAMED = 5
-# Sizes on a phone, in pixels. Names that do not overlap on a phone do not overlap on larger screens either.
+# Sizes of the plot and of text on a phone, in pixels. Names that do not overlap on a phone do not overlap on
+# larger screens either.
 _PLOT_WIDTH = 280
 _PLOT_HEIGHT = 250
 _CHARACTER_WIDTH = 9
 _LINE_HEIGHT = 16
-# Vertical distance of a name from the middle of its mark, in pixels.
+# Distance from the middle of a mark up to its name, in pixels.
 _NAME_DISTANCE = 15
 
 
 @dataclass(frozen=True)
 class _Name:
-    """The name of a token, with the position of the token's mark on both axes."""
+    """The name of a token, and the position of the token's mark."""
 
     text: str
     x: float
-    y: float  # on a logarithmic axis, the logarithm of the position
+    y: float  # logarithm of the value if the vertical axis is logarithmic
 
 
 @dataclass(frozen=True)
 class _Place:
-    """The place of a name in the figure, in pixels on a phone."""
+    """The area that a name covers in the figure, in pixels on a phone."""
 
     left: float
     right: float
     height: float
 
     def overlaps(self, other: _Place) -> bool:
-        """Return whether names at the two places would overlap."""
+        """Return whether a name at this place would overlap a name at the other place."""
         is_beside = self.right <= other.left or other.right <= self.left
         return not is_beside and abs(self.height - other.height) < _LINE_HEIGHT
 
 
 def _write_names(figure: go.Figure, names: Sequence[_Name], width: float, height: float) -> None:
-    """Write the names of tokens above their marks, or no names if there are more than `_MOST_NAMED`.
+    """Write the name of each token above its mark. If there are more than `_MOST_NAMED`, write none.
 
-    A name that would overlap an earlier one is written higher, with a line to its mark.
+    A name that would overlap an earlier name is written higher, with a line to its mark.
 
     Args:
         figure: Figure to write in.
         names: Names of the sticky tokens.
-        width: Range of the horizontal axis, in its own unit.
-        height: Range of the vertical axis, in its own unit.
+        width: Length of the horizontal axis, in the unit of its values.
+        height: Length of the vertical axis, in the unit of its values.
     """
     if len(names) > _MOST_NAMED:
         return
@@ -264,9 +265,10 @@ def _write_names(figure: go.Figure, names: Sequence[_Name], width: float, height
         )
 
 
-# Maximum number of unflagged tokens to draw: enough to show the shape of the cloud, few enough for a phone.
+# Maximum number of unflagged tokens to draw: enough to show the shape of the cloud, and few enough that a
+# phone can draw them.
 _DRAWN_POINTS = 2500
-# Second part of the seed for sampling these tokens; the first is the number of unflagged tokens.
+# Second part of the seed for sampling the unflagged tokens. The first part is their number.
 _SCATTER_KEY = 5
 
 
@@ -275,7 +277,7 @@ def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
 
     Args:
         tokens: Rows of tokens.parquet.
-        described: The measures, and the texts of the figure.
+        described: The two measures, and the wording of the figure.
     """
     measured = tokens.drop_nulls([described.x.key, described.y.key])
     if measured.is_empty():
@@ -292,7 +294,7 @@ def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
 
 
 def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
-    """Draw a random sample of the unflagged tokens as dots, and all flagged tokens as marks."""
+    """Draw a random sample of the unflagged tokens as dots, and every flagged token as a mark."""
     x = described.x.key
     y = described.y.key
     others = measured.filter(~is_flagged())
@@ -328,7 +330,7 @@ def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
 
 
 def _scatter_in_words(measured: pl.DataFrame, described: Scatter) -> str:
-    """Describe a scatter figure by the medians of the sticky tokens and of all tokens."""
+    """Return sentences with the medians of both measures, for the sticky tokens and for all tokens."""
     text = (
         f"{described.x.title.capitalize()} against {described.y.title} of "
         f"{wording.counted(len(measured), 'token')}."
@@ -343,7 +345,7 @@ def _scatter_in_words(measured: pl.DataFrame, described: Scatter) -> str:
 
 
 def _quantiles(rows: pl.DataFrame, described: Scatter, level: float) -> list[str]:
-    """Return the quantiles of both measures at the given level (0 to 1) as text."""
+    """Return the quantile of each measure at a level from 0 to 1, as text."""
     quantiles = []
     for column in (described.x, described.y):
         value = np.quantile(rows[column.key].to_numpy(), level)
@@ -356,7 +358,7 @@ _LISTED_TOKENS = 20
 
 
 def _scatter_table(measured: pl.DataFrame, described: Scatter) -> DataTable:
-    """Return a table with the flagged tokens, followed by the quartiles over all tokens."""
+    """Return a table with the values of flagged tokens, followed by the quartiles of all tokens."""
     flagged = measured.filter(is_flagged()).sort(described.y.key, descending=True).head(_LISTED_TOKENS)
     rows: list[tuple[Any, ...]] = []
     for row in flagged.iter_rows(named=True):
@@ -368,7 +370,7 @@ def _scatter_table(measured: pl.DataFrame, described: Scatter) -> DataTable:
     return DataTable(("token", "verdict", described.x.title, described.y.title), rows)
 
 
-# Maximum number of tokens whose curves are drawn; more lines could not be told apart.
+# Maximum number of tokens whose curves are drawn, because more curves could not be told apart.
 _DRAWN_CURVES = 6
 _READ_CURVES = (
     "Copies of a token are appended to one text of each pair. The dotted line is the model's mean "
@@ -377,13 +379,14 @@ _READ_CURVES = (
     "copies of any token lower their similarity, because less of the text is left in the vector; a token "
     "that erases texts lowers it more."
 )
-# The two groups of pairs: below and above the model's mean similarity u.
+# The two groups of pairs: those whose similarity without copies is below or above the mean similarity u.
 SIDES = ("below", "above")
 Curve = dict[str, Any]
 """A token's symptom curve.
 
-Its keys are token, verdict, copies (numbers of copies from 0), and below and above (for each number of
-copies, the mean similarity of the pairs on that side of u, or None; empty if no pair is on that side).
+Its keys are `token`, `verdict`, `copies` (the numbers of copies, starting at 0), `below` and `above`. The
+lists `below` and `above` contain, for each number of copies, the mean similarity of the pairs on that side of
+u, or None where it is unknown. A list is empty if no pair is on its side.
 """
 
 
@@ -392,7 +395,7 @@ def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> Repo
 
     Args:
         curves: Curves of the tokens to show.
-        controls: Curves of ordinary tokens.
+        controls: Curves of ordinary tokens, for comparison.
         u: The model's mean similarity.
     """
     ordinary = _lines_by_side(controls)
@@ -420,7 +423,7 @@ def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> Repo
 
 
 def _lines_by_side(curves: list[Curve]) -> dict[str, list[list[float]]]:
-    """Return the lines of all curves, keyed by side of u. A side without pairs is absent."""
+    """Return the similarities in all curves, keyed by side of u. A side without pairs is absent."""
     lines_by_side = {}
     for side in SIDES:
         lines = [curve[side] for curve in curves if curve[side]]
@@ -430,7 +433,7 @@ def _lines_by_side(curves: list[Curve]) -> dict[str, list[list[float]]]:
 
 
 def _curve_rows(curves: list[Curve], ordinary: Mapping[str, list[list[float]]]) -> list[tuple[Any, ...]]:
-    """Return one table row per curve and side, followed by the mean of the ordinary tokens on each side."""
+    """Return one table row per curve and side of u, and then the mean of ordinary tokens on each side."""
     rows: list[tuple[Any, ...]] = []
     for curve in curves:
         rows += [(curve["token"], side, *curve[side]) for side in SIDES if curve[side]]
@@ -440,7 +443,7 @@ def _curve_rows(curves: list[Curve], ordinary: Mapping[str, list[list[float]]]) 
 
 
 def mean_line(lines: Sequence[Sequence[float | None]]) -> list[float | None]:
-    """Return the mean of the lines at each point; None if no line has a value there."""
+    """Return the mean of several lines at each point, or None at a point where no line has a value."""
     means: list[float | None] = []
     for values in zip(*lines, strict=True):
         measured = [value for value in values if value is not None]
@@ -449,12 +452,12 @@ def mean_line(lines: Sequence[Sequence[float | None]]) -> list[float | None]:
 
 
 def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float]]], u: float) -> str:
-    """Describe how copies of each drawn token, and of ordinary tokens, change the similarity of pairs."""
+    """Return sentences on how copies of each drawn token and of ordinary tokens change similarities."""
     if not curves:
         return "There are no symptom curves."
     sentences = [f"Mean similarity of pairs by number of copies; the mean similarity u is {u:.3f}."]
     for curve in curves[:_DRAWN_CURVES]:
-        # If the tokenizer reads a number of copies as an unknown word, the curve has no value for it.
+        # A curve has no value at a number of copies that the tokenizer turns into the unknown token.
         positions = [position for position in range(len(curve["copies"])) if _has_values(curve, position)]
         if not positions:
             continue
@@ -474,7 +477,7 @@ def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float
 
 
 def _has_values(curve: Curve, position: int) -> bool:
-    """Return whether a curve has a value at the position, on every side of u that has pairs."""
+    """Return whether a curve has a value at a position on every side of u that has pairs."""
     return all(curve[side][position] is not None for side in SIDES if curve[side])
 
 
@@ -486,7 +489,7 @@ def _move(side: str, start: float, end: float) -> str:
 def _draw_curves(
     curves: list[Curve], ordinary: Mapping[str, list[list[float]]], copies: list[int], u: float
 ) -> go.Figure:
-    """Draw one panel for the pairs below the mean similarity u, and another for those above it."""
+    """Draw one panel for the pairs below the mean similarity u, and one for the pairs above it."""
     titles = ("unrelated pairs (below u)", "related pairs (above u)")
     figure = fig.new_panels(titles, 430, 0.04, same_scale=True)
     for panel, side in enumerate(SIDES, start=1):
@@ -522,7 +525,7 @@ def _draw_curve(figure: go.Figure, curve: Curve, side: str, position: int, panel
         figure: Figure to draw in.
         curve: The curve.
         side: ``below`` or ``above``.
-        position: 0-based position among the drawn curves; decides the colour and the dash pattern.
+        position: 0-based position of the curve in the figure; decides its colour and dash pattern.
         panel: 1-based number of the panel.
     """
     name = fig.label(curve["token"])
@@ -543,7 +546,7 @@ def _draw_curve(figure: go.Figure, curve: Curve, side: str, position: int, panel
     figure.add_trace(line, row=1, col=panel)
 
 
-# Number of scripts that have a bar of their own. The less frequent scripts share one bar.
+# Number of scripts with a bar of their own. Less frequent scripts share one bar.
 _MOST_SCRIPTS = 7
 # Tokens with at least this many characters share one bar.
 _LONGEST = 10
@@ -559,22 +562,22 @@ _READ_COMPOSITION = (
 
 @dataclass(frozen=True)
 class Breakdown:
-    """The numbers of examined and of sticky tokens in each group of tokens."""
+    """The numbers of examined tokens and of sticky tokens in each group, such as each script."""
 
-    title: str  # the property that divides the tokens into groups
+    title: str  # the property by which tokens are grouped, such as ``script``
     groups: list[str]
     examined: list[int]  # number of examined tokens in each group
     sticky: list[int]  # number of sticky tokens in each group
 
 
 def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
-    """Count all and sticky tokens by kind of entry, by script, by length and by position in the vocabulary.
+    """Count all tokens and sticky tokens by kind of entry, script, length and position in the vocabulary.
 
     Args:
-        tokens: The tokens of a run, `RunContent.tokens`.
+        tokens: The tokens of a run, as in `RunContent.tokens`.
 
     Returns:
-        Four breakdowns, in the order above.
+        The four breakdowns, in this order.
     """
     counts = tokens["script"].value_counts().sort("count", "script", descending=[True, False])
     all_scripts = counts["script"].to_list()
@@ -602,13 +605,13 @@ def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
 
 
 def breakdown_by(tokens: pl.DataFrame, column: str, title: str, groups: list[str]) -> Breakdown:
-    """Count all tokens and the sticky tokens in each group.
+    """Count the examined tokens and the sticky tokens in each group.
 
     Args:
         tokens: The examined tokens.
         column: Column that contains each token's group.
         title: Title of the breakdown.
-        groups: The groups to count. Tokens with another value in the column are ignored.
+        groups: The groups to count. Tokens of other groups are ignored.
     """
     examined = _count_by_group(tokens, column)
     sticky = _count_by_group(tokens.filter(verdict="sticky"), column)
@@ -621,12 +624,12 @@ def breakdown_by(tokens: pl.DataFrame, column: str, title: str, groups: list[str
 
 
 def _count_by_group(tokens: pl.DataFrame, column: str) -> dict[str, int]:
-    """Return the number of tokens with each value of a column, keyed by value, without nulls."""
+    """Return the number of tokens for each value of a column, keyed by value. Nulls are not counted."""
     return dict(tokens[column].drop_nulls().value_counts().iter_rows())
 
 
 def composition(tokens: pl.DataFrame) -> ReportFigure:
-    """Draw the share of each kind, script, length and position among sticky and among all examined tokens."""
+    """Draw the shares of kinds, scripts, lengths and positions among sticky tokens and among all tokens."""
     parts = breakdowns(tokens)
     total = sum(parts[0].examined)
     sticky = sum(parts[0].sticky)
@@ -651,7 +654,7 @@ def composition(tokens: pl.DataFrame) -> ReportFigure:
 
 
 def _largest_groups(part: Breakdown) -> str:
-    """Name the three groups with the most sticky tokens."""
+    """Return a sentence that names the three groups with the most sticky tokens."""
     by_sticky_count = sorted(range(len(part.groups)), key=lambda position: -part.sticky[position])
     largest = [
         f"{part.groups[position]}: {part.sticky[position]} of {part.examined[position]:,}"
@@ -662,7 +665,7 @@ def _largest_groups(part: Breakdown) -> str:
 
 
 def draw_breakdowns(parts: list[Breakdown]) -> go.Figure:
-    """Draw a panel per breakdown, two panels to a row, with bars for all tokens and for sticky tokens."""
+    """Draw one panel per breakdown, in rows of two, with bars for all tokens and for sticky tokens."""
     panel_rows = (len(parts) + 1) // 2
     plot = make_subplots(
         rows=panel_rows,
@@ -688,7 +691,7 @@ def draw_breakdowns(parts: list[Breakdown]) -> go.Figure:
 
 
 def _pattern(shape: str) -> dict[str, Any]:
-    """Return a fill pattern for Plotly's bars: hatched for the shape ``/``, plain for an empty string."""
+    """Return Plotly options for filling a bar: hatched if the shape is ``/``, plain if it is empty."""
     return {"shape": shape, "size": 5, "solidity": 0.25}
 
 
@@ -701,16 +704,18 @@ def _draw_shares(
     in_legend: bool,
     cell: dict[str, int],
 ) -> None:
-    """Draw a bar for the percentage of tokens in each group, or nothing if there are no tokens.
+    """Draw one bar per group, whose height is the group's percentage of all counted tokens.
+
+    Nothing is drawn if there are no tokens.
 
     Args:
         plot: Figure to draw in.
         groups: Names of the groups.
         counts: Number of tokens in each group.
         name: Name of the bars in the legend.
-        marker: Appearance of the bars, as Plotly options.
+        marker: Colour and pattern of the bars, as Plotly options.
         in_legend: Whether the legend lists the bars.
-        cell: Row and column of the panel.
+        cell: Row and column of the panel, 1-based.
     """
     total = sum(counts)
     if total == 0:

@@ -27,11 +27,11 @@
       layout.font = { size: 11 };
     }
     if (print) {
-      // Two figures fit a page.
+      // At this size, two figures fit on a printed page.
       layout.width = 680;
       layout.height = layout.height > 480 ? layout.height * 0.85 : Math.min(layout.height, 330);
       layout.autosize = false;
-      // Keep the distance between legend and axis, although the height has changed.
+      // Keep the distance between legend and axis the same at the new height.
       if (layout.legend?.y < 0) layout.legend.y = -70 / (layout.height - 110);
     }
     return layout;
@@ -48,7 +48,7 @@
     }
   }
 
-  // The page contains Plotly in compressed form; the page's policy allows a script with exactly this content.
+  // The page contains Plotly in compressed form, and its Content-Security-Policy allows exactly this script.
   async function unpack() {
     const packed = document.getElementById("plotly-gz");
     const bytes = Uint8Array.from(atob(packed.textContent), (character) => character.charCodeAt(0));
@@ -59,7 +59,7 @@
     packed.remove();
   }
 
-  // On a phone, only the first step is shown, to leave room for the answer.
+  // On a phone, only the first step is shown, to leave room for the result.
   function fold() {
     for (const details of document.querySelectorAll("details.others")) details.open = !narrow.matches;
   }
@@ -70,7 +70,7 @@
     if (!plots.length) return;
     if (typeof DecompressionStream === "undefined") {
       for (const plot of plots) {
-        plot.textContent = "This browser is too old to draw the picture; its numbers are in the table below.";
+        plot.textContent = "This browser is too old to draw this figure. The table below shows its numbers.";
       }
       return;
     }
@@ -82,7 +82,7 @@
     for (const part of document.querySelectorAll("details.part")) {
       part.addEventListener("toggle", () => printing || draw(false));
     }
-    // Paper cannot be clicked, so everything is opened for printing.
+    // Nothing can be opened on paper, so all closed parts are opened for printing.
     let opened = [];
     addEventListener("beforeprint", () => {
       printing = true;
