@@ -65,7 +65,7 @@ def explain(
 
     Raises:
         InputError: The tokens, texts or settings cannot be used, or too few benign tokens match.
-        ModelError: The encoder gives no access to the inside of its model.
+        ModelError: The encoder gives no access to the internal states of its model.
         EncodingError: A text has no usable vector.
         RunError: The run belongs to another model, ``out`` holds another explanation of a token, or ``out``
             cannot be written.

@@ -40,8 +40,8 @@ Vector: TypeAlias = NDArray[np.float64]
 
 # Increment this when a change of the code gives different numbers for the same inputs.
 _IDENTITY_VERSION = 3
-# Number of vocabulary entries that are pooled at a time. The hidden states of all entries at once could need
-# more memory than the model itself.
+# Number of vocabulary entries whose pooled vectors are computed at a time. The hidden states of all entries
+# at once could need more memory than the model itself.
 _ENTRIES_AT_A_TIME = 64
 
 
@@ -139,7 +139,7 @@ class Job:
 
         Args:
             token_id: Id of the token.
-            match: The benign tokens to compare it with.
+            match: The benign tokens with which the token is compared.
             identity_parts: The result of `identity_parts` for this token.
             folder: Folder in which every result is stored as soon as it is computed. None stores nothing.
 

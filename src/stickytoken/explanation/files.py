@@ -26,8 +26,8 @@ EXPLANATION_FILE = "explanation.json"
 EXPLANATIONS_FOLDER = "explain"
 
 _VALUES = " ".join(NUMBERS)
-# Columns of each table, keyed by the name of the table. Its file has the same name, with the extension
-# .parquet.
+# Columns of each table, keyed by the name of the table. The file of a table has the same name, with the
+# extension .parquet.
 TABLE_SCHEMAS = resume.table_schemas(
     {
         "measures": f"token_id token area measure layer {_VALUES} outside share_below benign_tokens carriers",
@@ -189,7 +189,7 @@ def read_explanation(folder: Path) -> StoredExplanation:
     """Read the explanation of one token.
 
     Raises:
-        RunError: A file is missing or damaged, or another version wrote it.
+        RunError: A file is missing or damaged, or was written by another version.
     """
     record = _record(folder / EXPLANATION_FILE)
     files = store.ResultFolder(folder)

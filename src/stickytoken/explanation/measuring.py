@@ -29,9 +29,9 @@ Vector: TypeAlias = NDArray[np.float64]
 
 # Placeholder for a copy. It differs from every token, because the token itself may also occur in the carrier.
 _COPY = Token(-1, "")
-# Largest number of anchors.
+# Maximum number of anchors.
 _MAX_ANCHORS = 64
-# Largest number of characters of a text that an error quotes.
+# Maximum number of characters of a text that an error quotes.
 _SHOWN_CHARACTERS = 60
 
 
@@ -108,10 +108,10 @@ def gather(
     """Choose the texts of an explanation.
 
     Args:
-        encoder: The model. Texts that do not fit into it are not used.
+        encoder: The model. Texts that are too long for the model are not used.
         settings: The settings of the explanation.
         run: Run whose carriers and anchors are used if ``sentences`` is None.
-        texts: Carriers that the user passed. They replace those of the run or the corpus.
+        texts: Carriers that the user passed, which replace those of the run or the corpus.
         sentences: The corpus. None takes the texts of the run, or the bundled corpus if there is no run.
 
     Raises:
@@ -299,10 +299,10 @@ def measure(
     Returns:
         A dict with three keys. ``values`` holds the measures, keyed by token id and then by name, shape
         (carriers, layers) or (carriers,). ``heads`` holds the attention to the copies, keyed by token id,
-        shape (carriers, layers, heads). ``distances`` holds the distances, keyed by the id of the token and
-        then by name, shape (tokens, carriers, layers): the first row has the distances of the token from the
-        mean of its benign tokens, and each further row those of a benign token from the mean of the remaining
-        benign tokens.
+        shape (carriers, layers, heads). ``distances`` holds the distances between tokens, keyed by the id of
+        the token and then by name, shape (tokens, carriers, layers): the first row has the distances of the
+        token from the mean of its benign tokens, and each further row those of a benign token from the mean
+        of the remaining benign tokens.
     """
     group_size = _carriers_at_a_time(inspector, carriers)
     observed: dict[int, list[dict[str, Vector]]] = {token_id: [] for token_id in tokens}

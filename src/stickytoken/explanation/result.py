@@ -272,7 +272,7 @@ class Explanation:
         return f"<Explanation: {self.model}, tokens: {len(self.tokens)}, carriers: {self.carriers}>"
 
     def of_token(self, token_id: int) -> dict[str, pl.DataFrame]:
-        """Return all tables of one token, by name."""
+        """Return all tables of one token, keyed by name."""
         return {name: getattr(self, name).filter(token_id=token_id) for name in TABLES}
 
     @property
@@ -321,6 +321,6 @@ class Explanation:
 
 
 def _already_computed(explanation: StoredExplanation, folder: ResultFolder) -> StoredExplanation:
-    """Return the given explanation. `stored_explanation` calls this where it would otherwise compute one."""
+    """Return the given explanation. `stored_explanation` calls this instead of computing one."""
     del folder
     return explanation

@@ -110,7 +110,7 @@ class _Scale:
         return self.low + (self.high - self.low) * scipy.special.expit(values)
 
     def slope(self, values: Any) -> Any:
-        """Return the measure's derivative with respect to its scaled value, at the scaled ``values``."""
+        """Return the derivative of the measure with respect to its scaled value, at these scaled values."""
         if not self.is_closed:
             return 1.0
         share = scipy.special.expit(values)
@@ -127,12 +127,12 @@ class Compared:
     Attributes:
         value: Mean for the token.
         low: Lower end of the confidence interval of ``value``; NaN with a single carrier.
-        high: Upper end of the same interval.
+        high: Upper end of the confidence interval of ``value``; NaN with a single carrier.
         benign_mean: Mean for the benign tokens.
         benign_low: Lower end of the prediction interval for one more benign token.
-        benign_high: Upper end of the same interval.
+        benign_high: Upper end of the prediction interval for one more benign token.
         deviations: Distance of the token from the benign mean, in standard deviations of the benign tokens;
-            NaN if the benign tokens do not differ.
+            NaN if the benign tokens do not differ from each other.
         outside: Whether the token lies outside the prediction interval.
     """
 
@@ -146,7 +146,7 @@ class Compared:
     outside: NDArray[np.bool_]
 
     def row(self, place: int) -> dict[str, Any]:
-        """Return the numbers of one place by column; None for a number that is not finite."""
+        """Return the numbers of one place, keyed by column; None for a number that is not finite."""
         row: dict[str, Any] = {}
         for column in NUMBERS:
             number = float(getattr(self, column)[place])
@@ -166,8 +166,8 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int, boun
 
     The distribution of a measure with two bounds is skewed, especially near a bound, so such a measure is
     compared by its log-odds (for a cosine, this is twice Fisher's z), and its confidence interval comes from
-    the delta method. If a measure has one bound, intervals are cut off at the bound. This does not change
-    their coverage, because no observation lies beyond the bound.
+    the delta method. If a measure has one bound, intervals are cut off at the bound. This does not change the
+    coverage of the intervals, because no observation lies beyond the bound.
 
     Args:
         values: Values of the token, shape (carriers, places).

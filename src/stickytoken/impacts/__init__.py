@@ -71,7 +71,7 @@ def impact(
     engine: EngineChoice = "local",
     progress: engines.ProgressCallback = engines.ignore_progress,
 ) -> Impact:
-    """Measure how much copies of tokens lower the scores of tasks.
+    """Measure how much copies of tokens lower the scores of a model on tasks.
 
     Every task is measured on clean texts, on texts with copies of each sticky token, on texts with copies of
     each matched benign token, and on texts with a mixture of sticky tokens or a mixture of benign tokens.
@@ -95,7 +95,7 @@ def impact(
         progress: called after every step.
 
     Returns:
-        The finished measurement. Its attribute ``failed`` names the tasks whose data could not be loaded.
+        The finished measurement, whose attribute ``failed`` names the tasks whose data could not be loaded.
 
     Raises:
         InputError: tasks, tokens or settings cannot be used, or no task could be run.
@@ -186,7 +186,10 @@ def _record(
     token_records: Sequence[TokenRecord],
     notes: list[str],
 ) -> results.ImpactRecord:
-    """Return the record of a measurement that has not begun. All inputs are hashed into its identity."""
+    """Return the record of a measurement that has not begun.
+
+    The identity of the measurement is a hash of all inputs.
+    """
     inputs: dict[str, Any] = {
         "tasks": {task.name: task.fingerprint for task in tasks},
         "intrusion": corpus.fingerprint if corpus else None,

@@ -46,7 +46,7 @@ class EditingEncoder:
             encoder: the encoder of a SentenceTransformer.
             condition: the condition, whose tokens are inserted into texts.
             settings: settings that give the number and place of the copies, and the side whose texts get
-                them. The setting of the insertion is ignored: copies are always inserted as text.
+                them. The insertion setting is ignored: copies are always inserted as text.
             room: number of tokens to leave free for copies when texts are truncated.
         """
         from mteb.models import SentenceTransformerEncoderWrapper

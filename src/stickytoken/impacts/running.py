@@ -40,11 +40,11 @@ VECTORS = "vectors-"
 
 @dataclass(frozen=True)
 class CleanVectors:
-    """Vectors of all distinct inputs without copies. All conditions share them.
+    """Vectors of all distinct inputs without copies, which all conditions share.
 
     Attributes:
         probes: the distinct inputs.
-        vectors: their vectors, shape (n, d).
+        vectors: the vectors of these inputs, shape (n, d).
     """
 
     probes: tuple[Probe, ...]
@@ -52,7 +52,7 @@ class CleanVectors:
 
     @cached_property
     def places(self) -> dict[Probe, int]:
-        """The row in `vectors` of each input."""
+        """Row index in `vectors` of each input, keyed by input."""
         return {probe: row for row, probe in enumerate(self.probes)}
 
     def of(

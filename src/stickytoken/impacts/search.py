@@ -64,7 +64,7 @@ class ExactSearch:
                 index.
 
         Returns:
-            1-based ranks for each query, shape (Q, n).
+            The ranks for each query, counted from 1, shape (Q, n).
         """
         of_vectors = self.similarity.of_all(self.queries, self.similarity.prepared(vectors))
         above = np.empty(of_vectors.shape, dtype=np.int64)

@@ -97,7 +97,7 @@ class _Groups:
 
     @cached_property
     def groups(self) -> list[tuple[Condition, ...]]:
-        """The conditions in groups. A group holds all repetitions of the same tokens."""
+        """The groups of conditions. A group holds all repetitions of the same tokens."""
         return by_tokens(self.conditions)
 
     @cached_property
@@ -131,7 +131,7 @@ def task_rows(
 
     Args:
         task: the task.
-        outcomes: its outcomes, shape (conditions, units, columns).
+        outcomes: outcomes of the task, shape (conditions, units, columns).
         conditions: the conditions.
         settings: settings of the measurement.
         tokens_by_id: the tokens, keyed by id.
@@ -207,8 +207,8 @@ def _effect_of(
         effect[f"{name}_relative"] = effect[name] / effect["clean"] if defined else None
     effect["tokens"] = len(sticky_weights)
     effect["benign_tokens"] = len(benign_weights)
-    # Arrange the costs in one row per matched set. The benign tokens come as the first match of every sticky
-    # token, then the second match of every token, and so on.
+    # Arrange the costs in one row per matched set. The benign tokens are ordered by match: first the first
+    # match of every sticky token, then the second match of every token, and so on.
     costs_of_sticky = combine(clean_weights - sticky_weights, resampled_scores[0]).reshape(1, -1)
     costs_of_benign = combine(clean_weights - benign_weights, resampled_scores[0]).reshape(
         -1, len(sticky_weights)

@@ -100,12 +100,13 @@ def repair(
         out: folder for the repaired model, a SentenceTransformer that loads without this package.
         strategy: how to repair the tokens, a `Strategy`: ``auto``, ``unreachable``, ``plain-specials``,
             ``relatives``, ``keep-meaning`` or ``nearest``. ``auto`` makes the tokenizer read the text of
-            special tokens as plain text. For any other token, it tries ``relatives``, ``unreachable``,
+            special tokens as plain text. For any other token, ``auto`` tries ``relatives``, ``unreachable``,
             ``keep-meaning`` and ``nearest`` in this order, skips those that are impossible, and keeps the
-            first one after which copies have no clear effect. If every strategy leaves a clear effect, it
-            keeps the one that leaves the smallest.
+            first one after which copies have no clear effect. If every strategy leaves a clear effect,
+            ``auto`` keeps the one that leaves the smallest.
         encoder: the run's model, loaded by name or from a folder; None loads the model that the run names.
-        sentences: corpus to verify on; None takes the run's corpus, without the texts that the run used.
+        sentences: corpus on which the repaired model is verified; None takes the run's corpus, without the
+            texts that the run used.
         task: task on which the model is scored before and after the repair: a task file, a BEIR folder or the
             name of an MTEB task; None takes the packaged task.
         verify: whether to verify the repaired model. If False, REPAIR.md and the model card say that the
@@ -200,7 +201,7 @@ def _ids_to_repair(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None)
 
 
 def _verification_corpus(run: Run, sentences: SentenceSource | None, notes: list[str]) -> Sentences:
-    """Choose the texts to verify on.
+    """Choose the texts on which the repaired model is verified.
 
     Args:
         run: the run that flagged the tokens.
@@ -246,7 +247,7 @@ class RepairJob:
         build_folder: folder in which the repaired model is built.
         vocabulary: vocabulary of the model before the repair.
         settings: settings of the repair.
-        corpus: texts to verify on.
+        corpus: texts on which the repaired model is verified.
         task: task to score before and after the repair.
         ids: ids of the tokens to repair.
         notes: remarks to store in the record.
@@ -267,11 +268,11 @@ class RepairJob:
     progress: ProgressCallback
 
     def build(self, identity_parts: dict[str, object], out: Path, began: float) -> result.RepairRecord:
-        """Build and verify the repaired model, write its documents, and finally move it to ``out``.
+        """Build, verify and document the repaired model, and finally move it to ``out``.
 
         Args:
-            identity_parts: all inputs that can change the result of the repair. Their digest identifies the
-                repair.
+            identity_parts: all inputs that can change the result of the repair. The digest of these inputs
+                identifies the repair.
             out: final folder of the model.
             began: value of `time.perf_counter` when the repair began.
 

@@ -76,7 +76,7 @@ def _steps(step: dict[str, Any] | None, members_key: str) -> list[dict[str, Any]
 def _excludes_spaces(document: Mapping[str, Any]) -> bool:
     """Return whether all spaces are removed or replaced before the vocabulary is looked up.
 
-    If so, no text can match an entry that contains a space.
+    If they all are, no text can match an entry that contains a space.
     """
     pre_tokenizers = {step["type"] for step in _steps(document.get("pre_tokenizer"), "pretokenizers")}
     if not _SPACE_REMOVING.isdisjoint(pre_tokenizers):
@@ -184,7 +184,8 @@ class EditableVocabulary:
         if not unmerged:
             needs_no_name = not self._model.get("ignore_merges")
             return None if self._has_safe_names or needs_no_name else _NO_SAFE_NAME
-        # Entries that merges no longer produce can be looked up as whole words instead, if they begin words.
+        # Entries that merges no longer produce can be looked up as whole words instead, if they occur only at
+        # the beginning of words.
         are_few = len(unmerged) <= _MOST_LOOKED_UP
         begin_words = are_few and all(self._begins_words(other, removed) for other in unmerged)
         if begin_words and self._can_look_up_words:
@@ -285,7 +286,10 @@ class EditableVocabulary:
 
     @cached_property
     def _never_merged(self) -> dict[int, str]:
-        """Entries that no merge produces, keyed by token id. Looking up whole words would produce them."""
+        """Entries that no merge produces, keyed by token id.
+
+        If whole words were looked up, the tokenizer would produce these entries.
+        """
         from tokenizers.models import BPE
 
         if self._model.get("ignore_merges"):
@@ -383,7 +387,7 @@ def with_plain_specials(document: dict[str, Any], ids: Sequence[int], pad_id: in
     remaining = [added for token_id, added in added_by_id.items() if token_id not in ids]
     if pad_id in ids:
         # The new configuration sets split_special_tokens, so tokens marked as special are no longer matched
-        # in text. The remaining added tokens must still be matched, so their mark is removed.
+        # in text. The remaining added tokens must still be matched, so they are no longer marked as special.
         remaining = [added | {"special": False} for added in remaining]
     changed = document | {"model": renamed_model(model, new_names), "added_tokens": remaining}
     padding = changed.get("padding")

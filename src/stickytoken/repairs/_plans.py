@@ -163,7 +163,8 @@ class Candidate:
     def badness(self) -> float:
         """The larger of lift and erased share, each as a fraction of its threshold.
 
-        It is infinity if either of them is undefined, and minus infinity if the repair was not measured.
+        The value is infinity if lift or erased share is undefined, and minus infinity if the repair was not
+        measured.
         """
         if self.effect is None:
             return -math.inf
@@ -175,7 +176,8 @@ class Choice:
     """The repair that was chosen for a token."""
 
     taken: Candidate
-    tried: Mapping[Strategy, RecheckedToken] = field(default_factory=dict)  # effect of each measured strategy
+    # effect that copies still had after each repair that was measured
+    tried: Mapping[Strategy, RecheckedToken] = field(default_factory=dict)
 
 
 ComputeRows: TypeAlias = Callable[[Strategy, list[int]], Mapping[int, Row]]
@@ -188,12 +190,15 @@ Trial: TypeAlias = Callable[[Mapping[int, Candidate]], Mapping[int, RecheckedTok
 def choose_candidates(
     strategies: Mapping[int, Sequence[Strategy]], compute_rows: ComputeRows, trial: Trial | None
 ) -> dict[int, Choice]:
-    """Choose for each token the first repair that makes it ordinary, or the one that leaves the least effect.
+    """Choose a repair for each token.
+
+    This is the first repair after which copies of the token act like those of an ordinary token. If there is
+    no such repair, it is the one that leaves the smallest effect.
 
     Args:
         strategies: the repairs to try for each token, in order of preference, keyed by token id.
-        compute_rows: makes new rows with a strategy.
-        trial: measures candidates; if None, the first candidate that can be made is chosen.
+        compute_rows: function that makes new rows with a strategy.
+        trial: function that measures candidates; if None, the first candidate that can be made is chosen.
 
     Returns:
         The choices, keyed by token id.

@@ -61,7 +61,7 @@ def kept_rows(
     seed: int,
     progress: ProgressCallback,
 ) -> NDArray[np.float32]:
-    """Train new rows that keep the effect of one copy but give many copies only an ordinary effect.
+    """Train new rows that keep the effect of one copy, but limit that of many copies to an ordinary effect.
 
     Args:
         network: a frozen copy of the model.
@@ -204,7 +204,7 @@ def _row_positions(batch: Sequence[Context], rows: int) -> torch.Tensor:
 
     Args:
         batch: contexts of equal length.
-        rows: number of rows. Each context is repeated once for each row.
+        rows: number of rows. The batch has one text for each combination of a context and a row.
 
     Returns:
         Row indices, shape (contexts times rows, length); -1 where the embedding is not replaced.
@@ -281,7 +281,7 @@ _ROUNDING = 1e-3
 
 
 class Network:
-    """A frozen copy of a model, in single precision, that can encode texts with other token embeddings.
+    """A frozen copy of a model, in single precision, that can encode texts with replaced token embeddings.
 
     Weights that are already in single precision are shared with the original model, not copied.
 

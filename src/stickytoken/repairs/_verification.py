@@ -292,11 +292,11 @@ class Verification:
     def _check_fresh_process(
         self, tokens: Sequence[RepairedTokenRecord], texts: Sequence[str]
     ) -> list[CheckRecord]:
-        """Load the folder in a new process without stickytoken, and compare vectors and token ids.
+        """Load the repaired model in a new process without stickytoken; compare vectors and token ids.
 
         Returns:
-            One check that the folder loads and gives the same vectors. If it loads, also a check that all
-            ways to load the tokenizer give the same token ids.
+            A check that the model loads and gives the same vectors. If it loads, also a check that all ways
+            to load the tokenizer give the same token ids.
         """
         spellings = [spelling for token in tokens for spelling in _spellings(token.text)]
         tokenized = [*spellings, *texts[:_COMPARED_TEXTS]]

@@ -40,7 +40,7 @@ def token_rows(folder: Path, route: str | None) -> list[TokenRows]:
         One table, or several if the weight files store the embeddings more than once.
 
     Raises:
-        RepairError: there is no table, or no row can be written into it.
+        RepairError: the folder has no table of token embeddings, or no row can be written into the table.
     """
     for adapter in (folder / "adapter_config.json", *folder.glob("*/adapter_config.json")):
         if adapter.is_file():
@@ -58,7 +58,7 @@ def token_rows(folder: Path, route: str | None) -> list[TokenRows]:
     if kind == "StaticEmbedding":
         static = static_rows(tensors)
         if static is None:
-            raise RepairError(f"the weights in {module} have no tensor with the rows of a static model")
+            raise RepairError(f"the weights in {module} contain no token embeddings of a static model")
         tables = [static]
     else:
         tables = [TokenRows(matrix) for matrix in _stored_inputs(module, tensors)]
@@ -150,7 +150,7 @@ def _token_module(folder: Path, route: str | None) -> _TokenModule:
 
 
 def _tensors(module: Path) -> list[StoredTensor]:
-    """Return all tensors in the safetensors files of a module; empty if it has no such file.
+    """Return all tensors in the safetensors files of a module; an empty list if there is no such file.
 
     Raises:
         RepairError: a file that the index lists is missing.
@@ -186,7 +186,7 @@ def write_rows(
         source: the original weight file.
         target: path of the copy.
         tables: the tables of token embeddings in the file.
-        rows: the new rows by token id, each of shape (D,).
+        rows: the new rows, keyed by token id, each of shape (D,).
 
     Raises:
         RepairError: a row does not fit its table, or something besides the rows would change.
@@ -237,7 +237,7 @@ def _write_unfolded(target: Path, table: TokenRows, rows: Mapping[int, torch.Ten
     Args:
         target: path of the new weight file.
         table: the original table, in which tokens share rows or have weights.
-        rows: the new rows by token id.
+        rows: the new rows, keyed by token id.
     """
     source = table.matrix.file
     with safe_open(source, framework="pt") as file:
@@ -301,7 +301,7 @@ def _first_wrong_row(before: TokenRows, after: TokenRows, rows: Mapping[int, tor
     Args:
         before: the original table.
         after: the written table.
-        rows: the new rows by token id; all other tokens must keep their row.
+        rows: the new rows, keyed by token id; all other tokens must keep their row.
 
     Returns:
         The token id; 0 if the tables differ in length or type; None if every row is right.

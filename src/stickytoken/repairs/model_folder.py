@@ -161,7 +161,7 @@ class RepairableModel(NamedTuple):
 
     @property
     def route(self) -> str | None:
-        """The route or task that the model was loaded for; None for the default route or if it has none."""
+        """The route or task that the model was loaded for; None if no route was named."""
         return None if self.encoder.spec is None else self.encoder.spec.route
 
     def note_on_routes(self) -> str | None:

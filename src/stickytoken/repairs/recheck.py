@@ -113,7 +113,7 @@ class Recheck:
 
     Attributes:
         job: the model, its vocabulary, and the settings with the thresholds of the rule.
-        plan: carriers and anchors. They are the same for the original model and for every repaired one.
+        plan: carriers and anchors, which are the same for the original model and for every repaired model.
         ordinary_tokens: random tokens that are neither flagged nor repaired. The median of their effects is
             called the effect of the ordinary token.
         progress: called as texts are encoded.
@@ -137,8 +137,8 @@ class Recheck:
             encoder: the other model.
             vocabulary: vocabulary of the other model.
             name: label of the other model in the progress display.
-            same_ordinary: whether to reuse this recheck's measurements of ordinary tokens. An edit of other
-                tokens hardly changes them, and measuring them again would take most of the time.
+            same_ordinary: whether to reuse this recheck's measurements of ordinary tokens. A repair of other
+                tokens hardly changes these measurements, and repeating them would take most of the time.
         """
         job = replace(self.job, encoder=encoder, vocabulary=vocabulary)
         return replace(self, job=job, name=name, ordinary_of=self if same_ordinary else None)
@@ -212,7 +212,7 @@ class Recheck:
 
     @cached_property
     def curve_copies(self) -> tuple[int, ...]:
-        """The numbers of copies in `CURVE_COPIES` that fit into the texts. They do not include 0."""
+        """The numbers of copies in `CURVE_COPIES`, which does not include 0, that fit into the texts."""
         return fitting_copies(self.job.encoder, Insertion.TEXT, self.plan.carriers, CURVE_COPIES)
 
     def curves(self, copies: Copies) -> dict[int, list[float]]:
@@ -300,11 +300,12 @@ def make_recheck(
     """Return a recheck of the run's model, with texts that the run has not used.
 
     Args:
-        run: the run. Its texts are avoided, and its thresholds apply if its method is profile.
+        run: the run. The recheck avoids the texts of the run, and uses its thresholds if its method is
+            profile.
         encoder: the model of the run.
         vocabulary: vocabulary of the model.
         corpus: texts to choose from, in addition to the bundled kinds of text.
-        seed: seed for all random choices. It should differ from the seed of the run.
+        seed: seed for all random choices, which should differ from the seed of the run.
         excluded: ids of tokens that must not serve as ordinary tokens, such as flagged and repaired ones.
         progress: called as texts are encoded.
 

@@ -77,7 +77,8 @@ class RepairedTokenRecord(resume.Record):
     text: str
     strategy: str
     reason: str
-    pieces: list[str]  # tokens of its text after the repair; empty if the repair does not change them
+    # tokens into which the text is split after the repair; empty if the repair does not change the tokenizer
+    pieces: list[str]
     tried: list[TriedRecord] = Field(default_factory=list)
     before: MeasuredRecord | None = None
     after: MeasuredRecord | None = None
@@ -191,8 +192,8 @@ def _upgraded_record(raw: dict[str, Any]) -> Any:
 
 def _upgraded_token(token: dict[str, Any], ordinary_contraction: float) -> dict[str, Any]:
     upgraded = _upgraded_sides(token, ordinary_contraction)
-    # Schema 1 stored only one number per tried repair, the larger of lift and erased share. It is taken as
-    # the lift.
+    # Schema 1 stored only one number per tried repair, the larger of lift and erased share. This number is
+    # read as the lift.
     upgraded["tried"] = [
         {"strategy": tried["strategy"], "lift_sd": tried["deviations"], "erased": None}
         for tried in token.get("tried", [])
@@ -247,7 +248,7 @@ def require_documents(path: Path | None, column: str | None) -> None:
 
 
 def affected_in(path: Path, column: str | None, repair: Repair, original: Encoder) -> Affected:
-    """Find the documents in a file that a repair affects, and list them in a file beside the repaired model.
+    """Find out which documents of a file a repair affects; list them in a file beside the repaired model.
 
     Args:
         path: file of documents.

@@ -52,7 +52,7 @@ def new_rows(
         texts: texts to train the rows on, for ``keep-meaning``.
         seed: seed for all random choices.
         progress: called after every training step.
-        avoided: ids of entries that may be sticky. Their rows are not used to make new ones.
+        avoided: ids of entries that may be sticky, whose rows are not used to make new rows.
 
     Returns:
         The new rows, keyed by token id, each of shape (D,). An entry that has neither relatives nor pieces is
@@ -225,7 +225,7 @@ def _fitted_weights(sources: _RowSources, deviations: Rows) -> _SourceWeights:
     """Fit the weights of the two predictors by non-negative least squares.
 
     Args:
-        sources: the predictors. Their first rows belong to the sample.
+        sources: the predictors, whose first rows belong to the sample.
         deviations: the true deviations of the sample from the mean row, shape (S, D).
 
     Returns:
@@ -275,7 +275,7 @@ def pieces_of(backend: Tokenizer, ids: Iterable[int]) -> dict[int, tuple[int, ..
         if token_id in added_ids:
             continue
         if model.get("type") == "WordPiece" and prefix and name.startswith(prefix):
-            # The library would read the prefix as the first characters of a word.
+            # The tokenizers library would read the prefix as the first characters of a word.
             cut = word_pieces(name, model["vocab"], prefix) or ()
             piece_ids = tuple(model["vocab"][piece] for piece in cut)
         else:

@@ -39,8 +39,8 @@ class ModelEdit:
 
     Attributes:
         rows: new rows of the token embeddings, keyed by token id, each of shape (D,).
-        unreachable: ids of entries that the tokenizer no longer produces from text. It splits their text into
-            other entries.
+        unreachable: ids of entries that the tokenizer no longer produces from text. The text of such an entry
+            is split into other entries.
         plain_specials: ids of special or added tokens whose text is read as plain text. The tokenizer itself
             still adds these tokens before and after a text.
         route: route whose embeddings and tokenizer change if the model has several; None means the default
@@ -199,14 +199,14 @@ def edited_tokenizer(folder: Path, edit: ModelEdit) -> dict[str, bytes]:
     """Return the files of a model's tokenizer after an edit.
 
     Args:
-        folder: folder of the model. It is not changed.
-        edit: the edit. Its new rows are ignored.
+        folder: folder of the model, which is not changed.
+        edit: the edit, whose new rows are ignored.
 
     Returns:
         The new contents of the files that change, keyed by path inside the folder.
 
     Raises:
-        RepairError: the tokenizer cannot be edited, or text would still become an edited entry.
+        RepairError: the tokenizer cannot be edited, or would still produce an edited entry from text.
     """
     if not (edit.plain_specials or edit.unreachable):
         return {}
@@ -286,7 +286,7 @@ def _require_out_of_reach(
     document: Mapping[str, Any],
     texts: Mapping[int, Sequence[str]],
 ) -> None:
-    """Raise a RepairError if a text still becomes an edited entry. The unknown token is not checked."""
+    """Raise a RepairError if a text still produces an edited entry. The unknown token is not checked."""
     model = document["model"]
     unknown_ids = {model.get("unk_id"), after.token_to_id(str(model.get("unk_token")))}
     for token_id in entries.keys() - unknown_ids:
@@ -361,8 +361,8 @@ def _config_files(
 ) -> dict[str, bytes]:
     """Return configuration files that make transformers follow tokenizer.json.
 
-    They name the class `PreTrainedTokenizerFast`, which follows tokenizer.json in everything except the roles
-    of special tokens.
+    These files name the class `PreTrainedTokenizerFast`, which follows tokenizer.json in everything except
+    the roles of special tokens.
 
     Args:
         pipeline: the tokenizer before the edit.
@@ -442,7 +442,7 @@ _UNUSED = 5
 
 
 def _vocabulary_files(pipeline: Pipeline, edited: _EditedTokenizer, edit: ModelEdit) -> dict[str, bytes]:
-    """Return the new contents of the older vocabulary files beside tokenizer.json, keyed by file name."""
+    """Return the new contents of vocabulary files in older formats, keyed by file name."""
     folder = pipeline.folder
     entries = _pipeline.entries_of(pipeline.document)
     new_names = {entries[token_id]: name for token_id, name in edited.new_names.items()}
@@ -490,7 +490,8 @@ def _with_renamed_pieces(content: bytes, new_names: Mapping[str, str]) -> bytes 
     """Rename entries of a SentencePiece model, and mark them as unused.
 
     Returns:
-        The changed model; None if it has none of the entries, or if the file is not a SentencePiece model.
+        The changed model; None if the model has none of the entries, or if the file is not a SentencePiece
+        model.
     """
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     from sentencepiece import sentencepiece_model_pb2
