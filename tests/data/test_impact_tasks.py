@@ -319,8 +319,8 @@ def test_a_query_that_is_a_document_is_not_ranked_for_itself(tmp_path):
     task, notes = small_beir(tmp_path / "mini", queries, documents, qrels)
     assert task.unranked == ("a0", "a1", "a2")
     assert notes == [
-        "mini: 3 of 3 queries are also documents with the same id, and do not rank themselves, as in MTEB's "
-        "ArguAna"
+        "mini: 3 of 3 queries are also documents with the same id, and are left out of their own rankings, "
+        "as in MTEB's ArguAna"
     ]
     vectors = exact_unit_vectors(np.random.default_rng(0).normal(size=(6, 4))).astype(np.float32)
     similarities = vectors[:3] @ vectors.T

@@ -119,7 +119,7 @@ def test_line_ends_and_byte_order_marks_are_no_part_of_a_sentence(write, name, l
         ("s.csv", "sentence\ncaf\xe9\n".encode("latin-1"), r"not UTF-8 text \(byte 12\)"),
         ("s.csv", "sentence,n\na,1,surplus\n", "is not a readable csv file"),
         ("s.jsonl", '{"text": "a"}\nno json\n', "is not a readable jsonl file: line 2: Expecting value"),
-        ("s.jsonl", '{"text": "a"}\n\n{"text": NaN}\n', "line 3: NaN is not a number in JSON"),
+        ("s.jsonl", '{"text": "a"}\n\n{"text": NaN}\n', "line 3: NaN is not a valid number in JSON"),
         ("s.parquet", table("parquet", {"text": TEXTS})[:-5], "is not a readable parquet file"),
         (
             "s.json",
@@ -147,7 +147,7 @@ def test_a_missing_file_a_folder_and_what_has_no_columns_are_named(tmp_path, wri
         ((tmp_path / "there.csv",), f"no file '{tmp_path}/there.csv'"),
         ((tmp_path,), f"{tmp_path} is a folder: pass a file"),
         ((write("s.txt", "a\n"), "sentence"), "text file without"),
-        ((None, "sentence"), "no columns to choose"),
+        ((None, "sentence"), "no column can be chosen"),
     ):
         with pytest.raises(InputError, match=keyword):
             load_sentences(*source)

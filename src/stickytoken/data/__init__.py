@@ -1,4 +1,4 @@
-"""Read texts and tables. This module reads the sentences and the sentence pairs that a run measures with.
+"""Load the texts that runs use. This module loads sentences and sentence pairs.
 
 Sampling and selecting sentence pairs is step 1 of the Sticky Token Detector (Chen et al. 2025).
 """
@@ -43,7 +43,7 @@ __all__ = [
 LONGEST_SENTENCE = 100_000
 """Maximum number of characters in a sentence. No model reads more, and tokenizing megabytes takes minutes."""
 
-# The Hub datasets of the published runs. Only the English part of a multilingual dataset is read.
+# The Hub datasets used in the published runs. Only the English part of each multilingual dataset is read.
 PAPER_DATASETS = (
     "mteb/sts13-sts",
     "mteb/sts22-crosslingual-sts",
@@ -70,7 +70,7 @@ class Sentences:
         blank: Number of blank or missing sentences that were left out.
         duplicates: Number of repeated sentences that were left out.
         too_long: Number of sentences that were left out because they exceed `LONGEST_SENTENCE`.
-        unknown: Share of characters unknown to the model's tokenizer; None until a model is chosen.
+        unknown: Share of characters that the model's tokenizer does not know; None if not measured yet.
         bundled: Whether this is the package's own corpus.
     """
 
@@ -146,8 +146,8 @@ def load_sentences(
     if not isinstance(source, (str, Path)) or str(source) == "bundled":
         if column is not None:
             raise InputError(
-                "only files and Hub datasets have columns, so there are no columns to choose from: "
-                "leave the column out"
+                "only files and Hub datasets have columns, so no column can be chosen here: leave the column "
+                "out"
             )
         if isinstance(source, Sentences):
             return source
@@ -238,7 +238,7 @@ def _from_values(values: object) -> Sentences:
         else:
             raise InputError(f"sentence {number} is {shown(value)}: pass texts")
     if not texts:
-        raise InputError("the list of sentences is empty: pass sentences, or leave them out")
+        raise InputError("the list of sentences is empty: pass at least one sentence, or no list at all")
     return collect_sentences(texts, "the given list")
 
 
@@ -312,7 +312,7 @@ def bundled_sentences() -> Sentences:
 def text_kinds_frame() -> pl.DataFrame:
     """Return the bundled texts of ten kinds as a table with the columns kind and text.
 
-    Production systems embed texts of these kinds: news, encyclopedia, science, law, medicine, code,
+    The kinds are those that production systems embed: news, encyclopedia, science, law, medicine, code,
     questions, reviews, chat and email. Each kind has 80 English texts: phrases, sentences and short
     paragraphs. The texts cover as many subjects as their kind allows, so that their mean vector represents
     the kind rather than a subject. All texts were written for this project. Any living people, companies and
@@ -330,8 +330,8 @@ def text_kinds() -> Sentences:
 def open_ended(text: str) -> str:
     """Return a text without its final punctuation.
 
-    Copies of a token act differently after punctuation. Without it, a corpus gives the same results whether
-    its sentences end in punctuation or not.
+    Copies of a token have a different effect after punctuation. Removing the punctuation makes the results
+    independent of whether the sentences of a corpus end in punctuation.
     """
     words = text.rstrip()
     while words and unicodedata.category(words[-1]).startswith("P"):
@@ -365,7 +365,7 @@ class PairCorpus:
     Attributes:
         pairs: The pairs.
         source: Where the pairs come from, for display.
-        unknown: Share of characters unknown to the model's tokenizer; None until a model is chosen.
+        unknown: Share of characters that the model's tokenizer does not know; None if not measured yet.
     """
 
     pairs: tuple[SentencePair, ...]
@@ -501,7 +501,7 @@ def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count:
 
 
 def _nearest_index(ascending: Sequence[float], target: float) -> int:
-    """Return the index of the value nearest to a target. Of two equally near values, the lower one wins."""
+    """Return the index of the value nearest to a target; of the lower value if two are equally near."""
     right = bisect_left(ascending, target)
     if right == 0:
         return 0
@@ -512,11 +512,12 @@ def _nearest_index(ascending: Sequence[float], target: float) -> int:
 
 
 def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: int) -> list[SentencePair]:
-    """Choose pairs whose similarities are spread over the lower 80% of the range from the minimum to u.
+    """Choose pairs whose similarities are spread over the lower 80% of the range from minimum to mean.
 
-    u is the mean similarity. ``count`` target similarities are evenly spaced over [min, min + 0.8 (u - min)].
-    For each target, the pair with the nearest similarity below u is chosen. Where pairs are sparse, the same
-    pair is chosen for several targets and is returned several times, as in the published runs.
+    Let u be the mean similarity. The ``count`` target similarities are evenly spaced over [min, min + 0.8 (u
+    - min)]. For each target, the pair with the nearest similarity is chosen from the pairs below u. Where
+    pairs are sparse, the same pair is chosen for several targets and is returned several times, as in the
+    published runs.
     """
     below = sorted(
         (pair for pair in pairs if pair.similarity < mean_similarity),
@@ -565,10 +566,12 @@ class SpanTokenizer(Protocol):
 
 
 def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpus:
-    """Return the corpus from `as_read`, and check how many characters the tokenizer does not know.
+    """Return a corpus as the model reads it (see `as_read`), and check its share of unknown characters.
 
-    If their share exceeds `NOTED_UNKNOWN`, a warning is given; if it exceeds `LARGEST_UNKNOWN`, an error is
-    raised.
+    If the share exceeds `NOTED_UNKNOWN`, a warning is given.
+
+    Raises:
+        InputError: The share exceeds `LARGEST_UNKNOWN`.
     """
     corpus_as_read = as_read(corpus, tokenizer)
     share = corpus_as_read.unknown or 0.0
@@ -584,7 +587,7 @@ def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpu
 
 
 def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
-    """Return a corpus with `unknown` set, without sentences that the model cannot tell from earlier ones.
+    """Return a corpus with `unknown` set, and without sentences that look to the model like earlier ones.
 
     A sentence is left out if the tokenizer does not read all of its characters and gives it the same ids as
     an earlier sentence. Pairs are never left out. The corpus is returned unchanged if the tokenizer is not a
@@ -604,7 +607,8 @@ def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
         for index, (ids, spans) in enumerate(tokenizer.encode_with_spans(chunk), start):
             unread = unread_characters(texts[index], ids, spans, tokenizer.unknown_id)
             if unread == 0:
-                # Only unread characters can give sentences with different meanings the same ids.
+                # A sentence that is read in full shares its ids only with sentences of the same meaning, so
+                # it is kept.
                 continue
             unknown_characters += unread
             if tuple(ids) in earlier_ids:
@@ -637,7 +641,7 @@ def unread_characters(
     Args:
         text: The text.
         ids: The token ids of the text.
-        spans: The character span of each id. If the tokenizer cannot determine the spans, this is None, and
+        spans: The character span of each id; None if the tokenizer cannot determine the spans. In that case,
             the share of unknown ids is used as the share of unknown characters.
         unknown_id: The id of the unknown token; None if the tokenizer has none.
     """

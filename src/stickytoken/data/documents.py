@@ -35,12 +35,14 @@ class Document:
     """One document of a collection.
 
     Attributes:
-        number: 0-based position of the document in the collection. Skipped records are counted too.
+        number: 0-based position of the document among all records of the collection, including skipped ones.
         id: Id of the document. A record without an id is identified by its line, its row or its file name.
         text: Text of the document, in valid Unicode.
-        source: Where the document comes from; None if the collection does not say.
+        source: Where the document comes from: the value of the source column or, for a whole file in a
+            folder, its top-level subfolder; None if there is neither.
         path: The file that contains the document; None if it does not come from a file.
-        line: 1-based number of the line on which the document begins; None if the file has no lines.
+        line: 1-based number of the line on which the document begins; None if it was not read from lines of
+            text.
         is_whole_file: Whether the document is a whole file.
     """
 
@@ -72,7 +74,7 @@ DocumentSource: TypeAlias = str | Path | Iterable[Any]
 
 @dataclass(slots=True)
 class Meter:
-    """How much of a collection has been read, in bytes or in rows. ``total`` is None if it is not known."""
+    """How much of a collection has been read, in bytes or in rows. An unknown ``total`` is None."""
 
     done: int = 0
     total: int | None = None
@@ -85,13 +87,13 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """Documents that can be read one after another.
+    """A collection of documents that can be read one by one.
 
     Attributes:
         name: Name of the collection in messages.
         read: Function that yields the records in order and updates the meter. If the source is a stream, the
             function can be called only once.
-        key: The location of the collection. It identifies the collection, but not the version of its content.
+        key: A key that stands for the collection, such as its path. It does not depend on the content.
     """
 
     name: str
@@ -101,7 +103,7 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class NamedColumns:
-    """The columns that the user named. A column that is None is found by its usual names.
+    """The columns that the user named. Where a field is None, the column is looked up by its usual names.
 
     Attributes:
         column: The column with the text.
@@ -157,14 +159,14 @@ def open_documents(source: DocumentSource, columns: NamedColumns) -> Collection:
 
 
 def format_of(path: Path) -> tuple[str, bool]:
-    """Return the extension that names a file's format, in lower case, and whether the file is gzipped."""
+    """Return a file's extension, without ``.gz`` and in lower case, and whether the file is gzipped."""
     if path.suffix.lower() != GZIP:
         return path.suffix.lower(), False
     return Path(path.stem).suffix.lower(), True
 
 
 def require_format(path: Path, columns: NamedColumns) -> None:
-    """Raise an error if a file has an unknown format, or if a column is named but the format has none."""
+    """Raise an error if a file's format is unknown, or if columns are named for a format without columns."""
     suffix, compressed = format_of(path)
     if suffix == tables.PARQUET and compressed:
         raise InputError(f"{path} is a compressed parquet file: unpack it with gunzip")
@@ -181,8 +183,8 @@ def require_format(path: Path, columns: NamedColumns) -> None:
 def opened_file(path: Path) -> Iterator[tuple[Iterable[bytes], BinaryIO]]:
     """Open a file, and yield its lines and the file object.
 
-    If the name of the file ends in .gz, the lines are decompressed, but the position of the file object
-    counts compressed bytes.
+    If the name of the file ends in .gz, the lines are decompressed, but the position in the file object is
+    counted in compressed bytes.
     """
     with reading(path), path.open("rb") as file:
         _, compressed = format_of(path)
@@ -204,7 +206,7 @@ def _unpacked(file: BinaryIO, name: str) -> Iterator[bytes]:
             yield line
 
 
-# Methods, with their arguments, by which Polars, Arrow and pandas tables return their rows as dictionaries.
+# Methods that return the rows of a Polars, Arrow or pandas table as dictionaries, with their arguments.
 _ROWS_OF_TABLES: dict[str, dict[str, Any]] = {
     "iter_rows": {"named": True},
     "to_pylist": {},
@@ -318,9 +320,10 @@ class Row(NamedTuple):
 
     Attributes:
         place: Where the record is, for messages, such as "line 3".
-        line: 1-based number of the line on which the record begins; None if the file has no lines.
-        value: A text, an object or another JSON value; Skipped, with the reason, if the record cannot be
-            read.
+        line: 1-based number of the line on which the record begins; None if it was not read from lines of
+            text.
+        value: The content of the record: a text, an object or another JSON value. If the record cannot be
+            read, the value is a `Skipped` that says why.
         start: Offset of the record's first byte in the file; 0 if the record does not come from lines.
         end: Offset after the last byte of the record's content; 0 if the record does not come from lines.
     """
@@ -341,18 +344,21 @@ _ROWS_TO_CHOOSE_BY = 100
 
 @dataclass(slots=True)
 class Reader:
-    """Reads the records of one collection, in every format. `data.rewriting` writes these records back.
+    """Reads the records of one collection, in any format.
+
+    `data.rewriting` also uses this reader, in order to write edited documents back.
 
     Attributes:
         columns: The columns that the user named.
-        meter: Counts how much of the collection has been read.
+        meter: Tracks how much of the collection has been read.
         name: Name of the collection, or of the file that is being read, for messages.
         path: The file that is being read; None if the records do not come from a file.
         text_columns: The columns that contain the text; a document joins their texts with spaces. These
             columns are chosen before the first document of a file is returned.
         id_column: The column with the id; None if there is none.
         source_column: The column with the source; None if there is none.
-        numbers: Iterator over the positions of the next records in the collection.
+        numbers: Iterator over the positions of records in the collection. Each record takes the next
+            position.
     """
 
     columns: NamedColumns
@@ -418,7 +424,7 @@ class Reader:
             yield self.record_of(row)
 
     def record_of(self, row: Row) -> Record:
-        """Return the document of a row, or the reason why it cannot be read."""
+        """Return the document of a row, or a `Skipped` that says why the row cannot be read."""
         number = next(self.numbers)
         value = row.value
         if isinstance(value, Skipped):
@@ -477,7 +483,7 @@ class Reader:
                 yield Row(place, line.number, value, line.offset, line.end)
 
     def json_rows(self, stream: Iterable[bytes], meter: Meter) -> Iterator[Row]:
-        """Yield each line as parsed JSON, and choose the columns by the first hundred lines."""
+        """Yield each line as parsed JSON. The columns are chosen from the first hundred lines."""
         rows = map(self._parsed, self.lines(stream, meter))
         first_rows = list(islice(rows, _ROWS_TO_CHOOSE_BY))
         objects = [row.value for row in first_rows if isinstance(row.value, Mapping)]
@@ -565,7 +571,7 @@ class Reader:
             raise InputError(f"{self.name} is damaged after row {number}: {reason}") from error
 
     def objects(self, values: Iterable[Any]) -> Iterator[Row]:
-        """Yield texts and objects that were passed in Python."""
+        """Yield a row for each text or object in an iterable."""
         for number, value in enumerate(values):
             self.meter.done += 1
             place = f"row {number + 1}"
@@ -602,7 +608,7 @@ class Reader:
 
         Args:
             present: All columns.
-            textual: Those of the columns that contain text, in the same order.
+            textual: The columns that contain text, in the same order.
 
         Raises:
             InputError: A column that the user named is missing, or the text column cannot be determined.
@@ -645,11 +651,12 @@ _QUOTE = '"'
 def separated_records(lines: Iterable[str], separator: str) -> Iterator[tuple[int, list[str]]]:
     """Split the lines of a file into records, and the records into fields, as `csv.reader` does.
 
-    The csv module itself rejects long fields, and its limit can only be changed for the whole process.
+    The csv module is not used for every record, because it rejects long fields, and its limit can be changed
+    only for the whole process.
 
-    A field that begins with a quotation mark is quoted: it may contain separators and line breaks, and a
-    doubled quotation mark in it stands for one. The next single quotation mark ends the quoted text. If there
-    is none, the field extends to the end of the file.
+    A field that begins with a quotation mark is quoted. Within the quotes, separators and line breaks belong
+    to the field, and two quotation marks stand for one. The next single quotation mark closes the quotes. If
+    they are never closed, the field extends to the end of the file.
 
     Args:
         lines: The lines of the file, without their line endings.
@@ -698,7 +705,7 @@ def separated_records(lines: Iterable[str], separator: str) -> Iterator[tuple[in
 def _record_on_one_line(line: str, separator: str) -> list[str] | None:
     """Return the fields of a line that is a complete record; None if `separated_records` must parse the line.
 
-    This is the fast path, which uses compiled code. It never changes the field limit of the csv module.
+    This is the fast path, which uses the compiled code of the csv module without changing its field limit.
     """
     if not line:
         return []
@@ -779,8 +786,8 @@ def _decoded(content: bytes, offset: int = 0) -> tuple[str, str]:
     """Decode bytes as UTF-8.
 
     Returns:
-        The text, in which unreadable bytes are replaced, and a description of one of these bytes. The
-        description is empty if all bytes can be read.
+        The text, with unreadable bytes replaced, and a description of an unreadable byte. The description is
+        empty if all bytes can be read.
     """
     try:
         text = content.decode("utf-8")

@@ -1,4 +1,4 @@
-"""Evaluation tasks: their texts, the outcomes computed from text vectors, and the metrics of the outcomes."""
+"""Evaluation tasks. A task holds texts, computes outcomes from their vectors, and scores the outcomes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Task:
         layout: The kind of task: ``sts``, ``retrieval`` and so on.
         unit: What the bootstrap resamples: pairs, queries or texts.
         metrics: The metrics, the main one first.
-        columns: The names of the columns of the outcomes.
+        columns: The names of the outcome columns.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Task:
         raise NotImplementedError
 
     def edited(self, side: Side) -> frozenset[str]:
-        """Return the roles whose texts get copies of a token."""
+        """Return the roles of the texts into which copies of a token are inserted."""
         return side.roles
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
@@ -80,11 +80,11 @@ class Task:
         raise NotImplementedError
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """Compute a metric for each condition.
+        """Compute a metric for each condition, such as the texts without copies of a token and with copies.
 
         Args:
             metric: One of ``metrics``.
-            outcomes: The outcomes of C conditions, shape (C, units, columns).
+            outcomes: The outcomes under C conditions, shape (C, units, columns).
             sample: Indices of the units to use, the same for every condition.
 
         Returns:
@@ -94,7 +94,7 @@ class Task:
 
 
 def fingerprint(*values: Any) -> str:
-    """Return the SHA-256 of the JSON forms of the given values."""
+    """Return the SHA-256 hash of the given values, each encoded as JSON."""
     sha256 = hashlib.sha256()
     for value in values:
         sha256.update(json.dumps(value, ensure_ascii=True, sort_keys=True).encode() + b"\0")
@@ -155,7 +155,7 @@ class SimilarityTask(_PairTask):
     metrics = ("spearman", "pearson")
 
     def scores(self, metric: str, outcomes: Values, sample: Sample = None) -> Values:
-        """Compute a correlation; NaN if the scores or the similarities do not vary."""
+        """Compute a correlation; NaN if all gold scores or all similarities are equal."""
         from scipy.stats import rankdata
 
         rows = np.vstack([self._gold, outcomes[:, :, 0]])
@@ -239,8 +239,8 @@ def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], label_count: 
     """Compute the V-measure of C clusterings.
 
     The V-measure (Rosenberg and Hirschberg 2007, equation 3 with beta 1) is 2 I / (H(gold) + H(clusters)),
-    with I = H(gold) + H(clusters) - H(gold, clusters). It is 1 if all texts have the same label and are in
-    the same cluster.
+    with I = H(gold) + H(clusters) - H(gold, clusters). By convention, it is 1 if all texts have the same
+    label and are in the same cluster.
 
     Args:
         gold: The label of each text as a number below ``label_count``, shape (texts,).
@@ -261,7 +261,7 @@ def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], label_count: 
 
 
 def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: int) -> NDArray[np.float64]:
-    """Compute the macro F1 of C predictions: the mean F1 over the labels that occur or are predicted.
+    """Compute the macro F1 of C predictions: the mean F1 over all labels that are gold or predicted labels.
 
     The arguments and the result have the same shapes as those of `v_measures`.
     """
@@ -306,7 +306,7 @@ class ClassificationTask(Task):
         return {"train": self.train, "test": self.test}
 
     def edited(self, side: Side) -> frozenset[str]:
-        """Return the test texts, and the training texts too if both sides get copies."""
+        """Return the role ``test``, and also ``train`` if copies are inserted into both sides."""
         return frozenset({"train", "test"} if side is Side.BOTH else {"test"})
 
     def outcomes(self, vectors: Vectors, seed: int, similarity: Similarity = Similarity.COSINE) -> Outcomes:
@@ -399,11 +399,11 @@ def _in_order(value_of: Mapping[str, float], names: Sequence[str]) -> list[float
 
 @dataclass(frozen=True)
 class RetrievalTask(_RankingTask):
-    """A corpus that every query searches, as in BEIR. Each query ranks the 1,000 most similar documents.
+    """A retrieval task, as in BEIR: for every query, the 1,000 most similar documents of a corpus are ranked.
 
     Attributes:
-        unranked: Ids of the queries that are also documents of the corpus. Such a document is left out of the
-            ranking for its own query.
+        unranked: Ids of the queries that are also documents of the corpus. A query is not ranked among its
+            own results.
     """
 
     unranked: tuple[str, ...] = ()

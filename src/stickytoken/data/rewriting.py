@@ -69,7 +69,7 @@ class Source:
 
 
 def open_source(source: str | Path, columns: NamedColumns) -> Source:
-    """Return a source of documents, after a check that they can be read and written back.
+    """Check that a file or standard input can be read and written back, and return it as a `Source`.
 
     Raises:
         InputError: There is no such file, its extension names no format, or it is a folder.
@@ -95,18 +95,19 @@ def require_same_format(source: Source, out: Path) -> None:
     """Check that the extension of an output file agrees with the format of the source.
 
     Raises:
-        InputError: The extension names another format. A difference in ``.gz`` is allowed.
+        InputError: The extension names another format. ``.gz`` may be added or left out, except for parquet
+            files.
     """
     suffix, compressed = format_of(out)
     if source.suffix == tables.PARQUET and (suffix, compressed) != (tables.PARQUET, False):
-        raise InputError(f"{out} would be a parquet file: give it the extension {tables.PARQUET}")
+        raise InputError(f"{out} will contain parquet data: give it the extension {tables.PARQUET}")
     names_format = suffix in (*tables.TABLE_SUFFIXES, ".txt")
     same_formats = {".ndjson": ".jsonl", ".txt": ""}
     out_format = same_formats.get(suffix, suffix)
     source_format = same_formats.get(source.suffix, source.suffix)
     if names_format and out_format != source_format:
         raise InputError(
-            f"{out} has the extension of another format than {source.name}, but the format stays the same: "
+            f"the extension of {out} does not match the format of {source.name}, which is kept: "
             f"use the extension {source.suffix or '.txt'}"
         )
 
@@ -340,7 +341,7 @@ def _json_literal(raw: str, start: int, end: int) -> _Literal:
 def _length_of_json_character(raw: str, position: int) -> int:
     """Return the number of characters with which a JSON string writes the character at ``position``.
 
-    It is 1 for a plain character, and 2, 6 or 12 for an escape.
+    The number is 1 for a plain character, and 2, 6 or 12 for an escape sequence.
     """
     if raw[position] != "\\":
         return 1
@@ -483,7 +484,7 @@ def _rewrite_parquet(
 def _revised(
     count: int, rows: Iterator[Row], reader: Reader, revise: Revise, skip: Callable[[Skipped], None]
 ) -> dict[str, dict[int, str]]:
-    """Return the changed texts of the next ``count`` rows, keyed by column and by index in these rows."""
+    """Return the changed texts of the next ``count`` rows, keyed by column, then by index in these rows."""
     changed: dict[str, dict[int, str]] = {}
     for number, row in enumerate(islice(rows, count)):
         record = reader.record_of(row)
@@ -498,7 +499,7 @@ def _revised(
 
 
 def _with_texts(table: Any, column: str, texts: dict[int, str]) -> Any:
-    """Replace values of a column of an Arrow table by ``texts``, keyed by row. The column keeps its type."""
+    """Return an Arrow table in which ``texts``, keyed by row, replace values of a column of its type."""
     from pyarrow import array
 
     column_index = table.schema.get_field_index(column)
@@ -510,7 +511,7 @@ def _with_texts(table: Any, column: str, texts: dict[int, str]) -> Any:
 
 
 def _compressions(file: Any) -> dict[str, str] | str:
-    """Return the compression of each column, keyed by column path, as the writer expects it."""
+    """Return the compression of each column, keyed by column path, in the form that the writer expects."""
     if not file.num_row_groups:
         # There are no columns to read a compression from, so use the writer's default.
         return "snappy"

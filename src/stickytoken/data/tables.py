@@ -31,7 +31,7 @@ _USUAL_COLUMNS = (("sentence1", "sentence2"), ("sentence",), ("text",))
 
 
 def read_table(path: Path) -> pl.DataFrame:
-    """Read a csv, tsv, jsonl or parquet file. Every column of csv and tsv is text."""
+    """Read a csv, tsv, jsonl or parquet file. In csv and tsv files, all values are read as text."""
     content = read_bytes(path)
     suffix = path.suffix.lower()
     try:
@@ -68,7 +68,7 @@ def _invalid_json_line(content: bytes) -> str | None:
     """Return the number of the first line that is not JSON, and the reason; None if all lines are JSON."""
 
     def reject_constant(constant: str) -> None:
-        raise ValueError(f"{constant} is not a number in JSON: leave the line out")
+        raise ValueError(f"{constant} is not a valid number in JSON: remove the line")
 
     for number, line in enumerate(content.decode().split("\n"), start=1):
         try:
@@ -132,7 +132,7 @@ def text_columns(frame: pl.DataFrame, path: str | Path) -> tuple[str, ...]:
     """Return the columns that contain sentences: those with a usual name, or else the only text column.
 
     Raises:
-        InputError: No column has a usual name, and the number of text columns is not one.
+        InputError: No column has a usual name, and there is not exactly one text column.
     """
     for names in _USUAL_COLUMNS:
         if set(names) <= set(frame.columns):
@@ -140,7 +140,7 @@ def text_columns(frame: pl.DataFrame, path: str | Path) -> tuple[str, ...]:
     text_names = []
     for column in frame.select(pl.col(pl.String)):
         texts = column.drop_nulls()
-        # The numbers of a csv file are read as text. A column of numbers holds no sentences.
+        # Numbers in a csv file are read as text, so a column of numbers must be recognized here.
         has_only_numbers = not texts.is_empty() and not _as_numbers(texts).has_nulls()
         if not has_only_numbers:
             text_names.append(column.name)
@@ -252,7 +252,7 @@ _USUAL_SPLIT = "train"
 
 
 def hub_parts(name: str) -> tuple[str, str]:
-    """Split ``REPOSITORY@SPLIT`` into repository and split, which is empty if none is named."""
+    """Split ``REPOSITORY@SPLIT`` into repository and split. The split is empty if it is not named."""
     repository, _, split = name.partition("@")
     if not repository.strip():
         raise InputError(f"{HUB + name!r} names no data set: pass hub:REPOSITORY, or hub:REPOSITORY@SPLIT")
@@ -264,8 +264,8 @@ def hub_parts(name: str) -> tuple[str, str]:
 def opened_hub(name: str, *, streaming: bool = False) -> Iterator[Any]:
     """Open a Hub dataset by its name, ``REPOSITORY`` or ``REPOSITORY@SPLIT``, and yield the dataset.
 
-    If the dataset has several configurations, the English one is opened. If the name has no split, the only
-    split is opened, or ``train`` if there are several.
+    If the dataset has several configurations, the English one is opened. If no split is named, the only split
+    is opened, or ``train`` if there are several.
     """
     repository, split = hub_parts(name)
     import datasets

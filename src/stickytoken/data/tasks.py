@@ -149,7 +149,7 @@ def _classification(train: tuple[pl.DataFrame, Path], test: tuple[pl.DataFrame, 
                 f"{path}: the label {label!r} {problem} the training texts: "
                 "remove its texts, or merge it with another label"
             )
-    _require_two(counts, path)
+    _require_two_labels(counts, path)
     return ClassificationTask(_name(path), train_texts, train_labels, test_texts, test_labels)
 
 
@@ -158,7 +158,7 @@ def _clustering(frame: pl.DataFrame, path: Path) -> Task:
     texts = tables.filled_texts(frame, "text", path)
     labels = tables.labels(frame, "label", path)
     counts = Counter(labels)
-    _require_two(counts, path)
+    _require_two_labels(counts, path)
     for label, count in counts.items():
         if count < 2:
             raise InputError(
@@ -168,7 +168,7 @@ def _clustering(frame: pl.DataFrame, path: Path) -> Task:
     return metrics.ClusteringTask(_name(path), texts, labels)
 
 
-def _require_two(counts: Counter[str], path: Path) -> None:
+def _require_two_labels(counts: Counter[str], path: Path) -> None:
     """Raise an error if all texts of a task have the same label."""
     if len(counts) < 2:
         raise InputError(
@@ -189,7 +189,7 @@ def _retrieval(folder: Path) -> tuple[Task, list[str]]:
     """Read a retrieval task from a folder in the BEIR layout.
 
     Returns:
-        The task, and notes on what was left out and on queries that do not rank themselves.
+        The task, and notes on what was left out of it and on queries that are left out of their own rankings.
     """
     documents = read_texts(folder / CORPUS, titles=True)
     queries = read_queries(folder / QUERIES)
@@ -211,8 +211,8 @@ def _retrieval(folder: Path) -> tuple[Task, list[str]]:
     unranked = _queries_in_corpus(judged, documents, relevant)
     if unranked:
         notes.append(
-            f"{len(unranked)} of {len(judged)} queries are also documents with the same id, and do not rank "
-            "themselves, as in MTEB's ArguAna"
+            f"{len(unranked)} of {len(judged)} queries are also documents with the same id, and are left out "
+            "of their own rankings, as in MTEB's ArguAna"
         )
     task = metrics.RetrievalTask(
         folder.resolve().name,
@@ -231,12 +231,14 @@ def _queries_in_corpus(
 
     In ArguAna and Quora, queries are documents of the corpus, so each query would find itself first. In other
     collections, queries and documents are numbered independently, so an equal id means nothing: the document
-    with the id of a query may even be relevant to the query. Consider the documents that have the id of a
-    query and are not relevant to it. The numbering is taken to be shared if every query has such a document,
-    or if most of these documents contain the text of their query.
+    with the id of a query may even be relevant to the query.
+
+    Consider the documents that have the id of a query and are not relevant to it. Queries and documents are
+    assumed to share their ids if every query has such a document, or if most of these documents contain the
+    text of their query.
 
     Returns:
-        The ids; empty if the numbering is not shared.
+        The ids; empty if queries and documents do not share their ids.
     """
     shared = [query for query in queries if query in documents and relevant[query].get(query, 0) <= 0]
     same_text = [query for query in shared if _normalized(queries[query]) in _normalized(documents[query])]
@@ -345,8 +347,8 @@ def _notes_on_qrels(
 def _qrels_table(path: Path) -> pl.DataFrame:
     """Read relevance judgements.
 
-    The file either has a header, as in BEIR, or has no header and lines of three fields, or of four fields as
-    in TREC.
+    A file with a header has the columns of BEIR. A file without a header has three fields per line, or four
+    fields as in TREC.
 
     Returns:
         A table with the columns query-id, corpus-id and score.
@@ -373,7 +375,7 @@ def _qrels_table(path: Path) -> pl.DataFrame:
 
 
 def kinds_task() -> ClassificationTask:
-    """Return the task of predicting the kind of each bundled text. Half of the texts are for training."""
+    """Return the task of predicting the kind of each bundled text. Half of the texts are training texts."""
     corpus = text_kinds()
     texts_of: dict[str, list[str]] = defaultdict(list)
     for text, kind in zip(corpus.texts, corpus.topics or (), strict=True):
@@ -450,7 +452,7 @@ def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
 
     Raises:
         InputError: There is no such task, or it cannot be used.
-        MissingExtraError: An MTEB task is named, and MTEB is not installed.
+        MissingExtraError: An MTEB task is named, but MTEB is not installed.
     """
     path = Path(source).expanduser()
     if path.exists():
@@ -464,7 +466,7 @@ def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
 
 
 def find_mteb_task(source: Any) -> MtebTask:
-    """Wrap an MTEB task, which is passed by its name or as MTEB's own object."""
+    """Wrap an MTEB task, which is passed as its name or as an MTEB task object."""
     require_package("mteb", f"{str(source)!r} is not a file or folder; as an MTEB task it", "mteb")
     import mteb
     from mteb.abstasks import AbsTask
