@@ -66,7 +66,7 @@ def identity_parts(
     corpus: str,
     tokens: Sequence[Token] | None,
 ) -> dict[str, Any]:
-    """Return everything that can change a number in a run, keyed by name.
+    """Return everything that can change the results of a run, keyed by name.
 
     ``tokens`` are the tokens to measure; None stands for all available tokens.
     """
@@ -100,28 +100,28 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
     Args:
         encoder: The model: an encoder, or anything else that `load_encoder` takes.
-        method: Name of the method. None takes the method of the settings, or else the first method that
-            accepts the input.
-        sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. None takes
-            the bundled corpus.
+        method: Name of the method. If None, it is the method to which the settings belong, or else the first
+            method that accepts the input.
+        sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. If None, the
+            bundled corpus is used.
         pairs: Sentence pairs, or a file of them, instead of sentences. Only some methods accept pairs.
-        tokens: Ids or texts of the tokens to measure, or a file of them. None takes all available tokens.
-        sample: Number of tokens to draw at random. Only the drawn tokens are measured. None measures all
-            tokens.
-        settings: Settings of the method. None takes the defaults, with ``words`` insertion if the model only
-            accepts text.
-        seed: Seed to use instead of the one in the settings. None keeps the seed of the settings.
-        out: The run folder. None means ``runs/<model>-<method>-<identity>``.
+        tokens: Ids or texts of the tokens to measure, or a file of them. If None, all available tokens are
+            measured.
+        sample: Number of tokens to draw at random from ``tokens``. If None, all of ``tokens`` are measured.
+        settings: Settings of the method. If None, the defaults are used, with ``words`` insertion if the
+            model only accepts text.
+        seed: Seed to use instead of the one in the settings. If None, the seed of the settings is used.
+        out: The run folder. If None, it is ``runs/<model>-<method>-<identity>``.
         engine: Where to compute. ``local`` computes in this process, and ``ray`` on the Ray cluster named by
             RAY_ADDRESS or on one started on this machine. A `RayCluster` or an open engine, such as that of
-            `ray_engine`, can also be passed. The choice affects numbers only by rounding, so a run can be
-            continued with another engine.
+            `ray_engine`, can also be passed. The engine affects the results only through rounding, so a run
+            can be continued with another engine.
         evidence: Whether to also measure symptom curves, sentence pairs and search results, which reports
             show. If a finished run lacks these, they are added to it.
         shard_probes: Number of texts per shard. If the process is killed, at most one shard of work is lost.
-            None means 8,192, or 32,768 on a CUDA GPU. This number affects results only by rounding, but a run
-            that continues with another number computes its shards again.
-        progress: Called at every step.
+            If None, the number is 8,192, or 32,768 on a CUDA GPU. The number affects the results only through
+            rounding, but if a run is continued with another number, its shards are computed again.
+        progress: Called with the progress at every step.
 
     Returns:
         The finished run. If the run was already finished, it is opened without computing it again.
@@ -129,7 +129,8 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     Raises:
         InputError: The sentences, pairs, tokens or settings cannot be used.
         EncodingError: A text has no usable vector.
-        RunError: The folder belongs to another run or process, or cannot be written.
+        RunError: The folder contains another run or other files, is in use by another process, or cannot be
+            written.
     """
     began = wall_time.beginning()
     chosen_method = registry.choose_method(method, settings, pairs is not None)
@@ -290,20 +291,20 @@ def probe(
     settings: base.MethodSettings | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> Sequence[base.ProbedToken]:
-    """Measure named tokens, without a run folder.
+    """Measure the tokens that the caller names, without writing a run folder.
 
     Args:
         encoder: The model: an encoder, or anything else that `load_encoder` takes.
         tokens: Ids or texts of tokens, or a file of them. Unless the insertion is ``ids``, every token must
             be able to occur in text.
-        method: Name of the method. None takes the method of the settings, or else the first method that
-            accepts the input.
-        sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. None takes
-            the bundled corpus.
+        method: Name of the method. If None, it is the method to which the settings belong, or else the first
+            method that accepts the input.
+        sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. If None, the
+            bundled corpus is used.
         pairs: Sentence pairs, or a file of them, instead of sentences. Only some methods accept pairs.
-        settings: Settings of the method. None takes the defaults, with ``words`` insertion if the model only
-            accepts text.
-        progress: Called at every step.
+        settings: Settings of the method. If None, the defaults are used, with ``words`` insertion if the
+            model only accepts text.
+        progress: Called with the progress at every step.
 
     Returns:
         What the method measured for each token, in the order of ``tokens``.
@@ -346,26 +347,29 @@ def judge(
 ) -> base.Judgement:
     """Measure what the tokens of a finished run do to the texts of a corpus.
 
-    Corpus texts are encoded with copies of a few random tokens and of the tokens that may matter on this
-    corpus. The lifts of the remaining tokens are predicted from the pull and contraction that the run
-    measured. To measure every token on the corpus, which takes minutes, call ``detect(..., sentences=...)``.
+    First, the lift of every token on this corpus is predicted from the pull and contraction that the run
+    measured. Then corpus texts are encoded with copies of the tokens that the run flags, of the tokens with
+    the largest predicted lifts, and of a few random tokens. To measure every token on the corpus, which takes
+    minutes, call ``detect(..., sentences=...)``.
 
     Args:
         run: A finished run, or its folder.
         sentences: The corpus: a list of texts, or anything else that `load_sentences` takes.
         column: The column that contains the texts, for files and Hub datasets.
-        encoder: The model of the run. None loads the model that the run names, with the options of the run.
-        anchors: Maximum number of corpus texts to use as anchors. The texts are chosen at random.
+        encoder: The model of the run. If None, the model that the run names is loaded, with the options of
+            the run.
+        anchors: Maximum number of corpus texts, chosen at random, to use as anchors.
         queries: Texts to use as anchors instead of corpus texts.
-        measure_all: Whether to measure every token that may matter. By default, the 256 tokens that may
-            matter most are measured.
-        progress: Called at every step.
+        measure_all: Whether to measure all tokens that the run flags or whose predicted lift reaches the
+            threshold. By default, at most 256 tokens are measured: flagged tokens, then those with the
+            largest predicted lifts.
+        progress: Called with the progress at every step.
 
     Returns:
         The verdicts on this corpus. A token that was not measured on the corpus has no verdict.
 
     Raises:
-        InputError: The corpus cannot be used, or the method of the run cannot judge.
+        InputError: The corpus cannot be used, or the run's method does not support judging tokens.
         ModelError: The model cannot be found or used.
         RunError: The folder is not a finished run, is damaged, or was made with another model.
     """
@@ -375,7 +379,7 @@ def judge(
     checks.require_callable("progress", progress)
     anchors = checks.whole_number("anchors", anchors, 2)
     corpus = readers.load_sentences(sentences, column)
-    # Shown before loading and tokenizing, because these take time.
+    # Progress is reported before loading and tokenizing, because both take time.
     progress(Progress(base.PLAIN_TEXTS, 0, min(anchors, len(corpus))))
     model = runs_of.encoder_for(encoder, opened, "judge")
     corpus = _cut(readers.readable(corpus, model.tokenizer, model.name), model)
@@ -413,9 +417,9 @@ def choose_tokens(
 
     Args:
         vocabulary: The vocabulary.
-        ids: Ids of the tokens to choose from. None takes all available tokens.
-        sample: Number of tokens to draw at random from those in ``ids``. None takes all of them.
-        seed: Seed of the sample.
+        ids: Ids of the tokens to choose from. If None, all available tokens are used.
+        sample: Number of tokens to draw at random from ``ids``. If None, all tokens in ``ids`` are returned.
+        seed: Seed for drawing the sample.
 
     Raises:
         InputError: There are no tokens, a token in ``ids`` is not available, or the sample is too large.
@@ -607,7 +611,7 @@ class Reopened:
 
     run: Run
     job: base.Job[base.MethodSettings]  # its corpus is empty, because the plan holds all texts
-    stage: probes.EvidenceStage  # carriers and anchors, encoded once
+    stage: probes.EvidenceStage  # the carriers and anchors, already encoded
 
 
 def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
@@ -631,6 +635,6 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
 
 
 def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bool) -> run_folder.RunEvidence:
-    """Measure curves and pairs for the given tokens, and also for ordinary ones if ``with_ordinary``."""
+    """Measure curves and pairs of the given tokens and, if ``with_ordinary``, of some ordinary tokens."""
     ids = [token.id for token in available_tokens(opened.job.vocabulary, token_ids)]
     return _evidence.measured_evidence(opened.job, opened.stage, opened.run, ids, with_ordinary)

@@ -39,9 +39,9 @@ _ORDINARY_STREAM = 12
 
 @dataclass(frozen=True)
 class _Measured:
-    """What the two stages of the evidence measured."""
+    """Measurements of the two stages of the evidence."""
 
-    rows: dict[int, dict[str, Any]]  # one row of evidence.parquet per token id
+    rows: dict[int, dict[str, Any]]  # rows of evidence.parquet, keyed by token id
     search: SearchRecord | None  # None if search results were not measured
     sequences: int  # number of encoded texts
 
@@ -61,11 +61,11 @@ def measured_evidence(
         job: The job of the run.
         stage: The stage that measures curves and pairs.
         run: The finished run.
-        named: Ids of the tokens to measure. None takes the worst sticky tokens and, if there are few of them,
-            also the strongest of the other tokens.
+        named: Ids of the tokens to measure. If None, the worst sticky tokens are measured and, if there are
+            few of them, also the strongest of the other tokens.
         with_ordinary: Whether to also measure a few random tokens that are neither sticky nor topical.
-        search: The stage that measures search results. None leaves the search results out.
-        progress: Called at every step.
+        search: The stage that measures search results. If None, no search results are measured.
+        progress: Called with the progress at every step.
 
     Returns:
         The record and the table of the evidence.
@@ -104,7 +104,7 @@ def _measure(
     search: SearchStage | None,
     progress: ProgressCallback,
 ) -> _Measured:
-    """Encode the texts of both stages, and return a row for every token all of whose texts have a vector."""
+    """Encode the texts of both stages, and return a row for every token whose texts all have vectors."""
     # One shard for all tokens would fill batches best, but small shards need less memory.
     measure = base.MemoryRunner(job.encoder, progress, _ORDINARY_TOKENS * stage.probes_per_token)
     rows = {row["token_id"]: row for row in _answered(measure(stage, tokens)).to_dicts()}
@@ -144,7 +144,7 @@ def _ordinary_ids(
 ) -> Iterator[int]:
     """Yield the ids of available tokens in random order.
 
-    Tokens in ``excluded``, and those whose copies the tokenizer reads as unknown, are left out.
+    Tokens in ``excluded``, and tokens whose copies the tokenizer reads as an unknown word, are left out.
     """
     available = job.vocabulary.available
     for index in np.random.default_rng([job.settings.seed, _ORDINARY_STREAM]).permutation(len(available)):
@@ -157,9 +157,9 @@ def _leave_out_unknown(row: dict[str, Any], unknown: set[int], pair_copies: int)
     """Set a token's evidence to null for every number of copies that the tokenizer reads as an unknown word.
 
     Args:
-        row: A row of evidence.parquet. It is changed in place.
+        row: A row of evidence.parquet, which is changed in place.
         unknown: The numbers of copies that the tokenizer reads as an unknown word.
-        pair_copies: Number of copies in the pairs.
+        pair_copies: Number of copies of the token in each pair.
     """
     for curve in ("below", "above", "ahead"):
         points = zip(row["copies"], row[curve], strict=False)  # a curve may be empty
@@ -172,7 +172,7 @@ def _leave_out_unknown(row: dict[str, Any], unknown: set[int], pair_copies: int)
 
 
 def unknown_copies(encoder: Encoder, stage: EvidenceStage, token: Token) -> set[int]:
-    """Return the numbers of copies that make the tokenizer read a part of a text as unknown.
+    """Return the numbers of copies with which the tokenizer reads part of a text as an unknown word.
 
     Copies that follow a text without a space form one long word with the last word of the text. A BERT
     tokenizer reads a word of more than 100 characters as unknown.

@@ -55,8 +55,8 @@ def upgraded_tokens(
     Args:
         tokens: The table.
         ordinary_lift: Lift of an ordinary token.
-        spread: Standard deviation of similarities, the unit of the current lifts.
-        ordinary_contraction: Contraction of an ordinary token. None takes the median of the table.
+        spread: Standard deviation of the similarities, which is the unit of lifts in the current version.
+        ordinary_contraction: Contraction of an ordinary token. If None, the median of the table is used.
     """
     if ordinary_contraction is None:
         ordinary_contraction = float(tokens["contraction"].median() or 0.0)  # type: ignore[arg-type]

@@ -124,10 +124,10 @@ class Run:
     def strongest(self, count: int) -> pl.DataFrame:
         """Return about ``count`` of the strongest tokens that are neither sticky nor topical.
 
-        One half are the tokens with the largest values in the column by which the method ranks tokens. The
-        other half are those with the largest lifts in standard deviations. If the method does not measure
-        such lifts, all tokens are chosen by the column by which it ranks tokens. In each half, confirmed
-        tokens come before tokens that were only screened.
+        One half of the tokens have the largest values in the column by which the method ranks tokens. The
+        other half have the largest lifts in standard deviations. If the method does not measure such lifts,
+        all tokens are chosen by the ranking column. In each half, confirmed tokens come before tokens that
+        were only screened.
         """
         unflagged = self.tokens.filter(~run_folder.is_flagged())
         if "confirmed" not in unflagged.columns:
@@ -192,7 +192,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Total wall time of all sessions of the run, including that of its evidence, in seconds."""
+        """Wall time of the run in seconds, summed over its sessions and including that of its evidence."""
         evidence_seconds = 0.0
         if run_folder.has_evidence(self._folder):
             record = self._folder.read_record(run_folder.EVIDENCE_RECORD_FILE, run_folder.EvidenceRecord)
@@ -212,7 +212,7 @@ class Run:
     def moved(self, token_id: int) -> Moved | None:
         """Return how copies of a token change the rank of an average unrelated document.
 
-        Return None if the run has no evidence for this token. Most tokens have no evidence.
+        The result is None if the run has no evidence for this token, as for most tokens.
         """
         evidence = self.evidence
         return None if evidence is None else evidence.moved(token_id)
@@ -223,7 +223,7 @@ class Run:
         return None if evidence is None else evidence.harm(token_id)
 
     def harm_sentences(self, limit: int) -> list[str]:
-        """Return sentences that say what copies of each of the worst ``limit`` sticky tokens do in a search.
+        """Return a sentence for each of the worst ``limit`` sticky tokens: what its copies do in a search.
 
         The sentences have no full stops. A token whose effect was not measured has no sentence.
         """
@@ -332,7 +332,7 @@ _MIN_AGE = 3_000_000_000
 
 
 class ModelFilesRecord(Record):
-    """model.json: the hash of the files from which the model of a run was loaded, with default options."""
+    """model.json: the hash of the files of a run's model, if the model was loaded with default options."""
 
     schema_version: int
     files: str  # hash of all files
@@ -506,7 +506,7 @@ def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encode
     """Return the encoder that the caller passed, or else the model of the run, loaded as in the run.
 
     Args:
-        model: The model that the caller passed. None loads the model of the run.
+        model: The model that the caller passed. If None, the model of the run is loaded.
         run: The run, which must have been made with the model that is passed; None if there is no run.
         purpose: Name of the function that needs the model, for the error if both are None.
 

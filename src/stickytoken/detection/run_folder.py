@@ -62,7 +62,7 @@ class LoadingRecord(resume.Record):
     @model_validator(mode="before")
     @classmethod
     def _gather_settings(cls, values: Any) -> Any:
-        """Move the settings, which a stored record holds at its top level, into their two fields."""
+        """Move the settings from the top level of a stored record into ``settings`` and ``prompting``."""
         if not isinstance(values, Mapping) or "prompting" in values:
             return values
         settings = {name: values[name] for name in asdict(RecordedLoading()) if name in values}
@@ -103,8 +103,8 @@ class ModelRecord(resume.Record):
         if self.loading is None:
             return ""
         phrases = []
-        # A language model with a prompt always reads a layer, which counts as part of the prompt and is not
-        # named.
+        # The vector of a language model with a prompt always comes from some layer. This layer counts as part
+        # of the prompt, so it is not named.
         layer = self.loading.prompting.layer
         if layer is not None and self.loading.layer_choice is None:
             phrases.append(f"layer {layer}")
@@ -303,10 +303,10 @@ RUN = resume.MeasurementKind(
 class SearchRecord(resume.Record):
     """The results of the small search without copies. evidence.parquet holds the results with copies."""
 
-    documents: int  # number of documents, which equals that of queries: each document answers one query
+    documents: int  # number of documents and also of queries, because each document answers one query
     copies: int  # number of copies in a document, for the results in evidence.parquet
     answering: float  # share of queries whose answering document is in the top 10
-    unrelated: float  # share of pairs of a query and an unrelated document in which it is in the top 10
+    unrelated: float  # share of query-document pairs, all unrelated, whose document is in the top 10
 
 
 class EvidenceRecord(resume.Record):
@@ -314,16 +314,16 @@ class EvidenceRecord(resume.Record):
 
     model_config = ConfigDict(extra="ignore")  # earlier versions also recorded a map of the vocabulary
 
-    carriers: list[str]  # texts after whose last word copies were added
+    carriers: list[str]  # texts to whose end copies were added
     anchors: int  # number of texts with which the carriers were compared
     placement: Placement = Placement.SUFFIX
-    pair_copies: int  # number of copies in the pairs
+    pair_copies: int  # number of copies of the token in each pair
     sequences: int  # number of encoded texts
     seconds: float
     # Number of pairs of a carrier and an anchor, without copies, in each bin of `SIMILARITY_EDGES`; empty in
     # runs of earlier versions
     similarities_before: tuple[int, ...] = ()
-    search: SearchRecord | None = None  # null if too few texts are long enough, and in earlier versions
+    search: SearchRecord | None = None  # null if too few texts are long enough, or in earlier versions
 
 
 FLAGGED = (Verdict.STICKY.value, Verdict.TOPICAL.value)
@@ -344,9 +344,9 @@ EVIDENCE_FILE = "evidence.parquet"
 EVIDENCE_RECORD_FILE = "evidence.json"
 # One row per token with a curve. `below` and `above` list a mean similarity for each number of copies, over
 # the pairs whose similarity without copies is below or above the model's mean similarity. A list is empty if
-# there are no such pairs. An item is null if the tokenizer reads that number of copies as unknown. `ahead`
-# lists the shares that `CarrierPanel.ahead` computes; it is null in runs of earlier versions. The columns of
-# the typical and the largest pair are null if no pair is below the mean similarity.
+# there are no such pairs. An item is null if the tokenizer reads that number of copies as an unknown word.
+# `ahead` lists the shares that `CarrierPanel.ahead` computes; it is null in runs of earlier versions. The
+# columns of the typical and the largest pair are null if no pair is below the mean similarity.
 EVIDENCE_SCHEMA: dict[str, Any] = {
     "token_id": pl.Int64,
     "ordinary": pl.Boolean,
