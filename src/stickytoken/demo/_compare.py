@@ -200,7 +200,7 @@ _CURVE_WORDS = CurveWords(
 _SEED = 42
 # Together with the seed, this key gives each tab its own random places for the copies.
 _KEY = 1
-# Numbers of copies on the curves, besides the number that the visitor asks for.
+# Numbers of copies that the curves show, in addition to the number that the visitor asks for.
 _CURVE_COUNTS = (0, 1, 2, 4, 8, 16, 32)
 
 
@@ -209,7 +209,8 @@ class _RepairCurves:
     """Similarities of two sentences as a function of the number of copies."""
 
     counts: list[int]  # numbers of copies, ascending from 0
-    # Similarities, keyed by the name of the line: before and after the repair, and ordinary tokens, if any
+    # Similarities on each curve, keyed by its name: before the repair, after the repair and, if there are
+    # any, ordinary tokens
     lines: dict[str, list[float]]
     read_as: list[str]  # vocabulary entries into which the repaired model splits sentence B with its copies
 
@@ -227,7 +228,7 @@ def _similarities(
     if question.placement is Placement.RANDOM:
         word_counts = (len(question.carrier.split()),)
         paths = KeyedPaths(_SEED, _KEY, word_counts, candidates[-1], Insertion.IDS)
-        # Which token is passed makes no difference, because the places are the same for all tokens.
+        # Any token can be passed here, because the places are the same for all tokens.
         (path,) = paths.of(Token(0, ""))
 
     def with_copies(text: str, counts: Sequence[int]) -> list[str]:

@@ -44,7 +44,7 @@ def lead(text: str) -> str:
 
 
 def figure_slots(count: int) -> list[Any]:
-    """Add hidden figure slots to the page, and return their components. `slot_contents` fills them."""
+    """Add hidden places for figures to the page, and return their components. `slot_contents` fills them."""
     slots: list[Any] = []
     for _ in range(count):
         with gr.Column(visible=False, elem_classes="figure") as column:
@@ -53,7 +53,7 @@ def figure_slots(count: int) -> list[Any]:
 
 
 def slot_contents(figures: Iterable[ReportFigure | None]) -> list[Any]:
-    """Return values for the components of `figure_slots`, one figure per slot; None hides a slot."""
+    """Return values for the components of `figure_slots`. Each figure fills one place; None hides it."""
     contents: list[Any] = []
     for figure in figures:
         if figure is None:
@@ -150,11 +150,11 @@ class Once:
         with self._lock:
             if self._values is None:
                 self._values = compute()
-            return deepcopy(self._values)  # Gradio modifies updates
+            return deepcopy(self._values)  # Gradio modifies the values that it receives
 
 
 def on_first_visit(was_visited: bool, outputs: int, answer: Callable[[], list[Any]]) -> list[Any]:
-    """Return the new state of a tab that a visitor opens, followed by the tab's outputs.
+    """Return True, because the visitor has now opened the tab, followed by the tab's outputs.
 
     Args:
         was_visited: Whether this visitor has opened the tab before; if so, its outputs stay as they are.
@@ -169,7 +169,7 @@ def on_first_visit(was_visited: bool, outputs: int, answer: Callable[[], list[An
 def _event_options(name: str, limit: int, trigger: str, progress: str) -> dict[str, Any]:
     """Return the options of events that share a queue.
 
-    Gradio's own check of the inputs is off, because it would answer wrong inputs with a traceback. The
+    Gradio's own check of the inputs is off, because it would answer invalid inputs with a traceback. The
     handlers check their inputs themselves.
 
     Args:

@@ -34,7 +34,7 @@ _BENIGN = 8
 # Upper limits of the form, chosen so that an answer takes at most a minute on two cores.
 _MOST_CARRIERS = 20
 _MOST_BENIGN = 16
-# For the same reason, these two settings are lower than the defaults of `explain`.
+# These two settings are lower than the defaults of `explain`, so that an answer takes less time.
 _ATTRIBUTION_CARRIERS = 2
 _DIRECTIONS = 256
 # Number of figures: the overview of all measures, and the six figures of `explanation_figures`.
@@ -124,7 +124,7 @@ def explain_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
 
 
 def _shown_on(progress: gr.Progress) -> ProgressCallback:
-    """Return a callback that shows each step of a computation on the page."""
+    """Return a callback that shows the progress of a computation on the page."""
 
     def show(step: Progress) -> None:
         progress((step.done, max(1, step.total)), desc=step.stage)
@@ -258,7 +258,7 @@ _METHODS = [
 
 
 def why_tab(startup: shared.Startup, page: gr.Blocks, tab: gr.Tab) -> None:
-    """Add the components and events of the tab that attributes a similarity of two texts to their tokens."""
+    """Add the components and events of the tab that attributes two texts' similarity to their tokens."""
     gr.HTML(ui.lead("Why are these texts similar? Their similarity as a sum over pairs of their tokens."))
     texts = ui.text_fields("First text", "Second text")
     method = gr.Radio(_METHODS, value=_METHODS[0][1], label="Method")

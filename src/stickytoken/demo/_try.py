@@ -86,7 +86,7 @@ def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
 
 
 def _blank(error: str) -> list[Any]:
-    """Return the outputs with an error in place of an answer."""
+    """Return the outputs that show an error in place of an answer."""
     return [error, *ui.slot_contents([None, None]), ""]
 
 
@@ -147,7 +147,7 @@ def _checked_question(
 
 @dataclass(frozen=True)
 class Trial:
-    """Similarities of sentences with copies of a token, and with copies of benign tokens."""
+    """How similar sentences are after copies of a token, or of benign tokens, are inserted into them."""
 
     token: Token
     placement: Placement
@@ -156,8 +156,8 @@ class Trial:
     counts: list[int]  # numbers of copies on the curves, ascending from 0
     # Similarity of sentences A and B, shape (tokens, counts): first the visitor's token, then benign tokens
     curves: Matrix
-    # Letters that name the sentences in the heat map: A and B are the visitor's sentences. Sentences without
-    # room for the copies are left out.
+    # Letters that name the sentences in the heat map: A and B are the visitor's sentences. Sentences that are
+    # too long for the model once the copies are inserted are left out.
     names: list[str]
     texts: list[str]  # the sentence of each letter
     # Square matrices of similarities. The columns are sentences without copies. The rows are the same
@@ -171,7 +171,7 @@ class Trial:
 
 
 def _answer(context: shared.AppContext, question: _Question, why: str = "") -> list[Any]:
-    """Return the outputs for a question.
+    """Measure what a visitor asks about, and return the outputs that show the answer.
 
     Args:
         context: Context of the app.
@@ -214,17 +214,18 @@ def try_token(
     placement: Placement,
     copies: int,
 ) -> Trial:
-    """Measure the similarities of sentences with copies of a token.
+    """Measure how similar sentences are after copies of a token are inserted.
 
-    Copies of benign tokens are put at the same places, for comparison.
+    For comparison, copies of benign tokens are inserted at the same places.
 
     Args:
         encoder: The model.
         texts: Sentence A, sentence B, and further sentences for the heat map.
         token: The visitor's token.
-        benign: Benign tokens for comparison.
-        placement: Where the copies go.
-        copies: Number of copies in every sentence of the heat map. The curves also show other numbers.
+        benign: Benign tokens with which the token is compared.
+        placement: Where the copies are inserted.
+        copies: Number of copies to insert into each sentence of the heat map. The curves also show other
+            numbers of copies.
 
     Returns:
         The similarities for the curves and for the heat map.
@@ -341,7 +342,7 @@ def similarity_curve(trial: Trial, token: str, benign: list[str], u: float | Non
     """Draw the similarity of the two sentences as a function of the number of copies.
 
     Args:
-        trial: The trial of a token.
+        trial: The result of `try_token`.
         token: Name of the token.
         benign: Names of the benign tokens.
         u: The model's mean similarity; None if there is no run.
@@ -403,12 +404,12 @@ def _draw_curve(trial: Trial, token: str, u: float | None) -> go.Figure:
 
 
 def pair_heatmap(trial: Trial, token: str, benign: str = "") -> ReportFigure:
-    """Draw a heat map of the similarities of all sentences.
+    """Draw a heat map of the similarities between all sentences.
 
-    It has a panel without copies, one with copies of the token, and one with copies of a benign token.
+    There is a panel without copies, one with copies of the token, and one with copies of a benign token.
 
     Args:
-        trial: The trial of a token.
+        trial: The result of `try_token`.
         token: Name of the token.
         benign: Name of the benign token; empty if there is none.
     """

@@ -58,7 +58,7 @@ class RunLibrary:
 
         Args:
             runs: The runs, with distinct labels.
-            left_out: For each folder that could not be read as a run, one line that says why.
+            left_out: One line for each folder that could not be read as a run, with the reason.
         """
         self.paths = {run.label: run.path for run in runs}
         self.records = {run.label: run.record for run in runs}
@@ -121,7 +121,7 @@ def find_runs(
 
 
 def _run_folders(folder: Path) -> list[Path]:
-    """Return the run folders in a folder, the latest first; none if the folder cannot be read."""
+    """Return the run folders in a folder, latest first; an empty list if the folder cannot be read."""
     try:
         run_folders = [path.parent for path in folder.glob(f"*/{store.RUN_FILE}")]
         return sorted(run_folders, key=lambda path: (-path.stat().st_mtime, path.name))[:_MOST_RUNS]
@@ -153,7 +153,7 @@ _SEED = 42
 
 
 class SharedModel:
-    """A loaded model that visitors use one at a time. It stores no visitor's input."""
+    """A loaded model that visitors use one at a time. It does not store visitors' input."""
 
     def __init__(self, encoder: IdReader) -> None:
         self._encoder = encoder
@@ -172,7 +172,7 @@ class SharedModel:
 
     @contextmanager
     def encoder(self) -> Iterator[IdReader]:
-        """Lend the model to one visitor at a time."""
+        """Yield the model, to one visitor at a time."""
         with self._lock:
             yield self._encoder
 
@@ -203,7 +203,10 @@ class SharedModel:
         return match_benign(self.vocabulary, token_id, excluded, count, _SEED).tokens
 
     def name_of(self, token_id: int) -> str:
-        """Return what a visitor can type to name a token: its string or, if ambiguous, # and its id."""
+        """Return what a visitor can type to name a token.
+
+        This is the token's string, or # and its id if the string is ambiguous or has invisible characters.
+        """
         name = self._string(token_id)
         try:
             named = named_token(self.vocabulary, name)
@@ -225,7 +228,7 @@ class SharedModel:
 TEXT_CHARACTERS = 1000
 COPIES = 32
 _TOKEN_CHARACTERS = 200
-# Ids from this one on are rejected; no vocabulary is so large.
+# Ids of this size or larger are rejected, because no vocabulary is that large.
 _FIRST_ABSURD_ID = 10**9
 
 
@@ -452,7 +455,7 @@ def _example_without_run(context: AppContext) -> Example:
 
 
 def worst_token(content: RunContent) -> int:
-    """Return the id of the worst flagged token, or of the strongest one if none is flagged."""
+    """Return the id of the worst flagged token, or of the highest-ranked token if none is flagged."""
     if len(content.flagged):
         return int(content.flagged["token_id"][0])
     ranked = content.tokens.sort(
@@ -462,7 +465,10 @@ def worst_token(content: RunContent) -> int:
 
 
 def listed_tokens(content: RunContent | None) -> list[tuple[int, str]]:
-    """Return the ids and verdicts of the tokens to choose from: flagged ones, then others with evidence."""
+    """Return the ids and verdicts of the tokens to choose from.
+
+    Flagged tokens come first, then other tokens for which the run has evidence.
+    """
     if content is None or content.run is None:
         return []
     listed = dict(content.flagged.head(_LISTED).select("token_id", "verdict").iter_rows())

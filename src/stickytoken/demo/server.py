@@ -84,11 +84,11 @@ def make_app(startup: Startup, shared: bool = False) -> gr.Blocks:
 
 
 class _CheckedBlocks(gr.Blocks):
-    """Blocks that answer a malformed request in one line."""
+    """Gradio blocks that answer a malformed request with a one-line error."""
 
     async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any, **kwargs: Any) -> Any:
         if len(inputs) != len(block_fn.inputs):
-            raise _malformed(f"{len(inputs)} values, and the event takes {len(block_fn.inputs)}")
+            raise _malformed(f"it has {len(inputs)} values, but the event takes {len(block_fn.inputs)}")
         try:
             return await super().preprocess_data(block_fn, inputs, *args, **kwargs)
         except Exception as error:
@@ -115,7 +115,8 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _BODY_BYTES = 16_000_000
 _API = "/gradio_api"
 _JOIN = f"{_API}/queue/join"
-# The only paths to which the page posts. Uploads, direct calls and Gradio's own editor stay closed.
+# The only paths to which the page posts. Requests to upload files, to call handlers directly or to use
+# Gradio's own editor are rejected.
 _POSTED = (_JOIN, f"{_API}/cancel", f"{_API}/reset")
 
 
@@ -147,14 +148,15 @@ class _Refusal:
 
 
 class RequestGuard:
-    """ASGI middleware that answers only the app's own page, and adds a policy to every response."""
+    """ASGI middleware that answers only the app's own page, and adds security headers to every response."""
 
     def __init__(self, app: ASGIApp, public_hosts: Container[str]) -> None:
         """Guard an app.
 
         Args:
             app: The app to guard.
-            public_hosts: Public host names of the app, in lower case. They are added once the app is shared.
+            public_hosts: Public host names of the app, in lower case. The caller adds them to the container
+                once the app is shared.
         """
         self._app = app
         self._public_hosts = public_hosts
@@ -221,7 +223,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, refusal: _Refusal)
 
 
 class _TrustedHosts:
-    """Makes Starlette's host check. `add` allows further host names after the server has started."""
+    """Creates Starlette's host check. `add` allows further host names after the server has started."""
 
     def __init__(self) -> None:
         self._middleware: list[TrustedHostMiddleware] = []
@@ -271,7 +273,7 @@ def require_free(port: int) -> int:
             f"port {port} is not a port number: use 1 to {_LARGEST_PORT}, or 0 for any free port"
         )
     with socket.socket() as listener:
-        # Servers set this option too. It lets a port whose last connections are still closing count as free.
+        # Servers set this option too. With it, a port is free even if its last connections are still closing.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOST, port))
@@ -289,7 +291,7 @@ def serve(blocks: gr.Blocks, port: int, share: bool) -> Served:
 
     Args:
         blocks: The page.
-        port: Port to serve on; 0 takes any free port.
+        port: Port to serve on; 0 chooses any free port.
         share: Whether Gradio also serves the page on a public address.
 
     Raises:
