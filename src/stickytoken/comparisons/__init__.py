@@ -165,7 +165,7 @@ class ComparedRun:
         return records[0].state if records else "no"
 
     def quantiles(self, measure: Column) -> Quantiles | None:
-        """Return the median and 99th percentile of a measure over the run's tokens; None without values."""
+        """Return the median and 99th percentile of a measure; None if the run has no value of it."""
         if measure.key not in self.run.tokens.columns:
             return None
         values = self.run.tokens[measure.key].drop_nulls()
@@ -232,7 +232,10 @@ class ComparedToken:
 
 
 def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
-    """Return the tokens that at least one run calls sticky, sorted by how many runs do, most first."""
+    """Return the tokens that at least one run calls sticky.
+
+    They are in descending order of the number of runs that call them sticky.
+    """
     tokens_of_runs = [_in_run(compared) for compared in runs]
     names: set[str] = set()
     for compared in runs:
@@ -255,7 +258,7 @@ def _in_run(compared: ComparedRun) -> dict[str, TokenInRun]:
 def with_measures(tokens: pl.DataFrame) -> pl.DataFrame:
     """Return a table of tokens with a column for every measure of the rule and for the ends of its interval.
 
-    Columns that are added to the table are null.
+    A column that the table lacks is added, with nulls.
     """
     missing = []
     for measure in MEASURES:
@@ -345,7 +348,7 @@ class Comparability(NamedTuple):
     """What can be compared between runs."""
 
     answers: dict[Measure, Answer]  # keyed by measure; each answer is for all runs together
-    reasons: tuple[Reason, ...]  # the gravest first; empty if everything is comparable
+    reasons: tuple[Reason, ...]  # the most serious first; empty if everything is comparable
 
 
 def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
@@ -401,7 +404,7 @@ def _reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 
 
 def _text_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    """Yield the reasons that come from different texts."""
+    """Yield the reasons that arise because the runs used different texts."""
     sources = _differing(runs, lambda compared: compared.run.record.corpus.source)
     if sources:
         yield Reason(
@@ -451,7 +454,7 @@ def _names_by_anchors(runs: Sequence[ComparedRun], anchors: Sequence[set[str]]) 
 
 
 def _setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    """Yield the reasons that come from different settings; nothing if the runs have different methods."""
+    """Yield the reasons that arise from different settings; nothing if the runs have different methods."""
     methods = {compared.run.record.method for compared in runs}
     if len(methods) > 1:
         return
@@ -485,7 +488,7 @@ _USES = {
 
 
 def _use_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
-    """Yield the reasons that come from how the models were loaded."""
+    """Yield the reasons that arise from how the models were loaded."""
     prompts = _differing(runs, _prompt)
     if prompts:
         yield Reason(
@@ -519,12 +522,12 @@ def _different_uses(first: Mapping[str, Any], second: Mapping[str, Any]) -> list
         return []
     different_names = [name for name in _USES if first.get(name) != second.get(name)]
     if "dimension" in different_names and "modules" in different_names:
-        different_names.remove("modules")  # a different truncation is a different module
+        different_names.remove("modules")  # a different truncation also changes the modules
     return [_USES[name] for name in different_names]
 
 
 def _prompt(compared: ComparedRun) -> str:
-    """Return the prompt with which the model of a run was loaded, for a message; ``none`` if it has none."""
+    """Describe, for a message, the prompt with which the model of a run was loaded; ``none`` without one."""
     loading: LoadingRecord | None = compared.run.record.model.loading
     if loading is not None and loading.prompting.prompt:
         description = loading.prompting.prompt
@@ -597,7 +600,7 @@ _SHARE: dict[str, type[pl.DataType]] = dict.fromkeys(
 
 
 def _cells(columns: Mapping[str, Any], values: Sequence[Any] | None) -> dict[str, Any]:
-    """Return the values, keyed by column name. If there are none, every column is None."""
+    """Return the values, keyed by column name. If ``values`` is None, every column is None."""
     if values is None:
         return dict.fromkeys(columns)
     return dict(zip(columns, values, strict=True))
@@ -611,7 +614,8 @@ class Comparison:
         runs: The runs with their names.
         comparability: What can be compared between the runs.
         agreements: The agreement of each pair of runs.
-        tokens: The tokens that at least one run calls sticky, sorted by how many runs do, most first.
+        tokens: The tokens that at least one run calls sticky, in descending order of the number of runs that
+            do.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -704,7 +708,7 @@ def _token_values(token: ComparedToken) -> dict[str, Any]:
 
 
 def shown_reason(reason: Reason) -> str:
-    """Return a reason as text, with the measures that are affected unless all of them are."""
+    """Return a reason as text, after the names of the affected measures unless all measures are affected."""
     if len(reason.measures) == len(Measure):
         return reason.sentence
     measures = ", ".join(measure.value for measure in reason.measures)
@@ -791,8 +795,8 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
         if paths.count(path) > 1:
             raise InputError(f"the run {run.path} was passed twice: pass each run once")
     compared = [ComparedRun(name, run) for name, run in zip(_names(opened), opened, strict=True)]
-    gravest_first = list(Answer)[::-1]
-    reasons = sorted(_reasons(compared), key=lambda reason: gravest_first.index(reason.answer))
+    most_serious_first = list(Answer)[::-1]
+    reasons = sorted(_reasons(compared), key=lambda reason: most_serious_first.index(reason.answer))
     answers = {}
     for measure in Measure:
         answers_of_measure = [reason.answer for reason in reasons if measure in reason.measures]

@@ -86,7 +86,7 @@ def embed_file(
     for start in range(0, len(texts), _TEXTS_AT_A_TIME):
         chunk = texts[start : start + _TEXTS_AT_A_TIME]
         vectors = encoder.encode(chunk, allow_zero=True)
-        _require_answers(encoder, chunk, vectors)
+        _require_no_zero_vectors(encoder, chunk, vectors)
         vector_chunks.append(vectors)
         progress(start + len(chunk), len(texts))
     all_vectors = np.concatenate(vector_chunks)
@@ -105,8 +105,8 @@ def embed_file(
     return EmbeddedFile(size, without_vector)
 
 
-def _require_answers(encoder: Encoder, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
-    """Raise an error for a zero vector.
+def _require_no_zero_vectors(encoder: Encoder, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
+    """Raise an error if a vector is zero.
 
     Vectors of NaN are allowed, because each stands for a text for which the server returned no vector.
     """

@@ -1,4 +1,4 @@
-"""The fields of result rows that say at which layers a language model with a prompt is changed and read."""
+"""The fields of results that name the layers at which a prompted language model is changed and read."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ class ReportedReading:
     """The layers of token prepending and contrast, and the layer from which the vector is read.
 
     Attributes:
-        start: First layer that token prepending overwrites; None if it is not used.
-        exit: First layer after ``start`` that token prepending does not overwrite; None if it is not used.
+        start: First layer that token prepending overwrites; None if token prepending is not used.
+        exit: First layer after ``start`` that token prepending does not overwrite; None if token prepending
+            is not used.
         layer: 1-based layer from which the vector is read; None for a model without a prompt.
         contrast_layer: 0-based layer whose attention is changed by contrast; None if contrast is not used.
         contrast_strength: Factor that sets the strength of contrast; None if contrast is not used, or if its

@@ -198,7 +198,7 @@ def _mteb_score(encoding: _Encoding, task: MtebTask) -> Score:
 def _score(encoding: _Encoding, task: Task, texts: Texts, seed: int) -> tuple[Score, NDArray[np.float64]]:
     """Return the scores of one way of encoding, and the outcomes of all units, shape (units, columns).
 
-    The first texts are encoded once before the clock starts, so that the measured time does not include
+    A few texts of each role are encoded before the clock starts, so that the measured time does not include
     one-time work, such as building kernels and testing shortcuts.
     """
     encoder = encoding.encoder
@@ -229,7 +229,11 @@ def _resampled_main_scores(task: Task, outcomes: NDArray[np.float64], seed: int)
 
 
 def _fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], int]:
-    """Truncate a task's texts to the model's limit. Return them by role, and how many were truncated."""
+    """Truncate the texts of a task to the model's limit.
+
+    Returns:
+        The texts, keyed by role, and the number of truncated texts.
+    """
     # All ways of encoding get the same texts. They are truncated to the limit of the given encoder, because
     # its prompts are the longest.
     texts = {role: list(role_texts) for role, role_texts in task.texts.items()}
@@ -285,7 +289,7 @@ def average(comparisons: Sequence[Comparison]) -> TaskMean:
     resamples = [comparison.resamples for comparison in comparisons if comparison.resamples is not None]
     differences: list[Difference] = []
     if len(resamples) == len(comparisons):
-        # The interval covers the choice of units in these tasks. Each task was resampled independently.
+        # The interval accounts for the choice of units in these tasks. Each task was resampled independently.
         differences = _differences(first_scores, np.mean(resamples, axis=0))
     return TaskMean([(score.encoding, score.layer) for score in first_scores], means, differences)
 

@@ -26,7 +26,7 @@ _MAX_EXITS = 12
 _MAX_CONTRAST_LAYERS = 8
 # Deepest exit layer to try, as a share of the number of layers.
 _EXIT_DEPTH = 2 / 3
-# Token prepending is tried with this many start layers, from layer 0 on, at the best exit layer.
+# Number of start layers, from layer 0, to try for token prepending with the best exit layer.
 _STARTS = 4
 # Strengths to try for contrast at the best layer.
 _STRENGTHS = (0.25, 0.5, 1.0, 2.0)
@@ -69,10 +69,11 @@ class Tuning:
     """All settings that were tried, in order, and the best ones.
 
     Attributes:
-        tried: Every setting at every layer from which it can be read. With contrast, these are the layers
-            after the one that contrast changes.
+        tried: Every setting at every layer from which the vector can be read. With contrast, these are the
+            layers after the one that contrast changes.
         plain: The plain prompt at its best layer.
-        best: The best setting of what was tuned (token prepending or contrast), at its best layer.
+        best: The best setting of the technique that was tuned (token prepending or contrast), at its best
+            layer.
         plain_at_best: The plain prompt at the layer of the best setting.
     """
 
@@ -123,11 +124,11 @@ def tune(
     Args:
         encoder: The language model with its prompt.
         task: Pairs of sentences with similarity scores.
-        start: First layer to overwrite in the first round. None takes layer 1.
+        start: First layer to overwrite in the first round. If None, it is layer 1.
         progress: Called with the number of settings scored so far and the total number.
 
     Returns:
-        All scores, and the best setting.
+        All settings with their scores, and the best setting.
 
     Raises:
         InputError: The prompt is an echo prompt, or the model has no layer ``start``.
@@ -179,13 +180,14 @@ def tune_contrast(
         encoder: The language model with its prompt. If it uses token prepending, so do all settings that are
             tried with contrast.
         task: Pairs of sentences with similarity scores.
-        layer: The 0-based layer whose attention contrast changes. None tries several layers.
-        strength: The factor of contrast. If None, several factors are tried, unless the rule has no factor.
+        layer: The 0-based layer whose attention contrast changes. If None, several layers are tried.
+        strength: The factor that sets the strength of contrast. If None, several factors are tried, unless
+            the rule has no factor.
         rule: The contrast rule.
         progress: Called with the number of settings scored so far and the total number.
 
     Returns:
-        All scores, and the best setting.
+        All settings with their scores, and the best setting.
     """
     prepending = encoder.reading.prepending
     chooses_strength = rule.scales and strength is None
@@ -266,38 +268,38 @@ def layers_scored(
     prepending: TokenPrepending | None,
     contrast: Contrast | None = None,
 ) -> list[Tried]:
-    """Score one setting at every layer from which it can be read, in one pass.
+    """Score one setting in one pass, at every layer from which the vector can be read.
 
-    Without contrast, these are all layers. With contrast, they are the layers after the one that contrast
-    changes.
+    Without contrast, the vector can be read from every layer. With contrast, it can be read from the layers
+    after the one that contrast changes.
     """
     # The encoder is set to read the last layer, because its own layer may precede the one that contrast
     # changes.
     reading = replace(encoder.reading, prepending=prepending, contrast=contrast, layer=-1)
     steered = encoder.reread(reading)
     first_layer = 1 if contrast is None else contrast.layer + 1
-    numbers = range(first_layer, encoder.layers + 1)
+    layers = range(first_layer, encoder.layers + 1)
     chunks = []
     for start in range(0, task.units, _PAIRS_AT_A_TIME):
         stop = start + _PAIRS_AT_A_TIME
-        chunks.append(_cosines_by_layer(steered, task.first[start:stop], task.second[start:stop], numbers))
+        chunks.append(_cosines_by_layer(steered, task.first[start:stop], task.second[start:stop], layers))
     by_layer = np.concatenate(chunks).T
     scores = 100 * task.scores("spearman", by_layer[:, :, None])
     return [
         Tried(
-            layer=number,
+            layer=layer,
             spearman=None if np.isnan(score) else float(score),
             **steering(prepending, contrast),
         )
-        for number, score in zip(numbers, scores, strict=True)
+        for layer, score in zip(layers, scores, strict=True)
     ]
 
 
 def _cosines_by_layer(
-    encoder: CausalPromptEncoder, first: Sequence[str], second: Sequence[str], numbers: Sequence[int]
+    encoder: CausalPromptEncoder, first: Sequence[str], second: Sequence[str], layers: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Return the cosine of each pair of texts at each layer in ``numbers``, shape (pairs, layers)."""
-    vectors = encoder.encode_layers([*first, *second], numbers).astype(np.float64)
+    """Return the cosine of each pair of texts at each of the given layers, shape (pairs, layers)."""
+    vectors = encoder.encode_layers([*first, *second], layers).astype(np.float64)
     left = vectors[: len(first)]
     right = vectors[len(first) :]
     norms = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
