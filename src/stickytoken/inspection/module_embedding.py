@@ -172,7 +172,10 @@ class Inspector(ABC):
         return in_order
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[NDArray[np.intp]]:
-        """Yield the indices for each batch of inputs that have the same length and fit into memory."""
+        """Yield the indices of the inputs in each batch.
+
+        The inputs of a batch have the same length, and their states fit into memory.
+        """
         config = getattr(self._backbone, "config", None)
         heads = getattr(config, "num_attention_heads", None) or 32
         layers = getattr(config, "num_hidden_layers", None) or 1
@@ -502,7 +505,7 @@ class PromptInspector(Inspector):
 
     def _look_at_prompt(
         self,
-        prompt: int,
+        prompt_index: int,
         contents: Sequence[tuple[int, ...]],
         labels: Sequence[Sequence[int]],
         around: int,
@@ -514,7 +517,7 @@ class PromptInspector(Inspector):
         are no auxiliary prompts.
         """
         prompted = self._prompted
-        rows = [PromptRow(prompt, content) for content in contents]
+        rows = [PromptRow(prompt_index, content) for content in contents]
         part_labels = torch.stack(
             [
                 _by_position(prompted, row, row_labels, around)

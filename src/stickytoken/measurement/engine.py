@@ -35,7 +35,8 @@ Measured: TypeAlias = float | str | list[float] | list[int] | NDArray[np.floatin
 # such text. The column is absent if it would have only nulls.
 UNANSWERED = "unanswered"
 
-# The number of shards is a multiple of this, so that one, two or four workers get equal numbers of shards.
+# The number of shards is rounded up to a multiple of this, so that one, two or four workers get equal numbers
+# of shards.
 _TURNS = 4
 
 
@@ -73,7 +74,7 @@ class BatchStage(Protocol):
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> Sequence[Mapping[str, Measured]]:
-        """Compute a row for each token from the vectors of the probes of all tokens, token by token."""
+        """Compute a row for each token from the vectors of all probes, in the order of the tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,7 +266,7 @@ class ShardWorker:
 
 @dataclass(eq=False)
 class _Worker:
-    """The state of a worker, as this process knows it.
+    """What this process knows about a worker.
 
     Attributes:
         actor: Ray's handle to the `ShardWorker`.

@@ -132,7 +132,7 @@ class Severity(StrEnum):
     """How bad a flagged token is, from mild to severe."""
 
     MILD = "mild"
-    """The token reaches only the halved thresholds, which apply to unusual vectors."""
+    """The token reaches only the halved thresholds, which apply to tokens with unusual vectors."""
     SERIOUS = "serious"
     """The token reaches a full threshold."""
     SEVERE = "severe"

@@ -596,7 +596,7 @@ class Method(MethodWording):
             job: provides the tokens of the run, and the corpus on which to judge them.
             run: the finished run.
             anchors: maximum number of anchors, the texts that carriers are compared with.
-            progress: called after every step.
+            progress: called with the progress after every step.
             measure_all: whether to measure all tokens that may reach a threshold, regardless of their number.
             queries: texts from which the anchors are drawn; None draws the anchors from the corpus.
         """

@@ -126,7 +126,7 @@ class KeyedPaths:
 
     Attributes:
         seed: seed of the run.
-        key: number that identifies the stage. Placements under different keys are independent.
+        key: number that identifies the stage. Placements that are drawn with different keys are independent.
         words: number of words in each carrier, shape (K,).
         copies: number of copies in each carrier.
         insertion: how copies are inserted into a text.
@@ -315,10 +315,10 @@ class CarrierPanel:
         lifts = (changes * self._group_shares).sum(axis=2)
         group_lifts = np.where(self._counts > 0, changes, np.nan)
 
-        tokens, carriers, dimension = vectors.shape
-        similarities = vectors.reshape(tokens * carriers, dimension) @ self.panel.vectors.T
+        token_count, carrier_count, dimension = vectors.shape
+        similarities = vectors.reshape(token_count * carrier_count, dimension) @ self.panel.vectors.T
         bounds = (self.before + _ROUNDING).astype(np.float32)
-        rises = (similarities.reshape(tokens, carriers, -1) > bounds).astype(np.float32)
+        rises = (similarities.reshape(token_count, carrier_count, -1) > bounds).astype(np.float32)
         rising_shares = np.einsum("tka,ka->tk", rises, self.pair_weights.astype(np.float32))
         return Response(lifts, group_lifts, rising_shares.astype(np.float64))
 

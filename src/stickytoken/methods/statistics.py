@@ -68,7 +68,7 @@ def beyond_ordinary(
     Returns:
         The effects relative to the ordinary token, with intervals, and the effect of the ordinary token.
     """
-    carriers = values.shape[1]
+    carrier_count = values.shape[1]
     carrier_means = values[is_random].mean(axis=0)
     centred = values - carrier_means
     means = centred.mean(axis=1)
@@ -78,8 +78,8 @@ def beyond_ordinary(
     if len(random_means) > 1:
         variance_of_median = _MEDIAN_VARIANCE * float(random_means.var(ddof=1)) / len(random_means)
     variance = np.maximum(centred.var(axis=1, ddof=1), least_variance)
-    error = np.sqrt(variance / carriers + variance_of_median)
-    half_width = scipy.stats.t.ppf((1 + confidence) / 2, carriers - 1) * error
+    error = np.sqrt(variance / carrier_count + variance_of_median)
+    half_width = scipy.stats.t.ppf((1 + confidence) / 2, carrier_count - 1) * error
     effect = means - median
     estimates = Estimates(effect, effect - half_width, effect + half_width)
     return Relative(estimates, ordinary=float(carrier_means.mean()) + median)

@@ -157,7 +157,7 @@ class ProfileWording(base.MethodWording):
 
     def plan_facts(self, plan: ProfilePlanRecord) -> dict[str, Any]:
         """Return the numeric fields of a plan, and how many groups, anchors, carriers and pilots it has."""
-        numbers = (
+        numeric_fields = (
             "mean_similarity",
             "mean_similarity_entries",
             "mean_similarity_error",
@@ -166,7 +166,7 @@ class ProfileWording(base.MethodWording):
             "share_below",
             "left_out",
         )
-        facts = {name: getattr(plan, name) for name in numbers}
+        facts = {name: getattr(plan, name) for name in numeric_fields}
         for name in ("groups", "anchors", "carriers", "pilots"):
             facts[name] = len(getattr(plan, name))
         return facts

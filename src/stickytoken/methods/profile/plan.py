@@ -55,7 +55,7 @@ def make_profile_plan(
         job: provides the model, corpus, vocabulary, tokens and settings.
         progress: called with the number of vocabulary entries that have been encoded to estimate the mean
             similarity.
-        carriers: number of carriers; None takes the number that the rounds need.
+        carriers: number of carriers; None uses the number that the rounds need.
         is_allowed: returns whether a text may be used; None allows all texts.
         similarity: the model's mean similarity; None estimates it.
 

@@ -68,11 +68,11 @@ def cells(settings: ProfileSettings, carrier_count: int) -> list[Cell]:
     The carriers cycle through all combinations. Consecutive carriers differ in both placement and number, so
     that even a few carriers cover every placement and every number.
     """
-    numbers = settings.copies
+    copy_counts = settings.copies
     combinations = []
-    for turn in range(len(numbers)):
+    for turn in range(len(copy_counts)):
         for index, placement in enumerate(Placement):
-            combinations.append(Cell(placement, numbers[(index + turn) % len(numbers)]))
+            combinations.append(Cell(placement, copy_counts[(index + turn) % len(copy_counts)]))
     return [combinations[carrier % len(combinations)] for carrier in range(carrier_count)]
 
 

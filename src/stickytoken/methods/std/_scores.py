@@ -156,13 +156,13 @@ def candidate_threshold(scores: Sequence[float] | Vector, share: float) -> float
     return float(np.quantile(np.asarray(scores, dtype=np.float64), 1 - share))
 
 
-def scores_behind_threshold(tokens: int, share: float) -> int:
+def scores_behind_threshold(token_count: int, share: float) -> int:
     """Return how many of the best scores must be known exactly to compute `candidate_threshold`.
 
     The threshold is interpolated between two adjacent scores, so both must be exact.
     """
     # Add 1 in case rounding moves the position of the quantile to the next score.
-    return min(tokens, tokens - int((tokens - 1) * (1 - share)) + 1)
+    return min(token_count, token_count - int((token_count - 1) * (1 - share)) + 1)
 
 
 def outlier_threshold(rates: Sequence[float], outlier_range: float) -> float:

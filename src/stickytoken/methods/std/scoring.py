@@ -356,16 +356,16 @@ def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) ->
     return gains
 
 
-def expected_texts(pairs: ScoringPairs, tokens: int, sample_size: int = SAMPLE) -> int:
+def expected_texts(pairs: ScoringPairs, token_count: int, sample_size: int = SAMPLE) -> int:
     """Estimate how many texts `score_tokens` encodes."""
-    sampled = sample_size if tokens >= _SAMPLED_FROM * sample_size else tokens
-    return tokens + sampled * len(pairs.text_indices) + _expected(pairs, tokens - sampled)
+    sampled = sample_size if token_count >= _SAMPLED_FROM * sample_size else token_count
+    return token_count + sampled * len(pairs.text_indices) + _expected(pairs, token_count - sampled)
 
 
-def _expected(pairs: ScoringPairs, tokens: int) -> int:
+def _expected(pairs: ScoringPairs, token_count: int) -> int:
     """Estimate how many texts with copies are encoded for tokens outside the sample."""
     share = 1.0 if pairs.settings.scores is Scores.ALL else NEEDED_SHARE
-    return round(tokens * len(pairs.text_indices) * share)
+    return round(token_count * len(pairs.text_indices) * share)
 
 
 def score_tokens(

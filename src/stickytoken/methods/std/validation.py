@@ -169,7 +169,7 @@ def probe_std(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvid
     return [evidence_of(row, job, len(plan.validation)) for row in rows.to_dicts()]
 
 
-def evidence_of(row: Mapping[str, Any], job: Job[StdSettings], pairs: int) -> StdEvidence:
+def evidence_of(row: Mapping[str, Any], job: Job[StdSettings], pair_count: int) -> StdEvidence:
     """Convert a row of `ValidationStage` to `StdEvidence`."""
     vocabulary_index = job.vocabulary.place(row["token_id"])
     by_placement = {
@@ -184,5 +184,5 @@ def evidence_of(row: Mapping[str, Any], job: Job[StdSettings], pairs: int) -> St
         by_placement=by_placement,
         lift=row["lift"],
         lift_by_copies=row["lift_by_copies"],
-        pairs=pairs,
+        pairs=pair_count,
     )
