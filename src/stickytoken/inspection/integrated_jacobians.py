@@ -84,7 +84,7 @@ def rule_along(travelled: Vector, points: int) -> Rule:
     return np.concatenate(nodes), np.concatenate(weights)
 
 
-# The type is Any, because the functions of this module have no type annotations in torch.
+# Typed as Any, because torch does not annotate the functions of this module.
 _forward_mode: Any = torch.autograd.forward_ad
 # Maximum number of tokens in a batch.
 _TOKENS = 2048

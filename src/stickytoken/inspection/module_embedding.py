@@ -59,7 +59,7 @@ class Inside:
     # For each position, the number of its part, shape (T,). The last part consists of the tokens that the
     # model adds around the text.
     labels: NDArray[np.intp]
-    hidden: NDArray[np.float32] | None  # embeddings, then hidden states by layer, shape (layers + 1, T, D)
+    hidden: NDArray[np.float32] | None  # embeddings, then states of each layer, shape (layers + 1, T, D)
     # Mean attention weights, shape (layers, heads, attending parts, attended parts); NaN if the attending
     # part has no positions.
     attention: NDArray[np.float64] | None
@@ -106,7 +106,7 @@ class Inspector(ABC):
 
     Attributes:
         encoder: The encoder.
-        pooling: Name of the pooling; None if unknown.
+        pooling: Name of the pooling method; None if unknown.
         has_layers: Whether the model has layers. A static embedding model has none.
     """
 
@@ -331,7 +331,7 @@ class ModuleInspector(Inspector):
         return vectors[:, : model.truncate_dim]
 
     def _first_final_normalisation(self) -> Any:
-        """Return the first of the normalisation modules that end the model, or None if there are none."""
+        """Return the first of the normalisation modules at the end of the model, or None if it has none."""
         from sentence_transformers.sentence_transformer.modules import Normalize
 
         normalize = None

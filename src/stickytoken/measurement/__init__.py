@@ -300,7 +300,7 @@ class ResultFolder:
 
     @contextmanager
     def _accessed(self) -> Iterator[None]:
-        """Context manager that turns an OSError or a held lock into a RunError that names the folder."""
+        """Context manager that turns an OSError, or the lock of another process, into a RunError."""
         try:
             yield
         except Timeout as error:

@@ -88,8 +88,8 @@ class Shard:
 def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes: int) -> list[Shard]:
     """Divide tokens into shards of nearly equal size, each with at most ``shard_probes`` probes if possible.
 
-    The number of shards is rounded up to a multiple of `_TURNS`, unless shards would then have less than an
-    eighth of ``shard_probes``.
+    The number of shards is rounded up to a multiple of `_TURNS`, unless shards would then have fewer than an
+    eighth of ``shard_probes`` probes.
     """
     probes_per_token = max(1, probes_per_token)
     count = math.ceil(len(tokens) / max(1, shard_probes // probes_per_token))
@@ -299,7 +299,7 @@ def _fill_unanswered(vectors: NDArray[np.float32], prepared: _Prepared, name: st
     Args:
         vectors: one row per probe, shape (P, d), with NaN for missing vectors; changed in place.
         prepared: the probes.
-        name: name of the encoder, for the error.
+        name: name of the encoder, for the error message.
 
     Returns:
         One text without a vector for each token with a missing vector, keyed by the token's position in the

@@ -404,7 +404,7 @@ class RayEngine:
         """Wait until a worker has loaded its model or computed a shard.
 
         Returns:
-            The worker, and Ray's reference to its report or its result.
+            The worker, and Ray's reference to the worker's report or computed shard.
 
         Raises:
             RunError: no worker was computing a shard, and no worker became ready in time.

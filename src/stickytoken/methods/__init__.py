@@ -66,7 +66,7 @@ class Scale(NamedTuple):
     ordinary: float  # lift of the ordinary token, as a difference of cosines
     spread: float  # standard deviation of the model's own similarities
     confidence: float  # coverage of the lift's intervals, between 0 and 1
-    serious: float  # lift threshold of a serious token, beyond the ordinary token, in standard deviations
+    serious: float  # smallest lift of a serious token beyond the ordinary token's, in standard deviations
 
 
 class Moved(NamedTuple):
@@ -83,7 +83,7 @@ class Moved(NamedTuple):
 class PlanTexts(NamedTuple):
     """The carriers and anchors of a run's plan."""
 
-    carriers: list[str]  # if only a few are needed, take the first ones
+    carriers: list[str]  # if not all of them are needed, the first ones are used
     anchors: list[str]  # texts that are not carriers
     by_topic: bool  # whether the anchors are sorted by topic, so that evenly spaced anchors cover all topics
 
@@ -140,5 +140,5 @@ class Severity(StrEnum):
 
 
 def severity_counts(tokens: pl.DataFrame) -> dict[str, int]:
-    """Count the tokens of each severity. The severities are the keys, from severe to mild."""
+    """Count the tokens of each severity. Return the counts keyed by severity, from severe to mild."""
     return {grade.value: int((tokens["severity"] == grade.value).sum()) for grade in reversed(Severity)}

@@ -257,7 +257,7 @@ class CarrierPanel:
 
     @cached_property
     def _group_means(self) -> Vector:
-        """Mean of the anchors in a group that count for a carrier, shape (K, G, d); 0 if none counts."""
+        """For each carrier and group, the mean of the anchors that count, shape (K, G, d); 0 if none does."""
         carriers, groups = self._counts.shape
         pairs = self.below[:, None, :] * self.panel.membership.T
         # One large matrix product is faster than many small ones, whose threads would wait for each other.

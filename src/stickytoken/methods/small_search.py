@@ -36,7 +36,7 @@ _LEAST_DOCUMENTS = 5 * TOP
 class SearchShares(NamedTuple):
     """How often a document is among the first ten results of a query."""
 
-    answering: float  # share of the queries whose own document is among the first ten (recall@10)
+    answering: float  # share of the queries whose answering document is among the first ten (recall@10)
     unrelated: float  # share of all other pairs of query and document in which the document is among them
 
 

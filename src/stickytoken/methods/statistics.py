@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stickytoken.methods.probes import CarrierPanel, Vector
 
-# Variance of the median of normal values, relative to that of their mean (Laplace 1812).
+# Variance of the median of a large normal sample, divided by the variance of the mean (Laplace 1812).
 _MEDIAN_VARIANCE = np.pi / 2
 
 

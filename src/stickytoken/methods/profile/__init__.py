@@ -226,7 +226,7 @@ class ProfileEvidence:
         lift_by_placement: lift for each placement of the copies, as a difference of cosines. The lift of the
             ordinary token is not subtracted.
         mean_similarity: mean similarity u of the model.
-        curve: similarities as a function of the number of copies.
+        curve: mean similarities as a function of the number of copies.
     """
 
     token_id: int

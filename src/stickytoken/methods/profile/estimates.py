@@ -341,9 +341,9 @@ EFFECTS_FILE = "effects.parquet"
 AXES_FILE = "effects_axes.parquet"
 EFFECTS_COLUMNS = ("token_id", "contraction", "pull")
 # Maximum size of the pulls in EFFECTS_FILE, in bytes. A larger matrix is projected onto fewer axes: for
-# 150,000 tokens, 1,789 of 4,096 axes (44%) remain. With 44% of the axes, lifts were predicted on four other
-# corpora from the projected and from the full pulls. Their Spearman correlation is at least 0.998
-# (all-mpnet-base-v2, 768 dimensions) or 0.962 (all-MiniLM-L6-v2, 384 dimensions).
+# 150,000 tokens, 1,789 of 4,096 axes (44%) remain. With 44% of the axes, lifts on four other corpora were
+# predicted from the projected pulls and from the full pulls. The Spearman correlation of the two predictions
+# is at least 0.998 (all-mpnet-base-v2, 768 dimensions) and 0.962 (all-MiniLM-L6-v2, 384 dimensions).
 MOST_BYTES = 512 * 2**20
 
 
@@ -371,7 +371,7 @@ def write_effects(folder: ResultFolder, screened: Measurements, most_bytes: int 
 
 
 def _main_axes(vectors: NDArray[Any], count: int) -> NDArray[np.float32]:
-    """Return the ``count`` orthonormal axes that preserve most of the sum of squares, shape (count, d)."""
+    """Return ``count`` orthonormal axes, shape (count, d), that keep most of the vectors' sum of squares."""
     products = np.zeros((vectors.shape[1], vectors.shape[1]))
     for block in _blocks(vectors):
         block_float32 = block.astype(np.float32)

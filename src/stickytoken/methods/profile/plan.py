@@ -28,8 +28,8 @@ _LEAST_ANCHORS = 40
 # about 0.002. The standard deviation of similarities is 0.05 or more, so this error hardly changes which
 # pairs are below u.
 SAMPLED_ENTRIES = 2**13
-# The same number if the user names at most _FEW_TOKENS tokens. The smaller sample saves time, with a standard
-# error of about 0.006.
+# The number of entries if the user names at most _FEW_TOKENS tokens. The smaller sample saves time, with a
+# standard error of about 0.006.
 _SAMPLED_FOR_FEW = 2**10
 _FEW_TOKENS = 64
 # Minimum total weight of the unrelated anchors of a usable carrier. An anchor is unrelated to a carrier if
@@ -211,7 +211,7 @@ def usable_carriers(
         panel: the anchors.
         mean_similarity: the model's mean similarity u.
         needed: number of carriers to return.
-        source: name of the corpus, for errors.
+        source: name of the corpus, for error messages.
 
     Raises:
         InputError: the model gives all texts the same similarity, or there are too few usable candidates even

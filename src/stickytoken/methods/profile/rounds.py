@@ -82,7 +82,7 @@ def carriers_needed(settings: ProfileSettings) -> int:
 
 
 def tokens_to_confirm(settings: ProfileSettings, token_count: int) -> int:
-    """Return how many tokens of a run may be measured closely, which is at least `LEAST_CONFIRMED`.
+    """Return how many tokens the budget allows to be measured closely, but at least `LEAST_CONFIRMED`.
 
     The texts of the pilots do not count against the budget, because their number does not depend on the
     tokens of the run.
@@ -211,7 +211,7 @@ class ProfileStage:
 
     @property
     def carrier_texts(self) -> Sequence[str]:
-        """The texts of the carriers, which the engine needs to count copies; empty if it does not count."""
+        """The texts of the carriers, which the engine needs to count copies; empty if none are counted."""
         if not self.counts_copies:
             return ()
         return [carrier for carrier in self.carriers if isinstance(carrier, str)]

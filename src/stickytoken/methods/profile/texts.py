@@ -218,7 +218,7 @@ def short_texts(
         settings: provides insertion, numbers of copies and seed.
         groups: the groups to draw from.
         needed: minimum number of texts.
-        source: name of the corpus, for the error.
+        source: name of the corpus, for the error message.
 
     Returns:
         The corpus text from which each short text was taken, keyed by the short text without its final

@@ -124,7 +124,7 @@ _ANCHORS = 200
 
 
 def _columns_by_metric(short: str, long: str) -> dict[str, str]:
-    """Map the columns of a stage to those of tokens.parquet, in which the cosine column has no suffix."""
+    """Map a stage's column names to those of tokens.parquet, where the cosine column has no suffix."""
     names = {f"{short}_{metric}": f"{long}_{metric}" for metric in Metric}
     names[f"{short}_{Metric.COSINE}"] = long
     return names

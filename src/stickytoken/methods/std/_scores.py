@@ -94,10 +94,11 @@ def score_bounds(distances: Vector, alone: Vector, constants: ScoreConstants) ->
         An upper bound of the score that holds for all values of the unknown distances, or the score itself if
         all distances are known; shape (...).
     """
-    # Consider two successive known distances, and the steps between them, which lead over unknown distances.
-    # The score is largest if the distance falls in as many of these steps as possible. If the second distance
-    # is lower, all steps can be falls. If it is higher, one step must be a rise by at least the difference,
-    # and all other steps can be falls. After the last known distance, the unknown distances can fall to 0.
+    # Consider two successive known distances, and the steps from one to the other over the unknown distances
+    # between them. The score is largest if the distance falls in as many of these steps as possible. If the
+    # second distance is lower, all steps can be falls. If it is higher, one step must be a rise by at least
+    # the difference, and all other steps can be falls. After the last known distance, the unknown distances
+    # can fall to 0.
     shape = distances.shape[:-1]
     last = distances[..., 0].copy()
     last_copies = np.zeros(shape, dtype=np.intp)
@@ -143,7 +144,7 @@ def placement_weights(weights: PlacementWeights) -> Vector:
 
 
 def weighted(values: Vector, weights: PlacementWeights) -> Vector:
-    """Average values over pairs, and return the weighted sum of the averages over placements, shape (...).
+    """Average values over pairs. Return the averages' weighted sum over placements, shape (...).
 
     ``values`` has shape (..., pairs, placements).
     """

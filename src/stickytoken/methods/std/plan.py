@@ -30,7 +30,7 @@ class StdPlanRecord(base.PlanRecord):
 
 
 def truncates(encoder: Encoder, insertion: Insertion) -> bool:
-    """Return whether texts that are too long are truncated, as in the published runs, or else left out.
+    """Return whether texts that are too long are truncated, as in the published runs, rather than left out.
 
     Texts are left out if copies are inserted as token ids, because all copies must be encoded. Texts are also
     left out if a server or a user's function encodes them, because only token ids can be truncated here.

@@ -239,7 +239,7 @@ def copies_order(copies: int) -> list[int]:
     """Return the numbers of copies from 1 to ``copies``, ordered so that the upper bound falls quickly.
 
     The largest number comes first: its distance shows whether the distance rises overall, and how far it can
-    still fall. The next two numbers give the first and the last step.
+    still fall. The next two numbers, 1 and ``copies`` - 1, give the first and the last step.
     """
     first = list(dict.fromkeys([copies, 1, max(1, copies - 1)]))
     return first + [count for count in range(1, copies + 1) if count not in first]
@@ -264,7 +264,7 @@ class KnownDistances:
 
     @property
     def upper_bounds(self) -> Vector:
-        """Upper bound of each token's score, which is the score itself once all its distances are known."""
+        """Upper bound on each token's score, equal to the score once all of its distances are known."""
         upper_bounds: Vector = self.bounds @ self._pairs.weights
         return upper_bounds
 
