@@ -84,7 +84,7 @@ class EditingEncoder:
         return self._inner.encode(inputs, prompt_type=prompt_type, **options)
 
     def edit(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts with the copies of the condition."""
+        """Return the texts after inserting the copies of the condition."""
         if not self._condition.tokens and not self._room:
             return list(texts)
         fitted_texts = fit_texts(self._encoder, texts, self._room, Insertion.TEXT, "an MTEB task")

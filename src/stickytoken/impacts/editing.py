@@ -100,7 +100,7 @@ def _generator(seed: int, text: str, purpose: str) -> np.random.Generator:
 
 
 def with_copies(settings: ImpactSettings, fitted: FittedText, condition: Condition, copies: int) -> Probe:
-    """Return the input of the encoder for a text with the copies of a condition."""
+    """Insert the copies of a condition into a text; return the input of the encoder."""
     insertion = settings.insertion
     if not condition.tokens or not copies:
         return fitted.clean(insertion)

@@ -18,7 +18,7 @@ IMPACT_SCHEMA_VERSION = 2
 
 
 class TokenRecord(resume.Record):
-    """A token that is measured."""
+    """A measured token, or a benign token that is matched to one."""
 
     token_id: int
     token: str  # vocabulary string
