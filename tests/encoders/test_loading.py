@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification, MarianConfig, MarianModel
 
 import saved_models
 import tiny
@@ -144,6 +144,23 @@ def test_a_damaged_folder_gives_one_line_that_names_it(damage, folder):
             load(folder)
         assert all(phrase in str(caught.value) for phrase in (str(folder), *phrases))
         assert "\n" not in str(caught.value)
+
+
+def test_an_encoder_stored_under_other_names_is_refused_with_what_to_do(tmp_path):
+    sizes = {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 16}
+    sizes |= {"decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 16}
+    tokenizer = tiny.wordpiece_tokenizer()
+    size = len(tokenizer)
+    config = MarianConfig(vocab_size=size, decoder_vocab_size=size, pad_token_id=0, **sizes)
+    model = MarianModel(config)
+    for part, name in ((model, "whole"), (model.get_encoder(), "encoder")):
+        part.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    with pytest.raises(ModelError, match=r"under other names.* save model\.get_encoder\(\)"):
+        load_encoder(tmp_path / "whole", device="cpu")
+    with pytest.warns(StickyTokenWarning, match="pooling is a guess"):
+        encoder = load_encoder(tmp_path / "encoder", device="cpu")
+    assert np.isfinite(encoder.encode(["the river sings"])).all()
 
 
 def test_models_loaded_at_once_are_each_checked_for_their_own_weights(folder, tmp_path):

@@ -251,6 +251,34 @@ def test_a_family_gives_what_hooks_on_transformers_give(name, case):
         assert np.abs(plain.encode(SENTENCES) - expected).max() > 1000 * tolerance
 
 
+_ZAYA = {
+    "head_dim": 8,
+    "router_hidden_size": 16,
+    "layer_types": ["hybrid"] * 4,
+    "num_experts": 4,
+    "moe_intermediate_size": 32,
+    **_GROUPED,
+}
+
+
+@pytest.mark.skipif(not hasattr(transformers, "ZayaConfig"), reason="needs a newer transformers")
+def test_a_cache_that_cannot_be_repeated_for_a_batch_is_not_reused():
+    tokenizer = architectures.qwen_tokenizer(closing=False)
+    tokenizer.model_max_length = 512
+    model = random_model("Zaya", _ZAYA, rows=len(tokenizer) + 3)
+    with torch.no_grad():
+        # With small weights, the cached state hardly matters: only a batch of two shows that it fails.
+        for layer in model.layers:
+            for weights in layer.parameters():
+                weights.mul_(0.02 if weights.ndim > 1 else 1)
+    always = ReuseLimits(fixed_share=0, rows=1)
+    encoder = CausalPromptEncoder(model, tokenizer, "tiny", read(), reuse=always)
+    alone = CausalPromptEncoder(model, tokenizer, "tiny", read(), reuse=None, token_budget=1)
+    of_one_length = ["a bird", "a river", "a bird", "a river"]
+    assert np.abs(encoder.encode(of_one_length) - alone.encode(of_one_length)).max() < 1e-5
+    assert vars(encoder._runner.beginnings)["agree"] is False
+
+
 def test_an_echo_is_the_mean_over_the_second_copy():
     model, tokenizer = tiny_decoders.decoder("qwen2")
     encoder = CausalPromptEncoder(model, tokenizer, "tiny", read("echo"))

@@ -243,22 +243,43 @@ def loading_weights(source: ModelSource) -> Iterator[None]:
     """
     import torch
 
-    with _LOADING, _missing_tensors() as missing, torch.random.fork_rng(devices=[]):
+    with _LOADING, _tensor_report() as report, torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         with explained(source, "model"):
             yield
-    needed = [name for name in missing if "pooler." not in name]
+    needed = [name for name in report.missing if "pooler." not in name]
     if needed:
         others = f" and {len(needed) - 1} more" if len(needed) > 1 else ""
+        remedy = "use a complete checkpoint"
+        if any(unused.endswith(f".{needed[0]}") for unused in report.unused):
+            # Some encoder-decoder models, such as Marian. Their encoder alone can be loaded.
+            remedy = (
+                "the checkpoint stores them under other names. If it is an encoder-decoder, load it with "
+                "transformers.AutoModel, save model.get_encoder() and the tokenizer to a folder, and pass "
+                "that folder"
+            )
         raise ModelError(
             f"the weights of {source.name!r} lack the tensor {needed[0]}{others}, which would be initialised "
-            "at random: use a complete checkpoint"
+            f"at random: {remedy}"
         )
 
 
+@dataclass(frozen=True)
+class _TensorReport:
+    """Tensors that the loaded checkpoints and the models do not have in common.
+
+    Attributes:
+        missing: names of the model's tensors that the checkpoint lacks.
+        unused: names of the checkpoint's tensors that the model lacks.
+    """
+
+    missing: list[str]
+    unused: list[str]
+
+
 @contextmanager
-def _missing_tensors() -> Iterator[list[str]]:
-    """Yield a list that receives the names of the tensors that loaded checkpoints lack.
+def _tensor_report() -> Iterator[_TensorReport]:
+    """Yield a report that is filled while checkpoints are loaded.
 
     Only checkpoints that the current thread loads are considered. transformers reports missing tensors if the
     option `output_loading_info` is set, but sentence-transformers cannot pass this option on. So
@@ -266,7 +287,7 @@ def _missing_tensors() -> Iterator[list[str]]:
     """
     from transformers import PreTrainedModel
 
-    missing: list[str] = []
+    report = _TensorReport(missing=[], unused=[])
     loading_thread = threading.get_ident()
     original: Any = vars(PreTrainedModel)["from_pretrained"]
 
@@ -276,7 +297,8 @@ def _missing_tensors() -> Iterator[list[str]]:
         if threading.get_ident() != loading_thread or options.get("output_loading_info"):
             return load()
         model, loading_info = load(output_loading_info=True)
-        missing.extend(sorted(loading_info["missing_keys"]))
+        report.missing.extend(sorted(loading_info["missing_keys"]))
+        report.unused.extend(sorted(loading_info["unexpected_keys"]))
         return model
 
     def is_of_another_thread(record: logging.LogRecord) -> bool:
@@ -287,7 +309,7 @@ def _missing_tensors() -> Iterator[list[str]]:
     logger.addFilter(is_of_another_thread)
     setattr(PreTrainedModel, "from_pretrained", classmethod(from_pretrained))  # noqa: B010 - mypy refuses it
     try:
-        yield missing
+        yield report
     finally:
         setattr(PreTrainedModel, "from_pretrained", original)  # noqa: B010
         logger.removeFilter(is_of_another_thread)

@@ -156,7 +156,9 @@ class _SharedBeginnings:
 
         Reuse changes the vectors if the model caches more than keys and values.
         """
-        contents = [text.ids for text in self._prompted.tokenize(["a", "one two three"])]
+        # Two sentences have the same length and are computed in one batch: some models cache a state that
+        # cannot be repeated for several rows.
+        contents = [text.ids for text in self._prompted.tokenize(["a", "a", "one two three"])]
         rows = self._prompted.rows(contents)
         layer_counts = [self._prompted.number]
         plain = self._runner.run_rows(rows, None, layer_counts)
