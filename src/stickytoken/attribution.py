@@ -267,7 +267,7 @@ def why(
         u=_mean_similarity_of(model) if opened is None else opened.plan.mean_similarity,
         first=_with_deletions(model, first_text, second_unit, similarity),
         second=_with_deletions(model, second_text, first_unit, similarity),
-        # The last row belongs to the first reference, and the last column to the second.
+        # The last row belongs to the reference of the first text, the last column to that of the second.
         matrix=matrix[:-1, :-1].astype(np.float32),
         first_reference=matrix[:-1, -1].astype(np.float32),
         second_reference=matrix[-1, :-1].astype(np.float32),
@@ -289,7 +289,7 @@ def _mean_similarity_of(model: IdEncoder) -> float:
 
 
 def _watch(stage: str, progress: ProgressCallback) -> Watch:
-    """Return a callback that takes the finished and total steps of a stage and reports them as progress."""
+    """Return a callback that reports a stage's progress, given its numbers of finished and total steps."""
 
     def watch(done: int, total: int) -> None:
         progress(Progress(stage, done, total, done))
@@ -387,7 +387,7 @@ def _readable_count(encoder: IdEncoder, ids: tuple[int, ...]) -> int:
 
 
 def _first_ids(pieces: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
-    """Return the pieces that cover the first ``count`` ids, the last one truncated if needed."""
+    """Return the pieces that cover the first ``count`` ids, truncating the last piece if needed."""
     kept_pieces = []
     missing = count
     for piece in pieces:
@@ -429,7 +429,7 @@ ShapleyStep: TypeAlias = tuple[int, frozenset[int]]
 
 
 def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Contributions:
-    """Divide the unit vector of a text among its parts by Shapley values.
+    """Divide the unit vector of a text among its parts, using Shapley values.
 
     The value of a part is the weighted mean change of the unit vector when the part is added to a set of
     other parts. The empty set, and any set that the model encodes as zeros, has the zero vector.
@@ -539,7 +539,7 @@ def _by_jacobians(model: IdEncoder, texts: Sequence[ReadText], similarity: float
 
 
 def _groups_of_copies(text: ReadText) -> list[range]:
-    """Divide the part indices into ranges: one per sequence of equal sticky parts, and one per other part."""
+    """Divide the part indices into ranges: one per sequence of equal sticky parts, one per remaining part."""
     starts = []
     previous: TextPart | None = None
     for index, part in enumerate(text.parts):
@@ -614,9 +614,10 @@ def _notes_on_length(name: str, text: ReadText) -> list[str]:
 
 
 def _main_sentence(result: Why, pairs: Sequence[TokenPair]) -> str:
-    """Return a sentence that names the sticky tokens in the strongest pairs, or else the strongest pair.
+    """Return a sentence that says how many of the strongest pairs contain a sticky token.
 
-    Without a run, the sentence names a part that recurs in the strongest pairs, if there is one.
+    If the texts have no sticky token, the sentence names the strongest pair. Without a run, it names a part
+    that recurs in the strongest pairs or, if there is no such part, the strongest pair.
     """
     best = pairs[0]
     strongest = f"The strongest pair is {best.first_text!r} with {best.second_text!r} ({best.value:+.3f})."

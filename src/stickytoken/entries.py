@@ -194,7 +194,8 @@ def _under_trained(
         distances_of_untrained: Distances of the untrained rows to their own mean.
 
     Returns:
-        Booleans, shape (N,). None if there are too few ordinary entries, or if all have the same distance.
+        Booleans, shape (N,). None if there are too few ordinary entries, or if more than half of them have
+        the same distance.
     """
     nearness = -np.log(np.maximum(distances, np.finfo(np.float64).tiny))
     if is_ordinary.sum() < _LEAST_ORDINARY:
@@ -363,9 +364,9 @@ def _first_named(matrices: Sequence[_Matrix], names: Sequence[str]) -> _Matrix |
 
 
 def _weight_files(model: str, revision: str | None) -> list[Path]:
-    """Return the safetensors files of a model.
+    """Return the paths of a model's safetensors files.
 
-    They are taken from the model's folder, or else from the first subfolder that contains any.
+    The files are taken from the model's folder or, if it contains none, from the first subfolder that does.
 
     Raises:
         ModelError: The model has no safetensors files, or a shard is missing.
@@ -433,9 +434,9 @@ def fertility(tokenizer: RoundTripTokenizer) -> pl.DataFrame:
     """Return how many tokens a tokenizer needs for the same twenty plain sentences in ten languages.
 
     Fertility is the number of tokens per word (Rust et al., "How Good is Your Tokenizer?", ACL 2021). It is
-    high for a language that has few entries in the vocabulary, all of them short. The number of tokens
-    relative to English is the premium of Petrov et al., "Language Model Tokenizers Introduce Unfairness
-    Between Languages" (NeurIPS 2023). It compares translations of the same sentences, so it is meaningful for
+    high for a language that has few and short entries in the vocabulary. The number of tokens relative to
+    English is the premium of Petrov et al., "Language Model Tokenizers Introduce Unfairness Between
+    Languages" (NeurIPS 2023). It compares translations of the same sentences, so it is meaningful for
     languages without spaces too.
 
     Returns:

@@ -145,14 +145,14 @@ def insert_as_ids(
 def copies_as_text(
     token: Token, text: str, placement: Placement, copies: int, path: Sequence[int] = ()
 ) -> str:
-    """Return the text with ``copies`` copies of one token."""
+    """Return the text after inserting ``copies`` copies of one token."""
     return place_as_text([_text_of_copy(token)] * copies, text, placement, path, token.joining)
 
 
 def copies_as_ids(
     token: Token, text: TokenizedText, placement: Placement, copies: int, path: Sequence[int] = ()
 ) -> tuple[int, ...]:
-    """Return the ids of the text with ``copies`` copies of one token."""
+    """Return the ids of the text after inserting ``copies`` copies of one token."""
     return place_as_ids([token.id] * copies, text, placement, path)
 
 

@@ -167,7 +167,7 @@ def with_block(card: bytes, block: str, name: str) -> bytes:
         is_pair = len(begins) == len(ends) == 1 and markers == 2
         if not is_pair or begins[0].start() > ends[0].start():
             raise InputError(
-                f"the stickytoken markers in {name} are damaged: it has {markers} markers, of which "
+                f"the stickytoken markers in {name} are damaged: the card has {markers}, of which "
                 f"{len(begins)} are whole lines {BEGIN} and {len(ends)} are whole lines {END}, but needs "
                 "exactly one of each, in this order; fix them, or delete them together with the old block "
                 "so that the new block is added at the end"
@@ -310,7 +310,7 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
         tasks = {entry.task_id for entry in parse_eval_result_entries(yaml.safe_load(before or b"") or [])}
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{target} is not a file of evaluation results: choose another file for the results of "
+            f"{target} does not contain evaluation results: choose another file for the results of "
             "stickytoken"
         ) from error
     other_tasks = sorted(tasks - {ERASED_TASK, LIFT_TASK, SHARE_TASK})

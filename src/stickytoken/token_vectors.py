@@ -36,7 +36,7 @@ def vector_deviations_of(blocks: Blocks, count: int, dimensions: int) -> NDArray
 
     The statistic is d = (squared Mahalanobis distance from the mean row) / (squared Euclidean distance from
     the mean row). It depends only on the direction from the mean row to the row, not on the distance between
-    them: d is large in directions in which the other rows hardly vary. Few trained rows have a large d, but
+    them: d is large for directions in which the other rows hardly vary. Few trained rows have a large d, but
     rows that an attacker has optimised do.
 
     Args:

@@ -205,7 +205,7 @@ def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
 
 
 def _usable_anchors(tokenizer: RoundTripTokenizer) -> list[_Anchor]:
-    """Return the anchors that decode to themselves; none if the tokenizer adds no space before a text."""
+    """Return the anchors that encoding and decoding preserve; none if the tokenizer does not add a space."""
     first_ids = tokenizer.encode_many(["test"])[0][:1]
     adds_space = bool(first_ids) and tokenizer.entries.get(first_ids[0], "").startswith((" ", "▁", "_", "Ġ"))
     if not adds_space:
@@ -285,7 +285,7 @@ def match_benign(
 ) -> BenignMatch:
     """Draw benign tokens that resemble a token in category, beginning, length and position.
 
-    Most tokenizers order their vocabulary by frequency, so entries with near positions are about equally
+    Most tokenizers order their vocabulary by frequency, so entries at nearby positions are about equally
     frequent. A larger ``count`` only adds tokens after those of a smaller ``count``.
 
     Args:
@@ -360,8 +360,8 @@ def _draw_benign(
         seed: Seed of the random draw.
 
     Returns:
-        Indices of the drawn tokens. Their number is ``count`` rounded up to whole blocks, or less if the
-        vocabulary has fewer.
+        Indices of the drawn tokens. Their number is ``count``, rounded up to a multiple of 16, or less if the
+        vocabulary has too few tokens.
     """
     matches: list[int] = []
     block_count = -(-count // _BLOCK)
@@ -519,7 +519,7 @@ def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: In
         return vocabulary
     available = [index for index, category in enumerate(vocabulary.categories) if category.available]
     read_as_words = _copies_read(vocabulary, tokenizer, available, Joining.WORDS)
-    # Attaching the copies can help only where some copies, written as words, are not read as the entry.
+    # Attaching the copies can help only if the tokenizer misreads some copies that are written as words.
     incomplete = [index for index in available if read_as_words[index] < _COPIES]
     read_attached = _copies_read(vocabulary, tokenizer, incomplete, Joining.ATTACHED)
     joinings = [Joining.WORDS] * len(vocabulary)

@@ -14,7 +14,8 @@ _command_began: ContextVar[float | None] = ContextVar("command_began", default=N
 def of_command() -> Iterator[None]:
     """Return a context manager in which a command runs; it records the command's start time.
 
-    A command loads its model before it calls the library. The reported duration includes this loading.
+    A command loads its model before it calls the library. The reported duration includes the time for
+    loading.
     """
     token = _command_began.set(time.perf_counter())
     try:

@@ -250,8 +250,8 @@ def test_results_of_others_are_not_overwritten(run, tmp_path):
     path = tmp_path / "other.yaml"
     for text, phrase in (
         ("- dataset: {id: cais/hle, task_id: default}\n  value: 1\n", "holds other results \\('default'\\)"),
-        ("[", "is not a file of evaluation results"),
-        ("- 3\n", "is not a file of evaluation results"),
+        ("[", "does not contain evaluation results"),
+        ("- 3\n", "does not contain evaluation results"),
     ):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(InputError, match=phrase):

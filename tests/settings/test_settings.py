@@ -54,7 +54,7 @@ def test_one_value_is_a_tuple_of_one():
         ({"share": float("nan")}, "share is nan: it must be a finite number above 0 and below 1"),
         ({"share": "0.5"}, "share is '0.5': it must be a number"),
         ({"colour": "green"}, "colour is 'green': it must be red or blue"),
-        ({"name": 3}, "name is 3: it must be a text"),
+        ({"name": 3}, "name is 3: it must be a string"),
         ({"dry": 1}, "dry is 1: it must be True or False"),
         ({"counts": ()}, "counts is empty: pass at least one value"),
         ({"counts": (3, 0)}, "counts is 0: it must be at least 1"),

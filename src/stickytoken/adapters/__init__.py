@@ -1,5 +1,5 @@
 """Clean texts inside other libraries, before a model encodes them or as a step of a pipeline.
 
-Each module serves one library, and needs the extra of stickytoken for that library. This file imports none of
+Each module supports one library, and requires stickytoken's extra for that library. This file imports none of
 these modules.
 """

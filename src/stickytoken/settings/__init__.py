@@ -224,4 +224,4 @@ class FieldType:
 
 
 # How errors describe a valid value, keyed by the type of the field.
-_EXPECTED = {bool: "True or False", str: "a text"}
+_EXPECTED = {bool: "True or False", str: "a string"}

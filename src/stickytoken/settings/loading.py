@@ -35,7 +35,7 @@ class RecordedLoading:
 
 @dataclass(frozen=True)
 class LoadingSettings(RecordedLoading):
-    """How a model is loaded, and where it computes.
+    """How a model is loaded, and on which device it runs.
 
     Attributes:
         trust_remote_code: Run Python code from the model's repository.

@@ -30,15 +30,16 @@ class ProfileSettings:
     a larger share of it has been erased. For a token with an unusual vector, half of either threshold is
     enough.
 
-    A token reaches a threshold if the lower end of its interval reaches it. Verdicts depend only on the
-    confirming texts, which the model always reads in its own precision.
+    A token reaches a threshold if the lower end of its interval does. Verdicts depend only on the confirming
+    texts, which the model always reads in its own precision.
 
     Attributes:
         smallest_lift: Minimum lift of a sticky token, relative to an ordinary token, in standard deviations
             of the model's similarities.
         smallest_erased: Minimum erased share of a sticky token: how much of a text its copies erase, as a
             share of what copies of an ordinary token leave.
-        unusual: Minimum deviation of an unusual token vector, in median absolute deviations above the median.
+        unusual: Minimum deviation at which a token vector counts as unusual, in median absolute deviations
+            above the median.
         confidence: Confidence level of the intervals.
         budget: Maximum number of texts encoded per token, averaged over all tokens of a run. It limits how
             many tokens are measured closely.

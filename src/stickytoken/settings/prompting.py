@@ -41,10 +41,10 @@ class Prompting:
     Anything else is taken as the prompt text itself, such as ``"query: "``.
 
     For a SentenceTransformer, ``layer`` is the number of layers to run (at least 1). For a language model
-    with a prompt, it is an index into the list that begins with the embeddings and continues with the output
-    of each layer; -1 is the last output, after the final norm. Without a published preset, a plain prompt
-    reads the last layer; token prepending and contrast read the layer at the same relative depth as for Llama
-    2 7B.
+    with a prompt, ``layer`` is an index into the list that begins with the embeddings and continues with the
+    output of each layer; -1 is the last output, after the final norm. Without a published preset, vectors
+    come from the last layer for a plain prompt, and for token prepending and contrast from the layer at the
+    same relative depth as in Llama 2 7B.
 
     Attributes:
         prompt: Text before every input, or the name of one of the model's saved prompts. A single word is
@@ -87,7 +87,7 @@ class Prompting:
 
     @property
     def decoder_options(self) -> dict[str, Any]:
-        """The settings that are set and that only a prompted language model supports, keyed by name."""
+        """The settings in use that require a prompted language model, keyed by name."""
         options: dict[str, Any] = {}
         for name, value in asdict(self).items():
             is_general = name == "layer" or name.startswith("prompt")
