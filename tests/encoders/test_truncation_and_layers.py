@@ -182,7 +182,7 @@ def test_inputs_that_begin_alike_have_the_vectors_of_their_layer(backbone):
 def test_the_layer_may_be_named_in_a_prompting(saved):
     named = load_encoder(saved, device="cpu", prompt=Prompting("the song: ", layer=1))
     assert named.identity == load_encoder(saved, device="cpu", prompt="the song: ", layer=1).identity
-    with pytest.raises(InputError, match="layer is 2, and the Prompting has layer 1: pass one of them"):
+    with pytest.raises(InputError, match="layer is 2, and the Prompting has layer 1: pass only one"):
         load_encoder(saved, device="cpu", prompt=Prompting(layer=1), layer=2)
 
 

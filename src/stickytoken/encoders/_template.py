@@ -82,8 +82,8 @@ def read_template(
         name: name of the model, for messages.
 
     Raises:
-        ModelError: the model does not read text, changes the tokens of a text, adds special tokens that
-            depend on the text, or reads too few tokens for the prompt.
+        ModelError: the model cannot read text, changes the tokens of a text, adds special tokens that depend
+            on the text, or reads too few tokens for the prompt.
     """
     longest = model.max_seq_length if model.max_seq_length is not None else math.inf
     samples = _SAMPLES
@@ -151,7 +151,7 @@ def _preprocessed(sample: str, model: SentenceTransformer, prompt: str, name: st
     ids = features.get("input_ids")
     mask = features.get("attention_mask", ids)
     if not hasattr(ids, "shape") or not hasattr(mask, "shape"):  # processors of audio return lists
-        raise ModelError(f"{name}: its first module does not read token ids (is it a text model?)")
+        raise ModelError(f"{name}: its first module does not read token ids: pass a text model")
     return features
 
 
@@ -164,7 +164,7 @@ def _position_of(content: tuple[int, ...], sequence: tuple[int, ...]) -> int | N
 
 
 def _why_changed(model: SentenceTransformer, prompt: str) -> str:
-    """Explain, for an error message, why a model's input lacks the tokens of the prompt and the text."""
+    """Return, for an error message, why a model's input lacks the tokens of the prompt and the text."""
     first: Any = model[0]
     processor = getattr(first, "processor", None)
     has_chat_template = any(getattr(reader, "chat_template", None) for reader in (processor, first.tokenizer))

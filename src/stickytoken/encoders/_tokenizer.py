@@ -20,13 +20,12 @@ from stickytoken.vocabulary import RoundTripTokenizer
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
-# Roles whose tokens count as special in the published category tables. Those tables do not count the role
-# cls.
+# Roles whose tokens the published category tables count as special. The role cls is not among them.
 _SPECIAL_ROLES = ("bos", "eos", "pad", "unk", "sep", "mask")
 _WORD = re.compile(r"\S+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# Characters from several Unicode planes. If the id of each is its code point, the ids are taken to be Unicode
-# code points.
+# Characters from several Unicode planes. If all of them have their code points as ids, the ids are taken to
+# be Unicode code points.
 _CODE_POINTS = ("a", "Z", "é", "中", "😀")
 _ROUND_TRIP_MEMBERS = ("entries", "special_ids", "decode_many", "encode_many")
 
@@ -163,7 +162,7 @@ class HuggingFaceTokenizer:
 
     @contextmanager
     def settings_kept(self) -> Iterator[None]:
-        """Restore the user's padding and truncation settings, which tokenizer calls change, after a block."""
+        """Restore the user's padding and truncation, which tokenizer calls change, after a ``with`` block."""
         backend = _backend_of(self._tokenizer)
         if backend is None:
             yield
@@ -268,7 +267,7 @@ class HuggingFaceTokenizer:
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
         """Return the ids of each text, and the character span of each id.
 
-        A span is a pair: the index of its first character, and the index after its last one. Without a
+        A span is a pair: the index of the first character, and the index after the last character. Without a
         pipeline, the spans of a text are None.
         """
         if self._backend is None:

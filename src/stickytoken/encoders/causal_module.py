@@ -79,7 +79,7 @@ class CausalPrompt(InputModule):
         del kwargs
         for text in inputs:
             if not isinstance(text, str):
-                raise InputError(f"a prompt takes one text, got a {type(text).__name__}: pass strings")
+                raise InputError(f"a prompt takes a text, got a {type(text).__name__}: pass strings")
         texts = [(prompt or "") + text for text in inputs]
         contents = [text.ids for text in self._prompted.tokenize(texts)]
         for text, content in zip(texts, contents, strict=True):

@@ -49,7 +49,7 @@ def isoscore(covariance: NDArray[np.float64]) -> float | None:
         None if there is only one dimension or no variance.
     """
     size = len(covariance)
-    variances = np.maximum(np.linalg.eigvalsh(covariance), 0.0)  # of the principal components
+    variances = np.maximum(np.linalg.eigvalsh(covariance), 0.0)  # one for each principal component
     length = float(np.linalg.norm(variances))
     if size < 2 or length == 0:
         return None

@@ -413,7 +413,7 @@ def shown(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
 
 
 class LayerChoice(StrEnum):
-    """How the layer after which a prompted language model's vector is read was chosen."""
+    """The ways to choose the layer after which a prompted language model's vector is read."""
 
     GIVEN = "chosen by the user"
     PUBLISHED = "published preset"

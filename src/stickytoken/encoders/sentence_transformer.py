@@ -131,7 +131,7 @@ class ModelEncoder(ABC):
 
     @abstractmethod
     def check_input(self, content: Content, label: Callable[[], str]) -> None:
-        """Raise an `EncodingError` if the model cannot read the content; `label` returns its text."""
+        """Raise an `EncodingError` if the model cannot read these content ids; `label` returns their text."""
 
     @abstractmethod
     def usable_entries(self) -> list[int]:
@@ -155,11 +155,11 @@ class ModelEncoder(ABC):
 
     @abstractmethod
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
-        """Return the vectors of distinct contents, shape (n, d), computed in the fastest available way."""
+        """Return the vectors of distinct inputs, shape (n, d), computed in the fastest available way."""
 
     @abstractmethod
     def _run(self, contents: Sequence[Content]) -> None:
-        """Run every layer on every token of the contents; the caller measures how long this takes."""
+        """Run every layer on every token of the inputs; the caller measures how long this takes."""
 
     # Members that all subclasses share.
 
@@ -255,7 +255,7 @@ class ModelEncoder(ABC):
     def _encode(
         self, ids: Sequence[Sequence[int]], texts: Sequence[str] | None, *, allow_zero: bool
     ) -> NDArray[np.float32]:
-        """Return the vectors of contents, shape (n, d).
+        """Return the vectors of inputs, shape (n, d).
 
         Args:
             ids: content ids of each input.
@@ -283,11 +283,11 @@ class ModelEncoder(ABC):
         return vectors[rows]
 
     def _check_inputs(self, contents: Sequence[Content], label: Callable[[int], str]) -> None:
-        """Raise an `EncodingError` that names the first content that the model cannot read, if any.
+        """Raise an `EncodingError` that names the first input that the model cannot read, if any.
 
-        Whether a content is readable depends on its length and on its smallest and largest id. So if the
-        shortest and longest contents and those with the smallest and largest ids are readable, all others are
-        too. Checking only these avoids a slow loop over all contents while a GPU waits.
+        Whether an input is readable depends on its length and on its smallest and largest id. So if the
+        shortest and longest inputs and those with the smallest and largest ids are readable, all others are
+        too. Checking only these avoids a slow loop over all inputs while a GPU waits.
         """
         lengths = np.fromiter(map(len, contents), np.intp, len(contents))
         extreme_rows = {int(lengths.argmin()), int(lengths.argmax())}
@@ -736,7 +736,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         return attention if prefixes.agree(vectors, plain_vectors, self._rounding) else None
 
     def features(self, contents: Sequence[Content]) -> dict[str, Any]:
-        """Return the inputs of the first module for contents of equal length."""
+        """Return the inputs of the first module for equally long sequences of content ids."""
         return self._runner.features(contents)
 
     def check_input(self, content: Content, label: Callable[[], str]) -> None:

@@ -10,15 +10,15 @@ import torch
 def token_table(model: torch.nn.Module) -> torch.nn.Module | None:
     """Return the module that maps token ids to vectors.
 
-    In a static embedding, this module is the attribute `embedding`. In a model of transformers,
-    `get_input_embeddings` returns it. That method is optional: in a model with several parts (CLIP), only the
-    text part may have the method, and some models have no table at all (CANINE hashes code points).
+    In a static embedding, this module is the attribute `embedding`. In a transformers model,
+    `get_input_embeddings` returns the module. That method is optional: in a model with several parts (CLIP),
+    only the text part may have the method, and some models have no table at all (CANINE hashes code points).
 
     Args:
         model: a SentenceTransformer.
 
     Returns:
-        The table; None if the model declares none, or several.
+        The table; None if the model declares no table, or several tables.
     """
     first: Any = model[0]  # type: ignore[index]
     backbone = getattr(first, "model", None)

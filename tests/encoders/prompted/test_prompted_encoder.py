@@ -135,7 +135,7 @@ def test_what_the_model_cannot_read_is_named(folder, encoder):
         assert not encoder.fits(ids)
     with pytest.raises(EncodingError, match=r"the text 'a \\ud800 b\.' contains half a surrogate pair"):
         encoder.encode(["fine", "a \ud800 b"])
-    with pytest.raises(EncodingError, match="no tokens, and an echo prompt"):
+    with pytest.raises(EncodingError, match="no tokens, but an echo prompt"):
         load_encoder(folder, device="cpu", prompt="echo").encode_ids([()])
 
 

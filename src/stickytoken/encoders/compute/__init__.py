@@ -38,7 +38,7 @@ def exclusive(model: torch.nn.Module) -> AbstractContextManager[bool]:
 
 @contextmanager
 def computing(model: torch.nn.Module, *, gradients: bool = False) -> Iterator[None]:
-    """Lock a model and put it in evaluation mode for a block.
+    """Lock a model and put it in evaluation mode, inside a ``with`` block.
 
     With ``gradients``, the block can compute forward-mode derivatives; otherwise, it runs in inference mode.
     """
@@ -58,7 +58,7 @@ def weight_mark(weight: torch.Tensor) -> tuple[int, int]:
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Put a model in evaluation mode; afterwards, restore the mode of each module."""
+    """Put a model in evaluation mode inside a ``with`` block; afterwards, restore the mode of each module."""
     training_modules = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -70,7 +70,7 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def switched_on(config: Any, name: str) -> Iterator[None]:
-    """Set one attribute of a configuration to true; afterwards, restore its value."""
+    """Set an attribute of a configuration to true inside a ``with`` block; afterwards, restore its value."""
     before = getattr(config, name)
     setattr(config, name, True)
     try:
@@ -152,7 +152,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def modules_fingerprint(model: SentenceTransformer) -> str:
-    """Return the sha256 of the types and settings of all modules, the truncated dimension and the route."""
+    """Return the sha256 of the types and settings of all modules, of `truncate_dim` and of the route."""
     description: list[list[Any]] = []
     for name, module in model.named_modules():
         # Nested modules are left out unless they have `config_keys`, as the modules of a Router do.

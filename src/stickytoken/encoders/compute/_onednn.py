@@ -42,7 +42,7 @@ def packed(weight: torch.Tensor) -> torch.Tensor:
 def product(
     rows: torch.Tensor, packed_weight: torch.Tensor, bias: torch.Tensor | None, activation: Activation
 ) -> torch.Tensor:
-    """Return the activation of ``rows @ weight.T + bias``."""
+    """Return ``activation(rows @ weight.T + bias)``."""
     algorithm = "none" if activation is Activation.GELU else ""  # the exact GELU, not its approximation
     outputs: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
         rows, packed_weight, bias, activation.value, [], algorithm

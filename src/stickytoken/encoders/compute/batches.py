@@ -1,4 +1,4 @@
-"""Run contents through a model in batches whose inputs all have the same length."""
+"""Run sequences of token ids through a model, in batches whose inputs all have the same length."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-# Tokens per batch on a CPU. Between 512 and 4096 tokens per batch, the speed of all-MiniLM-L6-v2 and of
-# all-mpnet-base-v2 varies by at most 5%.
+# Maximum number of tokens per batch on a CPU. Between 512 and 4096 tokens per batch, the speed of
+# all-MiniLM-L6-v2 and of all-mpnet-base-v2 varies by at most 5%.
 _CPU_TOKEN_BUDGET = 1024
 # Number of batches for each worker. With several small batches, all workers finish at about the same time.
 _BATCHES_PER_WORKER = 4
 # Smallest number of tokens per batch when several workers share the inputs. In smaller batches, the overhead
 # of a call dominates.
 _MIN_SHARED_TOKENS = 256
-# Tokens per batch on an accelerator whose free memory is not known.
+# Maximum number of tokens per batch on an accelerator whose free memory is unknown.
 _ACCELERATOR_TOKEN_BUDGET = 65536
 # Bounds for the number of tokens per batch on a GPU, which is computed from its free memory.
 _MIN_GPU_TOKENS = 4096
@@ -94,7 +94,7 @@ def compute_all(compute: Callable[[Any], Any], items: Sequence[Any], workers: in
         results = [threads.submit(work, item) for item in items]
         try:
             wait(results, return_when=FIRST_EXCEPTION)
-        finally:  # also after Ctrl-C: cancel the items that have not begun
+        finally:  # also after Ctrl-C: cancel the items that have not been started
             threads.shutdown(cancel_futures=True)
         return [result.result() for result in results]
 
@@ -225,7 +225,7 @@ class BatchRunner(BatchEngine):
         return max(_MIN_GPU_TOKENS, min(budget, _MAX_GPU_TOKENS))
 
     def vectors(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
-        """Return the vectors of the given contents, in the same order, shape (n, d)."""
+        """Return the vectors of the given sequences of content ids, in the same order, shape (n, d)."""
         lengths = [len(content) + self._template.overhead for content in contents]
 
         def compute(batch: NDArray[np.intp]) -> torch.Tensor:
@@ -234,7 +234,7 @@ class BatchRunner(BatchEngine):
         return self.run(lengths, compute, worker_count(self._model))
 
     def launch(self, contents: Sequence[tuple[int, ...]]) -> torch.Tensor:
-        """Return the vectors of contents of equal length, shape (n, d), on the model's device."""
+        """Return the vectors of equally long content id sequences, shape (n, d), on the model's device."""
         return self._output(self.features(contents))[:, : self._model.truncate_dim]
 
     def _output(self, features: dict[str, Any]) -> torch.Tensor:
@@ -259,7 +259,7 @@ class BatchRunner(BatchEngine):
         return vectors.float()
 
     def features(self, contents: Sequence[tuple[int, ...]]) -> dict[str, Any]:
-        """Return the first module's inputs for contents of equal length, on the model's device.
+        """Return the first module's inputs for equally long sequences of content ids, on the model's device.
 
         The inputs are ids with special tokens, masks and token types, or one flat list of ids with offsets.
         """
@@ -292,7 +292,7 @@ class BatchRunner(BatchEngine):
         return tensor.to(self.device, non_blocking=True)
 
 
-# A function that returns a context manager. In its block, the model computes at a certain precision.
+# A function that returns a context manager, inside which the model computes at a certain precision.
 Arithmetic: TypeAlias = Callable[[], AbstractContextManager[object]]
 
 # Machine epsilon of each precision.
@@ -353,7 +353,7 @@ def pools_by(model: SentenceTransformer, mode: str) -> bool:
 
 @contextmanager
 def first_token_only(attention: torch.nn.Module) -> Iterator[None]:
-    """Within the block, make an attention module return only the state of the first token."""
+    """Make an attention module return only the state of the first token, inside a ``with`` block."""
     if "forward" in vars(attention):  # the user has replaced the forward pass
         yield
         return

@@ -44,7 +44,7 @@ class LinearSite:
 
 
 def linear_sites(model: torch.nn.Module) -> list[LinearSite]:
-    """Return all plain float32 linear layers on the CPU; a layer with a GELU after it is one site."""
+    """Return a site for each plain float32 linear layer on the CPU, together with any GELU after it."""
     modules_before_layers = set()
     for parent in model.modules():
         reader = getattr(getattr(parent, "output", None), "dense", None)
@@ -131,7 +131,7 @@ class PackedLinear:
         self._checksum = checksum
 
     def multiply(self, flat: torch.Tensor, activation: Activation = Activation.NONE) -> torch.Tensor:
-        """Return the activation of the layer's output for rows of shape (rows, in features)."""
+        """Apply the layer and the activation to rows of shape (rows, in_features); return the result."""
         flat = flat.to(self._dtype)
         if self._packed:
             outputs = _onednn.product(flat, self._weight, self._bias, activation)
@@ -202,7 +202,7 @@ class PackedLinears:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Replace the modules' forward passes for a block, except those that the user has replaced."""
+        """Replace forward passes inside a ``with`` block, except for those that the user has replaced."""
         self._renew()
         replaced_modules = [module for module in self.forwards if not _has_own_forward(module)]
         for module in replaced_modules:
@@ -348,7 +348,7 @@ _MEASUREMENT_VERSION = 1
 
 
 def trial_inputs(network: torch.nn.Module, contents: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Return the inputs of a trial: the last contents, as many as the limits on a trial allow.
+    """Return the inputs of a trial: as many of the last id sequences as the limits on a trial allow.
 
     The list is empty if the model has no linear layers that can be packed.
     """

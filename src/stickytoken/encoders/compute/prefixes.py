@@ -157,25 +157,25 @@ class PrefixReuse:
     """Computes inputs as trees, if the vectors of a few samples are then the same as without trees."""
 
     backbone: Any  # backbone of a causal model
-    before: tuple[int, ...]  # tokens of the template before each content
-    after: tuple[int, ...]  # tokens of the template after each content
+    before: tuple[int, ...]  # the template's tokens before the content of an input
+    after: tuple[int, ...]  # the template's tokens after the content of an input
     # Returns the backbone's states for its inputs, shape (rows, tokens, d).
     states: Callable[[dict[str, Any]], torch.Tensor]
     # Turns the states at the ends of inputs, shape (n, 1, d), into vectors, shape (n, components).
     finish: Callable[[torch.Tensor], torch.Tensor]
     engine: BatchEngine  # supplies the token budget, and the name and device for messages
     limits: ReuseLimits
-    samples: Sequence[tuple[int, ...]]  # contents whose vectors are compared with and without trees
-    # Computes the vectors of contents without trees.
+    samples: Sequence[tuple[int, ...]]  # sample contents, on which trees are tested
+    # Computes the vectors of inputs without trees, from their content ids.
     plain: Callable[[Sequence[tuple[int, ...]]], NDArray[np.float32]]
     rounding: float  # machine epsilon of the arithmetic
     memory_left: bool = True  # false once trees have run out of memory
 
     def shared(self, contents: Sequence[tuple[int, ...]], cached: int = 0) -> NDArray[np.float32] | None:
-        """Return the vectors of distinct contents, or None if trees save too little or cannot be used.
+        """Return the vectors of distinct inputs, or None if trees save too little or cannot be used.
 
-        ``cached`` is the number of tokens at the beginning of each input that a cache holds, so that they
-        need not be computed without trees either.
+        ``contents`` are the content ids of the inputs. ``cached`` is the number of tokens at the beginning of
+        each input whose states are already cached, so that they would be skipped without trees too.
         """
         roots = self.trees(contents, cached) if self.memory_left else None
         if not roots or not self._agrees:

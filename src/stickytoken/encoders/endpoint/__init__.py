@@ -95,7 +95,7 @@ def parse_address(name: str, key_variable: str | None = None) -> Address:
         # message does not repeat the URL.
         raise InputError(
             f"the URL of the endpoint at {split_url.hostname} has a user, a password or parameters: remove "
-            f"them, and put the key into the environment variable {_OTHER_KEY}"
+            f"them, and put the key in the environment variable {_OTHER_KEY}"
         )
     if split_url.scheme.lower() not in ("http", "https") or not split_url.hostname:
         raise InputError(f"{url!r} is not the URL of an endpoint: {_HOW_TO_NAME}")

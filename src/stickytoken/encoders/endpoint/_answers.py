@@ -139,7 +139,7 @@ def _vector(embedding: str | list[float | None] | None) -> NDArray[np.float32]:
         try:
             vector = np.frombuffer(base64.b64decode(embedding, validate=True), dtype="<f4").astype(np.float32)
         except ValueError:
-            raise ValueError("a vector that is neither numbers nor base64 of numbers") from None
+            raise ValueError("a vector that is neither a list of numbers nor base64") from None
     else:
         with np.errstate(over="ignore"):  # numbers too large for float32 become infinite, which fails below
             vector = np.array(embedding, dtype=np.float64).astype(np.float32)

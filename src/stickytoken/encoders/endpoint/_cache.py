@@ -1,4 +1,4 @@
-"""A cache of the vectors and refusals of servers: one SQLite file per model, shared by all runs."""
+"""A cache of the vectors from servers and of their refusals: one SQLite file per model, for all runs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Answers:
         return self._select("SELECT text, reason FROM refusals WHERE text IN", texts)
 
     def keep(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
-        """Store vectors, which are keyed by text."""
+        """Store vectors that are keyed by text."""
         rows = [(_key(text), vector.astype("<f4").tobytes()) for text, vector in vectors.items()]
         with self._locked_connection() as connection, connection:
             connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)

@@ -87,7 +87,7 @@ class ServerBehaviour(BaseModel):
     """The behaviour of a server, as measured by the first requests and stored in the server's cache.
 
     Attributes:
-        version: version of this record.
+        version: version of the format of this record.
         dimension: number of components of a vector.
         encoding: value of `RequestFormat.encoding` that the server accepts.
         sends_dimensions: value of `RequestFormat.dimensions` that the server accepts.
@@ -139,7 +139,7 @@ class ServerBehaviour(BaseModel):
 
     @property
     def noise(self) -> float:
-        """Standard deviation of the cosine of two texts over different requests."""
+        """The larger of `call_noise` and `batch_noise`."""
         return max(self.call_noise, self.batch_noise)
 
     @property

@@ -37,7 +37,8 @@ from stickytoken.vocabulary import RoundTripTokenizer
 
 CHECKED_EVERY = 200
 """Number of requests after which the fixed texts are sent again, to check that the same model answers."""
-# Part of every endpoint model's identity. If it changed, stored runs would no longer match their model.
+# Part of every endpoint model's identity. If this name changed, stored runs would no longer match their
+# model.
 _IDENTITY_NAME = "stickytoken.encoders.endpoint.encoder.EndpointModel"
 
 
@@ -299,7 +300,7 @@ class EndpointEncoder(TextEncoder):
         if lowest_cosine is not None:
             raise ModelError(
                 f"{self.name} has changed: the new and the earlier vector of a fixed text have a cosine of "
-                f"{lowest_cosine:.4f}. Finished measurements are kept; for the new "
+                f"only {lowest_cosine:.4f}. Finished measurements are kept; for the new "
                 f"model, move {self.answers.folder} away and choose another run folder"
             )
         self.unchecked = 0
@@ -324,8 +325,8 @@ def load_endpoint(
         prompt: text put before every input.
         max_length: maximum number of tokens that the model reads; None means that this number is measured.
         truncate_dim: keep only this many leading components of each vector; None keeps all.
-        options: key variable, number of components, price, spending limit and time limits; None means the
-            defaults.
+        options: the options for the server: key variable, number of components, price, spending limit and
+            time limits; None means the defaults.
 
     Raises:
         InputError: the address is malformed, or there is neither a tokenizer nor candidates.

@@ -301,7 +301,7 @@ def _prompting_of(prompt: str | Prompting | None, layer: int | None) -> Promptin
     if layer is None:
         layer = prompting.layer
     elif prompting.layer not in (None, layer):
-        raise InputError(f"layer is {layer}, and the Prompting has layer {prompting.layer}: pass one of them")
+        raise InputError(f"layer is {layer}, and the Prompting has layer {prompting.layer}: pass only one")
     return prompting if layer is None else replace(prompting, layer=whole_number("layer", layer))
 
 
@@ -444,7 +444,7 @@ def _encoder_of_prompted_model(model: SentenceTransformer, spec: EncoderSpec, na
     _refuse_truncation(spec, name)
     if model.truncate_dim is not None:
         raise InputError(
-            f"{name} truncates its vectors to {model.truncate_dim}, and a model with a prompt needs vectors "
+            f"{name} truncates its vectors to {model.truncate_dim}, but a model with a prompt needs vectors "
             "of full length: set its truncate_dim to None"
         )
     normalize = _normalizes([type(module).__name__ for module in model], name)
@@ -466,8 +466,8 @@ def _encoder_of_prompted_model(model: SentenceTransformer, spec: EncoderSpec, na
 def _refuse_truncation(spec: EncoderSpec, name: str) -> None:
     if spec.truncate_dim is not None:
         raise InputError(
-            f"truncate_dim is {spec.truncate_dim}, and {name} is a language model with a prompt, whose "
-            "vectors are used at full length: leave it out"
+            f"truncate_dim is {spec.truncate_dim}, but {name} is a language model with a prompt, whose "
+            "vectors are used at full length: leave truncate_dim out"
         )
 
 

@@ -1,4 +1,4 @@
-"""Find out from the files of a model, without loading it, its kind and its routes."""
+"""Find out the kind and the routes of a model from its files, without loading the model."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def require_single_vectors_of(model: object) -> None:
 
 
 def _refuse(kind: str | None, name: str, evidence: str) -> None:
-    """Raise a ModelError that says of which unsupported kind a model is; do nothing if ``kind`` is None."""
+    """Raise a ModelError for a model of an unsupported kind; do nothing if ``kind`` is None."""
     if kind is not None:
         raise ModelError(
             f"{name} is {kind} ({evidence}): pass an embedding model, with one vector for a text"
@@ -161,7 +161,7 @@ def _class_name(module_type: object) -> str:
 
 
 def _mappings(settings: Mapping[str, Any]) -> dict[tuple[str | None, Any], str]:
-    """Parse a Router's route mappings; their keys are tuples, stored as Python source text."""
+    """Parse a Router's route mappings, whose keys are tuples stored as Python source text."""
     mappings: dict[tuple[str | None, Any], str] = {}
     for key, value in (settings.get("route_mappings") or {}).items():
         with suppress(ValueError, SyntaxError):  # sentence-transformers also skips a malformed key
@@ -204,7 +204,7 @@ def route_taken(
 
 
 def choices_of(routes: Sequence[str], mappings: Mapping[tuple[str | None, Any], str]) -> tuple[str, ...]:
-    """Return the names that the user can pass as a route: the routes, and the tasks mapped to them."""
+    """Return the names that the user can pass as a route: routes, and tasks that are mapped to routes."""
     tasks = [task for task, _ in mappings if task is not None]
     return tuple(dict.fromkeys([*routes, *tasks]))
 

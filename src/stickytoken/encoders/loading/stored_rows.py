@@ -157,7 +157,7 @@ class TokenRows:
         return product.astype(FLOATING_TYPES[self.dtype], copy=False)
 
     def parts(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Yield all rows in blocks, each with the id of its first row."""
+        """Yield all rows in blocks, as pairs of the id of the block's first row and the block."""
         for begin in range(0, len(self), _ROWS_AT_A_TIME):
             yield begin, self.read(begin, min(begin + _ROWS_AT_A_TIME, len(self)))
 

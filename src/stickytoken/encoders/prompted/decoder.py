@@ -68,8 +68,8 @@ class Decoder:
         number = layer + count + 1 if layer < 0 else layer
         if number == 0:
             raise InputError(
-                f"layer {layer} of {self.name} is the embedding of the prompt's last token, the same for "
-                f"every sentence: use 1 to {count}, or -1 to {-count}"
+                f"layer {layer} of {self.name} is the embedding of the prompt's last token, which is the same "
+                f"for every sentence: use 1 to {count}, or -1 to {-count}"
             )
         if not 0 < number <= count:
             raise InputError(f"{self.name} has no layer {layer}: use 1 to {count}, or -1 to {-count}")
@@ -149,7 +149,7 @@ def hook_before(layer: torch.nn.Module, call: Callable[..., Any]) -> Hook:
 
 @contextmanager
 def _hooked(hooks: Iterable[Hook]) -> Iterator[None]:
-    """Register hooks for a block. The hooks act only on calls by the current thread."""
+    """Register hooks inside a ``with`` block. The hooks act only on calls by the current thread."""
     owner = threading.get_ident()
 
     # torch may call a hook without its last argument if another thread removes the hook at that moment.
@@ -195,7 +195,7 @@ def states_after(
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
     hooks: Iterable[Hook] = (),
 ) -> dict[int, torch.Tensor]:
-    """Run the model; return ``keep(states)`` for the states after each number of layers, keyed by it.
+    """Run the model; return ``keep(states)`` after each number of layers, keyed by the number of layers.
 
     The number 0 stands for the first layer's input. States after the last layer include the final norm; all
     others are the raw residual stream. Layers after the last requested one do not run.

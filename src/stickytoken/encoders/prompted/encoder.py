@@ -240,7 +240,7 @@ class CausalPromptEncoder(ModelEncoder):
             )
         if not content and self.reading.prompt.echoes:
             raise EncodingError(
-                f"{self.name}: the text {label()} has no tokens, and an echo prompt reads only the tokens of "
+                f"{self.name}: the text {label()} has no tokens, but an echo prompt reads only the tokens of "
                 "the text: leave the text out, or use another prompt"
             )
         if not self.fits(content):

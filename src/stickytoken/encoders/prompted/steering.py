@@ -96,8 +96,8 @@ def output_projection(decoder: Decoder, layer: int) -> torch.nn.Module:
     else:
         advice = "no other layer has one either"
     raise ModelError(
-        f"layer {layer} of {decoder.name} (a {decoder.model.config.model_type}) has no output projection of "
-        f"an attention ({', '.join(_PROJECTIONS)}), which contrast needs: {advice}"
+        f"layer {layer} of {decoder.name} (a {decoder.model.config.model_type}) has no attention "
+        f"output projection ({', '.join(_PROJECTIONS)}), which contrast needs: {advice}"
     )
 
 
@@ -120,8 +120,8 @@ def _projection_hook(
         values = args[0]
         if values.ndim != 3 or len(values) != len(last):
             raise ModelError(
-                f"an attention of this model projects values of shape {tuple(values.shape)}: contrast needs "
-                "the shape (rows, tokens, heads * size)"
+                f"an attention layer of this model projects values of shape {tuple(values.shape)}: contrast "
+                "needs the shape (rows, tokens, heads * size)"
             )
         # A model may be spread over several devices, so indices are moved to the device of this layer.
         rows = torch.arange(len(values), device=values.device)
@@ -175,7 +175,7 @@ class PromptBatch:
 def pooled_states(
     decoder: Decoder, batch: PromptBatch, layer_counts: Sequence[int], cache: Any = None
 ) -> torch.Tensor:
-    """Return the pooled states after each of these numbers of layers, shape (rows, layers, d)."""
+    """Return the pooled states after each number of layers, shape (rows, layers, d)."""
     states = prompt_states(decoder, batch, layer_counts, batch.pool, cache)
     device = states[max(layer_counts)].device
     return torch.stack([states[layer_count].to(device) for layer_count in layer_counts], dim=1)
@@ -188,7 +188,7 @@ def prompt_states(
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
     cache: Any = None,
 ) -> dict[int, torch.Tensor]:
-    """Run the prompts; return ``keep(states)`` for the states after each number of layers, keyed by it.
+    """Run the prompts; return ``keep(states)`` after each number of layers, keyed by the number of layers.
 
     Token prepending and contrast change the states as the batch specifies. The number 0 stands for the
     embedding.
