@@ -68,8 +68,8 @@ class Decoder:
         number = layer + count + 1 if layer < 0 else layer
         if number == 0:
             raise InputError(
-                f"layer {layer} of {self.name} is the embedding of the prompt's last token, which is the same "
-                f"for every sentence: use 1 to {count}, or -1 to {-count}"
+                f"layer {layer} of {self.name} is the embedding of the prompt's last token, which is the "
+                f"same for every sentence: use 1 to {count}, or -1 to {-count}"
             )
         if not 0 < number <= count:
             raise InputError(f"{self.name} has no layer {layer}: use 1 to {count}, or -1 to {-count}")
