@@ -245,7 +245,7 @@ def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
     for name in sorted(names):
         in_runs = [tokens_of_run.get(name, not_examined) for tokens_of_run in tokens_of_runs]
         tokens.append(ComparedToken(name, in_runs))
-    return tuple(sorted(tokens, key=_rank))
+    return tuple(sorted(tokens, key=_sort_key))
 
 
 def _in_run(compared: ComparedRun) -> dict[str, TokenInRun]:
@@ -269,7 +269,7 @@ def with_measures(tokens: pl.DataFrame) -> pl.DataFrame:
     return tokens.with_columns(missing)
 
 
-def _rank(token: ComparedToken) -> tuple[int, float, float]:
+def _sort_key(token: ComparedToken) -> tuple[int, float, float]:
     """Return the sort key of a token: number of runs that flag it, largest erased share, largest lift.
 
     The three numbers are negated, so that the largest come first.

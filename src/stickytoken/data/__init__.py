@@ -411,7 +411,7 @@ def choose_corpus(sentences: SentenceSource | None, pairs: PairSource | None) ->
             checked_pairs.append(value)
         elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)) and len(value) == 3:
             sentence1, sentence2, similarity = value
-            checked_pairs.append(_checked(sentence1, sentence2, similarity, f"pair {number}"))
+            checked_pairs.append(_checked_pair(sentence1, sentence2, similarity, f"pair {number}"))
         else:
             raise InputError(
                 f"pair {number} is {shown(value)}: pass (sentence1, sentence2, similarity), or a file of "
@@ -443,13 +443,13 @@ def pairs_from_file(path: Path) -> list[SentencePair]:
     rows = zip(first_sentences, second_sentences, similarities, strict=True)
     pairs = []
     for number, (sentence1, sentence2, similarity) in enumerate(rows, start=1):
-        pairs.append(_checked(sentence1, sentence2, similarity, f"{path}: pair {number}"))
+        pairs.append(_checked_pair(sentence1, sentence2, similarity, f"{path}: pair {number}"))
     if not pairs:
         raise InputError(f"{path} has no pairs")
     return pairs
 
 
-def _checked(sentence1: object, sentence2: object, similarity: object, where: str) -> SentencePair:
+def _checked_pair(sentence1: object, sentence2: object, similarity: object, where: str) -> SentencePair:
     """Return a valid pair, or raise an error whose message begins with ``where``."""
     for sentence in (sentence1, sentence2):
         if not isinstance(sentence, str | None):

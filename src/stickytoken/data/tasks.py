@@ -71,7 +71,7 @@ def _classification_in_folder(folder: Path) -> Task:
     return _classification(train, test, folder)
 
 
-def _name(path: Path) -> str:
+def _task_name(path: Path) -> str:
     """Return a task name: the file name without extension.
 
     If the file name is only the name of a split, such as ``test``, the folder name is put in front of it.
@@ -90,10 +90,10 @@ def _pairs(frame: pl.DataFrame, path: Path) -> Task:
     if has_scores:
         if len(gold) < 3 or len(set(gold)) == 1:
             raise InputError(f"{path}: a correlation needs at least 3 pairs, and scores that differ")
-        return metrics.SimilarityTask(_name(path), first, second, gold)
+        return metrics.SimilarityTask(_task_name(path), first, second, gold)
     if set(gold) != {0.0, 1.0}:
         raise InputError(f"{path}: labels of pairs must be 0 or 1, and both must occur")
-    return metrics.PairClassificationTask(_name(path), first, second, gold)
+    return metrics.PairClassificationTask(_task_name(path), first, second, gold)
 
 
 def _reranking(frame: pl.DataFrame, path: Path) -> Task:
@@ -118,7 +118,7 @@ def _reranking(frame: pl.DataFrame, path: Path) -> Task:
         candidates[query] = tuple(dict.fromkeys(document_ids))
         relevant[query] = {id_of[text]: 1 for text in positive}
     documents = {document_id: text for text, document_id in id_of.items()}
-    return metrics.RerankingTask(_name(path), queries, documents, relevant, candidates)
+    return metrics.RerankingTask(_task_name(path), queries, documents, relevant, candidates)
 
 
 def _split_classification(frame: pl.DataFrame, path: Path) -> Task:
@@ -150,7 +150,7 @@ def _classification(train: tuple[pl.DataFrame, Path], test: tuple[pl.DataFrame, 
                 "remove its texts, or merge it with another label"
             )
     _require_two_labels(counts, path)
-    return ClassificationTask(_name(path), train_texts, train_labels, test_texts, test_labels)
+    return ClassificationTask(_task_name(path), train_texts, train_labels, test_texts, test_labels)
 
 
 def _clustering(frame: pl.DataFrame, path: Path) -> Task:
@@ -165,7 +165,7 @@ def _clustering(frame: pl.DataFrame, path: Path) -> Task:
                 f"{path}: the label {label!r} occurs only once: remove the text, or merge the label with "
                 "another"
             )
-    return metrics.ClusteringTask(_name(path), texts, labels)
+    return metrics.ClusteringTask(_task_name(path), texts, labels)
 
 
 def _require_two_labels(counts: Counter[str], path: Path) -> None:
@@ -277,16 +277,17 @@ def _read_qrels(
 ) -> tuple[dict[str, dict[str, int]], list[str]]:
     """Read the judgements of the queries that have a relevant document.
 
-    Judgements of missing queries are left out. Judgements of missing documents are kept: a missing document
-    that was judged relevant counts as not found, as in trec_eval, BEIR and MTEB.
+    Judgements of queries that are not in the collection are left out. Judgements of documents that are not in
+    the collection are kept: if such a document is relevant, it counts as not found, as in trec_eval, BEIR and
+    MTEB.
 
     Returns:
         For each query, the scores of the judged documents, keyed by document; and notes on missing ids and
         repeated judgements.
 
     Raises:
-        InputError: A score is not a whole number, two judgements contradict each other, or all queries or all
-            documents of the judgements are missing.
+        InputError: A score is not a whole number, two judgements contradict each other, or the collection
+            contains none of the judged queries or none of the judged documents.
     """
     frame = _qrels_table(path)
     scores = tables.numbers(frame, "score", path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from shlex import quote
 from typing import Any
 
@@ -11,7 +11,7 @@ import gradio as gr
 import polars as pl
 
 from stickytoken.demo import _components as ui
-from stickytoken.demo.context import EXAMPLES, Startup, checked_token_id, worst_token
+from stickytoken.demo.context import EXAMPLES, RunLibrary, Startup, checked_token_id, worst_token
 from stickytoken.detection import token_evidence
 from stickytoken.detection.run_folder import RunEvidence
 from stickytoken.errors import InputError
@@ -28,6 +28,21 @@ _FILTERED = ("verdict", "entry", "script")
 _NO_RUN = (
     "There is no run to explore: make one with `stickytoken detect MODEL`, then start the app with --run RUN."
 )
+_NOT_FINISHED = "this run is not finished, so no token has evidence yet"
+
+
+@dataclass(frozen=True)
+class _Components:
+    """The components of the tab."""
+
+    run: gr.Dropdown
+    about: list[gr.HTML]  # the headline and the rest of the first screen of the run's report
+    search: gr.Textbox
+    filters: list[gr.Dropdown]  # one filter for each column in `_FILTERED`
+    count: gr.HTML
+    table: gr.Dataframe
+    token: gr.Dropdown
+    evidence: list[Any]  # the card of the chosen token, followed by the components of one figure
 
 
 def explore_tab(startup: Startup, tab: gr.Tab) -> None:
@@ -35,10 +50,15 @@ def explore_tab(startup: Startup, tab: gr.Tab) -> None:
     if startup.opened is None:
         gr.HTML(ui.message(_NO_RUN))
         return
-    library = startup.library
-    content = library.content(startup.opened)
+    components = _add_components(startup.library, startup.opened)
+    _add_events(startup, components, tab)
+
+
+def _add_components(library: RunLibrary, label: str) -> _Components:
+    """Add the components of the tab, filled with the run of the given label, and return them."""
+    content = library.content(label)
     rows = _filtered(content)
-    run = gr.Dropdown(library.labels, value=startup.opened, label="Run", interactive=True)
+    run = gr.Dropdown(library.labels, value=label, label="Run", interactive=True)
     about = [gr.HTML(html, elem_id=f"explore-{name}") for name, html in _about(content).items()]
     with gr.Row():
         search = gr.Textbox(label="Search", info="part of a token", min_width=160)
@@ -58,66 +78,123 @@ def explore_tab(startup: Startup, tab: gr.Tab) -> None:
         info="or click a row of the table", elem_id="explore-token",
     )  # fmt: skip
     evidence = [gr.HTML("", elem_id="explore-evidence"), *ui.figure_slots(1)]
+    return _Components(run, about, search, filters, count, table, token, evidence)
 
-    def open_run(label: object) -> list[Any]:
-        opened_content = library.content(label)
-        all_rows = _filtered(opened_content)
-        fresh_filters = [gr.update(choices=_choices(opened_content, name), value=[]) for name in _FILTERED]
-        return [
-            "",
-            *fresh_filters,
-            *_about(opened_content).values(),
-            _counted(opened_content, len(all_rows)),
-            _table(opened_content, all_rows),
-            gr.update(choices=_offered(all_rows), value=_first_token(opened_content)),
-        ]
 
-    def no_tokens() -> list[Any]:
-        # Every answer needs new updates, because Gradio modifies them.
-        return [gr.update(value={"headers": [], "data": []}), gr.update(choices=[], value=None)]
+def _add_events(startup: Startup, components: _Components, tab: gr.Tab) -> None:
+    """Connect the components to their handlers. Every event also updates the evidence for the token."""
+    handlers = _Handlers(startup)
+    show_evidence = ui.show_errors(handlers.show_evidence, _without_evidence)
+    run = components.run
+    token = components.token
+    evidence = components.evidence
 
-    def no_run(error: str) -> list[Any]:
-        no_filters = [gr.update(choices=[], value=[]) for _ in _FILTERED]
-        return ["", *no_filters, error, "", "", *no_tokens()]
+    def open_tab(was_visited: bool, label: object, token_id: object) -> list[Any]:
+        return ui.on_first_visit(was_visited, len(evidence), lambda: show_evidence(label, token_id))
 
-    def narrow(label: object, text: object, *filter_values: object) -> list[Any]:
-        searched_content = library.content(label)
-        matches = _filtered(searched_content, text if isinstance(text, str) else "", filter_values)
-        offered = gr.update(choices=_offered(matches))
+    visited = gr.State(False)
+    tab.select(open_tab, [visited, run, token], [visited, *evidence], **ui.ON_MODEL)
+
+    matches = [components.count, components.table, token]
+    open_run = ui.show_errors(handlers.open_run, _without_run)
+    run_outputs = [components.search, *components.filters, *components.about, *matches]
+    run_opened = run.input(open_run, run, run_outputs, **ui.ON_TABLES)
+    run_opened.then(show_evidence, [run, token], evidence, **ui.ON_MODEL)
+
+    search_tokens = ui.show_errors(handlers.search_tokens, _without_matches)
+    # Gradio reports pasted text as a change event but not as an input event.
+    triggers = [components.search.change, *(field.input for field in components.filters)]
+    search_inputs = [run, components.search, *components.filters]
+    searched = gr.on(triggers, search_tokens, search_inputs, matches, **ui.ON_TABLES)
+    searched.then(show_evidence, [run, token], evidence, **ui.ON_MODEL)
+
+    select_row = ui.show_errors(handlers.select_row, _without_selection)
+    row_selected = components.table.select(select_row, run, [token, evidence[0]], **ui.ON_TABLES)
+    row_selected.then(show_evidence, [run, token], evidence, **ui.ON_MODEL)
+
+    token.input(show_evidence, [run, token], evidence, **ui.ON_MODEL)
+
+
+class _Handlers:
+    """Handlers of the tab's events. Each returns new values for the components that its event changes."""
+
+    def __init__(self, startup: Startup) -> None:
+        self._startup = startup
+        self._library = startup.library
+
+    def open_run(self, label: object) -> list[Any]:
+        """Return the search, the filters, the first screen, the count, the table and the token of a run."""
+        content = self._library.content(label)
+        rows = _filtered(content)
+        filters = [gr.update(choices=_choices(content, name), value=[]) for name in _FILTERED]
+        token = gr.update(choices=_offered(rows), value=_first_token(content))
+        matches = [_counted(content, len(rows)), _table(content, rows), token]
+        return ["", *filters, *_about(content).values(), *matches]
+
+    def search_tokens(self, label: object, text: object, *filter_values: object) -> list[Any]:
+        """Return the count, the table and the token field for the tokens that match the search."""
+        content = self._library.content(label)
+        matches = _filtered(content, text if isinstance(text, str) else "", filter_values)
+        token = gr.update(choices=_offered(matches))
         # Select the first match. Without a search, keep the current token.
         if text and len(matches):
-            offered["value"] = matches["token_id"][0]
-        return [_counted(searched_content, len(matches)), _table(searched_content, matches), offered]
+            token["value"] = matches["token_id"][0]
+        return [_counted(content, len(matches)), _table(content, matches), token]
 
-    def select(label: object, event: gr.SelectData) -> list[Any]:
-        titles = [column.title for column in facts.columns(library.content(label))]
+    def select_row(self, label: object, event: gr.SelectData) -> list[Any]:
+        """Return the token of the clicked row, and leave the evidence as it is.
+
+        The token is also left as it is if the row has no token id.
+        """
+        titles = [column.title for column in facts.columns(self._library.content(label))]
         cells = event.row_value if isinstance(event.row_value, list) else []
         id_column = titles.index("id")
         has_id = id_column < len(cells) and cells[id_column] not in (None, "")
         return [gr.update(value=checked_token_id(cells[id_column])) if has_id else gr.skip(), gr.skip()]
 
-    def look(label: object, token_id: object) -> list[Any]:
-        return _evidence_outputs(startup, label, token_id)
+    def show_evidence(self, label: object, token_id: object) -> list[Any]:
+        """Return the card and the figure that show the evidence for a token; empty if no token is chosen.
 
-    looked = ui.show_errors(look, lambda error: [error, *ui.slot_contents([None])])
+        Raises:
+            InputError: The run is not finished or did not examine the token.
+        """
+        if token_id is None:
+            return _without_evidence("")
+        content = self._library.content(label)
+        chosen_id = checked_token_id(token_id)
+        if content.run is None:
+            raise InputError(_NOT_FINISHED)
+        content = replace(content, evidence=_evidence_of(self._startup, content, chosen_id))
+        token_cards = cards(content, content.tokens.filter(token_id=chosen_id))
+        if not token_cards:
+            raise InputError(f"the run did not examine token id {chosen_id}: choose one from its table")
+        card = ui.render("evidence.html.j2", card=token_cards[0], confidence=content.confidence)
+        return [card, *ui.slot_contents(facts.curve_figures(content) or [None])]
 
-    def opened(was_visited: bool, label: object, token_id: object) -> list[Any]:
-        return ui.on_first_visit(was_visited, len(evidence), lambda: looked(label, token_id))
 
-    visited = gr.State(False)
-    tab.select(opened, [visited, run, token], [visited, *evidence], **ui.ON_MODEL)
-    run_outputs = [search, *filters, *about, count, table, token]
-    run_opened = run.input(ui.show_errors(open_run, no_run), run, run_outputs, **ui.ON_TABLES)
-    run_opened.then(looked, [run, token], evidence, **ui.ON_MODEL)
-    # Gradio reports pasted text as a change event but not as an input event.
-    triggers = [search.change, *(field.input for field in filters)]
-    narrowed = ui.show_errors(narrow, lambda error: [error, *no_tokens()])
-    searched = gr.on(triggers, narrowed, [run, search, *filters], [count, table, token], **ui.ON_TABLES)
-    searched.then(looked, [run, token], evidence, **ui.ON_MODEL)
-    selected = ui.show_errors(select, lambda error: [gr.update(value=None), error])
-    row_selected = table.select(selected, run, [token, evidence[0]], **ui.ON_TABLES)
-    row_selected.then(looked, [run, token], evidence, **ui.ON_MODEL)
-    token.input(looked, [run, token], evidence, **ui.ON_MODEL)
+# The outputs of handlers with an error in place of an answer. Each call needs new updates, because Gradio
+# modifies the updates that it receives.
+
+
+def _without_run(error: str) -> list[Any]:
+    """Return the outputs of `_Handlers.open_run` with an error in place of the headline."""
+    filters = [gr.update(choices=[], value=[]) for _ in _FILTERED]
+    return ["", *filters, error, "", *_without_matches("")]
+
+
+def _without_matches(error: str) -> list[Any]:
+    """Return the outputs of `_Handlers.search_tokens` with an error in place of the count, and no tokens."""
+    return [error, gr.update(value={"headers": [], "data": []}), gr.update(choices=[], value=None)]
+
+
+def _without_selection(error: str) -> list[Any]:
+    """Return the outputs of `_Handlers.select_row` with no token, and an error in place of the card."""
+    return [gr.update(value=None), error]
+
+
+def _without_evidence(error: str) -> list[Any]:
+    """Return the outputs of `_Handlers.show_evidence` with an error in place of the card, and no figure."""
+    return [error, *ui.slot_contents([None])]
 
 
 def _first_token(content: RunContent) -> int | None:
@@ -221,8 +298,8 @@ def _table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
     values = []
     texts = []
     for row in row_dicts(content, tokens.head(_TABLE_ROWS)):
-        values.append([_value(row.get(column.key), column) for column in columns])
-        texts.append([_text(row.get(column.key), column) for column in columns])
+        values.append([_sort_value(row.get(column.key), column) for column in columns])
+        texts.append([_cell_text(row.get(column.key), column) for column in columns])
     return {
         "headers": [column.title for column in columns],
         "data": values,
@@ -230,7 +307,7 @@ def _table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
     }
 
 
-def _value(value: Any, column: Column) -> Any:
+def _sort_value(value: Any, column: Column) -> Any:
     """Return the value by which a cell is sorted; numbers are rounded as they are shown."""
     if isinstance(value, str):
         return visible(value)
@@ -242,7 +319,7 @@ def _value(value: Any, column: Column) -> Any:
     return value
 
 
-def _text(value: Any, column: Column) -> str:
+def _cell_text(value: Any, column: Column) -> str:
     """Return the text of a cell."""
     return _NO_TEXT if value is None else visible(column.text(value))
 
@@ -255,26 +332,6 @@ def _offered(tokens: pl.DataFrame) -> list[tuple[str, int]]:
     return [(f"{visible(token)} (id {token_id})", token_id) for token, token_id in rows]
 
 
-def _evidence_outputs(startup: Startup, label: object, token_id: object) -> list[Any]:
-    """Return the card and the curves that show the evidence for a token.
-
-    Raises:
-        InputError: The run is not finished or did not examine the token.
-    """
-    if token_id is None:
-        return ["", *ui.slot_contents([None])]
-    content = startup.library.content(label)
-    chosen_id = checked_token_id(token_id)
-    if content.run is None:
-        raise InputError("this run is not finished, so no token has evidence yet")
-    content = replace(content, evidence=_evidence_of(startup, content, chosen_id))
-    token_cards = cards(content, content.tokens.filter(token_id=chosen_id))
-    if not token_cards:
-        raise InputError(f"the run did not examine token id {chosen_id}: choose one from its table")
-    card = ui.render("evidence.html.j2", card=token_cards[0], confidence=content.confidence)
-    return [card, *ui.slot_contents(facts.curve_figures(content) or [None])]
-
-
 def _evidence_of(startup: Startup, content: RunContent, token_id: int) -> RunEvidence:
     """Return the evidence for a token and for ordinary tokens; measure it if the run lacks it."""
     stored = content.evidence
@@ -284,7 +341,7 @@ def _evidence_of(startup: Startup, content: RunContent, token_id: int) -> RunEvi
         rows = rows.with_columns(ordinary=pl.col("ordinary") & (pl.col("token_id") != token_id))
         return stored._replace(tokens=rows)
     if content.run is None:
-        raise InputError("this run is not finished, so no token has evidence yet")
+        raise InputError(_NOT_FINISHED)
     model = startup.context().model
     with model.encoder():
         reopened = model.reopened(content.run)

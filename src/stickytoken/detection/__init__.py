@@ -371,7 +371,8 @@ def judge(
     Raises:
         InputError: The corpus cannot be used, or the run's method does not support judging tokens.
         ModelError: The model cannot be found or used.
-        RunError: The folder is not a finished run, is damaged, or was made with another model.
+        RunError: The folder does not contain a finished run, is damaged, or the run was made with another
+            model.
     """
     began = wall_time.beginning()
     opened = open_run(run)
@@ -382,7 +383,7 @@ def judge(
     # Progress is reported before loading and tokenizing, because both take time.
     progress(Progress(base.PLAIN_TEXTS, 0, min(anchors, len(corpus))))
     model = runs_of.encoder_for(encoder, opened, "judge")
-    corpus = _cut(readers.readable(corpus, model.tokenizer, model.name), model)
+    corpus = _truncated(readers.readable(corpus, model.tokenizer, model.name), model)
     settings: Any = runs_of.restored_settings(opened)
     vocabulary = written(categorize(model.tokenizer), model.tokenizer, settings.insertion)
     run_ids = set(opened.tokens["token_id"].to_list())
@@ -390,14 +391,14 @@ def judge(
     restricted = len(tokens) < len(vocabulary.available)
     sampled = not restricted
     job = base.Job(model, settings, corpus, vocabulary, tokens, restricted=restricted, sampled=sampled)
-    asked = None if queries is None else _cut(readers.load_sentences(queries), model).texts
+    asked = None if queries is None else _truncated(readers.load_sentences(queries), model).texts
     judged: base.Judgement = opened.method.judge(
         job, opened, anchors, progress, measure_all=measure_all, queries=asked
     )
     return replace(judged, seconds=round(time.perf_counter() - began, 1))
 
 
-def _cut(corpus: readers.Sentences, model: Encoder) -> readers.Sentences:
+def _truncated(corpus: readers.Sentences, model: Encoder) -> readers.Sentences:
     """Truncate the texts that exceed the model's input limit, as a search index does."""
     try:
         words = require_words(model, "judge")
@@ -462,7 +463,7 @@ def available_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:
 
 
 def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
-    """Return the ids of tokens that are named in Python by an id, a text, a list of ids and texts, or a file.
+    """Return the ids of tokens that a caller names by id, by text, in a list of ids and texts, or in a file.
 
     Raises:
         InputError: A token is not in the vocabulary, or is neither an id nor a text.

@@ -174,8 +174,8 @@ def _leave_out_unknown(row: dict[str, Any], unknown: set[int], pair_copies: int)
 def unknown_copies(encoder: Encoder, stage: EvidenceStage, token: Token) -> set[int]:
     """Return the numbers of copies with which the tokenizer reads part of a text as an unknown word.
 
-    Copies that follow a text without a space form one long word with the last word of the text. A BERT
-    tokenizer reads a word of more than 100 characters as unknown.
+    Without spaces, copies after a text form one long word with the last word of the text. A BERT tokenizer
+    reads a word of more than 100 characters as unknown.
     """
     carriers = [carrier for carrier in stage.carriers if isinstance(carrier, str)]
     tokenizer = encoder.tokenizer

@@ -507,13 +507,13 @@ def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encode
 
     Args:
         model: The model that the caller passed. If None, the model of the run is loaded.
-        run: The run, which must have been made with the model that is passed; None if there is no run.
+        run: A run of this model; None if there is no run.
         purpose: Name of the function that needs the model, for the error if both are None.
 
     Raises:
         InputError: There is neither a model nor a run.
         ModelError: The model of the run cannot be loaded.
-        RunError: The model is not the model of the run.
+        RunError: The model that the caller passed is not the model of the run.
     """
     if model is None and run is None:
         raise InputError(f"{purpose} needs a model or a run: pass a model's name, folder or object, or run=")

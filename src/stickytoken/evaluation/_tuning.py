@@ -177,8 +177,8 @@ def tune_contrast(
     setting is scored at every layer after the one whose attention contrast changes.
 
     Args:
-        encoder: The language model with its prompt. If it uses token prepending, so do all settings that are
-            tried with contrast.
+        encoder: The language model with its prompt. If the encoder uses token prepending, all settings with
+            contrast use it too.
         task: Pairs of sentences with similarity scores.
         layer: The 0-based layer whose attention contrast changes. If None, several layers are tried.
         strength: The factor that sets the strength of contrast. If None, several factors are tried, unless
@@ -252,7 +252,7 @@ def _tuned(
 
 
 def _best(tried: Iterable[Tried], encoder: CausalPromptEncoder) -> Tried:
-    """Return the setting with the highest score, or the first of them in case of a tie."""
+    """Return the setting with the highest score; in case of a tie, the first of these settings."""
     scored = [setting for setting in tried if setting.spearman is not None]
     if not scored:
         raise InputError(
