@@ -158,7 +158,7 @@ def test_only_a_defect_prints_a_traceback(monkeypatch, tmp_path):
         ("show r --limit many", r"--limit.*\(see stickytoken show --help\)"),
         ("show r --colour", "No such option: --colour"),
         ("show r --category odd", "'--category': 'odd' is not a category: use one of OK, OK_SPECIAL"),
-        ("tokens m -q -v", "use one of --quiet and --verbose"),
+        ("tokens m -q -v", "pass either --quiet or --verbose"),
         ("detect m n", "unexpected extra argument"),
         ("detect m --set workers=2", "it needs --set engine=ray"),
         ("scan r d --effect --predict", "use one of --effect and --predict"),

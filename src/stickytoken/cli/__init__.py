@@ -1,1 +1,1 @@
-"""The command line: one thin file per command, and no heavy import for --help."""
+"""The command line. Commands are thin, and --help imports nothing that is slow to import."""

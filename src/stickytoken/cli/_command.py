@@ -1,4 +1,4 @@
-"""Declare commands: with groups of options, settings for rarely needed options, and settings in files."""
+"""Turn functions into commands, with groups of options, rarely needed settings, and settings files."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _Command: TypeAlias = Callable[..., None]
 
 
 def command(*settings: str) -> Callable[[_Command], _Command]:
-    """Make a function a command. A parameter whose type is a dataclass becomes one option per field.
+    """Turn a function into a command. A parameter whose type is a dataclass becomes one option per field.
 
-    The help of an option is its entry under ``Args:`` in the function's docstring, or under ``Attributes:``
-    in the dataclass's docstring. The limits of its value come from the type hint. The options that all
-    commands have, such as ``--quiet``, are added.
+    The help text of an option is its entry under ``Args:`` in the function's docstring, or under
+    ``Attributes:`` in the dataclass's docstring. The type hint determines the type and the limits of its
+    value. Options that all commands share, such as ``--quiet``, are added.
 
     Args:
-        settings: Names of options that this command rarely needs. They can be set by ``--set name=value`` and
-            in files only.
+        settings: Names of options that are rarely needed in this command. They can only be set with
+            ``--set name=value`` or in a settings file.
     """
 
     def decorate(function: _Command) -> _Command:
@@ -65,13 +65,13 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
         def run(
             *, quiet: bool, verbose: bool, set_: object = None, config: object = None, **values: Any
         ) -> None:
-            del set_, config  # their callbacks already applied them during parsing
+            del set_, config  # their callbacks have already applied them during parsing
             for name, group in groups.items():
                 option_names = _option_names(group)
                 group_values = {field: values.pop(option) for field, option in option_names.items()}
                 values[name] = group(**group_values)
             if quiet and verbose:
-                raise typer.BadParameter("use one of --quiet and --verbose", param_hint="--quiet")
+                raise typer.BadParameter("pass either --quiet or --verbose, not both", param_hint="--quiet")
             level = Verbosity.NORMAL
             if quiet:
                 level = Verbosity.QUIET
@@ -80,8 +80,8 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
             with verbosity(level), wall_time.of_command():
                 function(**values)
 
-        # Typer reads the options of a command from its function's signature, and offers no other way to
-        # declare them. If a function has this attribute, `inspect.signature` returns it.
+        # Typer reads the options of a command from the signature of its function, and offers no other way to
+        # declare them. `inspect.signature` returns the attribute `__signature__` of a function that has it.
         signature = inspect.Signature([source.parameter() for source in sources])
         setattr(run, "__signature__", signature)  # noqa: B010 - mypy knows no such attribute of functions
         run.__doc__ = str(inspect.getdoc(function)).partition("\n\nArgs:\n")[0]
@@ -90,7 +90,7 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
     return decorate
 
 
-# Cached because every command needs its hints twice, and evaluating them takes a millisecond.
+# Cached because the hints of every command are needed twice, and evaluating them takes a millisecond.
 @functools.cache
 def _type_hints(function: _Command) -> dict[str, Any]:
     """Return the type hints of a function, keyed by parameter, with the metadata of Annotated types."""
@@ -98,7 +98,7 @@ def _type_hints(function: _Command) -> dict[str, Any]:
 
 
 def _groups_of(function: _Command) -> dict[str, Any]:
-    """Return the dataclass of each parameter that represents a group of options, keyed by parameter name.
+    """Return the dataclass of each parameter that stands for a group of options, keyed by parameter name.
 
     The dataclass is the parameter's type or, in an Annotated type, a subclass in the metadata.
     """
@@ -112,7 +112,7 @@ def _groups_of(function: _Command) -> dict[str, Any]:
 
 @functools.cache
 def _option_names(group: Any) -> dict[str, str]:
-    """Return the parameter name of the option for each field of a group, keyed by field name."""
+    """Return the name of the option for each field of a group, as a parameter name, keyed by field name."""
     names: dict[str, str] = {}
     for name, value_type in command_line_types(group).items():
         own_names = [item.name for item in value_type.metadata if isinstance(item, OptionName)]
@@ -122,15 +122,15 @@ def _option_names(group: Any) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where an argument or option comes from: a parameter of the command, or a field of a group.
+    """The parameter of a command, or the field of a group, from which an argument or option is made.
 
     Attributes:
         name: Name of the parameter or field.
         field_type: Type and limits of the value.
-        declaration: How the argument or option is declared for the command line.
+        declaration: How the argument or option appears on the command line.
         default: Default value.
-        description: Help to show if the declaration has none.
-        is_setting: Whether it can be set by --set and in files only.
+        description: Help text to use if the declaration has none.
+        is_setting: Whether the option can only be set with --set or in a settings file.
     """
 
     name: str
@@ -164,7 +164,10 @@ class _Source:
 
 
 def _source(name: str, value_type: FieldType, default: Any, description: str | None = None) -> _Source:
-    """Return the source of an option. Without a `Declaration` for its type or name, it is a setting."""
+    """Return the source of an argument or option.
+
+    If neither its type nor its name has a `Declaration`, it becomes a setting.
+    """
     declarations = [item for item in value_type.metadata if isinstance(item, Declaration)]
     declaration = declarations[0] if declarations else FIELD_DECLARATIONS.get(name, setting())
     return _Source(name, value_type, declaration, default, description, declaration.is_setting)
@@ -174,7 +177,7 @@ def _sources_of(function: _Command, groups: Mapping[str, Any]) -> list[_Source]:
     """Return the sources of all arguments and options of a command, including those in groups.
 
     Args:
-        function: The function of the command.
+        function: The function that becomes a command.
         groups: The result of `_groups_of` for the function.
     """
     hints = _type_hints(function)
@@ -189,7 +192,7 @@ def _sources_of(function: _Command, groups: Mapping[str, Any]) -> list[_Source]:
     return sources
 
 
-# Cached because many commands share a group.
+# Cached because many commands use the same group.
 @functools.cache
 def _sources_of_group(group: Any) -> tuple[_Source, ...]:
     """Return the sources of the options of a group."""
@@ -202,8 +205,8 @@ def _sources_of_group(group: Any) -> tuple[_Source, ...]:
     return tuple(sources)
 
 
-# Advice on options that users may expect although they do not exist, keyed by command and option. For a
-# misspelled option, Typer suggests the closest name.
+# What to do instead of passing an option that users may expect but that does not exist, keyed by command and
+# option. Typer itself suggests the closest name for a misspelled option.
 _INSTEAD = {
     "judge": {
         "tokens": "judge measures the strongest tokens of the run: name tokens with `stickytoken probe`",
@@ -222,7 +225,10 @@ _INSTEAD = {
 
 
 class PanelledCommand(TyperCommand):
-    """A command whose --help groups the options into panels. Its settings come from --set and files."""
+    """A command whose --help groups the options into panels.
+
+    Its settings are not shown in --help. They are set with --set or in a settings file.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -234,7 +240,7 @@ class PanelledCommand(TyperCommand):
                 name = _key(param)
                 self.params.remove(param)
                 self.settings[name] = param
-                param.opts = [f"--set {name}"]  # the name that errors show
+                param.opts = [f"--set {name}"]  # the name that error messages show
                 param.secondary_opts = []
 
     def get_help_option(self, ctx: Any) -> TyperOption | None:
@@ -255,8 +261,8 @@ class PanelledCommand(TyperCommand):
         return sorted(super().get_params(ctx), key=rank)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse options and settings. Values that the command line does not set come from files."""
-        # In order of precedence: values of --set, of the --config file, and of pyproject.toml.
+        """Parse options and settings. Values not on the command line are taken from settings files."""
+        # Default values, in order of precedence: from --set, the --config file and pyproject.toml.
         ctx.default_map = ChainMap({}, {}, {})
         try:
             rest: list[str] = super().parse_args(ctx, args)
@@ -296,7 +302,7 @@ def _metavar(param: TyperOption) -> str | None:
 
 
 def _key(param: Any) -> str:
-    """Return the name of an option in --set and in files."""
+    """Return an option's name without its dashes, as written in --set and in settings files."""
     return str(max(param.opts, key=len)).lstrip("-")
 
 
@@ -304,7 +310,7 @@ def _key(param: Any) -> str:
 
 
 def _read_settings(ctx: typer.Context, value: list[str] | None) -> None:
-    """Store the values of --set as defaults of the context, or print all settings for ``--set help``."""
+    """Store the values of --set as default values in the context. For ``--set help``, print all settings."""
     command: Any = ctx.command
     defaults: Any = ctx.default_map
     for assignment in value or ():
@@ -323,7 +329,7 @@ def _read_settings(ctx: typer.Context, value: list[str] | None) -> None:
             hint = suggestion(name, command.settings)
             raise typer.BadParameter(f"there is no setting {visible(name)!r}{hint}: --set help lists them")
         if not sign:
-            raise typer.BadParameter(f"{assignment!r} is not of the form name=value")
+            raise typer.BadParameter(f"{assignment!r} does not have the form name=value")
         option = command.settings[name]
         if option.multiple:
             defaults.maps[0].setdefault(option.name, []).append(text)
@@ -331,12 +337,12 @@ def _read_settings(ctx: typer.Context, value: list[str] | None) -> None:
             defaults.maps[0][option.name] = text
 
 
-# Names of value types in the table of settings.
+# Names of value types in the table that ``--set help`` prints.
 _KIND_NAMES = {bool: "true, false", int: "number", float: "number", Path: "path"}
 
 
 def _kind_of_value(option: TyperOption) -> str:
-    """Return the name of the type of an option's value, or the choices for the value."""
+    """Return the choices for the value of an option or, if it has none, the name of the value's type."""
     kind = option.type_descriptor.annotation
     kind = next(iter(getattr(kind, "__args__", ())), kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -360,7 +366,7 @@ def _complete_setting(ctx: typer.Context) -> list[str]:
     return [f"{name}=" for name in command.settings]
 
 
-_SET_HELP = "Change a rarely needed setting; --set help lists all of them. Repeatable."
+_SET_HELP = "Change a rarely needed setting; --set help lists all settings. Repeatable."
 _set_option = partial(output_option, "--set", metavar="NAME=VALUE", is_eager=True, callback=_read_settings)
 _SET = Annotated[list[str] | None, _set_option(autocompletion=_complete_setting, help=_SET_HELP)]
 
@@ -369,19 +375,22 @@ _SET = Annotated[list[str] | None, _set_option(autocompletion=_complete_setting,
 
 
 class ProjectTable(NamedTuple):
-    """The table [tool.stickytoken] of a project."""
+    """The table [tool.stickytoken] in the pyproject.toml of a project."""
 
     file: Path
     table: dict[str, Any]
-    model_line: int  # see `_line_of_model`
+    model_line: int  # the result of `_line_of_model`
 
 
-# The options of this command stand directly in the table, those of every other command in a subtable.
+# The table itself contains the options of this command. Options of other commands are in subtables.
 _PROJECT_COMMAND = "check"
 
 
 def project_table(start: Path) -> ProjectTable | None:
-    """Find the nearest pyproject.toml with the table, from a folder up to the root of its repository."""
+    """Return the table [tool.stickytoken] of the nearest pyproject.toml that has one; None if there is none.
+
+    Folders are searched from `start` up to the root of its repository.
+    """
     for folder in (start.absolute(), *start.absolute().parents):
         file = folder / "pyproject.toml"
         if file.is_file():
@@ -398,18 +407,21 @@ def project_table(start: Path) -> ProjectTable | None:
 
 
 def _line_of_model(text: str) -> int:
-    """Return the 1-based number of the line that sets ``model``, or else of the table's header."""
+    """Return the number, counted from 1, of the line that sets ``model``.
+
+    If no line in the table does, return the number of the line with the table's header.
+    """
     header = re.search(r"^\s*\[\s*tool\s*\.\s*stickytoken\s*\]", text, re.MULTILINE)
     if header is None:
         return 1
-    # Find the first entry ``model`` or, if that comes earlier, the header of the next table.
+    # Stop at the header of the next table, because an entry ``model`` below it belongs to that table.
     entry = re.compile(r"^\s*(?:\[|(model)\s*=)", re.MULTILINE).search(text, header.end())
     line_start = entry if entry and entry[1] else header
     return text.count("\n", 0, line_start.end()) + 1
 
 
 def _parsed(file: Path) -> tuple[str, dict[str, Any]]:
-    """Return the text of a TOML file, and the document parsed from it."""
+    """Return the text of a TOML file, and its content as a dictionary."""
     try:
         text = file.read_bytes().decode("utf-8")
         return text, tomllib.loads(text)
@@ -417,11 +429,11 @@ def _parsed(file: Path) -> tuple[str, dict[str, Any]]:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise InputError(f"{file} is not valid TOML ({reason}): correct it") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} cannot be read ({error}): it must be TOML in UTF-8") from error
+        raise InputError(f"{file} cannot be read ({error}): it must be a TOML file in UTF-8") from error
 
 
 def _read_config(ctx: typer.Context, value: Path | None) -> None:
-    """Store the values of pyproject.toml and of the --config file as defaults of the context."""
+    """Store the values of pyproject.toml and of the --config file as default values in the context."""
     defaults: Any = ctx.default_map
     if not ctx.resilient_parsing:
         project = project_table(Path.cwd())
@@ -438,9 +450,9 @@ def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> 
 
     Args:
         ctx: Context of the command.
-        table: The whole content of a --config file, or the project's table in pyproject.toml.
-        file: The file.
-        root: Name of the project's table; empty for a --config file.
+        table: The table [tool.stickytoken] of pyproject.toml, or the whole content of a --config file.
+        file: The file that contains the table.
+        root: Name of the table in pyproject.toml; empty for a --config file.
     """
     values: dict[str, Any] = {}
     command = str(ctx.info_name)
@@ -451,13 +463,13 @@ def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> 
     for name in tables:
         if name not in ctx.parent.command.commands:
             hint = suggestion(name, ctx.parent.command.commands)
-            raise InputError(f"{file} has a table [{visible(name)}], and there is no such command{hint}")
+            raise InputError(f"{file} has a table [{visible(name)}], but no command has this name{hint}")
     where = f"[{root}.{command}]" if root else f"[{command}]"
     return values | _checked(ctx, tables.get(command, {}), file, where)
 
 
 def _checked(ctx: Any, entries: Mapping[str, Any], file: Path, where: str) -> dict[str, Any]:
-    """Check the entries of a table like options, and return their values keyed by parameter name."""
+    """Check entries of a table as options are checked, and return their values keyed by parameter name."""
     own_params = [param for param in ctx.command.params if param.name not in ("set_", "config")]
     options: dict[str, Any] = {_key(param): param for param in own_params if isinstance(param, TyperOption)}
     if ctx.info_name == _PROJECT_COMMAND:
@@ -484,11 +496,14 @@ def _checked(ctx: Any, entries: Mapping[str, Any], file: Path, where: str) -> di
 
 
 _KINDS: dict[str, type] = {"true, false": bool, "number": float}
-_EXPECTED = {bool: "true or false", float: "a number", str: "a text that is not empty"}
+_EXPECTED = {bool: "true or false", float: "a number", str: "text that is not empty"}
 
 
 def _typed(param: Any, value: Any, folder: Path) -> Any:
-    """Convert a value from a file for Typer. Relative paths are relative to the folder of the file."""
+    """Convert a value from a settings file into one that Typer accepts.
+
+    A relative path in the file is relative to the folder of the file.
+    """
     kind_name = _kind_of_value(param)
     kind = _KINDS.get(kind_name, str)
     value_type = float if type(value) is int else type(value)

@@ -1,4 +1,4 @@
-"""Options that several commands share, and functions that load the models, runs and tokens they name."""
+"""Options that several commands share, and functions that load what they name: models, runs and tokens."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OUTPUT = "Output"
 COMPUTATION = "Computation"
 ENDPOINT = "Models behind an endpoint"
 LANGUAGE_MODELS = "Language models"
-# The order of the panels: those that most users need come first, those for special models last.
+# The order of the panels. Panels that most users need come first, and panels for special models come last.
 PANELS = (MODEL, TEXTS, METHOD, OUTPUT, COMPUTATION, ENDPOINT, LANGUAGE_MODELS)
 
 
@@ -50,15 +50,15 @@ PANELS = (MODEL, TEXTS, METHOD, OUTPUT, COMPUTATION, ENDPOINT, LANGUAGE_MODELS)
 class Declaration:
     """How a parameter appears on the command line.
 
-    `stickytoken.cli._command` makes an argument or option of Typer from the declaration and from the type,
-    default and description of the parameter.
+    `stickytoken.cli._command` combines the declaration with the type, default and description of the
+    parameter to make a Typer argument or option.
 
     Attributes:
         factory: `typer.Argument` or `typer.Option`.
         names: Names of the option, such as ``--ids``. If empty, the option is named after the parameter.
         details: Keyword arguments of the factory.
-        is_setting: Whether the option is rarely needed, and can be set by ``--set name=value`` and in files
-            only.
+        is_setting: Whether the option is rarely needed, and can only be set with ``--set name=value`` or in a
+            settings file.
     """
 
     factory: Callable[..., Any]
@@ -73,12 +73,12 @@ def argument(**details: Any) -> Declaration:
 
 
 def setting(*names: str, **details: Any) -> Declaration:
-    """Declare an option that can be set by ``--set name=value`` and in files only."""
+    """Declare an option that can only be set with ``--set name=value`` or in a settings file."""
     return Declaration(typer.Option, names, details, is_setting=True)
 
 
 def _option(*names: str, panel: str, **details: Any) -> Declaration:
-    """Declare an option that --help shows in the given panel."""
+    """Declare an option that --help shows in a panel."""
     return Declaration(typer.Option, names, {"rich_help_panel": panel} | details)
 
 
@@ -90,8 +90,8 @@ computation_option = partial(_option, panel=COMPUTATION)
 language_option = partial(_option, panel=LANGUAGE_MODELS)
 output_option = partial(_option, panel=OUTPUT)
 
-# Fields of settings classes that become options. All other fields become settings. A command that rarely
-# needs one of these options passes its name to `@command` to make it a setting, too.
+# Declarations of the fields of settings classes that become options, keyed by field. All other fields become
+# settings. A command can turn one of these options into a setting by passing its name to `@command`.
 FIELD_DECLARATIONS = {
     "prompt": language_option(),
     "token_prepending": language_option("--token-prepending"),
@@ -133,7 +133,7 @@ ModelOrEndpoint: TypeAlias = Annotated[
 RunsModel: TypeAlias = Annotated[
     str | None,
     model_option(
-        "--model", help="Where the run's model is now, if it has moved. Default: as the run records."
+        "--model", help="Where the run's model is now, if it has moved. Default: as recorded in the run."
     ),
 ]
 RunFolder: TypeAlias = Annotated[Path, argument(help="Run folder.")]
@@ -153,7 +153,8 @@ _NAMED_TOKENS = (
     "A token: its vocabulary string, its text, or # and its id ('#2003'). Or a file of tokens: txt with one "
     "per line, or a table with a column token_id or token. Repeatable."
 )
-# Categories of vocabulary entries, copied from `stickytoken.vocabulary`, which --help must not load.
+# Meanings of the categories of vocabulary entries. The categories are copied from `stickytoken.vocabulary`,
+# because that module is too slow to import for --help.
 CATEGORIES = {
     "OK": "text can produce it",
     "OK_SPECIAL": "special, and text can produce it",
@@ -166,14 +167,14 @@ CATEGORIES = {
 
 
 def _category(name: str) -> str:
-    """Return a category's name in upper case, or raise BadParameter if it is not a category."""
+    """Return the name of a category in upper case, or raise BadParameter if there is no such category."""
     if name.upper() not in CATEGORIES:
         raise typer.BadParameter(f"{name!r} is not a category: use one of {', '.join(CATEGORIES)}")
     return name.upper()
 
 
 def _complete_category(incomplete: str) -> list[str]:
-    """Return all categories, in the case of the incomplete input. Typer offers those that match the input."""
+    """Return all categories in the letter case of the incomplete input. Typer offers those that match it."""
     return [name.lower() if incomplete.islower() else name for name in CATEGORIES]
 
 
@@ -182,16 +183,16 @@ Source: TypeAlias = Annotated[str, argument(metavar="RUN|MODEL", help="Run folde
 TokenArguments: TypeAlias = Annotated[list[str], argument(help="Tokens, as vocabulary strings or texts.")]
 Ids: TypeAlias = Annotated[bool, texts_option("--ids", help="Read the arguments as token ids.")]
 SentencesColumn: TypeAlias = Annotated[
-    str | None, texts_option(help="Column of --sentences with the text. Default: found by name.")
+    str | None, texts_option(help="Column of --sentences that contains the text. Default: found by name.")
 ]
 TextColumn: TypeAlias = Annotated[
-    str | None, texts_option(help="Column with the text. Default: found by name.")
+    str | None, texts_option(help="Column that contains the text. Default: found by name.")
 ]
 AuditFolder: TypeAlias = Annotated[
     Path | None,
     texts_option(
         "--audit",
-        help="Folder of an audit. Also look for the words that help documents in this audit.",
+        help="Folder of an audit. Also search for words whose copies brought documents into results there.",
     ),
 ]
 Tokens: TypeAlias = Annotated[list[str] | None, texts_option(help=f"{_NAMED_TOKENS} Default: all tokens.")]
@@ -206,8 +207,8 @@ InCategory: TypeAlias = Annotated[
 ]
 
 
-# Groups of options. A command that has a parameter of such a type has one option for each of its fields. The
-# settings classes of the library work in the same way.
+# Groups of options. If the type of a command's parameter is one of these classes, the command has one option
+# for each field of the class. The settings classes of the library can be used in the same way.
 
 
 @dataclass(frozen=True)
@@ -217,12 +218,12 @@ class ModelOptions(Prompting, LoadingSettings):
 
 @dataclass(frozen=True)
 class AnyModelOptions(Prompting, EndpointOptions, LoadingSettings):
-    """Options of commands that need only vectors of texts, so that the model may be behind an endpoint.
+    """Options of commands that need only the vectors of texts, so that the model may be behind an endpoint.
 
     Attributes:
         tokenizer: The model's tokenizer: a folder, a hub name or tiktoken:NAME.
-        candidates: Text file of strings to examine, one per line, if the tokenizer is not published.
-        yes: Do not ask before spending the estimated cost.
+        candidates: Text file of strings to examine, one per line, for a model whose tokenizer is not public.
+        yes: Do not ask for confirmation of the estimated cost.
     """
 
     tokenizer: Setting[str | None] = None
@@ -235,13 +236,15 @@ Engine = StrEnum("Engine", "LOCAL RAY")
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Where shards are computed.
+    """Which processes compute the results.
 
     Attributes:
-        engine: local: this process. ray: workers on a Ray cluster, or on all GPUs of this machine.
+        engine: local: compute in this process. ray: compute in workers on a Ray cluster, or on all GPUs of
+            this machine.
         ray_address: With engine=ray: host:port of the head node, or auto. Default: the environment variable
             RAY_ADDRESS, or else a new cluster on this machine.
-        workers: With engine=ray: number of workers. Default: one per GPU, or one per four cores.
+        workers: With engine=ray: number of workers. Default: one per GPU, or without a GPU, one
+            per four cores.
     """
 
     engine: Setting[Engine] = Engine.LOCAL
@@ -250,7 +253,7 @@ class EngineOptions:
 
     @property
     def choice(self) -> EngineChoice:
-        """The value for the argument `engine` of library functions such as `stickytoken.detect`."""
+        """The value to pass as `engine` to library functions such as `stickytoken.detect`."""
         if self.engine is Engine.RAY:
             from stickytoken.measurement.ray_engine import RayCluster
 
@@ -268,9 +271,9 @@ def load(
 
     Args:
         model: The model as the user named it.
-        loading: The options of the user.
-        tokenizer_needed: Whether the command needs the vocabulary. If not, a model behind an endpoint needs
-            no tokenizer.
+        loading: The options that the user passed.
+        tokenizer_needed: Whether the command needs the vocabulary. If it does not, a model behind an endpoint
+            can be used without a tokenizer.
     """
     at_endpoint = _names_endpoint(model, loading)
     silence_transformers()
@@ -337,7 +340,11 @@ def _refuse_endpoint_options(model: str, loading: AnyModelOptions) -> None:
 
 
 def _announced_server(encoder: EndpointEncoder) -> stickytoken.Encoder:
-    """Print the limits of an encoder's server, and return the encoder, which will print each wait."""
+    """Print the limits of an encoder's server, and make the encoder print a message before each wait.
+
+    Returns:
+        The encoder.
+    """
     encoder.waits = lambda reason, seconds: console.inform(f"waiting {seconds:.0f} s: {reason}")
     server = encoder.server
     length = "reads any length that was tried"
@@ -369,14 +376,14 @@ def _names_endpoint(model: str, loading: LoadingSettings) -> bool:
 def load_for(
     source: str, run: RunRecord | None, loading: ModelOptions | AnyModelOptions, model: str | None = None
 ) -> stickytoken.Encoder:
-    """Load the model that the source names or, if it is a run, the model of the run.
+    """Load the model that `source` names or, if `source` is a run folder, the model of the run.
 
-    The run supplies the values of options that the user did not pass.
+    Options that the user did not pass are taken from the run.
 
     Args:
         source: A run folder or a model, as the user named it.
-        run: The record of the run, if the source is one.
-        loading: The options of the user, which take precedence.
+        run: The record of the run; None if `source` is a model.
+        loading: The options that the user passed. They take precedence.
         model: Where the model of the run is now, if it has moved.
     """
     if run is None:
@@ -409,7 +416,11 @@ def load_for(
 def require_found(
     source: str, run: RunRecord | None, loading: LoadingSettings, model: str | None = None
 ) -> str:
-    """Check, before any slow work, that `load_for` will find the model. Return the name of the model."""
+    """Check that `load_for` will find the model, so that a command fails before any slow work.
+
+    Returns:
+        The name of the model.
+    """
     from stickytoken.detection.run import recorded_loading
     from stickytoken.encoders.loading import require_model
 
@@ -424,7 +435,7 @@ def require_found(
 
 @contextmanager
 def _named_by(source: str) -> Iterator[None]:
-    """Return a context manager that adds the run or model that the user named to the text of a ModelError."""
+    """Add what the user named, a run or a model, to the message of a ModelError that the block raises."""
     try:
         yield
     except ModelError as error:
@@ -440,7 +451,7 @@ def _tell_route(encoder: stickytoken.Encoder) -> None:
 
 
 def tell_layer(encoder: stickytoken.Encoder) -> None:
-    """Print which layer a prompted language model uses, and its settings of contrast, if it uses that."""
+    """Print which layer a prompted language model uses and, if it uses contrast, the settings of contrast."""
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 
     if not isinstance(encoder, CausalPromptEncoder):
@@ -461,17 +472,17 @@ def announced(
     measurement: Callable[[Any, Path], object],
     uncertain: str | None = None,
 ) -> Iterator[ProgressCallback]:
-    """Yield a callback for progress. For a model behind an endpoint, also print an estimate of the cost.
+    """Yield a progress callback. For a model behind an endpoint, also print an estimate of the cost.
 
-    The estimate is printed, and the user is asked to confirm it, before the first request. When a later stage
-    begins, a new estimate is printed if it differs.
+    The estimate is printed before the first request, and the user is asked to confirm it. When a later stage
+    begins, a new estimate is printed if it differs from the last.
 
     Args:
         encoder: The encoder; None if the command uses none.
-        loading: The options of the user.
-        measurement: A function that does the work of the command. It is called for the estimate, with a
-            stand-in for the encoder that only counts texts, and with a temporary folder.
-        uncertain: Name of the first stage whose texts depend on earlier results.
+        loading: The options that the user passed.
+        measurement: Function that does the work of the command. To estimate the cost, it is called with a
+            stand-in for the encoder, which only counts texts, and with a temporary folder.
+        uncertain: Name of the first stage whose texts depend on the results of earlier stages.
     """
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
 
@@ -489,12 +500,12 @@ def announced(
         _tell_refused(encoder.refused)
 
 
-# Smallest relative change of an estimate for which the new estimate is printed.
+# A new estimate is printed only if it differs from the last by more than this share of the last estimate.
 _NOTABLE_CHANGE = 0.02
 
 
 class _CostAnnouncer:
-    """Prints what a command will send to an endpoint, and asks whether to go on; see `announced`."""
+    """Prints what a command will send to an endpoint, and asks for confirmation. `announced` says when."""
 
     def __init__(
         self,
@@ -513,7 +524,7 @@ class _CostAnnouncer:
         self._expected_tokens: int | None = None
 
     def ask(self) -> None:
-        """Print the estimate, and ask whether to spend it.
+        """Print the estimate, and ask the user whether to go on.
 
         Raises:
             InputError: The user cannot be asked, because stdin is not a terminal.
@@ -533,7 +544,7 @@ class _CostAnnouncer:
                 raise typer.Exit(1)
 
     def report(self, step: Progress) -> None:
-        """Show progress. When a later stage begins, also print a new estimate if it differs."""
+        """Show progress. When a later stage begins, also print a new estimate if it differs from the last."""
         is_later_stage = bool(self._stages) and step.stage not in self._stages and step.done == 0
         self._stages.add(step.stage)
         if is_later_stage:
@@ -547,7 +558,7 @@ class _CostAnnouncer:
         estimate = self._estimate()
         if estimate is None or not estimate.requests:
             return
-        estimate = estimate.most or estimate  # the uncertain texts depend on results that are known now
+        estimate = estimate.most or estimate  # the texts that depended on earlier results are now known
         total = spent + estimate.tokens
         if abs(total - self._expected_tokens) > _NOTABLE_CHANGE * self._expected_tokens:
             self._expected_tokens = total
@@ -555,7 +566,7 @@ class _CostAnnouncer:
                 console.inform(f"estimate for the rest: {_described(estimate)}")
 
     def _estimate(self) -> CostEstimate | None:
-        """Rehearse the work with a stand-in for the encoder, and return its cost; None if that fails."""
+        """Estimate the cost by doing the work with a stand-in for the encoder; None if that fails."""
         from stickytoken.encoders.endpoint.dry_run import estimate_cost
 
         with TemporaryDirectory(prefix="stickytoken-") as folder:
@@ -567,16 +578,16 @@ class _CostAnnouncer:
                     self._uncertain,
                 )
             except StickyTokenError as error:
-                console.inform(f"what will be sent cannot be estimated ({error})")
+                console.inform(f"the cost cannot be estimated ({error})")
                 return None
 
 
-# Maximum number of texts without a vector to print.
+# Maximum number of texts without a vector to list.
 _REFUSED_SHOWN = 5
 
 
 def _tell_refused(refused: Mapping[str, str]) -> None:
-    """Print for which texts the server returned no vector, and the reason for each."""
+    """Print the texts for which the server returned no vector, each with the reason."""
     from stickytoken.encoders.protocol import shown
 
     if not refused:
@@ -594,7 +605,7 @@ def _cost(cost: float | None, unknown: str = "") -> str:
 
 
 def _described(estimate: CostEstimate) -> str:
-    """Return a line that states an estimate."""
+    """Return a line with the numbers of an estimate."""
     price = _cost(estimate.cost, ", price unknown (--set price-per-million=PRICE)")
     counts = f"{estimate.requests:,} requests, {estimate.texts:,} texts, {estimate.tokens:,} tokens"
     phrases = [f"{counts}{price}, about {console.duration(estimate.seconds)}"]
@@ -607,9 +618,9 @@ def _described(estimate: CostEstimate) -> str:
 
 
 def silence_transformers() -> None:
-    """Make transformers print errors only or, with --verbose, errors and warnings."""
+    """Make transformers print only errors or, with --verbose, only errors and warnings."""
     verbose = console.current_verbosity() is Verbosity.VERBOSE
-    # transformers reads this variable during its import, when the calls below have had no effect yet.
+    # transformers reads this variable while it is imported, before the calls below take effect.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "warning" if verbose else "error")
     from transformers.utils import logging
 
@@ -622,14 +633,14 @@ def silence_transformers() -> None:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector, which would take a third of the time for loading libraries and weights."""
+    """Pause the garbage collector, which takes a third of the time needed to load libraries and weights."""
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if enabled:
-            gc.freeze()  # later collections skip these objects, nearly all of which stay alive
+            gc.freeze()  # later collections skip the loaded objects, nearly all of which stay alive
             gc.enable()
 
 
@@ -644,12 +655,16 @@ def run_in(source: str, model: str | None) -> stickytoken.Run | None:
     if is_run(source):
         return stickytoken.open_run(source)
     if model is not None:
-        raise InputError(f"--model needs a run folder, and {source} is not one: leave --model out")
+        raise InputError(f"--model needs a run folder, but {source} is not one: leave --model out")
     return None
 
 
 def words_of_audit(folder: Path | None, run_identity: str | None) -> tuple[str, ...]:
-    """Return the words of an audit, which must belong to the run; an empty tuple if there is no folder."""
+    """Return the words that bring documents into results in an audit; an empty tuple without a folder.
+
+    Raises:
+        InputError: The audit belongs to another run than `run_identity`.
+    """
     if folder is None:
         return ()
     from stickytoken.audits import open_audit
@@ -661,9 +676,9 @@ def words_of_audit(folder: Path | None, run_identity: str | None) -> tuple[str, 
 
 
 def named_token_ids(encoder: stickytoken.Encoder, names: Sequence[str] | None) -> list[int] | None:
-    """Return the ids of the tokens in the values of --tokens, which name tokens or files of tokens.
+    """Return the ids of the tokens that the values of --tokens name; None if there are no values.
 
-    Return None if there are no values.
+    A value names either a token or a file of tokens.
     """
     from stickytoken.data.tables import TABLE_SUFFIXES
     from stickytoken.detection import find_named, token_ids_from_file

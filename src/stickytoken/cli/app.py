@@ -24,7 +24,7 @@ from stickytoken.version import __version__
 # Exit statuses of all commands.
 FAILED = 1
 WRONG_USAGE = 2
-# Messages after Ctrl-C, keyed by command.
+# What is printed after Ctrl-C, keyed by command.
 _CONTINUE = "run the same command again to continue"
 _AFTER_INTERRUPT = {
     "audit": _CONTINUE,
@@ -39,12 +39,16 @@ _AFTER_INTERRUPT = {
 
 
 class CommandGroup(TyperGroup):
-    """The group of all commands. Errors are printed as one line on stderr; only a bug causes a traceback."""
+    """The group of all commands. An error is printed as one line on stderr. Only a bug causes a traceback."""
 
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **options: Any
     ) -> Any:
-        """Run a command; print a usage error as one line. Exit, or return the exit status."""
+        """Run a command, and print a usage error as one line.
+
+        Returns:
+            The exit status. In standalone mode, the method exits with the status instead of returning it.
+        """
         try:
             status = super().main(args, standalone_mode=False, **options) or 0
         except typer.TyperException as error:
@@ -58,7 +62,7 @@ class CommandGroup(TyperGroup):
         return status
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command. Turn an error into a line on stderr and an exit status."""
+        """Run a command. If it fails, print one line on stderr and exit with a status."""
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.TyperException):
@@ -71,7 +75,11 @@ class CommandGroup(TyperGroup):
 
 
 def _reported(error: BaseException, command: str | None) -> int | None:
-    """Print the error that ended a command, and return an exit status. For a bug, only return None."""
+    """Print the error that ended a command, and return the exit status.
+
+    Returns:
+        The exit status, or None if the error is a bug. Then nothing is printed.
+    """
     if isinstance(error, KeyboardInterrupt) or console.was_interrupted():
         console.ignore_interrupts()
         notes = [note for note in getattr(error, "__notes__", []) if note.startswith(KEPT_NOTE)]
@@ -92,7 +100,7 @@ def _reported(error: BaseException, command: str | None) -> int | None:
     return None
 
 
-# Commands in each panel of --help, in the order of --help.
+# The commands in each panel of --help, in the order in which --help shows them.
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Find sticky tokens": (detect, audit, show, probe, judge),
     "Fix a model or documents": (repair, scan, clean, check),

@@ -1,4 +1,4 @@
-"""Print results on stdout and everything else on stderr, with control characters escaped."""
+"""Print results on stdout and everything else on stderr. Control characters are escaped."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _LOG_LEVELS = {
     Verbosity.NORMAL: logging.WARNING,
     Verbosity.VERBOSE: logging.DEBUG,
 }
-# A process runs one command, and all of its threads share the verbosity.
+# The last item is the current verbosity. All threads share it, because a process runs one command.
 _levels = [Verbosity.NORMAL]
 
 
@@ -67,7 +67,7 @@ def current_verbosity() -> Verbosity:
 
 @contextmanager
 def verbosity(level: Verbosity) -> Iterator[None]:
-    """Set the verbosity and the levels of loggers for the duration of a block."""
+    """Set the verbosity and the log levels while a block runs."""
     is_verbose = level is Verbosity.VERBOSE
     package = logging.getLogger(_PACKAGE)
     root = logging.getLogger()
@@ -115,12 +115,12 @@ def show_warnings_as_notes() -> None:
     warnings.showwarning = show
 
 
-# Text columns are not wrapped up to this width, in characters.
+# Maximum width of a text column that is never wrapped, in characters.
 _SHORT = 8
 
 
 def as_json(document: Any) -> str:
-    """Return a document as JSON, with escapes for characters outside ASCII."""
+    """Return a document as JSON text in ASCII. Other characters are escaped."""
     return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 
@@ -148,13 +148,13 @@ def print_table(
 
 
 def print_columns(title: str, columns: Sequence[Column], rows: pl.DataFrame) -> None:
-    """Print the given columns of a data frame as a table."""
+    """Print columns of a data frame as a table."""
     keys = [column.key for column in columns]
     _print_cells(title, columns, [list(row) for row in rows.select(keys).iter_rows()])
 
 
 def print_records(title: str, columns: Sequence[Column], records: Iterable[Mapping[str, Any]]) -> None:
-    """Print records as a table, with a hyphen for each value that a record lacks."""
+    """Print records as a table, with a hyphen for each missing value."""
     keys = [column.key for column in columns]
     _print_cells(title, columns, [list(map(record.get, keys)) for record in records])
 
@@ -162,8 +162,8 @@ def print_records(title: str, columns: Sequence[Column], records: Iterable[Mappi
 def _print_cells(title: str, columns: Sequence[Column], rows: list[list[Any]]) -> None:
     """Print a table, with numbers aligned on the right.
 
-    If a table is too wide for the terminal, only text is wrapped. Numbers stay on one line, and the headings
-    of numbers are broken after each word.
+    In a table that is too wide for the terminal, long text is wrapped. Numbers stay on one line, and their
+    headings are broken after each word.
     """
     cells = [list(map(_cell, row, columns)) for row in rows]
     titles = [column.title for column in columns]
@@ -188,7 +188,7 @@ def _print_cells(title: str, columns: Sequence[Column], rows: list[list[Any]]) -
 
 
 def print_line(message: str) -> None:
-    """Print a line of the result."""
+    """Print a line of a command's result on stdout."""
     stdout().print(Text(visible(message)), soft_wrap=True)
 
 
@@ -211,7 +211,7 @@ def inform_notes(notes: Iterable[str]) -> None:
 
 @contextmanager
 def status(message: str) -> Iterator[None]:
-    """Show a spinner with a message for the duration of a block."""
+    """Show a spinner with a message while a block runs."""
     if current_verbosity() is Verbosity.QUIET:
         yield
         return
@@ -220,7 +220,7 @@ def status(message: str) -> Iterator[None]:
 
 
 class _Console(Console):
-    """A console that reraises BrokenPipeError, so that the command can handle it."""
+    """A console that raises BrokenPipeError again, so that the command can handle it."""
 
     def on_broken_pipe(self) -> None:
         raise  # noqa: PLE0704 - called while the BrokenPipeError is being handled
@@ -233,7 +233,7 @@ def stdout() -> Console:
 
 
 def _cell(value: Any, column: Column) -> str:
-    """Format a value for its column, with a hyphen for a missing value."""
+    """Return a value as text, formatted for its column; a hyphen if it is missing."""
     if value is None:
         return "-"
     if column.unit:
@@ -248,13 +248,13 @@ def _cell(value: Any, column: Column) -> str:
 
 
 def harmless(text: str) -> str:
-    """Escape text for CSV, so that a spreadsheet does not read it as a formula."""
+    """Escape text for CSV, so that a spreadsheet does not treat it as a formula."""
     escaped = visible(text)
     return f"'{escaped}" if escaped.startswith(("=", "+", "-", "@")) else escaped
 
 
 def as_csv(rows: pl.DataFrame) -> str:
-    """Return a table as CSV, with texts escaped so that no spreadsheet reads them as formulas."""
+    """Return a table as CSV. Texts are escaped so that no spreadsheet treats them as formulas."""
     import polars as pl
 
     texts = pl.col(pl.String).map_elements(harmless, return_dtype=pl.String)
@@ -268,15 +268,15 @@ def print_csv(rows: pl.DataFrame) -> None:
 
 # Exit status after Ctrl-C.
 INTERRUPTED = 130
-# A second signal within this many seconds is treated as a repeat of the first and does not interrupt the
-# cleanup: keys bounce, users are impatient, and some tools signal both a process and its group.
+# A second signal within this many seconds is treated as a repeat of the first, and does not interrupt the
+# cleanup. Keys bounce, users are impatient, and some tools signal both a process and its group.
 _SAME_PRESS_SECONDS = 1.0
 _received: list[float] = []
 
 
 def remember_interrupts() -> None:
     """Record when Ctrl-C is pressed, because libraries may turn KeyboardInterrupt into another error."""
-    # If the process ignores the signal, as the background job of a shell does, it must keep ignoring it.
+    # A process that already ignores the signal, such as a background job of a shell, must go on ignoring it.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
 
@@ -287,7 +287,7 @@ def was_interrupted() -> bool:
 
 
 def ignore_interrupts() -> None:
-    """Ignore Ctrl-C from now on, unless a library has installed its own handler."""
+    """Ignore Ctrl-C from now on, unless a library has installed its own handler for the signal."""
     if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -299,23 +299,23 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         signal.default_int_handler(number, frame)
 
 
-# Exit status if stdout was closed. It is the status that a shell reports after SIGPIPE.
+# Exit status if stdout was closed. A shell reports this status for a process that SIGPIPE ended.
 CLOSED_PIPE = 141
-# Error numbers of writing to a full or failing disk. Windows has no EDQUOT.
+# Error numbers that mean that a disk is full or fails. Windows has no EDQUOT.
 _FULL_DISK = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EIO", "EFBIG")} - {None}
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether an error means that no more output can be written."""
+    """Return whether an error means that output cannot be written, because a disk is full or fails."""
     return isinstance(error, OSError) and error.errno in _FULL_DISK
 
 
 def silence_stdout() -> None:
-    """Discard all further output, including what is still buffered."""
+    """Discard all further output on stdout, including output that is still buffered."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-# The bars that are on the terminal now; `bars_hidden` removes them for a while.
+# The progress bars on the terminal. `bars_hidden` removes them while a block runs.
 _BARS: list[Bars] = []
 
 
@@ -324,7 +324,7 @@ def progress_bar(interval: float = 30) -> Iterator[ProgressCallback]:
     """Yield a callback that shows progress, as bars on a terminal and as lines elsewhere.
 
     Args:
-        interval: Seconds between two lines about the same stage.
+        interval: Minimum number of seconds between two lines about the same stage.
     """
     console = Console(stderr=True)
     if current_verbosity() is Verbosity.QUIET:
@@ -350,7 +350,7 @@ def progress_bar(interval: float = 30) -> Iterator[ProgressCallback]:
 
 
 def _raise_interrupt(step: Progress | None = None) -> None:
-    """Raise KeyboardInterrupt if Ctrl-C was pressed, because a library may have swallowed the original."""
+    """Raise KeyboardInterrupt if Ctrl-C was pressed, because a library may have caught the first one."""
     del step
     if was_interrupted():
         raise KeyboardInterrupt
@@ -363,13 +363,16 @@ class _Pace(NamedTuple):
 
 
 class _Clock:
-    """Measures the duration and speed of each stage of a command."""
+    """Measures how long each stage of a command has taken, and how fast it is."""
 
     def __init__(self) -> None:
         self._started: dict[str, float] = {}
 
     def pace(self, step: Progress) -> _Pace:
-        """Return the elapsed time, rate and ETA of a stage, counting only the work of this session."""
+        """Return the elapsed time, rate and ETA of a stage.
+
+        The rate counts only results that this process computed, not results of an interrupted run.
+        """
         now = time.perf_counter()
         seconds = now - self._started.setdefault(step.stage, now)
         if not step.computed:
@@ -402,13 +405,13 @@ class _ProgressBars:
 
 
 class _ProgressLines:
-    """Prints lines on the progress of each stage at intervals, for logs."""
+    """Prints a line on the progress of a stage from time to time, for output that is not a terminal."""
 
     def __init__(self, console: Console, interval: float) -> None:
         self._console = console
         self._interval = interval
         self._clock = _Clock()
-        self._printed: dict[str, float] = {}  # seconds from the start of each stage to its last line
+        self._printed: dict[str, float] = {}  # seconds from the start of each stage to its last printed line
 
     def report(self, step: Progress) -> None:
         _raise_interrupt()
@@ -429,9 +432,9 @@ class _ProgressLines:
 
 @contextmanager
 def late_progress(seconds: float) -> Iterator[ProgressCallback]:
-    """Yield a callback that shows progress only for stages that will take longer than ``seconds``."""
+    """Yield a callback that shows the progress of stages that are expected to take more than ``seconds``."""
     started: dict[str, float] = {}
-    hidden_steps: dict[str, int] = {}  # number of steps done before the bar of each stage appeared
+    hidden_steps: dict[str, int] = {}  # number of steps of each stage that were done before its bar appeared
     last = time.perf_counter()
     with progress_bar() as show:
 
@@ -442,7 +445,7 @@ def late_progress(seconds: float) -> Iterator[ProgressCallback]:
             last = now
             will_take_long = elapsed * step.total > seconds * max(step.done, 1)
             if step.stage in hidden_steps or will_take_long:
-                # The clock of the bar starts now, so its rate must not include earlier steps.
+                # The bar measures time from now on, so its rate must not include earlier steps.
                 hidden = hidden_steps.setdefault(step.stage, step.done)
                 show(replace(step, computed=step.done - hidden))
 
@@ -451,7 +454,7 @@ def late_progress(seconds: float) -> Iterator[ProgressCallback]:
 
 @contextmanager
 def bars_hidden() -> Iterator[None]:
-    """Remove the bars from the terminal for the duration of a block."""
+    """Remove the progress bars from the terminal while a block runs."""
     hidden = [bars for bars in _BARS if bars.live.is_started]
     for bars in hidden:
         bars.stop()
@@ -463,11 +466,11 @@ def bars_hidden() -> Iterator[None]:
 
 
 def minutes(seconds: float) -> str:
-    """Return a duration such as 1 min 30 s."""
+    """Return a duration as text such as 1 min 30 s."""
     whole_minutes, rest = divmod(round(seconds), 60)
     return f"{whole_minutes} min {rest} s" if whole_minutes else f"{rest} s"
 
 
 def duration(seconds: float) -> str:
-    """Return a duration such as 0:01:30."""
+    """Return a duration as text such as 0:01:30."""
     return str(timedelta(seconds=round(seconds)))

@@ -1,4 +1,4 @@
-"""The entry point of the stickytoken command. It imports little, so that Ctrl-C is handled early."""
+"""The entry point of the stickytoken command. It imports little, so that Ctrl-C is handled from the start."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def prepare_stream(stream: object, *, utf8: bool) -> None:
 
     Args:
         stream: stdout or stderr.
-        utf8: Whether to write UTF-8. Needed on Windows, where redirected output has the encoding of the
-            locale by default.
+        utf8: Whether to write UTF-8. This is needed on Windows, where redirected output is in the system's
+            locale encoding by default.
     """
     if not isinstance(stream, io.TextIOWrapper):
         return
@@ -26,8 +26,8 @@ def prepare_stream(stream: object, *, utf8: bool) -> None:
 
 def main() -> None:
     """Run the command line, and exit with its status."""
-    # Let threads sleep while they wait for each other. By default, they spin, which costs most of the speed
-    # when another program needs the processor. torch reads this variable during its import.
+    # Let threads sleep while they wait for each other. By default, they keep the processor busy, which makes
+    # everything much slower if another program needs it. torch reads this variable while it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     console.remember_interrupts()
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -45,7 +45,7 @@ def main() -> None:
         console.silence_stdout()
         status = console.CLOSED_PIPE
     except (Exception, KeyboardInterrupt) as error:
-        if isinstance(error, OSError) and console.is_full(error):  # there was no room for the buffered output
+        if isinstance(error, OSError) and console.is_full(error):  # there was no room for buffered output
             console.silence_stdout()
             sys.stderr.write(f"error: the output could not be written: {error.strerror}\n")
             sys.exit(1)

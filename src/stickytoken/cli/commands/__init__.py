@@ -1,1 +1,1 @@
-"""One file per command: parse the options, call one library function, print its record."""
+"""The commands. Each parses its options, calls a library function and prints the result."""

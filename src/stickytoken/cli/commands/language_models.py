@@ -1,4 +1,4 @@
-"""stickytoken embed, evaluate and tune: encode texts, and score and tune prompted language models."""
+"""The commands embed, evaluate and tune, which encode texts, and score and tune prompted language models."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def embed(
     loading: opt.AnyModelOptions,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Write one vector for every text of a file, in the order of the file.
+    """Write the vector of every text in a file, in the order of the file.
 
     Example: stickytoken embed ./qwen2 --prompt prompteol --input texts.txt --out vectors.parquet
 
     Args:
         source: A txt file with one text per line, or a csv, tsv, jsonl or parquet file.
-        out: New parquet file.
-        column: Column of --input to read. Default: found by name.
+        out: New parquet file to write.
+        column: Column of --input that contains the text. Default: found by name.
     """
     from stickytoken.evaluation import embed_file, require_new_file, texts_of_file
     from stickytoken.measurement.engine import Progress
@@ -82,8 +82,8 @@ def evaluate(
     Example: stickytoken evaluate ./qwen2 --prompt prompteol --token-prepending --task stsb-test.jsonl
 
     Args:
-        task: Task file, BEIR folder, or name of an MTEB task. Repeatable; with several tasks, their
-            mean comes last.
+        task: Task file, BEIR folder, or name of an MTEB task. Repeatable. With several tasks, the mean of
+            their main scores comes last.
     """
     from stickytoken.data.tasks import find_task
     from stickytoken.evaluation import average, compare, guess_note
@@ -112,7 +112,7 @@ def evaluate(
     ]
     similarity = comparisons[0].similarity
     if similarity is not Similarity.COSINE:
-        notes.append(f"vectors are compared by the model's own similarity, {similarity}")
+        notes.append(f"vectors are compared with the model's own similarity, {similarity}")
     guessed = guess_note(mean or comparisons[0])
     if guessed:
         notes.append(guessed)
@@ -139,7 +139,7 @@ def evaluate(
 
 
 def _task_document(name: str, task: AnyTask, comparison: Comparison) -> dict[str, Any]:
-    """Return the scores of a task as JSON values."""
+    """Return a task and its scores as JSON values."""
     return {
         "task": name,
         "kind": task.layout,
@@ -153,7 +153,7 @@ def _task_document(name: str, task: AnyTask, comparison: Comparison) -> dict[str
 
 
 def _print_scores(title: str, metrics: Sequence[str], comparison: Comparison) -> None:
-    """Print the scores of a task, with one row for each encoding, such as the plain prompt."""
+    """Print the scores of a task, with one row per encoding, such as the plain prompt."""
     contrasting = any(row.contrast_layer is not None for row in comparison.scores)
     rows = []
     for row in comparison.scores:
@@ -174,10 +174,10 @@ def _print_differences(title: str, differences: Sequence[Difference]) -> None:
 
 @dataclass(frozen=True)
 class TuningOptions(Prompting):
-    """What to tune, and the settings that stay fixed.
+    """What is tuned, and the settings that stay the same.
 
     Attributes:
-        prompt: prompteol, cot, ke, ck, metaeol, or a text with {sentence}.
+        prompt: prompteol, cot, ke, ck, metaeol, or your own prompt, in which {sentence} stands for the text.
         token_prepending: With --contrast: also use token prepending, with the settings start and exit.
         exit: With --contrast --token-prepending: first layer that token prepending does not overwrite.
         contrast: Tune contrast instead of token prepending.
@@ -202,14 +202,16 @@ def tune(
     Example: stickytoken tune ./qwen2 --task stsb-dev.jsonl --prompt prompteol --contrast
 
     Args:
-        task: Development set: a csv, tsv, jsonl or parquet file with sentence1, sentence2 and score.
+        task: Development set: a csv, tsv, jsonl or parquet file with the columns sentence1, sentence2 and
+            score.
     """
     from stickytoken.encoders import prompted as prompts
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
     from stickytoken.evaluation import read_similarity, tune as tune_prepending, tune_contrast
     from stickytoken.measurement.engine import Progress
 
-    prompts.find_prompt(tuning.prompt)  # a text without {sentence} would otherwise be a prefix of every input
+    # Rejects a prompt without {sentence}, which would otherwise be put before every input.
+    prompts.find_prompt(tuning.prompt)
     prompts.require_contrast_options(part_of(tuning, Prompting))
     reading = opt.ModelOptions(**asdict(loading), prompt=tuning.prompt)
     if tuning.contrast:
@@ -226,7 +228,7 @@ def tune(
     if not isinstance(encoder, CausalPromptEncoder):
         raise InputError(
             f"{model!r} is a SentenceTransformer: pass a plain language model, which "
-            f"{'contrast' if tuning.contrast else 'token prepending'} needs"
+            f"{'contrast' if tuning.contrast else 'token prepending'} requires"
         )
     with console.progress_bar() as show:
 
@@ -252,7 +254,7 @@ def tune(
 
 
 def _print_tuning(model: str, tuning: Tuning) -> None:
-    """Print the score of each setting at its best layer, and the options that select the best setting."""
+    """Print each setting's score at its best layer, and the options to pass for the best setting."""
     best = tuning.best
     plain = tuning.plain_at_best
     contrasting = best.contrast_layer is not None
@@ -289,5 +291,5 @@ def _print_tuning(model: str, tuning: Tuning) -> None:
 
 
 def _setting_of(trial: Any) -> tuple[Any, ...]:
-    """Return the settings of a trial, except its layer."""
+    """Return all settings of a trial except its layer."""
     return (trial.start, trial.exit, trial.contrast_layer, trial.contrast_strength)

@@ -1,4 +1,4 @@
-"""stickytoken detect, judge and probe: find and measure the sticky tokens of a model."""
+"""The commands detect, judge and probe, which find and measure the sticky tokens of a model."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CorpusOptions:
-    """The texts into which copies are inserted, and the texts with which these are compared.
+    """The texts into which copies are inserted, and the texts to compare them with.
 
     Attributes:
-        sentences: A txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or hub:REPOSITORY@SPLIT, or paper.
-            Default: the bundled corpus.
-        pairs: File of sentence pairs (sentence1, sentence2, similarity), used instead of sampled pairs.
+        sentences: Corpus: a txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or hub:REPOSITORY@SPLIT, or
+            paper. Default: the bundled corpus.
+        pairs: File of sentence pairs to use instead of sampled pairs, with the columns sentence1, sentence2
+            and similarity.
     """
 
     sentences: opt.Texts[str | None] = None
@@ -43,24 +44,24 @@ class CorpusOptions:
         if self.column is not None:
             raise InputError(
                 f"--column {self.column!r} is given without --sentences: pairs have the columns sentence1, "
-                "sentence2 and similarity; leave --column out, or pass --sentences in place of the pairs"
+                "sentence2 and similarity; leave --column out, or pass --sentences instead of the pairs"
             )
         return None
 
 
 @dataclass(frozen=True)
 class MethodOptions:
-    """The method and its settings. The subclass from `method_options` has one field per setting."""
+    """The method and its settings. `method_options` returns a subclass with one field per setting."""
 
     def settings(self, pairs_file: Path | None, texts_only: bool = False) -> MethodSettings:
         """Return the settings of the method that the user chose.
 
         Args:
-            pairs_file: File of sentence pairs. If the user names no method, it determines the default method.
-            texts_only: Whether the model accepts only text, which changes the default insertion.
+            pairs_file: File of sentence pairs. The default method depends on whether there is such a file.
+            texts_only: Whether the model accepts only text. This changes the default insertion.
 
         Raises:
-            InputError: A setting belongs to another method.
+            InputError: The user passed a setting that the method does not have.
         """
         from stickytoken.methods.base import adjusted_defaults
 
@@ -77,7 +78,7 @@ class MethodOptions:
 
 
 def _not_a_setting_of(entry: MethodEntry, name: str) -> InputError:
-    """Return an error that says that only other methods have the setting."""
+    """Return the error for a setting that only other methods have."""
     others = " or ".join(owner.name for owner in _owners(probe=False)[name])
     return InputError(
         f"--set {name.replace('_', '-')} is not an option of the method {entry.name}: leave it out, or use "
@@ -86,10 +87,10 @@ def _not_a_setting_of(entry: MethodEntry, name: str) -> InputError:
 
 
 def method_options(*, probe: bool) -> type[MethodOptions]:
-    """Return a group of options: --method, and one option for each setting of any method.
+    """Return a group of options that consists of --method and one option per setting of any method.
 
     Args:
-        probe: Whether to include only the settings that `stickytoken probe` has.
+        probe: Whether to include only settings that apply to `stickytoken probe`.
     """
     methods = registry.entries()
     names = StrEnum("MethodName", [(entry.name, entry.name) for entry in methods])  # type: ignore[misc]
@@ -113,10 +114,10 @@ def method_options(*, probe: bool) -> type[MethodOptions]:
 
 
 def _owners(probe: bool) -> dict[str, list[MethodEntry]]:
-    """Return the methods that have a setting, for every setting of any method, keyed by its name.
+    """Return the methods that have each setting, keyed by the name of the setting.
 
     Args:
-        probe: Whether to include only the settings that `stickytoken probe` has.
+        probe: Whether to include only settings that apply to `stickytoken probe`.
     """
     owners: dict[str, list[MethodEntry]] = {}
     for entry in registry.entries():
@@ -127,14 +128,14 @@ def _owners(probe: bool) -> dict[str, list[MethodEntry]]:
 
 
 def _help_for(name: str, owners: Sequence[MethodEntry]) -> str:
-    """Return the description of a setting with its default, or with that of each method if they differ."""
+    """Return a setting's description and default, or its default in each method if the defaults differ."""
     settings_class: Any = owners[0].settings
     description = descriptions(*settings_class.__mro__).get(name, "")
     defaults = {}
     for entry in owners:
         (default,) = [field.default for field in fields(entry.settings) if field.name == name]
         defaults[entry.name] = f"{default:g}" if isinstance(default, float) else str(default)
-    if "Default: " in description:  # the value None stands for this default
+    if "Default: " in description:  # None means the default that the description states
         return f"{description.removesuffix('.')} ({', '.join(defaults)})."
     if len(owners) == len(registry.entries()) and len(set(defaults.values())) == 1:
         return f"{description} Default: {defaults[owners[0].name]}."
@@ -161,9 +162,9 @@ def detect(
     Example: stickytoken detect all-MiniLM-L6-v2 --sample 300
 
     Args:
-        sample: Measure only a random sample of this many tokens.
+        sample: Measure only this many tokens, chosen at random.
         out: Run folder. Default: runs/<model>-<method>-<identity>.
-        write_report: Write report.html into the run folder, with curves and sentence pairs.
+        write_report: Also write report.html, with symptom curves and sentence pairs, into the run folder.
     """
     from stickytoken.detection.run import look_at_model, record_model
     from stickytoken.detection.run_folder import require_usable
@@ -176,7 +177,7 @@ def detect(
     chosen = registry.choose_method(None, settings, corpus.pairs is not None)
     if out is not None:
         require_usable(out, chosen.entry.name, settings)
-    # If no option changes what the model computes, its files identify it.
+    # If no option changes what the model computes, the files of the model alone identify it.
     without_effect = replace(loading, revision=None, device=None, token_budget=None, packed_layers=None)
     files = None
     if without_effect == opt.AnyModelOptions():
@@ -207,7 +208,7 @@ def detect(
 
 
 def _write_report(run: stickytoken.Run) -> None:
-    """Write report.html into the run folder, or print which package is missing for that."""
+    """Write report.html into the run folder. If a package is missing for that, print its name instead."""
     try:
         from stickytoken.reports import REPORT_FILE, report
     except MissingExtraError as error:
@@ -241,9 +242,9 @@ def judge(
         sentences: Your texts: a txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or hub:REPOSITORY@SPLIT.
         queries: Queries to compare your texts with, in a file as for --sentences. Default: compare the texts
             with each other.
-        anchors: Maximum number of texts to compare with, drawn at random.
+        anchors: Maximum number of texts to compare with, chosen at random.
         measure_all: Measure all tokens that may reach a threshold, even if there are more than 256.
-        out: Write all tokens to this file: .csv, .json or .parquet.
+        out: File for the results of all tokens, which ends in .csv, .json or .parquet.
         limit: Maximum number of tokens to list in a table.
         output_format: Print a table or one JSON document of the flagged tokens, or all tokens as CSV.
     """
@@ -276,13 +277,13 @@ def judge(
         _print_judgement(opened, judgement, limit)
         their_queries = "" if queries is None else f" --queries {queries}"
         console.inform(
-            "a sticky token need not bring documents into the top 10 of a query; whether any does: "
+            "a sticky token need not bring documents into the top 10 of a query. To measure this: "
             f"stickytoken audit {opened.path} --documents {sentences}{their_queries}"
         )
 
 
 def _print_judgement(run: stickytoken.Run, judgement: Judgement, limit: int) -> None:
-    """Print the verdicts of a judgement, its strongest tokens, and the rule."""
+    """Print the number of sticky tokens in a judgement, the strongest tokens, the rule, and notes."""
     from stickytoken.methods import base, wording
 
     count = len(judgement.sticky)
@@ -303,7 +304,7 @@ def _print_judgement(run: stickytoken.Run, judgement: Judgement, limit: int) -> 
         title = f"Strongest {counts} tokens that were measured on these texts"
         console.print_columns(title, table.columns, table.rows)
     rule = wording.rule(run.settings.number("smallest_lift"), run.settings.number("smallest_erased"))
-    console.print_line(f"{rule} The erased share is that of the run; the lift is measured on these texts.")
+    console.print_line(f"{rule} The erased share is taken from the run; the lift is measured on these texts.")
     time_taken = "" if judgement.seconds is None else f", in {console.minutes(judgement.seconds)}"
     console.print_line(
         f"{judgement.texts:,} texts, compared with {judgement.anchors:,} of them{time_taken}. Run: {run.path}"
@@ -318,22 +319,22 @@ def _print_judgement(run: stickytoken.Run, judgement: Judgement, limit: int) -> 
     if judgement.undecided:
         unmeasured = wording.counted(judgement.undecided, "further token")
         console.inform(
-            f"note: {unmeasured} may reach a threshold but were not measured on these texts (--all measures "
-            "them)"
+            f"note: {unmeasured} may reach a threshold but were not measured on these texts (pass --all to "
+            "measure them)"
         )
 
 
 def _require_table(out: Path) -> None:
-    """Check that the suffix of a file names a format for judgements, and that its folder is writable."""
+    """Check that a file's suffix names a format for judgements, and that its folder is writable."""
     from stickytoken.measurement import require_writable
 
     if out.suffix.lower() not in (".csv", ".json", ".parquet"):
-        raise InputError(f"--out {str(out)!r} names no format: end it in .csv, .json or .parquet")
+        raise InputError(f"--out {str(out)!r} names no format: let it end in .csv, .json or .parquet")
     require_writable(out.absolute().parent)
 
 
 def _write_judgement(judgement: Judgement, out: Path) -> None:
-    """Write a judgement to a file, in the format that its suffix names."""
+    """Write a judgement to a file, in the format that the suffix of the file names."""
     from stickytoken.measurement import write_atomically
 
     suffix = out.suffix.lower()

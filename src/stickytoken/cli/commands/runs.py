@@ -1,4 +1,4 @@
-"""stickytoken tokens, show, published, compare, card and report: commands that load no model."""
+"""The commands tokens, show, published, compare, card and report, which do not load a model."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def tokens(
     trust_remote_code: opt.TrustRemoteCode = False,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Show which vocabulary entries can occur in text, for a model or for tiktoken:NAME.
+    """Show which vocabulary entries of a model, or of tiktoken:NAME, can occur in text.
 
     Example: stickytoken tokens all-MiniLM-L6-v2 --weights
 
     Args:
         limit: Maximum number of tokens to list.
-        weights: Also list under-trained entries. Only the weight file is read to find them.
-        route: For an asymmetric model: the route whose tokenizer is read, such as query. Default: the model's
+        weights: Also list under-trained entries. This reads the weight file, but does not load the model.
+        route: Route whose tokenizer is read, such as query, for an asymmetric model. Default: the model's
             default route.
     """
     from stickytoken.encoders.endpoint.vocabulary import load_vocabulary
@@ -97,7 +97,7 @@ def tokens(
         console.print_columns(title, columns, listed.head(limit))
 
 
-# Additional columns of the table with --weights.
+# Columns that --weights adds to the table.
 _WEIGHT_COLUMNS = (
     Column("norm", "norm", 4),
     Column("distance", "distance", 4),
@@ -107,7 +107,7 @@ _WEIGHT_COLUMNS = (
 
 
 def _summary_of_weights(learned: EntryWeights) -> dict[str, Any]:
-    """Return, as JSON values, what the weights show about the vocabulary."""
+    """Return what the weights show about the vocabulary, as JSON values."""
     under_trained = None
     under_trained_available = None
     if learned.judged:
@@ -135,7 +135,7 @@ def _print_vocabulary(title: str, vocabulary: Vocabulary) -> None:
 
 
 def _print_languages(scripts: list[dict[str, Any]], languages: list[dict[str, Any]]) -> None:
-    """Print the most common scripts, and the number of tokens of the same sentences in ten languages."""
+    """Print the most common scripts, and how many tokens the same sentences need in ten languages."""
     commonest = ", ".join(f"{script['script']} {script['share']:.1%}" for script in scripts[:6])
     console.print_line(f"Scripts of these tokens: {commonest}.")
     rows = [
@@ -158,12 +158,12 @@ def _about_weights(learned: EntryWeights) -> str:
     size = f"{learned.tensor}: {learned.dimensions} dimensions, {learned.dtype}"
     if not learned.untrained:
         return (
-            f"{size}. Every row belongs to an entry that training may have seen, so no row shows what an "
-            "untrained one looks like. Only norms are listed."
+            f"{size}. Training may have seen the entry of every row, so no row shows what an untrained row "
+            "looks like. Only norms are listed."
         )
     size += f". {len(learned.untrained):,} rows cannot have been trained (reserved or beyond the vocabulary)"
     if not learned.judged:
-        return f"{size}. The vocabulary is too small, or its rows too similar, to tell what is ordinary."
+        return f"{size}. The vocabulary is too small, or its rows are too similar, to tell what is ordinary."
     under_trained = learned.tokens["under_trained"].sum()
     return (
         f"{size}. {under_trained:,} entries have rows as close to these rows as these rows are to each "
@@ -184,22 +184,22 @@ def show(
     limit: opt.ListLimit[int | None] = None,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Show the answer of a run, or list some of its tokens, largest erased share first.
+    """Show the result of a run, or list some of its tokens, largest erased share first.
 
     Example: stickytoken show runs/all-MiniLM-L6-v2-profile-0123456789ab --verdict topical --limit 20
 
     Args:
-        token: Show one token, named by its vocabulary string or text.
+        token: Show the token with this vocabulary string or text.
         verdict: List tokens with this verdict, such as sticky or benign.
         contains: List tokens whose text contains this string.
-        validated: List only tokens with a verdict. Some methods judge candidates only.
-        sort: Column to sort by, largest first. Default: the column that the method ranks by.
+        validated: List only tokens with a verdict, for a method that judges only candidates.
+        sort: Column to sort by, largest value first. Default: the column by which the method ranks tokens.
         limit: Maximum number of tokens to list. Default: 50.
     """
     import polars as pl
 
     if contains == "":
-        raise InputError("--contains is '': pass a part of a token's text, or leave it out")
+        raise InputError("--contains is '': pass a part of a token's text, or leave --contains out")
     opened = stickytoken.open_run(run)
     if not any((token is not None, verdict, category, contains, validated, sort, limit)):
         show_run(opened, output_format)
@@ -227,13 +227,13 @@ def _sorted_rows(
 
     Args:
         run: The run.
-        verdict: Return only tokens with this verdict.
-        validated: Return only tokens with any verdict.
-        sort: Column to sort by. None means the column by which the method ranks.
+        verdict: Verdict of the tokens to return; None returns tokens with any verdict or none.
+        validated: Whether to return only tokens that have a verdict.
+        sort: Column to sort by. None means the column by which the method ranks tokens.
 
     Raises:
-        InputError: The method of the run has no such column or verdict, or judges every token although
-            `validated` is set.
+        InputError: The method of the run has no such column or verdict, or `validated` is set although the
+            method judges every token.
     """
     method = run.method
     subject = f"the run in {run.path} used the method {run.record.method}"
@@ -254,14 +254,14 @@ def _sorted_rows(
     return rows.sort(sort or method.ranked_by.key, "token_id", descending=[True, False], nulls_last=True)
 
 
-# Maximum number of tokens in a table of an answer. A run on at most this many tokens lists all of them.
+# Maximum number of sticky tokens to list. If a run examined at most this many tokens, all of them are listed.
 _FEW = 20
-# Maximum number of unflagged tokens to list.
+# Approximate number of unflagged tokens to list.
 _STRONGEST = 8
 
 
 def print_rows(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
-    """Print a table of tokens, with a column for the category unless all tokens are in the category OK."""
+    """Print a table of tokens. It has a column for the category unless the category of all tokens is OK."""
     has_unusual = not rows.is_empty() and not (rows["category"] == "OK").all()
     category = [Column("category", "category")] if has_unusual else []
     if not run.method.judges_every_token:
@@ -273,7 +273,7 @@ def print_rows(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
 
 
 def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
-    """Print the answer of a run: headline, harm, strongest tokens, rule, and next step."""
+    """Print the result of a run: its headline, harm, strongest tokens, rule and next step."""
     if output_format is opt.Format.JSON:
         console.print_json(run.summary())
         return
@@ -312,7 +312,7 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
 
 
 def _print_tokens(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
-    """Print tokens in the method's own table or, if it has none, in the table of `print_rows`."""
+    """Print tokens in the method's own table. If the method has none, use `print_rows`."""
     table = run.method.answer_table(run, rows)
     if table is None:
         print_rows(title, run, rows)
@@ -321,14 +321,14 @@ def _print_tokens(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
 
 
 def _effort(run: stickytoken.Run) -> str:
-    """Return a line with the number of encoded texts, the duration and the folder of a run."""
+    """Return a line that states the number of encoded texts, the duration and the folder of a run."""
     texts = run.result.sequences
     per_token = texts / max(1, len(run.tokens))
     time_taken = console.minutes(run.seconds)
     return f"{texts:,} texts, {per_token:.1f} per token, {time_taken}. Run folder: {run.path}"
 
 
-# Columns of the table of models, and of the tokens of one model.
+# Columns of the two tables: of all models in the paper, and of the tokens of one model.
 _MODELS = (
     Column("model", "model"),
     Column("parameters", "parameters"),
@@ -369,9 +369,9 @@ def published(
     Example: stickytoken published --run runs/all-MiniLM-L6-v2-std-0123456789ab
 
     Args:
-        model: A model of the paper. Default: the model of --run, or all forty.
+        model: A model in the paper. Default: the model of --run, or all forty models.
         run: Run folder of the same model, to compare with the published results.
-        add: Folder of a run of the method std, to add to the table of models. Repeatable.
+        add: Run folder of the method std, to add to the table of models. Repeatable.
         output_format: Print tables, one JSON document, or CSV.
     """
     from stickytoken.comparisons import published as paper
@@ -382,7 +382,7 @@ def published(
     facts: Mapping[str, Any] | None = None
     comparison: list[str] = []
     if add and (model is not None or run is not None):
-        raise InputError("--add appends runs to the table of all models: leave out the model and --run")
+        raise InputError("--add adds runs to the table of all models: leave out the model and --run")
     if model is not None:
         facts = paper.published_model(model)
     if model is None:
@@ -422,7 +422,7 @@ def _print_published_json(
 
 
 def _print_published_tokens(facts: Mapping[str, Any], tokens: pl.DataFrame) -> None:
-    """Print the published tokens of a model."""
+    """Print the published sticky tokens of a model, and the counts that the paper reports."""
     noun = "token" if facts["sticky"] == 1 else "tokens"
     columns = [column for column in _TOKENS if column.key in tokens.columns]
     title = f"{facts['sticky']} published sticky {noun} of {facts['model']}"
@@ -489,25 +489,29 @@ def card(
     push: opt.Output[str | None] = None,
     output_format: opt.FormatChoice[CardFormat] = CardFormat.MD,
 ) -> None:
-    """Print the result of a run as a block for a model card, or insert it. Sends nothing without --push.
+    """Print the result of a run as a block for a model card, or insert the block into a model card.
+
+    Nothing is sent to the hub without --push.
 
     Example: stickytoken card runs/all-MiniLM-L6-v2-profile-0123456789ab --model-card README.md
 
     Args:
         model_card: Existing model card in Markdown to insert the block into.
         eval_results: Also write evaluation results to this YAML file. Needs --eval-dataset.
-        eval_dataset: Benchmark data set on the hub to which the evaluation results belong: owner/name.
-        push: Send the block to the model card of this repository on the hub: owner/name.
+        eval_dataset: Benchmark data set on the hub to which the evaluation results belong, as owner/name.
+        push: Send the block to the model card of this repository on the hub, given as owner/name.
         output_format: Print the block, or one JSON document.
     """
     from stickytoken.model_cards import card_block, push_card, write_block, write_eval_results
 
     if eval_results is not None and eval_dataset is None:
         raise InputError(
-            "--eval-results needs the benchmark data set that they belong to: pass --eval-dataset"
+            "evaluation results belong to a benchmark data set: pass --eval-dataset with --eval-results"
         )
     if eval_dataset is not None and eval_results is None and push is None:
-        raise InputError("--eval-dataset needs --eval-results or --push: pass where the results should go")
+        raise InputError(
+            "--eval-dataset says to which data set results belong: also pass --eval-results or --push"
+        )
     opened = stickytoken.open_run(run)
     block = card_block(opened)
     document: dict[str, Any] = {"run": str(opened.path), "block": block}
@@ -546,13 +550,15 @@ def report(
     explanations: opt.Texts[Path | None] = None,
     open_it: Annotated[bool, opt.output_option("--open")] = False,
 ) -> None:
-    """Write a report of a run: HTML, Markdown or JSON. Needs no model; `stickytoken compare` compares runs.
+    """Write a report of a run as HTML, Markdown or JSON.
+
+    Needs no model. To compare several runs, use `stickytoken compare`.
 
     Example: stickytoken report runs/all-MiniLM-L6-v2-profile-0123456789ab --open
 
     Args:
         runs: Run folder.
-        output_format: html writes a file; md and json go to stdout unless --out names a file. Default: the
+        output_format: html writes a file; md and json are printed unless --out names a file. Default: the
             format that --out ends in, or html.
         out: File to write. Default for html: report.html in the run folder.
         figures: Folder for the figures as PNG and SVG. Needs Chrome or Chromium.
@@ -564,7 +570,9 @@ def report(
     written = format_of(out).value if output_format is None else output_format.value
     html = written == ReportFormat.HTML
     if open_it and not html:
-        raise InputError(f"--open needs an HTML file, and the format is {written}: leave one of them out")
+        raise InputError(
+            f"--open needs an HTML file, but the format is {written}: leave out --open or the format"
+        )
     if html and out is None:
         out = runs[0].expanduser() / REPORT_FILE
     with console.status("writing the report"):

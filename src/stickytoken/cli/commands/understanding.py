@@ -1,4 +1,4 @@
-"""stickytoken explain, why and impact: what copies of a token do inside a model, and what they cost."""
+"""The commands explain, why and impact: what copies of a token do in a model, and what they cost."""
 
 from __future__ import annotations
 
@@ -53,14 +53,15 @@ def explain(
     out: opt.Output[Path | None] = None,
     output_format: opt.OutputFormat = opt.Format.TABLE,
 ) -> None:
-    """Show what copies of a token do inside a model, compared with matched benign tokens.
+    """Show what copies of a token do inside a model, compared with copies of matched benign tokens.
 
     Example: stickytoken explain all-MiniLM-L6-v2 '[CLS]' --text "A man repairs a bicycle"
 
     Args:
-        text: Put the copies into this text. Repeatable. Default: sentences of the corpus.
-        sentences: Corpus, as for detect. Default: the corpus of the run, or the bundled one.
-        out: Folder for the tables. Default: explain in the run folder; no folder for a model.
+        text: Insert the copies into this text. Repeatable. Default: sentences of the corpus.
+        sentences: Corpus, as for detect. Default: the corpus of the run, or the bundled corpus.
+        out: Folder for the tables. Default for a run: explain in the run folder. For a model, tables are not
+            written by default.
     """
     from stickytoken.explanation import require_unlocked
     from stickytoken.explanation.files import EXPLANATIONS_FOLDER, require_place
@@ -70,10 +71,10 @@ def explain(
     named: list[Any] = [opt.token_id(token) for token in tokens] if ids else [*tokens]
     for carrier in text or ():
         if not carrier.strip():
-            raise InputError(f"--text is {carrier!r}: pass a text with words, or leave it out")
+            raise InputError(f"--text is {carrier!r}: pass a text with words, or leave --text out")
     if sentences is None and column is not None:
         problem = f"--column {column!r} is given without --sentences"
-        raise InputError(f"{problem}: pass --sentences too, or leave it out")
+        raise InputError(f"{problem}: pass --sentences too, or leave --column out")
     corpus = None if sentences is None else stickytoken.load_sentences(sentences, column)
     run = opt.run_in(source, model)
     # Without a run or --out, the explanation is printed but not stored.
@@ -106,7 +107,7 @@ def explain(
 
 
 def _print_explanation(explanation: Explanation, settings: ExplainSettings) -> None:
-    """Print the verdicts, the tables of each token, and a line on how the values were measured."""
+    """Print the verdicts, the tables of each token, and a line that says how the values were measured."""
     for token in explanation.tokens:
         console.print_line(token.verdict)
     for token in explanation.tokens:
@@ -115,12 +116,12 @@ def _print_explanation(explanation: Explanation, settings: ExplainSettings) -> N
     console.print_line(
         f"{copies} in {explanation.carriers} texts of {explanation.source}; "
         f"pooling: {explanation.pooling or 'unknown'}. low, high: {settings.confidence:.0%} interval of the "
-        "mean over texts; benign low, high: the range of one more benign token, over all layers together."
+        "mean over texts; benign low, high: interval for one more benign token, over all layers together."
     )
     console.inform_notes(explanation.notes)
 
 
-# The measures to print. The files and the JSON document contain all measures.
+# The measures in the printed table. The files and the JSON document contain all measures.
 _PRINTED_MEASURES = (
     "lift_sentences",
     "attention_received",
@@ -155,7 +156,7 @@ _PAIR_COLUMNS = (
 
 
 def _print_token(explanation: Explanation, token: TokenExplanation) -> None:
-    """Print the measures, heads, pairs and neighbours of a token."""
+    """Print the tables of a token: measures, attention heads, pairs of texts, and nearest embeddings."""
     from stickytoken.explanation.statistics import furthest
 
     tables = explanation.of_token(token.token_id)
@@ -177,7 +178,7 @@ def _print_token(explanation: Explanation, token: TokenExplanation) -> None:
     _print_with_spaces(title, ("measure", *_MEASURE_COLUMNS, "outside"), measures)
     heads = tables["heads"].drop_nulls("head").sort("wasserstein", descending=True).head(5)
     if not heads.is_empty():
-        title = "Attention that the copies receive: the heads that differ most from those of benign tokens"
+        title = "Attention that the copies receive, in the heads that differ most from those of benign tokens"
         _print_with_spaces(title, _HEAD_COLUMNS, heads.select(_HEAD_COLUMNS).iter_rows())
     for pair in tables["pairs"].to_dicts():
         title = f"Similarity as a sum over tokens, of {pair['carrier']!r} and {pair['anchor']!r}"
@@ -189,7 +190,7 @@ def _print_token(explanation: Explanation, token: TokenExplanation) -> None:
 
 
 def _print_with_spaces(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table, replacing underscores in the names of its columns by spaces."""
+    """Print a table whose headings are the column names with spaces in place of underscores."""
     console.print_table(title, [column.replace("_", " ") for column in columns], rows)
 
 
@@ -214,11 +215,11 @@ def why(
     Args:
         first: One text.
         second: The other text.
-        run: Finished run of this model, whose sticky tokens are marked.
+        run: Folder of a finished run of this model. Its sticky tokens are marked in both texts.
         method: How the cosine is divided among pairs of tokens.
-        words: Attribute to words instead of tokens.
+        words: Divide the texts into words instead of tokens.
         top: Number of pairs to print.
-        html: Write a self-contained page to this file.
+        html: Also write a self-contained page to this file.
     """
     from stickytoken.attribution import summary
 
@@ -259,11 +260,11 @@ def why(
     remainder = ""
     if grouped.method != AttributionMethod.DELETION:
         references = float(grouped.first_reference.sum() + grouped.second_reference.sum())
-        remainder = f"; no part of either text: {references + grouped.reference:+.3f}"
+        remainder = f"; from outside both texts: {references + grouped.reference:+.3f}"
     console.inform(f"method {grouped.method}; error of the sum {grouped.completeness_error:+.4f}{remainder}")
 
 
-# Number of deletions to list, largest change of the cosine first.
+# Maximum number of deletions to list. Those that change the cosine most are listed.
 _MAX_DELETIONS = 5
 
 
@@ -282,7 +283,7 @@ _MAX_ROWS = 30
 
 
 def _print_matrix(attribution: stickytoken.Why) -> None:
-    """Print the matrix of contributions, reduced to its strongest rows and columns if it is too large."""
+    """Print the matrix of contributions. If it is too large, print only its strongest rows and columns."""
     matrix = attribution.matrix
     strength = abs(matrix)
     max_columns = max(1, (console.stdout().width - _LABEL_WIDTH - 2) // (_CELL_WIDTH + 1))
@@ -310,13 +311,16 @@ def _print_matrix(attribution: stickytoken.Why) -> None:
 
 
 def _largest(values: NDArray[np.floating], count: int) -> list[int]:
-    """Return the indices of the `count` largest values, sorted by index."""
+    """Return the indices of the `count` largest values, in ascending order."""
     order = (-values).argsort(kind="stable")[:count]
     return sorted(order.tolist())
 
 
 def _coloured(value: float, highest: float) -> Text:
-    """Return a contribution on a red (positive) or blue (negative) background, deepest at ±`highest`."""
+    """Return a contribution on a red background if positive, or a blue one if negative.
+
+    The colour is deepest where the absolute value is `highest`.
+    """
     faint = round(255 - 175 * min(1.0, abs(value) / highest))
     colour = f"rgb(255,{faint},{faint})" if value >= 0 else f"rgb({faint},{faint},255)"
     return Text(f"{value:+.3f}", style=f"black on {colour}")
@@ -353,11 +357,11 @@ def impact(
 
     Args:
         task: Task file, BEIR folder, or name of an MTEB task. Repeatable.
-        preset: paper: the sixteen MTEB tasks of Chen et al. 2025.
+        preset: paper: measure the sixteen MTEB tasks of Chen et al. (2025).
         intrusion: Also measure how often copies push random documents into search results: a BEIR folder, a
             file of documents, or bundled.
-        out: Output folder. Default: impact-<identity> in the run folder, where report finds it;
-            runs/<model>-impact-<identity> for a model.
+        out: Output folder. Default for a run: impact-<identity> in the run folder, where report finds it.
+            Default for a model: runs/<model>-impact-<identity>.
     """
     from stickytoken.data.tasks import PAPER_TASKS
     from stickytoken.encoders.protocol import reads_ids
@@ -371,7 +375,7 @@ def impact(
     if run is None and not tokens:
         raise InputError(
             f"{source!r} is not the folder of a finished run: name tokens with --tokens, or run "
-            "`stickytoken detect` first and pass its folder"
+            "`stickytoken detect` first and pass the run folder"
         )
     encoder = opt.load_for(source, None if run is None else run.record, loading, model)
     settings = measuring
@@ -394,7 +398,7 @@ def impact(
 
 
 def show_impact(impact: Impact, output_format: opt.Format) -> None:
-    """Print what copies cost on the tasks, and how they change search results."""
+    """Print what copies cost on each task, and how they change search results."""
     if output_format is opt.Format.JSON:
         console.print_json(impact.summary())
         return
@@ -423,7 +427,7 @@ def show_impact(impact: Impact, output_format: opt.Format) -> None:
     for task in impact.result.tasks:
         if task.cut:
             cut = f"{task.cut} of {task.texts} texts were truncated so that the copies fit"
-            console.inform(f"note: {task.name}: {cut}, the same in every condition")
+            console.inform(f"note: {task.name}: {cut}, in the same way in every condition")
     if not impact.intrusion.is_empty() and impact.intrusion["cut"][0]:
         cut = f"{impact.intrusion['cut'][0]} of {impact.intrusion['documents'][0]} documents"
         console.inform(f"note: intrusion: {cut} were truncated so that the copies fit")
