@@ -1,4 +1,4 @@
-"""Common beginnings computed once: the tree against plain loops, the vectors against the plain path."""
+"""Common prefixes computed once: the tree against plain loops, the vectors against the plain path."""
 
 import numpy as np
 import pytest

@@ -36,7 +36,7 @@ class CausalPrompt(InputModule):
 
     Args:
         model: a decoder-only transformers model; its head is dropped.
-        tokenizer: its transformers tokenizer.
+        tokenizer: the model's transformers tokenizer.
         prompt: name of a known prompt, or a template with ``{sentence}``.
         settings: other settings of `stickytoken.encoders.Prompting`, such as ``token_prepending=True``.
 

@@ -259,7 +259,7 @@ def test_what_a_loaded_model_cannot_meet_is_refused(tmp_path):
         load_encoder(SentenceTransformer(modules=[model[0], Normalize(), Normalize()], device="cpu"))
     with pytest.raises(InputError, match="truncates its vectors to 8"):
         load_encoder(SentenceTransformer(modules=[model[0]], device="cpu", truncate_dim=8))
-    with pytest.raises(InputError, match="one text, got a tuple"):
+    with pytest.raises(InputError, match="a text, got a tuple"):
         model[0].preprocess([("a", "b")])
 
 

@@ -525,7 +525,7 @@ class _Discovery:
         return _Counting(counts_tokens=True, tokens_per_unit=counted_longer / max(1, own_longer))
 
     def _counted(self, texts: Sequence[str]) -> int | None:
-        """Return the number of tokens that the server reports for texts; None if it reports none."""
+        """Return the number of tokens that the server reports for texts; None if it reports no number."""
         reply = self.answers(texts)
         return None if reply is None else reply.tokens
 

@@ -415,7 +415,7 @@ def _encoder_of_sentence_transformer(model: SentenceTransformer, spec: EncoderSp
 
 
 def _require_usable_model(model: SentenceTransformer, spec: EncoderSpec, name: str) -> None:
-    """Check that a loaded model can be used as it is.
+    """Check that a model that the user has loaded can be used unchanged.
 
     Raises:
         InputError: the model is guarded or has no weights, or an option cannot be applied to a loaded model.

@@ -89,7 +89,7 @@ _PROMPT_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def is_prompt_name(prompt: str) -> bool:
-    """Return whether a prompt is a name, with only ASCII letters, digits, hyphens and underscores."""
+    """Return whether a prompt is a name: one word of ASCII letters, digits, hyphens and underscores."""
     return _PROMPT_NAME.fullmatch(prompt) is not None
 
 

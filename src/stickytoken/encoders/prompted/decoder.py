@@ -80,7 +80,7 @@ def find_decoder(model: Any, name: str) -> Decoder:
     """Return the decoder of a transformers model.
 
     Raises:
-        ModelError: the model is not a decoder whose tokens attend to all earlier ones, and only to those.
+        ModelError: the model is not a decoder whose tokens attend to all earlier tokens and to no later ones.
     """
     config = getattr(model, "config", None)
     if config is None or not hasattr(model, "get_input_embeddings"):

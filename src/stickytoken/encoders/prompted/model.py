@@ -102,7 +102,7 @@ class Reading:
 
 
 Features: TypeAlias = dict[str, Any]
-# Names, among the features of a sentence-transformers module, of the tensors of filled prompts.
+# Names under which the features of a sentence-transformers module hold the tensors of filled prompts.
 _LAYOUT = ("input_ids", "attention_mask", "position_ids", "prompt_slots")
 
 
