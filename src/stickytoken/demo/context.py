@@ -320,7 +320,7 @@ class AppContext:
 def make_context(
     model: SharedModel, library: RunLibrary, corpus: Sentences, repaired: SharedModel | None = None
 ) -> AppContext:
-    """Return the context of an app, with the first finished run of its model if there is one."""
+    """Return the context of an app, which contains the first finished run of the loaded model, if any."""
     for label, record in library.records.items():
         if record.result is not None and model.is_model_of(record):
             return AppContext(model, library, library.content(label), corpus, repaired)

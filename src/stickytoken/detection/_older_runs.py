@@ -12,7 +12,7 @@ OLDER_SCHEMA = 3
 
 
 def upgraded_run(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return run.json of schema version 3 in the current form; runs of other methods stay unchanged."""
+    """Return run.json of schema version 3 in the current form; a run without lifts is returned unchanged."""
     result = raw.get("result")
     if not isinstance(result, Mapping) or "ordinary_lift" not in result:
         return dict(raw)
@@ -35,7 +35,7 @@ def upgraded_run(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def upgraded_plan(raw: Any) -> Any:
-    """Return plan.json of schema version 3 in the current form; any other plan stays unchanged."""
+    """Return plan.json of schema version 3 in the current form; any other plan is returned unchanged."""
     if not isinstance(raw, Mapping) or "late_reference" not in raw:
         return raw
     dropped = ("reference", "late_reference", "vocabulary_anchors", "views")

@@ -65,7 +65,7 @@ class Difference:
     Attributes:
         encoding: The way of encoding, as in `Score`.
         layer: The layer, as in `Score`.
-        value: Difference of the scores times 100; None if either score is undefined.
+        value: Difference of the two scores, times 100; None if either score is undefined.
         low: Lower end of the 95% interval over pairs, queries or texts; None if it is undefined.
         high: Upper end of the same interval.
     """
