@@ -129,7 +129,44 @@ def test_documents_with_copies_now_are_ranked_with_them_and_without(finished, ta
         assert row["hits"] == (np.array(as_it_is) <= TOP).sum()
         assert row["mean_rank_without"] == pytest.approx(np.mean(without))
         assert row["rises"] is bool(row["hits"] > row["hits_without"])
+        entered = [
+            {"query": query, "rank": rank, "rank_without": rank_without}
+            for query, rank, rank_without in zip(queries, as_it_is, without, strict=True)
+            if rank <= TOP < rank_without
+        ]
+        entered.sort(key=lambda change: change["rank"] - change["rank_without"])
+        assert row["entered"] == entered
+        assert row["copies_read"] is True
     assert finished.result.rising == finished.documents["rises"].sum() > 0
+
+
+def test_a_document_that_rises_is_named_with_its_largest_change_of_rank(finished):
+    rising = finished.documents.filter("rises").row(0, named=True)
+    largest = rising["entered"][0]
+    (sentence,) = [line for line in wording.conclusions(finished) if "of more queries" in line]
+    assert f"from rank {largest['rank_without']} to {largest['rank']}" in sentence
+    assert largest["query"][:20] in sentence
+
+
+def test_documents_that_rise_are_listed_first(finished):
+    assert finished.documents["rises"].to_list() == sorted(finished.documents["rises"], reverse=True)
+
+
+@pytest.mark.parametrize(("sentences_before", "are_read"), [(1, True), (8, False)])
+def test_copies_beyond_the_input_limit_are_not_read(tampered_run, bert_folder, sentences_before, are_read):
+    encoder = load_encoder(bert_folder, device="cpu", max_length=60)
+    text = " ".join([*profiled.sentences(sentences_before, WORDS, seed=3), scanned.copies()])
+    index = SimpleNamespace(documents=[SimpleNamespace(text=text)], record=SimpleNamespace(name="documents"))
+    cleaner = Cleaner.from_run(tampered_run)
+    (pair,) = _copies.readable_pairs([0], index, cleaner, encoder, AuditSettings())
+    assert pair.copies_are_read is are_read
+
+
+def test_copies_that_are_not_read_are_named_as_harmless(finished):
+    unread = open_audit(finished.path)
+    is_first = pl.int_range(pl.len()) == 0
+    unread.documents = unread.documents.with_columns(copies_read=~is_first)
+    assert any(line.startswith("In 1 document, the copies change") for line in wording.conclusions(unread))
 
 
 def test_a_document_without_readable_text_costs_no_other_its_ranks(tampered_run, bert_folder):
@@ -172,9 +209,11 @@ def test_without_a_word_that_helps_the_largest_share_is_said(finished):
     clean.tokens = clean.tokens.with_columns(helps=pl.lit(value=False), may_help=pl.lit(value=False))
     best = wording.largest_share(clean)
     assert best["share"] == clean.shares.filter(pl.col("copies") > 0)["share"].max()
-    finding, evidence = wording.token_conclusions(clean)
+    finding, evidence, criterion = wording.token_conclusions(clean)
     assert finding.startswith("No word that was measured")
     assert f"{best['share']:.1%} ({best['copies']} copies of {best['token']!r}" in evidence
+    assert f"{10 / 80:.1%} (10 of 80 documents)" in evidence
+    assert "1.5 times" in criterion
     assert "repair" not in [step.command.split()[1] for step in wording.next_steps(clean)]
 
 
@@ -182,7 +221,7 @@ def test_a_word_that_may_help_is_named_with_what_to_do(finished):
     uncertain = open_audit(finished.path)
     uncertain.tokens = uncertain.tokens.with_columns(may_help="helps", helps=pl.lit(value=False))
     uncertain.result = uncertain.result.model_copy(update={"second_round_ids": ("d1",) * 48})
-    named, *_, advice = wording.token_conclusions(uncertain)
+    named, *_, advice, _ = wording.token_conclusions(uncertain)
     assert named.startswith(f"{scanned.STICKY!r} may get documents into results")
     assert "--set stuffed=96" in advice
 

@@ -40,7 +40,7 @@ from stickytoken.validation import file_path, or_default, require_callable
 __all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]
 
 # Increase this version when the same inputs no longer give the same numbers.
-_IDENTITY_VERSION = 2
+_IDENTITY_VERSION = 3
 # Approximate number of short texts that a judgement encodes, and the number of short texts that take as long
 # to encode as one document.
 _JUDGED_TEXTS = 8_000
@@ -332,7 +332,7 @@ def _token_rows(
         is_certain = best["rise_low"] > 0
         # If no query finds a document, both shares are 0 and the ratio condition holds trivially, so a rise
         # is required too.
-        is_large = best["rise"] > 0 and best["share"] >= _stuffing.HELPS_FROM * without
+        is_large = best["rise"] > 0 and best["share"] >= results.HELPS_FROM * without
         row = {
             **asdict(candidate),
             "queries": int(pairs_by_word.without_word(candidate.text).any(axis=1).sum()),

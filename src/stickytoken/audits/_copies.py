@@ -76,7 +76,8 @@ def rank_documents(
     copies.
 
     Returns:
-        The scan, and one row for each document with findings.
+        The scan, and one row for each document with findings: first those that are in more top 10 lists
+        because of their copies, then the others in the order of the scan.
     """
     actions = dict(DEFAULT_ACTIONS) | {SpanKind.SUSPECTED: Action.REMOVE}
     cleaner = Cleaner.from_run(run, actions=actions)
@@ -93,9 +94,11 @@ def rank_documents(
         replaced = [position_of.get(pair.number, -1) for pair in pairs]
         ranks = search.ranks(vectors, replaced * 2)
         for column, pair in enumerate(pairs):
-            ranks_by_number[pair.number] = _compared(ranks[:, column], ranks[:, column + len(pairs)])
+            comparison = _compared(index.queries, ranks[:, column], ranks[:, column + len(pairs)])
+            ranks_by_number[pair.number] = comparison | {"copies_read": pair.copies_are_read}
     findings = worst.iter_rows(named=True)
     rows = [_row(finding) | ranks_by_number.get(finding["number"], {}) for finding in findings]
+    rows.sort(key=lambda row: not row["rises"])
     return CopiesNow(scan, len(ranks_by_number), rows)
 
 
@@ -106,6 +109,11 @@ class _Pair:
     number: int
     as_it_is: FittedText
     cleaned: FittedText
+
+    @property
+    def copies_are_read(self) -> bool:
+        """Whether the model reads any of the copies; False if all of them lie beyond its input limit."""
+        return self.as_it_is.content != self.cleaned.content
 
 
 def readable_pairs(
@@ -132,11 +140,20 @@ def readable_pairs(
     return pairs
 
 
-def _compared(as_it_is: NDArray[np.int64], without: NDArray[np.int64]) -> dict[str, Any]:
+def _compared(
+    queries: Sequence[str], as_it_is: NDArray[np.int64], without: NDArray[np.int64]
+) -> dict[str, Any]:
     """Return the columns that compare a document's ranks with and without copies, over all queries."""
     hits = int((as_it_is <= TOP).sum())
     hits_without = int((without <= TOP).sum())
+    entered = [
+        {"query": query, "rank": rank, "rank_without": rank_without}
+        for query, rank, rank_without in zip(queries, as_it_is.tolist(), without.tolist(), strict=True)
+        if rank <= TOP < rank_without
+    ]
+    entered.sort(key=lambda change: change["rank"] - change["rank_without"])
     return {
+        "entered": entered,
         "hits": hits,
         "hits_without": hits_without,
         "mean_rank": float(as_it_is.mean()),

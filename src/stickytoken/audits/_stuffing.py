@@ -30,13 +30,6 @@ SECOND_ROUND = "second-round"
 # Ratio of the numbers of documents in the second and the first round. Four times as many documents make the
 # intervals about half as wide.
 _SECOND_ROUND_FACTOR = 4
-HELPS_FROM = 1.5
-"""A word helps documents if its share of queries is at least this multiple of the share without copies.
-
-The interval of the rise must also lie entirely above zero; otherwise the word only may help. In audits of
-Cranfield with all-MiniLM-L6-v2, natural words reach at most 1.3 times the share, and three planted words
-reach 1.7 to 2.4 times.
-"""
 
 
 @dataclass(frozen=True)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from shlex import quote
+from textwrap import shorten
 from typing import Any
 
 import polars as pl
 
-from stickytoken.audits.results import FLAGGED, Audit
+from stickytoken.audits.results import FLAGGED, HELPS_FROM, Audit
 from stickytoken.cleaning import document_counts
 from stickytoken.detection.run import NextStep
 from stickytoken.impacts.statistics import TOP
 from stickytoken.methods import Column
-from stickytoken.methods.wording import counted, quoted
+from stickytoken.methods.wording import counted, points, points_interval, quoted
 
 # Maximum number of tokens that a sentence names.
 _NAMED = 3
 # Maximum number of documents that a sentence names.
 _NAMED_DOCUMENTS = 3
+
+# Maximum number of characters of a query that a sentence quotes.
+_QUERY_CHARACTERS = 50
 
 DOCUMENT_COLUMNS = (
     Column("id", "document"),
@@ -46,12 +50,10 @@ def token_conclusions(audit: Audit) -> list[str]:
     helping = audit.helping
     undecided = audit.undecided
     if helping.is_empty() and undecided.is_empty():
-        best = largest_share(audit)
         return [
             "No word that was measured gets documents into results where they don't belong.",
-            f"The largest share of queries with a stuffed document in their top {TOP} is "
-            f"{share(best['share'])} ({best['copies']} copies of {quoted(best['token'])}, interval "
-            f"{_ends(best)}); {_without_copies(audit, best['token_id'])}.",
+            _largest_share_sentence(audit),
+            criterion(),
         ]
     sentences = [_named_sentence(audit, row, "gets") for row in helping.head(_NAMED).iter_rows(named=True)]
     left_out = len(helping) - _NAMED
@@ -61,7 +63,25 @@ def token_conclusions(audit: Audit) -> list[str]:
         named = undecided.head(_NAMED).iter_rows(named=True)
         sentences += [_named_sentence(audit, row, "may get") for row in named]
         sentences.append(_undecided_advice(audit))
+    sentences.append(criterion())
     return sentences
+
+
+def criterion() -> str:
+    """Return a sentence that says when a word counts as getting documents into wrong results."""
+    return (
+        f"A word counts if its copies raise this share to at least {HELPS_FROM:g} times, and the whole "
+        "interval of the rise lies above zero."
+    )
+
+
+def _largest_share_sentence(audit: Audit) -> str:
+    """Return a sentence on the token and number of copies with the largest share of queries."""
+    best = largest_share(audit)
+    return (
+        f"The largest share of queries with a stuffed document in their top {TOP} is {share(best['share'])} "
+        f"({best['copies']} copies of {quoted(best['token'])}). {_comparison(audit, best)}"
+    )
 
 
 def _named_sentence(audit: Audit, token: Mapping[str, Any], verb: str) -> str:
@@ -70,14 +90,25 @@ def _named_sentence(audit: Audit, token: Mapping[str, Any], verb: str) -> str:
     return (
         f"{quoted(token['token'])} {verb} documents into results where they don't belong: with "
         f"{best['copies']} copies, {share(best['share'])} of the queries have a random document in their "
-        f"top {TOP} (interval {_ends(best)}); {_without_copies(audit, token['token_id'])}."
+        f"top {TOP}. {_comparison(audit, best)}"
     )
 
 
-def _without_copies(audit: Audit, token_id: int) -> str:
-    """Return a clause that says how many queries find the same documents without copies of the token."""
-    baseline = _share_of(audit, token_id, 0)
-    return f"without copies, {share(baseline['share'])} have a random document there"
+def _comparison(audit: Audit, best: Mapping[str, Any]) -> str:
+    """Return sentences that compare a share with that of the same documents without copies, and with chance.
+
+    Args:
+        audit: the audit.
+        best: a row of shares.parquet.
+    """
+    baseline = _share_of(audit, best["token_id"], 0)
+    documents = audit.record.index.documents
+    interval = points_interval(best["rise_low"], best["rise_high"])
+    return (
+        f"Without copies, the share is {share(baseline['share'])}: the copies change it by "
+        f"{points(best['rise'])} points (interval {interval}). By chance, it would be "
+        f"{share(TOP / documents)} ({TOP} of {documents:,} documents)."
+    )
 
 
 def _undecided_advice(audit: Audit) -> str:
@@ -91,11 +122,6 @@ def _undecided_advice(audit: Audit) -> str:
         f"The intervals are too wide to tell, even with {documents:,} documents: measure more with "
         f"`--set stuffed={2 * documents}`."
     )
-
-
-def _ends(row: Mapping[str, Any]) -> str:
-    """Write the ends of the interval of a share."""
-    return f"{share(row['share_low'])} to {share(row['share_high'])}"
 
 
 def largest_share(audit: Audit) -> dict[str, Any]:
@@ -119,6 +145,10 @@ def document_conclusions(audit: Audit) -> list[str]:
     sentences = [f"{number[0].upper()}{number[1:]} {verb} copies now{causes}."]
     if result.with_copies:
         sentences.append(_rising_sentence(audit))
+    unread = audit.documents.filter(~pl.col("suspected_only"), ~pl.col("copies_read"))
+    if not unread.is_empty():
+        documents = counted(len(unread), "document")
+        sentences.append(f"In {documents}, the copies change nothing: the model does not read that far.")
     if result.suspected:
         noun = "more document" if result.with_copies else "document"
         sentences.append(
@@ -134,15 +164,26 @@ def _rising_sentence(audit: Audit) -> str:
     if rising.is_empty():
         return f"None of them is in the top {TOP} of more queries because of its copies."
     rising = rising.sort(gained, "number", descending=[True, False])
-    named = [
-        f"{row['id']} ({counted_queries(row['hits'])}, without the copies {row['hits_without']:,})"
-        for row in rising.head(_NAMED_DOCUMENTS).iter_rows(named=True)
-    ]
-    listed = ", ".join(named)
+    named = [_gain(row) for row in rising.head(_NAMED_DOCUMENTS).iter_rows(named=True)]
+    listed = "; ".join(named)
     if len(rising) > len(named):
-        listed += f" and {len(rising) - len(named):,} more"
+        listed += f"; and {len(rising) - len(named):,} more"
     verb = "is" if len(rising) == 1 else "are"
     return f"{len(rising):,} of them {verb} in the top {TOP} of more queries because of the copies: {listed}."
+
+
+def _gain(document: Mapping[str, Any]) -> str:
+    """Say for how many more queries a document is in the top 10, and where its rank changes most.
+
+    Args:
+        document: a row of documents.parquet.
+    """
+    largest = document["entered"][0]
+    query = quoted(shorten(largest["query"], _QUERY_CHARACTERS, placeholder="..."))
+    return (
+        f"{document['id']} ({counted_queries(document['hits'])} instead of {document['hits_without']:,}; the "
+        f"largest change is from rank {largest['rank_without']:,} to {largest['rank']:,}, for {query})"
+    )
 
 
 def counted_queries(count: int) -> str:
@@ -160,7 +201,7 @@ def share_columns(audit: Audit) -> tuple[Column, ...]:
         Column("token", "token"),
         Column("group", "group"),
         *shares,
-        Column("largest", "largest, interval"),
+        Column("rise", "rise, interval"),
         Column("rank_without", "mean rank", 0),
         Column("rank_with", "with copies", 0),
     )
@@ -175,7 +216,8 @@ def share_rows(audit: Audit) -> pl.DataFrame:
         for share_row in token_shares.iter_rows(named=True):
             row[f"share_{share_row['copies']}"] = share_row["share"]
         best = _share_of(audit, token["token_id"], token["copies"])
-        row["largest"] = _ends(best)
+        interval = points_interval(best["rise_low"], best["rise_high"])
+        row["rise"] = f"{points(best['rise'])} ({interval})"
         row["rank_without"] = token_shares.filter(copies=0)["mean_rank"].item()
         row["rank_with"] = best["mean_rank"]
         rows.append(row)
@@ -198,11 +240,13 @@ def basis(audit: Audit) -> str:
             f" The strongest tokens were chosen among all {audit.result.predicted:,} tokens of the run: by "
             "predicted share, and by what copies of them do to these documents."
         )
+    remarks = "".join(f" {note[0].upper()}{note[1:]}." for note in audit.record.notes)
     return (
-        f"Share of {index.queries:,} queries ({index.queries_from}) that have a random document in their top "
-        f"{TOP}: exact search among {index.documents:,} documents{cut}. {stuffed} documents got copies, one "
-        f"at a time{second_round}; intervals of {settings.confidence:.0%} over queries and documents. "
-        f"Queries that contain the word are left out.{predicted}"
+        f"Measured by exact search: {index.queries:,} queries ({index.queries_from}) among "
+        f"{index.documents:,} documents{cut}. {stuffed} random documents got copies, one at a "
+        f"time{second_round}. The rise is in percentage points, for the number of copies whose interval "
+        f"starts highest. Intervals: {settings.confidence:.0%}, over queries and documents. "
+        f"Queries that contain the word are left out.{predicted}{remarks}"
     )
 
 

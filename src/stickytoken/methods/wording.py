@@ -33,9 +33,19 @@ def in_sd(value: float) -> str:
     return f"{value:.2f} SD".replace("-0.00", "0.00").replace("-", MINUS)
 
 
-def percent_interval(low: float, high: float) -> str:
+def percent_interval(low: float, high: float, digits: int = 0) -> str:
     """Format an interval of shares in percent, such as "39% to 42%"."""
-    return _rounded_outward(low, high, Decimal("0.01"), ".0%")
+    return _rounded_outward(low, high, Decimal(1).scaleb(-2 - digits), f".{digits}%")
+
+
+def points(difference: float) -> str:
+    """Format a difference of two shares in percentage points, such as "1.4"."""
+    return f"{100 * difference:.1f}".replace("-0.0", "0.0").replace("-", MINUS)
+
+
+def points_interval(low: float, high: float) -> str:
+    """Format an interval of differences in percentage points, such as "0.7 to 2.2"."""
+    return percent_interval(low, high, digits=1).replace("%", "")
 
 
 def sd_interval(low: float, high: float) -> str:

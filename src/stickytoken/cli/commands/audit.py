@@ -13,6 +13,8 @@ from stickytoken.insertion import Insertion
 from stickytoken.settings.audit import AuditSettings
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from stickytoken.audits import Audit
 
 
@@ -44,7 +46,7 @@ def audit(
             else the first sentences of some documents.
         runs: For a model: the folder that contains its runs.
         out: Output folder. Default: audit-<identity> in the run folder, where report finds it.
-        limit: Maximum number of documents to list in a table.
+        limit: Maximum number of rows to print of each table.
     """
     from stickytoken.audits import audit as measure
     from stickytoken.data.documents import NamedColumns, open_documents
@@ -94,22 +96,27 @@ def show_audit(audit: Audit, limit: int, output_format: opt.Format) -> None:
     console.print_line(f"{audit.record.model} on {index.name}")
     for sentence in wording.token_conclusions(audit):
         console.print_line(sentence)
-    title = "Queries with a random document in their top 10, by copies in it"
-    console.print_columns(title, wording.share_columns(audit), wording.share_rows(audit))
+    token_rows = wording.share_rows(audit)
+    listed = _listed(limit, token_rows)
+    title = f"Queries with a random document in their top 10, by copies in it ({listed} tokens)"
+    console.print_columns(title, wording.share_columns(audit), token_rows.head(limit))
     console.print_line(wording.basis(audit))
     console.print_line("")
     for sentence in wording.document_conclusions(audit):
         console.print_line(sentence)
-    worst = audit.documents.head(limit)
-    if not worst.is_empty():
-        title = f"The worst {len(worst)} of {len(audit.documents):,} documents"
-        console.print_columns(title, wording.DOCUMENT_COLUMNS, worst)
+    if not audit.documents.is_empty():
+        title = f"Documents with copies ({_listed(limit, audit.documents)})"
+        console.print_columns(title, wording.DOCUMENT_COLUMNS, audit.documents.head(limit))
     console.print_line("What to do:")
     for step in wording.next_steps(audit):
         console.print_line(f"- {step.purpose}: {step.command}")
     if index.skipped:
         records = "1 record was skipped" if index.skipped == 1 else f"{index.skipped:,} records were skipped"
         console.inform(f"note: {records}, the first of them {index.skipped_first}")
-    console.inform_notes(audit.record.notes)
     console.inform(f"audit: {audit.path}")
     console.inform(f"for a report with this: stickytoken report {audit.record.run}")
+
+
+def _listed(limit: int, rows: pl.DataFrame) -> str:
+    """Say how many rows of a table are printed, such as "20 of 30" or "all 8"."""
+    return f"all {len(rows)}" if len(rows) <= limit else f"{limit} of {len(rows):,}"
