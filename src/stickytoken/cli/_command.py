@@ -112,7 +112,7 @@ def _groups_of(function: _Command) -> dict[str, Any]:
 
 @functools.cache
 def _option_names(group: Any) -> dict[str, str]:
-    """Return the name of the option for each field of a group, as a parameter name, keyed by field name."""
+    """Return the name under which each field of a group becomes an option, keyed by field name."""
     names: dict[str, str] = {}
     for name, value_type in command_line_types(group).items():
         own_names = [item.name for item in value_type.metadata if isinstance(item, OptionName)]
@@ -205,8 +205,8 @@ def _sources_of_group(group: Any) -> tuple[_Source, ...]:
     return tuple(sources)
 
 
-# What to do instead of passing an option that users may expect but that does not exist, keyed by command and
-# option. Typer itself suggests the closest name for a misspelled option.
+# What to use in place of options that users may expect but that do not exist, keyed by command and option.
+# Typer itself suggests the closest name for a misspelled option.
 _INSTEAD = {
     "judge": {
         "tokens": "judge measures the strongest tokens of the run: name tokens with `stickytoken probe`",
@@ -394,7 +394,7 @@ def project_table(start: Path) -> ProjectTable | None:
     for folder in (start.absolute(), *start.absolute().parents):
         file = folder / "pyproject.toml"
         if file.is_file():
-            text, document = _parsed(file)
+            text, document = _read_toml(file)
             tool = document.get("tool", {})
             table = tool.get("stickytoken") if isinstance(tool, dict) else None
             if isinstance(table, dict):
@@ -420,7 +420,7 @@ def _line_of_model(text: str) -> int:
     return text.count("\n", 0, line_start.end()) + 1
 
 
-def _parsed(file: Path) -> tuple[str, dict[str, Any]]:
+def _read_toml(file: Path) -> tuple[str, dict[str, Any]]:
     """Return the text of a TOML file, and its content as a dictionary."""
     try:
         text = file.read_bytes().decode("utf-8")
@@ -441,7 +441,7 @@ def _read_config(ctx: typer.Context, value: Path | None) -> None:
             defaults.maps[2].update(_entries_of(ctx, project.table, project.file, "tool.stickytoken"))
     if value is not None:
         file = value.expanduser()
-        _, document = _parsed(file)
+        _, document = _read_toml(file)
         defaults.maps[1].update(_entries_of(ctx, document, file))
 
 
@@ -459,16 +459,16 @@ def _entries_of(ctx: Any, table: dict[str, Any], file: Path, root: str = "") -> 
     tables = {name: entry for name, entry in table.items() if isinstance(entry, dict)}
     if not root or command == _PROJECT_COMMAND:
         entries = {name: entry for name, entry in table.items() if name not in tables}
-        values |= _checked(ctx, entries, file, f"[{root}]" if root else "the file")
+        values |= _checked_entries(ctx, entries, file, f"[{root}]" if root else "the file")
     for name in tables:
         if name not in ctx.parent.command.commands:
             hint = suggestion(name, ctx.parent.command.commands)
             raise InputError(f"{file} has a table [{visible(name)}], but no command has this name{hint}")
     where = f"[{root}.{command}]" if root else f"[{command}]"
-    return values | _checked(ctx, tables.get(command, {}), file, where)
+    return values | _checked_entries(ctx, tables.get(command, {}), file, where)
 
 
-def _checked(ctx: Any, entries: Mapping[str, Any], file: Path, where: str) -> dict[str, Any]:
+def _checked_entries(ctx: Any, entries: Mapping[str, Any], file: Path, where: str) -> dict[str, Any]:
     """Check entries of a table as options are checked, and return their values keyed by parameter name."""
     own_params = [param for param in ctx.command.params if param.name not in ("set_", "config")]
     options: dict[str, Any] = {_key(param): param for param in own_params if isinstance(param, TyperOption)}
@@ -486,7 +486,7 @@ def _checked(ctx: Any, entries: Mapping[str, Any], file: Path, where: str) -> di
         param = params[name]
         try:
             items = value if param.multiple and isinstance(value, list) else [value]
-            typed = [_typed(param, item, file.parent) for item in items]
+            typed = [_typed_value(param, item, file.parent) for item in items]
             values[str(param.name)] = typed if param.multiple else typed[0]
             param.process_value(ctx, values[str(param.name)])
         except typer.TyperException as error:
@@ -499,7 +499,7 @@ _KINDS: dict[str, type] = {"true, false": bool, "number": float}
 _EXPECTED = {bool: "true or false", float: "a number", str: "text that is not empty"}
 
 
-def _typed(param: Any, value: Any, folder: Path) -> Any:
+def _typed_value(param: Any, value: Any, folder: Path) -> Any:
     """Convert a value from a settings file into one that Typer accepts.
 
     A relative path in the file is relative to the folder of the file.

@@ -495,7 +495,7 @@ def announced(
         yield announcer.report
         sent = encoder.spending
         if sent.requests:
-            counts = f"{sent.requests:,} requests, {sent.tokens:,} tokens{_cost(sent.cost)}"
+            counts = f"{sent.requests:,} requests, {sent.tokens:,} tokens{_cost_phrase(sent.cost)}"
             console.inform(f"sent, with the checks: {counts}")
         _tell_refused(encoder.refused)
 
@@ -505,7 +505,7 @@ _NOTABLE_CHANGE = 0.02
 
 
 class _CostAnnouncer:
-    """Prints what a command will send to an endpoint, and asks for confirmation. `announced` says when."""
+    """Prints what a command will send to an endpoint, and asks for confirmation; see `announced`."""
 
     def __init__(
         self,
@@ -534,7 +534,7 @@ class _CostAnnouncer:
             estimate = self._estimate()
             if estimate is not None:
                 self._expected_tokens = estimate.tokens
-                console.inform(f"estimate: {_described(estimate)}")
+                console.inform(f"estimate: {_estimate_line(estimate)}")
             is_free = self._endpoint.address.is_local and not self._loading.price_per_million
             if self._loading.yes or is_free:
                 return
@@ -563,7 +563,7 @@ class _CostAnnouncer:
         if abs(total - self._expected_tokens) > _NOTABLE_CHANGE * self._expected_tokens:
             self._expected_tokens = total
             with console.bars_hidden():
-                console.inform(f"estimate for the rest: {_described(estimate)}")
+                console.inform(f"estimate for the rest: {_estimate_line(estimate)}")
 
     def _estimate(self) -> CostEstimate | None:
         """Estimate the cost by doing the work with a stand-in for the encoder; None if that fails."""
@@ -600,18 +600,20 @@ def _tell_refused(refused: Mapping[str, str]) -> None:
         console.inform(f"  and {len(refused) - _REFUSED_SHOWN:,} more")
 
 
-def _cost(cost: float | None, unknown: str = "") -> str:
+def _cost_phrase(cost: float | None, unknown: str = "") -> str:
     return unknown if cost is None else f", cost {cost:.4g}"
 
 
-def _described(estimate: CostEstimate) -> str:
+def _estimate_line(estimate: CostEstimate) -> str:
     """Return a line with the numbers of an estimate."""
-    price = _cost(estimate.cost, ", price unknown (--set price-per-million=PRICE)")
+    price = _cost_phrase(estimate.cost, ", price unknown (--set price-per-million=PRICE)")
     counts = f"{estimate.requests:,} requests, {estimate.texts:,} texts, {estimate.tokens:,} tokens"
     phrases = [f"{counts}{price}, about {console.duration(estimate.seconds)}"]
     upper = estimate.most
     if upper is not None:
-        phrases.append(f"at most {upper.tokens:,} tokens{_cost(upper.cost)}, depending on what is found")
+        phrases.append(
+            f"at most {upper.tokens:,} tokens{_cost_phrase(upper.cost)}, depending on what is found"
+        )
     if estimate.answered:
         phrases.append(f"{estimate.answered:,} texts were answered before")
     return "; ".join(phrases)
@@ -633,7 +635,7 @@ def silence_transformers() -> None:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector, which takes a third of the time needed to load libraries and weights."""
+    """Pause the garbage collector, which would take a third of the time for loading libraries and weights."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -68,17 +68,17 @@ class CommandGroup(TyperGroup):
         except (typer.Exit, typer.TyperException):
             raise
         except BaseException as error:
-            status = _reported(error, ctx.invoked_subcommand)
+            status = _report_error(error, ctx.invoked_subcommand)
             if status is None:
                 raise
             raise typer.Exit(status) from error
 
 
-def _reported(error: BaseException, command: str | None) -> int | None:
+def _report_error(error: BaseException, command: str | None) -> int | None:
     """Print the error that ended a command, and return the exit status.
 
     Returns:
-        The exit status, or None if the error is a bug. Then nothing is printed.
+        The exit status, or None, with nothing printed, if the error is a bug.
     """
     if isinstance(error, KeyboardInterrupt) or console.was_interrupted():
         console.ignore_interrupts()

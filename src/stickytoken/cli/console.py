@@ -120,7 +120,7 @@ _SHORT = 8
 
 
 def as_json(document: Any) -> str:
-    """Return a document as JSON text in ASCII. Other characters are escaped."""
+    """Return a document as JSON text in which all characters outside ASCII are escaped."""
     return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 

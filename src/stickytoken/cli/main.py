@@ -27,7 +27,7 @@ def prepare_stream(stream: object, *, utf8: bool) -> None:
 def main() -> None:
     """Run the command line, and exit with its status."""
     # Let threads sleep while they wait for each other. By default, they keep the processor busy, which makes
-    # everything much slower if another program needs it. torch reads this variable while it is imported.
+    # commands much slower if another program needs it. torch reads this variable while it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     console.remember_interrupts()
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):

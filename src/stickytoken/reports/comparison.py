@@ -26,8 +26,7 @@ from stickytoken.reports.page import render
 from stickytoken.reports.templating import glossary, render_markdown
 from stickytoken.validation import visible
 
-# Warnings at the end of the headline, most serious first. Each is keyed by the answer to the question of
-# whether a measure is comparable.
+# Warnings at the end of the headline, keyed by whether a measure can be compared, most serious first.
 _WARNINGS = {
     Answer.NO: "Not all of their numbers can be compared.",
     Answer.CARE: "Compare their numbers with care.",
@@ -218,7 +217,7 @@ def worst_by_run(comparison: Comparison) -> ReportFigure:
 
 
 def _has_measures(compared: ComparedRun) -> bool:
-    """Return whether a run has any erased share or lift."""
+    """Return whether a run contains erased shares or lifts."""
     return compared.erases_most is not None or compared.lifts_most is not None
 
 
@@ -255,7 +254,7 @@ def _on_a_narrow_screen(figure: go.Figure, row_names: Sequence[str]) -> dict[str
 def _draw_worst(names: Sequence[str], worst: Mapping[Column, Sequence[_WorstOfRun]]) -> go.Figure:
     """Draw one panel per measure, with one row per run.
 
-    In each row, a bar shows the range of most tokens, and a mark shows the worst token.
+    In each row, a bar extends from the median to the 99th percentile, and a mark shows the worst token.
 
     Args:
         names: Names of the runs, from top to bottom.
@@ -303,7 +302,7 @@ def _draw_bulk(figure: go.Figure, entries: Sequence[_WorstOfRun], panel: int) ->
     figure.add_trace(bars, row=1, col=panel)
 
 
-def _arm(start: float | None, end: float | None) -> float | None:
+def _error_bar_length(start: float | None, end: float | None) -> float | None:
     """Return the length of an error bar; None if either end is unknown."""
     return None if start is None or end is None else round(end - start, 4)
 
@@ -321,8 +320,8 @@ def _draw_marks(figure: go.Figure, entries: Sequence[_WorstOfRun], measure: Colu
         "error_x": {
             "type": "data",
             "symmetric": False,
-            "array": [_arm(entry.worst.value, entry.worst.high) for entry in entries],
-            "arrayminus": [_arm(entry.worst.low, entry.worst.value) for entry in entries],
+            "array": [_error_bar_length(entry.worst.value, entry.worst.high) for entry in entries],
+            "arrayminus": [_error_bar_length(entry.worst.low, entry.worst.value) for entry in entries],
         },
         "mode": "markers+text",
         "text": [fig.legend_label(entry.worst.token) for entry in entries],

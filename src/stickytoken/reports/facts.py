@@ -330,7 +330,7 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
 
 
 def _numbered(figures: list[ReportFigure], position: int) -> list[ReportFigure]:
-    """Number the names and titles of the figures of a second or later measurement or repair.
+    """Append the number of a measurement or repair to its figures' names and titles, unless it is the first.
 
     Args:
         figures: The figures of one measurement or repair.

@@ -31,7 +31,7 @@ from stickytoken.reports.figures import DataTable, ReportFigure, template
 _MOST_ROWS = 1000
 
 
-def _values(content: RunContent) -> dict[str, Any]:
+def _shared_values(content: RunContent) -> dict[str, Any]:
     """Return the values used by the HTML, Markdown and JSON reports, keyed by template variable."""
     return {
         "content": content,
@@ -57,7 +57,7 @@ def _values(content: RunContent) -> dict[str, Any]:
 
 def run_page(content: RunContent) -> str:
     """Render the report of a run as one self-contained HTML page."""
-    values = _values(content)
+    values = _shared_values(content)
     flagged = content.flagged
     tone = facts.tone(content)
     # To save room, the page omits columns in which no flagged token has a value.
@@ -105,7 +105,7 @@ def _parts(content: RunContent, values: dict[str, Any]) -> dict[str, str]:
 
 def run_markdown(content: RunContent) -> str:
     """Render the report of a run as Markdown."""
-    values = _values(content)
+    values = _shared_values(content)
     columns = facts.columns(content)
     rows = [_cells(row, columns) for row in values["rows"]]
     flagged = DataTable([column.title for column in columns], rows)
@@ -120,7 +120,7 @@ def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str | None
 
 def run_document(content: RunContent) -> dict[str, Any]:
     """Return the report of a run as a dictionary of JSON values."""
-    values = _values(content)
+    values = _shared_values(content)
     curves = facts.curves_of(content)
     explanations = []
     for token in values["explained"]:

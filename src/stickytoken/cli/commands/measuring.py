@@ -57,7 +57,7 @@ class MethodOptions:
         """Return the settings of the method that the user chose.
 
         Args:
-            pairs_file: File of sentence pairs. The default method depends on whether there is such a file.
+            pairs_file: File of sentence pairs; None if there is none. It affects which method is the default.
             texts_only: Whether the model accepts only text. This changes the default insertion.
 
         Raises:
@@ -79,7 +79,7 @@ class MethodOptions:
 
 def _not_a_setting_of(entry: MethodEntry, name: str) -> InputError:
     """Return the error for a setting that only other methods have."""
-    others = " or ".join(owner.name for owner in _owners(probe=False)[name])
+    others = " or ".join(owner.name for owner in _methods_by_setting(probe=False)[name])
     return InputError(
         f"--set {name.replace('_', '-')} is not an option of the method {entry.name}: leave it out, or use "
         f"{others}"
@@ -101,7 +101,7 @@ def method_options(*, probe: bool) -> type[MethodOptions]:
         default += f", or {default_with_pairs} with --set pairs=FILE"
     declaration = opt.method_option(help=f"{summaries}. Default: {default}.")
     options: list[Any] = [("method", Annotated[names | None, declaration], field(default=None))]
-    for name, owners in _owners(probe).items():
+    for name, owners in _methods_by_setting(probe).items():
         setting_type = command_line_types(owners[0].settings)[name]
         declaration = opt.FIELD_DECLARATIONS.get(name, opt.setting())
         described = replace(declaration, details={**declaration.details, "help": _help_for(name, owners)})
@@ -113,7 +113,7 @@ def method_options(*, probe: bool) -> type[MethodOptions]:
     return make_dataclass("SomeMethodOptions", options, bases=(MethodOptions,), frozen=True)
 
 
-def _owners(probe: bool) -> dict[str, list[MethodEntry]]:
+def _methods_by_setting(probe: bool) -> dict[str, list[MethodEntry]]:
     """Return the methods that have each setting, keyed by the name of the setting.
 
     Args:
@@ -208,7 +208,7 @@ def detect(
 
 
 def _write_report(run: stickytoken.Run) -> None:
-    """Write report.html into the run folder. If a package is missing for that, print its name instead."""
+    """Write report.html into the run folder. If a package is missing, print how to install it instead."""
     try:
         from stickytoken.reports import REPORT_FILE, report
     except MissingExtraError as error:
@@ -329,7 +329,9 @@ def _require_table(out: Path) -> None:
     from stickytoken.measurement import require_writable
 
     if out.suffix.lower() not in (".csv", ".json", ".parquet"):
-        raise InputError(f"--out {str(out)!r} names no format: let it end in .csv, .json or .parquet")
+        raise InputError(
+            f"--out {str(out)!r} names no format: pass a name that ends in .csv, .json or .parquet"
+        )
     require_writable(out.absolute().parent)
 
 

@@ -227,7 +227,7 @@ def _sorted_rows(
 
     Args:
         run: The run.
-        verdict: Verdict of the tokens to return; None returns tokens with any verdict or none.
+        verdict: Return only tokens with this verdict. None does not restrict the verdict.
         validated: Whether to return only tokens that have a verdict.
         sort: Column to sort by. None means the column by which the method ranks tokens.
 
@@ -302,7 +302,7 @@ def show_run(run: stickytoken.Run, output_format: opt.Format) -> None:
     mention = mention_of_paper(run)
     if mention is not None:
         console.print_line(mention)
-    console.print_line(_effort(run))
+    console.print_line(_effort_line(run))
     console.inform_notes(run.method.notes(run))
     cut_curves = None if run.evidence is None else run.evidence.cut_curves()
     if cut_curves is not None:
@@ -320,7 +320,7 @@ def _print_tokens(title: str, run: stickytoken.Run, rows: pl.DataFrame) -> None:
         console.print_columns(title, table.columns, table.rows)
 
 
-def _effort(run: stickytoken.Run) -> str:
+def _effort_line(run: stickytoken.Run) -> str:
     """Return a line that states the number of encoded texts, the duration and the folder of a run."""
     texts = run.result.sequences
     per_token = texts / max(1, len(run.tokens))
@@ -510,7 +510,7 @@ def card(
         )
     if eval_dataset is not None and eval_results is None and push is None:
         raise InputError(
-            "--eval-dataset says to which data set results belong: also pass --eval-results or --push"
+            "--eval-dataset says which data set the results belong to: also pass --eval-results or --push"
         )
     opened = stickytoken.open_run(run)
     block = card_block(opened)

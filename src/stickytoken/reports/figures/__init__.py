@@ -75,7 +75,7 @@ CONTROL_BAND = "rgba(0,158,115,0.15)"
 # Colour scale of heat maps. Its middle is light in both themes, because the text in the cells is dark.
 _DIVERGING = [[0, TOPICAL], [0.5, "#f7f7f7"], [1, STICKY]]
 COLORS = {"sticky": STICKY, "topical": TOPICAL, "benign": ORDINARY}
-# Marker of each verdict, so that readers who cannot tell the colours apart can tell the verdicts apart.
+# Marker of each verdict. The verdicts differ in shape for readers who cannot tell their colours apart.
 SYMBOLS = {"sticky": "diamond", "topical": "square-open", "benign": "circle-open"}
 # Colours for the tokens or runs in a figure. None is green, because green stands for ordinary tokens.
 SERIES = ("#D55E00", "#0072B2", "#7B5EA7", "#CC79A7", "#8A7A00", "#56789A", "#A0522D", "#C8446A")
@@ -198,7 +198,7 @@ def tick_format(column: Column) -> str | None:
 def number_format(column: Column) -> str:
     """Return the format of a measure's values in hover texts, in Plotly's notation.
 
-    It has one digit more than tables have, or four digits if the measure has no unit.
+    Values have one more digit than in tables, or four digits if the measure has no unit.
     """
     if column.digits is None or not column.unit:
         return ".4f"
@@ -206,7 +206,10 @@ def number_format(column: Column) -> str:
 
 
 def label(text: str) -> str:
-    """Escape token text, because Plotly interprets HTML, and isolate it from text in another direction."""
+    """Escape token text for Plotly, which interprets HTML, and isolate it from the text around it.
+
+    Without isolation, right-to-left text would change the order of the text around it.
+    """
     escaped = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return f"\u2068{escaped}\u2069"
 
@@ -259,7 +262,7 @@ def figure_of_nothing(
 
 @dataclass(frozen=True)
 class Band:
-    """The mean, the lower end and the upper end of a range at each point of a line."""
+    """The mean of several lines at each point, and the ends of a range around the mean."""
 
     low: Sequence[float]
     mean: Sequence[float]
@@ -267,7 +270,7 @@ class Band:
 
     @classmethod
     def of(cls, lines: NDArray[np.float64]) -> Band:
-        """Return the minimum, mean and maximum at each point of lines. Each row of `lines` is a line."""
+        """Return the band from the minimum to the maximum of several lines, each a row of `lines`."""
         return cls(
             lines.min(axis=0).round(5).tolist(),
             lines.mean(axis=0).round(5).tolist(),

@@ -65,7 +65,7 @@ def impact_figures(impact: Impact) -> list[ReportFigure]:
     return figures
 
 
-def _name_of(kind: str, measured: str) -> str:
+def _group_name(kind: str, measured: str) -> str:
     """Return what figures call a group of tokens.
 
     Args:
@@ -87,7 +87,7 @@ def costs(effects: Rows, measured: str = "sticky", settings: str = "") -> Report
     tasks = [f"{fig.label(row['task'])}<br>{fig.label(row['metric'])}" for row in effects]
     for kind, look in _LOOKS.items():
         drop = f"drop_{kind}"
-        name = _name_of(kind, measured)
+        name = _group_name(kind, measured)
         defined = [position for position, row in enumerate(effects) if row[drop] is not None]
         rows = [effects[position] for position in defined]
         marks: dict[str, Any] = {
@@ -95,14 +95,14 @@ def costs(effects: Rows, measured: str = "sticky", settings: str = "") -> Report
             "x": [round(row[drop], 5) for row in rows],
             "y": [position + look.offset for position in defined],
             "customdata": [tasks[position] for position in defined],
-            "error_x": _arms(rows, drop),
+            "error_x": _error_bars(rows, drop),
             "mode": "markers",
             "marker": {"color": look.color, "symbol": look.symbol, "size": 12},
             "name": f"{name} tokens, mean",
             "hovertemplate": f"%{{customdata}}<br>{name}: %{{x:.4f}} lost<extra></extra>",
         }
         figure.add_trace(marks)
-    _finish(figure)
+    _add_zero_line_and_legend(figure)
     figure.update_xaxes(title_text="how much of the score is lost (clean minus edited)")
     figure.update_yaxes(tickvals=list(range(len(effects))), ticktext=tasks, autorange="reversed")
     if all(row["drop_sticky"] is None for row in effects):
@@ -123,7 +123,7 @@ def costs(effects: Rows, measured: str = "sticky", settings: str = "") -> Report
     )
 
 
-def _arms(rows: Rows, column: str) -> dict[str, Any]:
+def _error_bars(rows: Rows, column: str) -> dict[str, Any]:
     """Return error bars, as Plotly options, from each value of a column to both ends of its interval.
 
     Args:
@@ -141,7 +141,7 @@ def _arms(rows: Rows, column: str) -> dict[str, Any]:
     return {"type": "data", "symmetric": False, "thickness": 1.5, "array": above, "arrayminus": below}
 
 
-def _finish(figure: go.Figure) -> None:
+def _add_zero_line_and_legend(figure: go.Figure) -> None:
     """Draw a vertical line at zero, and put the legend below the horizontal axis."""
     figure.add_vline(x=0, line=fig.THIN_LINE)
     legend = {"y": -70 / (figure.layout.height - 110), "yanchor": "top"}
@@ -201,16 +201,16 @@ def _draw_token_costs(
                 "type": "scatter",
                 "x": [round(row["drop"], 5) for row in of_kind],
                 "y": [_condition_name(row) for row in of_kind],
-                "error_x": _arms(of_kind, "drop"),
+                "error_x": _error_bars(of_kind, "drop"),
                 "mode": "markers",
                 "marker": {"color": look.color, "symbol": look.symbol, "size": 9},
-                "name": f"{_name_of(kind, measured)} tokens",
+                "name": f"{_group_name(kind, measured)} tokens",
                 "legendgroup": kind,
                 "showlegend": column == 1,
                 "hovertemplate": "%{y}: %{x:.4f} lost<extra></extra>",
             }
             plot.add_trace(marks, row=1, col=column)
-    _finish(plot)
+    _add_zero_line_and_legend(plot)
     plot.update_xaxes(title_text="score lost")
     plot.update_yaxes(categoryorder="array", categoryarray=names[::-1], dtick=1)
     return plot
@@ -313,7 +313,7 @@ def _draw_mean_hits(figure: go.Figure, summary: Rows, measured: str) -> None:
             "customdata": copies,
             "hovertemplate": f"{kind}<br>%{{customdata}} copies: %{{y:.2f}}<extra></extra>",
             "mode": "lines+markers",
-            "name": f"{_name_of(kind, measured)} tokens, mean",
+            "name": f"{_group_name(kind, measured)} tokens, mean",
             "line": {"color": look.color, "width": 3, "dash": look.dash},
             "marker": {"symbol": look.symbol, "size": 9},
         }
@@ -337,7 +337,7 @@ def _intrusion_in_words(summary: Rows, measured: str) -> str:
         rank = f"rank_{kind}"
         best = max(summary[1:], key=lambda row: float(row[hits]))
         sentences.append(
-            f"Copies of {_name_of(kind, measured)} tokens bring it into the top 10 of at most "
+            f"Copies of {_group_name(kind, measured)} tokens bring it into the top 10 of at most "
             f"{best[hits]:.2f} queries ({_counted_copies(best['copies'])}); with "
             f"{_counted_copies(last['copies'])}, it is in the top 10 of {last[hits]:.2f} queries, and its "
             f"median rank goes from {without[rank]:.0f} to {last[rank]:.0f}."

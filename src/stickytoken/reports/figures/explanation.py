@@ -319,8 +319,8 @@ def _pooling(name: str, measures: pl.DataFrame, token: str, pooling: str) -> Rep
         "CLS or last-token pooling the copies contribute nothing, or everything, by construction. Green: the "
         "interval of the matched benign tokens."
     )
-    rows = _measured(measures, _POOLING, ("value", "benign_low", "benign_high"))
-    table = _table(rows, ("value", "low", "high", *_BENIGN, "outside"))
+    rows = _rows_with_values(measures, _POOLING, ("value", "benign_low", "benign_high"))
+    table = _measure_table(rows, ("value", "low", "high", *_BENIGN, "outside"))
     if not rows:
         return fig.figure_of_nothing(name, title, reading, "this model does not expose it", table.columns)
     parts = "; ".join(
@@ -373,7 +373,7 @@ def _draw_pooling(rows: Sequence[Row], token: str) -> go.Figure:
     return figure
 
 
-def _measured(
+def _rows_with_values(
     measures: pl.DataFrame, titles: Mapping[str, str], needed: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Return one row per measure, in which the title of the measure replaces its name.
@@ -391,7 +391,7 @@ def _measured(
     ]
 
 
-def _table(rows: Sequence[Row], columns: Sequence[str]) -> DataTable:
+def _measure_table(rows: Sequence[Row], columns: Sequence[str]) -> DataTable:
     """Return a table with one row per measure: its title, and its values in the given columns."""
     return DataTable.of({column: column.replace("_", " ") for column in ("measure", *columns)}, rows)
 
@@ -402,8 +402,8 @@ def _embedding(name: str, explanation: StoredExplanation) -> ReportFigure:
     token = explanation.token.token
     reading = _reading_of_embedding(explanation.record.vocabulary)
     narrow = {"xaxis.title.text": "% of the available<br>tokens below"}
-    rows = _measured(explanation.tables["measures"], _EMBEDDING, ("value", "share_below"))
-    table = _table(rows, ("value", "share_below", *_BENIGN, "outside"))
+    rows = _rows_with_values(explanation.tables["measures"], _EMBEDDING, ("value", "share_below"))
+    table = _measure_table(rows, ("value", "share_below", *_BENIGN, "outside"))
     if not rows:
         message = "this model does not expose its embedding matrix"
         return fig.figure_of_nothing(name, title, reading, message, table.columns, narrow=narrow)
@@ -439,7 +439,7 @@ def _reading_of_embedding(vocabulary: Mapping[str, Any]) -> str:
 
 
 def _draw_embedding(rows: Sequence[Row], token: str) -> go.Figure:
-    """Draw one row per measure: a line from 0% to 100%, with a mark at the share of tokens below."""
+    """Draw one row per measure: a line from 0% to 100%, with a mark at the share of smaller values."""
     figure = fig.new_figure(height=140 + 44 * len(rows))
     titles = [row["measure"] for row in rows]
     line_titles: list[str] = []
@@ -538,8 +538,8 @@ def _attribution_rows(cells: pl.DataFrame, between_tokens: pl.DataFrame) -> list
     return rows
 
 
-def _paired(name: str, columns: Sequence[str]) -> list[list[str]]:
-    """Return the hover texts of a row of the matrix: its name and a column's name for each column."""
+def _hover_texts(name: str, columns: Sequence[str]) -> list[list[str]]:
+    """Return the hover texts of a matrix row: for each column, the names of the row and of the column."""
     return [[name, column] for column in columns]
 
 
@@ -560,7 +560,7 @@ def _draw_attribution(cells: pl.DataFrame) -> go.Figure:
         x=list(range(len(columns))),
         y=list(range(len(names))),
         z=values.round(6).tolist(),
-        customdata=[_paired(name, columns) for name in names],
+        customdata=[_hover_texts(name, columns) for name in names],
         hovertemplate="%{customdata[0]} and %{customdata[1]}: %{z:.4f}<extra></extra>",
         **fig.diverging(strongest, "added to the similarity"),
     )

@@ -49,7 +49,7 @@ def pair_similarities(
     )
     if not before or after is None:
         return fig.figure_of_nothing(name, title, reading, _WITHOUT_PAIRS)
-    first, last = _occupied(before, after)
+    first, last = _nonempty_bins(before, after)
     edges = SIMILARITY_EDGES[first : last + 1]
     figure = fig.new_figure()
     _draw_counts(figure, edges, before[first:last], "without copies", fig.ORDINARY)
@@ -73,7 +73,7 @@ def pair_similarities(
     return ReportFigure(name, title, figure, alt, reading, DataTable(("from", "to", "before", "after"), rows))
 
 
-def _occupied(before: Sequence[int], after: Sequence[int]) -> tuple[int, int]:
+def _nonempty_bins(before: Sequence[int], after: Sequence[int]) -> tuple[int, int]:
     """Return the index of the first nonempty bin, and the index after the last nonempty bin."""
     occupied = np.flatnonzero(np.array(before) + np.array(after))
     return int(occupied[0]), int(occupied[-1]) + 1
@@ -163,11 +163,11 @@ def _shifts(curves: list[Curve]) -> dict[str, list[float | None]]:
     for side in SIDES:
         lines = [curve[side] for curve in curves if curve[side]]
         if lines:
-            shifts[side] = mean_line([_against_first(line) for line in lines])
+            shifts[side] = mean_line([_minus_first(line) for line in lines])
     return shifts
 
 
-def _against_first(line: Sequence[float | None]) -> list[float | None]:
+def _minus_first(line: Sequence[float | None]) -> list[float | None]:
     """Subtract the value without copies, which is the first, from each value. Missing values stay None."""
     start = line[0]
     return [None if value is None or start is None else value - start for value in line]

@@ -71,7 +71,7 @@ def _draw_distribution(measured: pl.DataFrame, described: Distribution) -> go.Fi
         flagged = measured.filter(verdict=verdict).sort(column.key, descending=True)
         values = f": %{{x:{fig.number_format(column)}}}"
         heights = [_MARK_HEIGHT] * len(flagged)
-        _mark(figure, flagged, verdict, flagged[column.key].round(6), heights, values)
+        _mark_flagged(figure, flagged, verdict, flagged[column.key].round(6), heights, values)
     for position, (text, value) in enumerate(described.lines.items()):
         figure.add_vline(x=value, line=fig.DOTTED_LINE)
         height = 1 - 0.08 * position
@@ -157,7 +157,7 @@ def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.flo
 _MARK_HEIGHT = 0.72
 
 
-def _mark(
+def _mark_flagged(
     figure: go.Figure,
     flagged: pl.DataFrame,
     verdict: str,
@@ -317,7 +317,7 @@ def _draw_scatter(measured: pl.DataFrame, described: Scatter) -> go.Figure:
     figure.add_trace(cloud)
     for verdict in ("topical", "sticky"):
         flagged = measured.filter(verdict=verdict)
-        _mark(figure, flagged, verdict, flagged[x].round(4), flagged[y].round(4), values)
+        _mark_flagged(figure, flagged, verdict, flagged[x].round(4), flagged[y].round(4), values)
     sticky = measured.filter(verdict="sticky").sort(x)
     names = [_Name(fig.legend_label(row["token"]), row[x], row[y]) for row in sticky.iter_rows(named=True)]
     width = float(np.ptp(measured[x].to_numpy()))
@@ -463,7 +463,7 @@ def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float
             continue
         first = positions[0]
         last = positions[-1]
-        moves = [_move(side, curve[side][first], curve[side][last]) for side in SIDES if curve[side]]
+        moves = [_move_in_words(side, curve[side][first], curve[side][last]) for side in SIDES if curve[side]]
         sentences.append(
             f"{curve['copies'][last]} copies of {curve['token']} move pairs {' and '.join(moves)}."
         )
@@ -471,7 +471,7 @@ def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float
         moves = []
         for side, lines in ordinary.items():
             mean_line = np.mean(lines, axis=0)
-            moves.append(_move(side, mean_line[0], mean_line[-1]))
+            moves.append(_move_in_words(side, mean_line[0], mean_line[-1]))
         sentences.append(f"Ordinary tokens move them {' and '.join(moves)}.")
     return " ".join(sentences)
 
@@ -481,7 +481,7 @@ def _has_values(curve: Curve, position: int) -> bool:
     return all(curve[side][position] is not None for side in SIDES if curve[side])
 
 
-def _move(side: str, start: float, end: float) -> str:
+def _move_in_words(side: str, start: float, end: float) -> str:
     """Return a phrase such as ``below u from 0.102 to 0.340``."""
     return f"{side} u from {start:.3f} to {end:.3f}"
 
