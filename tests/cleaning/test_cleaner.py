@@ -195,6 +195,7 @@ def test_texts_that_are_one_document_are_cleaned_as_one(parts):
     cleaned, edits = CLEANER.clean_parts(parts)
     after = [edited_text(text, text_edits) for text, text_edits in zip(parts, edits, strict=True)]
     assert " ".join(after) == cleaned.text
+    assert edited_text(" ".join(parts), cleaned.edits) == cleaned.text
     assert CLEANER.clean_parts(after)[1] == [()] * len(parts)
 
 
@@ -310,7 +311,7 @@ def test_lines_are_cleaned_and_everything_else_passes_through(cleaner_file):
 def test_the_difference_and_the_removals_can_be_printed(cleaner_file, tmp_path):
     (tmp_path / "lines.txt").write_bytes("air\n\x1b[31m [SEP] é\n".encode())
     _, output, _ = clean(cleaner_file, tmp_path / "lines.txt", "--diff", "-q")
-    assert output.decode() == "line 2\n- \\x1b[31m [SEP] é\n+ \\x1b[31m é\n"
+    assert output.decode() == "line 2\n  special token: \\x1b[31m [-[SEP]-] é\n"
     document = json.loads(clean(cleaner_file, tmp_path / "lines.txt", "--format", "json")[1])
     counts = document["documents"], document["changed"], document["changed_by_cause"]
     assert counts == (2, 1, {"special": 1})

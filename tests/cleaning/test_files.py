@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import re
+import shlex
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import given, settings, strategies as st
 from pyarrow import parquet
 from typer.testing import CliRunner
 
+import planted
 import scanned
 from stickytoken import Cleaner
 from stickytoken.cleaning.files import clean_file
@@ -357,3 +359,51 @@ def test_a_replacement_must_not_end_a_line(scanned_run, write):
         clean_path(write("own.txt", "air [SEP] flow\n"), cleaner)
     content, _ = clean_path(write("own.csv", "text\nair [SEP] flow\n"), cleaner)
     assert content == b'text\n"air \n flow"\n'
+
+
+def verification(errors):
+    """The arguments of the command on the last line of stderr."""
+    name, _, printed_command = errors.splitlines()[-1].partition(": ")
+    assert name == "verify"
+    program, *arguments = shlex.split(printed_command)
+    assert program == "stickytoken"
+    return arguments
+
+
+@pytest.mark.parametrize("name", ["out.csv", "my; file's $(name).csv", "-out.csv"])
+def test_the_last_line_is_a_command_that_verifies_the_file(scanned_run, write, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    path = write("own.csv", f"key,body,text\n1,air {scanned.copies()},x\n2,flow,y\n")
+    _, _, errors = command(scanned_run, path, "--column", "body", "--id", "key", f"--out={name}")
+    arguments = verification(errors)
+    assert arguments[:2] == ["scan", str(scanned_run)]
+    result = planted.command(*arguments, "--scan-folder", tmp_path / "scan")
+    assert result.exit_code == 0, result.stderr
+    assert "none of 2 documents has findings" in result.stdout
+
+
+def test_a_file_cleaned_by_rules_is_verified_by_clean(cleaner_file, write, tmp_path):
+    path = write("own.txt", "air [SEP] flow\n")
+    _, _, errors = command(cleaner_file, path, "--out", tmp_path / "out.txt")
+    arguments = verification(errors)
+    assert arguments == ["clean", str(cleaner_file), str(tmp_path / "out.txt"), "--diff"]
+    assert command(*arguments[1:])[:2] == (0, b"")
+
+
+def test_a_file_whose_extension_scan_cannot_read_has_no_such_line(scanned_run, write, tmp_path):
+    path = write("own.txt", "air [SEP] flow\n")
+    _, _, errors = command(scanned_run, path, "--out", tmp_path / "out.cleaned")
+    assert errors.splitlines()[-1].startswith("written: ")
+
+
+def test_a_difference_writes_no_documents_and_says_so(cleaner_file, write):
+    path = write("own.txt", "air [SEP] flow\n")
+    _, output, errors = command(cleaner_file, path, "--diff")
+    assert b"[-[SEP]-]" in output
+    assert "no documents were written" in errors
+
+
+def test_cleaning_that_takes_no_time_prints_no_progress(cleaner_file, write):
+    path = write("own.txt", "air [SEP] flow\n" * 500)
+    _, _, errors = command(cleaner_file, path)
+    assert errors.splitlines() == ["500 of 500 documents changed (special token: 500)"]

@@ -84,7 +84,7 @@ def test_a_log_gets_a_line_per_interval_and_at_the_end_of_a_stage(capsys, clock)
         "score: 60 of 100 after 0:01:00, 500 texts/s, ETA 0:00:40",
         "score: 90 of 100 after 0:01:30, 500 texts/s, ETA 0:00:10",
         "score: 100 of 100 in 100 s, 500 texts/s",
-        "validate: 7 of 7 in 2 s, 3.5/s",
+        "validate: 7 of 7 in 2 s",
     ]
     # What an earlier session computed does not shorten the estimate.
     with progress_bar(interval=10) as progress:
@@ -93,8 +93,35 @@ def test_a_log_gets_a_line_per_interval_and_at_the_end_of_a_stage(capsys, clock)
             progress(Progress("score", done, 1000, computed=computed, sequences=4 * computed))
     assert lines(capsys) == [
         "score: 900 of 1,000 after 0:00:10, ETA ?",
-        "score: 910 of 1,000 after 0:00:20, 2 texts/s, ETA 0:03:00",
+        "score: 910 of 1,000 after 0:00:20, 2.0 texts/s, ETA 0:03:00",
     ]
+
+
+def test_a_rate_counts_only_the_work_since_the_first_report(capsys, clock):
+    with progress_bar() as progress:
+        progress(Progress("scan", 400, 500, 400, unit="documents"))
+        clock.now += 10
+        progress(Progress("scan", 500, 500, 500, unit="documents"))
+    assert lines(capsys) == ["scan: 500 of 500 in 10 s, 10 documents/s"]
+
+
+def test_a_stage_of_less_than_a_second_has_no_rate(capsys, clock):
+    with progress_bar() as progress:
+        progress(Progress("scan", 0, 1, unit="documents"))
+        clock.now += 0.00005
+        progress(Progress("scan", 400, 400, 400, unit="documents"))
+        progress(Progress("score", 0, 8))
+        clock.now += 0.5
+        progress(Progress("score", 8, 8, 8, sequences=900))
+    assert lines(capsys) == ["scan: 400 of 400 in 0 s", "score: 8 of 8 in 0 s"]
+
+
+def test_a_rate_without_a_unit_is_not_shown(capsys, clock):
+    with progress_bar() as progress:
+        progress(Progress("rows", 0, 8))
+        clock.now += 2
+        progress(Progress("rows", 8, 8, 8))
+    assert lines(capsys) == ["rows: 8 of 8 in 2 s"]
 
 
 def test_a_terminal_gets_a_bar_with_an_eta(capsys, clock, monkeypatch):
@@ -113,7 +140,7 @@ def test_a_stage_that_ends_soon_is_not_shown_and_a_long_one_is(capsys, clock):
                 clock.now += seconds
                 progress(Progress(stage, done, 4, done))
     # It is shown from the first second on, when a quarter is done.
-    assert lines(capsys) == ["second text: 4 of 4 in 3 s, 1.0/s"]
+    assert lines(capsys) == ["second text: 4 of 4 in 3 s"]
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from stickytoken.errors import InputError, RunError
 from stickytoken.findings import sarif
 from stickytoken.scanning.scan import (
     RULES,
+    described,
     headline,
     open_scan,
     scan_documents,
@@ -328,7 +329,7 @@ def test_effects_are_kept_until_what_they_rest_on_changes(scanned_run, encoder, 
     def computed(documents, **options):
         steps = []
         scan(scanned_run, documents, encoder=encoder, out=tmp_path, progress=steps.append, **options)
-        return [step.computed for step in steps if step.stage == "effects"]
+        return [step.computed for step in steps if step.stage == "effects" and step.done]
 
     assert computed(texts, effect="measured", queries=QUERIES) == [24]
     assert computed(texts, effect="measured", queries=QUERIES) == [0]
@@ -382,6 +383,28 @@ def test_every_format_has_the_documents_with_findings(scanned_run, place, tmp_pa
     assert {row["words"] for row in rows} == {scanned.STICKY}
 
 
+def test_a_description_names_only_a_known_severity(scanned_run):
+    (row,) = scan(scanned_run, [scanned.copies()]).to_dicts()
+    assert described(row | {"effect": 0.1}).endswith("; effect +0.10 SD")
+    assert described(row | {"effect": 0.9, "severity": "severe"}).endswith("; effect +0.90 SD, severe")
+
+
+def test_progress_counts_documents_from_the_start(scanned_run):
+    steps = []
+    scan(scanned_run, scanned.documents(40), workers=1, progress=steps.append)
+    assert [step.done for step in steps] == [0, 40, 40]
+    assert {step.unit for step in steps} == {"documents"}
+
+
+@pytest.mark.slow
+def test_progress_of_effects_counts_every_encoded_text(scanned_run, encoder, texts):
+    steps = []
+    scan(scanned_run, texts, encoder=encoder, effect="measured", queries=QUERIES, progress=steps.append)
+    *_, last = [step for step in steps if step.stage == "effects"]
+    clean_documents = len(texts) - 24
+    assert last.sequences == 2 * 24 + len(QUERIES) + clean_documents
+
+
 def test_sarif_names_file_and_line(scanned_run, place, tmp_path, monkeypatch):
     monkeypatch.chdir(place)
     out = tmp_path / "found.sarif"
@@ -427,8 +450,10 @@ def test_sarif_of_a_file_outside_the_repository_has_a_place(scanned_run, place, 
 def test_effects_are_shown_and_reported(scanned_run, place):
     result = command("scan", scanned_run, place / "own.jsonl", "--effect")
     assert result.exit_code == 0, result.stderr
-    assert "; 4 of these matter" in result.stdout
-    assert "moves up" in result.stdout
+    assert "in 4 of these, copies raise" in result.stdout
+    assert "by 0.5 SD or more" in result.stdout
+    assert "moves_up" not in result.stdout
+    assert f"stickytoken audit {scanned_run} --documents {place / 'own.jsonl'}" in result.stderr
     assert f"stickytoken report {scanned_run}" in result.stderr
     page = report(scanned_run, format="html")
     assert '<h2 id="documents">Documents with copies</h2>' in page

@@ -305,7 +305,16 @@ class Cleaner:
                 end = origin(removal.end - 1) + 1 if removal.end > removal.start else start
                 removals.append(Removal(start, end, removal.kind, removal.what))
         edits_by_part = [draft.edits() for draft in drafts]
-        document = replace(whole, text=cleaned.text, removals=_outermost(removals), reported=cleaned.reported)
+        document_edits = []
+        for start, edits in zip(starts, edits_by_part, strict=True):
+            document_edits += [Edit(start + edit.start, start + edit.end, edit.text) for edit in edits]
+        document = replace(
+            whole,
+            text=cleaned.text,
+            removals=_outermost(removals),
+            reported=cleaned.reported,
+            edits=tuple(document_edits),
+        )
         return document, edits_by_part
 
     @cached_property
@@ -327,8 +336,8 @@ class Cleaner:
         for start, kind, token_text in sorted(findings):
             if self.actions[kind] is Action.REFUSE:
                 raise RefusedTextError(
-                    f"the text contains {kind.phrase} ({token_text[:60]!r}) at character {start:,}, which "
-                    f"the action refuse rejects: edit the text, or choose another action for {kind.value}"
+                    f"the text contains {kind.phrase} ({token_text[:60]!r}) at character {start:,}, and "
+                    f"the action for {kind.value} is refuse: edit the text, or choose another action"
                 )
 
     def _plan(self, text: str, spans: Iterable[Span], margin: int) -> list[_Change]:

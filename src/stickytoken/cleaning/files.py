@@ -57,6 +57,8 @@ class CleaningTotals:
 
     def headline(self) -> str:
         """Return one line that says how many documents were changed, and why."""
+        if not self.documents:
+            return "there was no document to clean"
         counted, causes = document_counts(self.changed, self.documents, self.changed_by_cause)
         return f"{counted} changed{causes}"
 
@@ -130,7 +132,7 @@ def clean_file(
         share = meter.share
         if share and totals.documents % _PROGRESS_EVERY == 0:
             total = max(totals.documents + 1, round(totals.documents / share))
-            progress(Progress("clean", totals.documents, total, totals.documents))
+            progress(Progress("clean", totals.documents, total, totals.documents, unit="documents"))
         return edits
 
     def skip(record: Skipped) -> None:
@@ -140,8 +142,9 @@ def clean_file(
             totals.skipped_first.append(record)
 
     rewrite(source, output, revise, skip, compress=compress, meter=meter)
-    if totals.documents >= _PROGRESS_EVERY:
-        progress(Progress("clean", totals.documents, totals.documents, totals.documents))
+    done = totals.documents
+    if done >= _PROGRESS_EVERY:
+        progress(Progress("clean", done, done, done, unit="documents"))
     return totals
 
 

@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from enum import IntEnum
 from types import FrameType
@@ -362,27 +361,48 @@ class _Pace(NamedTuple):
     eta: str
 
 
+class _Start(NamedTuple):
+    """The first report of a stage."""
+
+    time: float  # in seconds, as `time.perf_counter` returned it
+    step: Progress
+
+
+# Minimum duration of a stage for which a rate is shown, in seconds. Over less, a rate mostly measures how
+# long the work takes to get going.
+_SHORTEST_RATED = 1.0
+
+
 class _Clock:
     """Measures how long each stage of a command has taken, and how fast it is."""
 
     def __init__(self) -> None:
-        self._started: dict[str, float] = {}
+        self._starts: dict[str, _Start] = {}
 
     def pace(self, step: Progress) -> _Pace:
-        """Return the elapsed time, rate and ETA of a stage.
+        """Return the time since the first report of a stage, and the rate and ETA of the work since then.
 
-        The rate counts only results that this process computed, not results of an interrupted run.
+        The rate does not count what was done before the first report, because the time that this took is
+        unknown, nor results of an interrupted run.
         """
         now = time.perf_counter()
-        seconds = now - self._started.setdefault(step.stage, now)
-        if not step.computed:
+        start = self._starts.setdefault(step.stage, _Start(now, step))
+        seconds = now - start.time
+        computed = step.computed - start.step.computed
+        sequences = step.sequences - start.step.sequences
+        if computed <= 0:
             return _Pace(seconds, "", "?")
         rate = ""
-        if seconds and step.sequences:
-            rate = f"{step.sequences / seconds:,.0f} texts/s"
-        elif seconds:
-            rate = f"{step.computed / seconds:,.1f}/s"
-        return _Pace(seconds, rate, duration(seconds * (step.total - step.done) / step.computed))
+        if seconds >= _SHORTEST_RATED and sequences > 0:
+            rate = _rate(sequences / seconds, "texts")
+        elif seconds >= _SHORTEST_RATED and step.unit:
+            rate = _rate(computed / seconds, step.unit)
+        return _Pace(seconds, rate, duration(seconds * (step.total - step.done) / computed))
+
+
+def _rate(per_second: float, unit: str) -> str:
+    """Return a rate such as 1,200 texts/s. Rates below 10 have one decimal."""
+    return f"{per_second:,.0f} {unit}/s" if per_second >= 10 else f"{per_second:,.1f} {unit}/s"
 
 
 class _ProgressBars:
@@ -434,7 +454,7 @@ class _ProgressLines:
 def late_progress(seconds: float) -> Iterator[ProgressCallback]:
     """Yield a callback that shows the progress of stages that are expected to take more than ``seconds``."""
     started: dict[str, float] = {}
-    hidden_steps: dict[str, int] = {}  # number of steps of each stage that were done before its bar appeared
+    shown_stages: set[str] = set()
     last = time.perf_counter()
     with progress_bar() as show:
 
@@ -444,10 +464,9 @@ def late_progress(seconds: float) -> Iterator[ProgressCallback]:
             elapsed = now - started.setdefault(step.stage, last)
             last = now
             will_take_long = elapsed * step.total > seconds * max(step.done, 1)
-            if step.stage in hidden_steps or will_take_long:
-                # The bar measures time from now on, so its rate must not include earlier steps.
-                hidden = hidden_steps.setdefault(step.stage, step.done)
-                show(replace(step, computed=step.done - hidden))
+            if step.stage in shown_stages or will_take_long:
+                shown_stages.add(step.stage)
+                show(step)
 
         yield report
 

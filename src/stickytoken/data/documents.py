@@ -639,8 +639,8 @@ class Reader:
         candidates = [column for column in textual if column not in not_text]
         if len(candidates) != 1:
             raise InputError(
-                f"which column of {self.name} contains the text? It has {listed}: name it with the "
-                "column option"
+                f"which column of {self.name} contains the text? It has {listed}: pass the name of one as "
+                "column (in a command, --column)"
             )
         return candidates[0]
 

@@ -91,6 +91,16 @@ def open_source(source: str | Path, columns: NamedColumns) -> Source:
     return Source(str(path), path, suffix, compressed, columns)
 
 
+# Extensions of the same format: JSON lines, and text.
+_SAME_FORMATS = {".ndjson": ".jsonl", ".txt": ""}
+
+
+def names_format_of(source: Source, out: Path) -> bool:
+    """Return whether the extension of a file names the format of the source, compressed or not."""
+    suffix, _ = format_of(out)
+    return _SAME_FORMATS.get(suffix, suffix) == _SAME_FORMATS.get(source.suffix, source.suffix)
+
+
 def require_same_format(source: Source, out: Path) -> None:
     """Check that the extension of an output file agrees with the format of the source.
 
@@ -102,10 +112,7 @@ def require_same_format(source: Source, out: Path) -> None:
     if source.suffix == tables.PARQUET and (suffix, compressed) != (tables.PARQUET, False):
         raise InputError(f"{out} will contain parquet data: give it the extension {tables.PARQUET}")
     names_format = suffix in (*tables.TABLE_SUFFIXES, ".txt")
-    same_formats = {".ndjson": ".jsonl", ".txt": ""}
-    out_format = same_formats.get(suffix, suffix)
-    source_format = same_formats.get(source.suffix, source.suffix)
-    if names_format and out_format != source_format:
+    if names_format and not names_format_of(source, out):
         raise InputError(
             f"the extension of {out} does not match the format of {source.name}, which is kept: "
             f"use the extension {source.suffix or '.txt'}"

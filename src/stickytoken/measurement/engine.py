@@ -114,6 +114,8 @@ class Progress:
         computed: number of units computed in this session.
         sequences: number of texts that were encoded for this stage in this session.
         note: a message to show to the user once.
+        unit: plural name of the unit, such as "documents". If it is empty, a user cannot tell what a rate in
+            this unit would mean, so none is shown.
     """
 
     stage: str
@@ -122,6 +124,7 @@ class Progress:
     computed: int = 0
     sequences: int = 0
     note: str = ""
+    unit: str = ""
 
 
 ProgressCallback: TypeAlias = Callable[[Progress], None]

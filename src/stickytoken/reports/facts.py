@@ -588,12 +588,12 @@ def _source_table(scan: Scan) -> DataTable:
     """Return a table of the sources with findings.
 
     It counts the documents of each source and the documents with findings. If effects were computed, it also
-    counts the documents whose findings matter.
+    counts the documents with a serious or severe effect.
     """
     columns = ["source", "documents", "with findings"]
     has_effects = scan.result.matter is not None
     if has_effects:
-        columns.append("that matter")
+        columns.append(f"effect of {scanning.SERIOUS_EFFECT}")
     sources = [source for source in scan.result.sources if source.found]
     rows: list[list[Any]] = []
     for source in sources[:_MOST_SOURCES]:

@@ -40,6 +40,9 @@ _CHARACTERS = 4_000_000
 _NAMED_RECORDS = 100
 # Maximum number of sources to count. A column with more distinct values probably does not name sources.
 _MOST_SOURCES = 10_000
+# Name of the stage that searches documents, and the unit of its progress.
+_SEARCH = "scan"
+_SEARCH_UNIT = "documents"
 
 
 class Keeper:
@@ -189,7 +192,7 @@ def search(
         keeper: stores the findings of each batch.
         workers: number of processes.
         sampled: number of documents without findings to sample.
-        progress: called after every batch.
+        progress: called before the first batch and after every batch.
 
     Returns:
         The totals over all documents, including stored batches, and the sample.
@@ -210,7 +213,7 @@ def search(
             # The reader runs ahead of the search, so ``share`` is too large, and the total too small, at
             # first.
             total = max(done + 1, round(done / share)) if share else done + 1
-            progress(Progress("scan", done, total, computed))
+            progress(Progress(_SEARCH, done, total, computed, unit=_SEARCH_UNIT))
 
     def new_batches() -> Iterator[tuple[Batch, list[str]]]:
         for batch in batched(collection.read(meter)):
@@ -220,6 +223,8 @@ def search(
             else:
                 add(batch, values["found"])
 
+    # The number of documents is unknown until they have been read.
+    progress(Progress(_SEARCH, 0, 1, unit=_SEARCH_UNIT))
     # Close the generator explicitly: an interrupt during its garbage collection would only be printed.
     with closing(examined(new_batches(), rules, workers)) as stream:
         for batch, findings in stream:
@@ -230,7 +235,8 @@ def search(
             keeper.save(_TOKENS, batch.number, batch.digest, {"found": rows})
             computed += len(batch.documents)
             add(batch, rows)
-    progress(Progress("scan", tally.documents, tally.documents, computed))
+    if tally.documents:
+        progress(Progress(_SEARCH, tally.documents, tally.documents, computed, unit=_SEARCH_UNIT))
     return tally
 
 
@@ -356,11 +362,14 @@ class EffectPass:
         done = 0
         computed = 0
         encoded = 0
+        progress(Progress("effects", 0, tally.rows))
         for index, batch in enumerate(tally.digests):
             rows = self.keeper.findings(index, batch)
             if not rows:
                 continue
             if self.columns(index, batch) is None:
+                if computed == 0:  # the panel is encoded now
+                    encoded += len(self.texts.queries) + len(self.texts.reference)
                 columns, texts = self._columns(rows)
                 self.keeper.save(self.kind.value, index, self._key(batch), columns, texts)
                 computed += len(rows)

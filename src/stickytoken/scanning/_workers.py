@@ -22,6 +22,7 @@ from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 from stickytoken.cleaning import Cleaner
+from stickytoken.cleaning.excerpts import excerpt
 from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.cleaning.spans import Action, Span, SpanKind, find_spans
 from stickytoken.errors import RunError
@@ -39,7 +40,6 @@ _NAMED_WORDS = 5
 # Maximum length of an excerpt, and of its part before the first finding, in characters.
 _EXCERPT = 320
 _EXCERPT_BEFORE = 60
-_ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
 def examine(text: str, rules: CleaningRules) -> TextFindings:
@@ -76,21 +76,8 @@ def examine(text: str, rules: CleaningRules) -> TextFindings:
 def _excerpt(text: str, spans: Sequence[Span]) -> list[list[Any]]:
     """Return the text around the first findings as pairs of a piece and a flag that marks findings."""
     start = max(0, spans[0].start - _EXCERPT_BEFORE)
-    end = min(len(text), start + _EXCERPT)
-    excerpt: list[list[Any]] = [[_ELLIPSIS, False]] if start else []
-    written_to = start
-    for span in spans:
-        if span.start >= end:
-            break
-        if span.start > written_to:
-            excerpt.append([text[written_to : span.start], False])
-        excerpt.append([text[span.start : min(span.end, end)], True])
-        written_to = min(span.end, end)
-    if written_to < end:
-        excerpt.append([text[written_to:end], False])
-    if end < len(text):
-        excerpt.append([_ELLIPSIS, False])
-    return excerpt
+    ranges = [(span.start, span.end) for span in spans]
+    return [list(piece) for piece in excerpt(text, ranges, start, start + _EXCERPT)]
 
 
 @lru_cache(maxsize=1)

@@ -142,8 +142,8 @@ class Scan:
     - shift (mean change that copies cause in the document's cosine similarity to the queries), rise (mean
       share of clean documents that the document passes because of its copies), moves_up (share of queries
       for which the document passes a tenth of the clean documents), predicted (the shift predicted from the
-      run), effect (the shift in standard deviations of the similarities), severity and matters. All of these
-      are null without effects.
+      run), effect (the shift in standard deviations of the similarities), severity and matters (whether the
+      effect is at least 0.5). All of these are null without effects.
     """
 
     record: ScanRecord
@@ -550,6 +550,8 @@ def _documents(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.D
 # the minimum lift of a sticky token; the second is half of it.
 _SERIOUS_SHIFT = 0.5
 _MILD_SHIFT = 0.25
+# The effects of the documents that are counted in the column `matters`, in words.
+SERIOUS_EFFECT = f"{_SERIOUS_SHIFT:g} SD or more"
 
 
 def _grade_of(shift: float | None) -> Severity | None:
@@ -634,20 +636,31 @@ def _sources(tally: Tally, documents: pl.DataFrame, *, has_effects: bool) -> lis
 
 
 def basis(scan: Scan) -> str | None:
-    """Return a sentence that explains the effect columns; None if effects were not determined."""
+    """Return sentences that explain the effect columns; None if effects were not determined."""
     effect = scan.result.effect
     if effect is None:
         return None
+    sentences = (
+        f"The effect is the {effect.kind} mean change that copies cause in a document's cosine similarity to "
+        f"{effect.queries} queries ({effect.queries_from}). 1 SD is the standard deviation of the similarities "
+        f"between these queries and documents without findings ({effect.spread:.4f})."
+    )
+    if effect.kind == Effect.MEASURED:
+        sentences += (
+            " A document moves up for a query if its copies lift it past at least a tenth of the documents "
+            "without findings; the table gives the share of such queries."
+        )
     return (
-        f"effect: mean change that copies cause in the cosine similarity to {effect.queries} queries "
-        f"({effect.queries_from}), {effect.kind}; 1 is a standard deviation of the similarities "
-        f"({effect.spread:.4f}). moves up: share of the queries for which the document passes a tenth of the "
-        "documents without findings"
+        f"{sentences} A mean over all queries does not say whether a document enters their first results: "
+        "`stickytoken audit` finds that out."
     )
 
 
 def headline(scan: Scan) -> str:
-    """Return a sentence that says how many documents have findings of which kinds, and how many matter."""
+    """Return a sentence that says how many documents have findings of which kinds.
+
+    If effects were determined, the sentence also counts the documents with a serious or severe effect.
+    """
     result = scan.result
     counted, causes = document_counts(result.found, result.documents, certain_kinds(result.kinds))
     verb = "has" if result.found <= 1 else "have"
@@ -658,9 +671,9 @@ def headline(scan: Scan) -> str:
         sentence += f"; {result.suspected:,}{more} {verb} only suspected"
     if result.matter is None or result.effect is None:
         return sentence
-    verb = "matters" if result.matter == 1 else "matter"
-    how = "" if result.effect.kind == "measured" else ", as predicted"
-    return f"{sentence}; {result.matter:,} of these {verb}{how}"
+    verb = "raise" if result.effect.kind == Effect.MEASURED else "are predicted to raise"
+    shift = f"the mean similarity to the queries by {SERIOUS_EFFECT}"
+    return f"{sentence}; in {result.matter:,} of these, copies {verb} {shift}"
 
 
 def certain_kinds(kinds: Mapping[str, int]) -> dict[str, int]:
@@ -772,7 +785,9 @@ def described(row: Mapping[str, Any]) -> str:
         description += f" and {len(words) - _NAMED_WORDS} more"
     description += f" ({row['share']:.0%} of the text)"
     if row["effect"] is not None:
-        description += f"; effect {row['effect']:+.2f} SD, {row['severity']}"
+        description += f"; effect {row['effect']:+.2f} SD"
+    if row["severity"] is not None:
+        description += f", {row['severity']}"
     return description
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from functools import partial
@@ -65,16 +66,18 @@ def scan(
             which contains lines, or JSON lines with --column.
         id_column: Column with the id. Default: found by name.
         source_column: Column with the source of a document. Default: the column named source.
-        effect: Measure the effect of copies: encode each document with findings as it is and without copies.
-        predict: Predict the effect of copies from the run, so that each document with findings is encoded
-            once instead of twice. Less exact than --effect.
-        queries: Your queries, in a file as for judge. Default: the first words of documents without findings.
+        effect: Measure how much copies change a document's mean similarity to the queries: encode each
+            document with findings with its copies and without them. audit measures ranks instead.
+        predict: Predict the same change from the run, so that each document with findings is encoded once
+            instead of twice. Less exact than --effect.
+        queries: File of queries for --effect and --predict: txt with one query per line, or a table.
+            Default: the first words of documents without findings.
         workers: Number of processes that search documents. Default: one per core.
-        folder: Folder for the scan, from which it can be continued. Default: scan-<identity> in the run
-            folder, where report finds it.
+        folder: Folder in which the scan is saved, so that it can be continued. Default: scan-<identity> in
+            the run folder, where report finds it.
         out: File for the results instead of stdout (.json, .csv or .sarif), or a folder for the scan.
-        output_format: Print a summary with the worst documents, one JSON document, or all documents with
-            findings as CSV or SARIF. Default: the format that --out ends in, or table.
+        output_format: Print a summary with the worst documents (table), all results as JSON, or all documents
+            with findings as CSV or SARIF. Default: the format that --out ends in, or table.
         limit: Maximum number of documents to list in a table.
     """
     from stickytoken.measurement import require_writable, write_atomically
@@ -123,8 +126,13 @@ def scan(
         write_atomically(out, _scan_document(finished_scan, output_format).encode())
         console.print_line(scanning.headline(finished_scan))
         console.inform(f"written: {out}")
+    if kind is not None and documents != "-":
+        arguments = ["stickytoken", "audit", str(opened.path), "--documents", documents]
+        if queries is not None:
+            arguments += ["--queries", queries]
+        console.inform(f"for the effect on search results: {shlex.join(arguments)}")
     if folder.parent == opened.path:
-        console.inform(f"for a report with this: stickytoken report {opened.path}")
+        console.inform(f"for a report with this: stickytoken report {shlex.quote(str(opened.path))}")
 
 
 def _format_of(out: Path | None) -> ScanFormat:
@@ -172,8 +180,10 @@ def _print_scan(scan: Scan, limit: int) -> None:
             unmeasured = f"{effect.nothing_left} documents have no effect"
             console.inform(f"note: {unmeasured}: nothing is left without the copies")
     folder = "" if scan.path is None else f"; scan: {scan.path}"
-    documents = f"{result.documents:,} documents of {scan.record.documents}"
-    console.print_line(f"{documents} in {result.seconds:,.0f} s{folder}")
+    noun = "document" if result.documents == 1 else "documents"
+    documents = f"{result.documents:,} {noun} of {scan.record.documents}"
+    # An earlier call may have done some of the work.
+    console.print_line(f"{documents}, {result.seconds:,.0f} s in total{folder}")
     _inform_skipped(result.skipped, result.skipped_first, "skipped")
 
 
@@ -183,15 +193,17 @@ _MAX_SOURCES = 20
 
 def _print_sources(scan: Scan) -> None:
     """Print the sources with findings."""
+    from stickytoken.scanning.scan import SERIOUS_EFFECT
+
     sources = [source for source in scan.result.sources if source.found][:_MAX_SOURCES]
     if not sources:
         return
-    columns = ["source", "documents", "found"]
+    columns = ["source", "documents", "with findings"]
     rows: list[list[Any]] = [
         [source.source or "(none)", source.documents, source.found] for source in sources
     ]
     if scan.result.matter is not None:
-        columns.append("matter")
+        columns.append(f"effect of {SERIOUS_EFFECT}")
         for row, source in zip(rows, sources, strict=True):
             row.append(source.matter)
     console.print_table("by source", columns, rows)
@@ -201,13 +213,16 @@ def _print_worst_documents(scan: Scan, limit: int) -> None:
     """Print the worst documents with their findings, and with the effect of copies if it is known."""
     worst = scan.worst.head(limit)
     columns = [Column("id", "document"), Column("causes", "cause"), Column("words", "found")]
-    columns += [Column("copies", "copies"), Column("share", "share", 2)]
-    if worst["effect"].null_count() < len(worst):
-        columns += [Column("effect", "effect", 2), Column("moves_up", "moves_up", 2)]
-        columns.append(Column("severity", "severity"))
+    columns += [Column("copies", "copies"), Column("share", "share of text", 0, "%")]
+    effect_columns = [
+        Column("effect", "effect", 2, "SD"),
+        Column("severity", "severity"),
+        Column("moves_up", "moves up for", 0, "%"),
+    ]
+    columns += [column for column in effect_columns if worst[column.key].null_count() < len(worst)]
     columns.append(Column("text", "text"))
     records = [_document_row(row) for row in worst.iter_rows(named=True)]
-    title = f"the worst {len(worst)} of {len(scan.documents):,}, findings in [[ ]]"
+    title = f"the worst {len(worst)} of {len(scan.documents):,} documents, findings in [[ ]]"
     console.print_records(title, columns, records)
 
 
@@ -250,7 +265,7 @@ def clean(
 
     Only the text changes: the format, other columns and unreadable records stay as they are.
 
-    The first copy of a repetition stays, and so does a flagged word that occurs only once.
+    The first copy of a repetition stays, and so do flagged words in ordinary use.
 
     Example: stickytoken clean runs/minilm documents.jsonl --out cleaned.jsonl
 
@@ -259,20 +274,22 @@ def clean(
         file: Your documents: a txt file with one document per line, or a csv, tsv, jsonl or parquet file, all
             but parquet also with .gz; or - for stdin, which contains lines, or JSON lines with --column.
         id_column: Column with the id, for messages. Default: found by name.
-        remove_suspected: Also remove suspected findings, which are otherwise only reported.
+        remove_suspected: Also remove suspected copies. They may be ordinary words, so by default they are only
+            counted.
         remove_all: Remove flagged tokens wherever they occur, even a single word in a sentence.
         action: What to do with flagged, special, repetition or suspected findings: remove, replace, escape
             (special only), report or refuse. Repeatable. Default: remove, and report for suspected.
         out: File for the documents instead of stdout. It may be FILE itself, and is written completely or
             not at all.
-        diff: Print only the changed documents, before and after.
+        diff: Print the changes instead of the documents: each with its cause and the words around it, removed
+            text as [-text-] and added text as {+text+}.
         rules_out: Write the rules to a small JSON file, which clean accepts in place of the run. Documents
             are read only if FILE is passed.
-        output_format: Print the documents, or one JSON document of the removals.
+        output_format: Print the cleaned documents (text), or a list of the removals as JSON.
     """
     from stickytoken.cleaning.files import clean_file
     from stickytoken.data.documents import NamedColumns
-    from stickytoken.data.rewriting import open_source, require_same_format
+    from stickytoken.data.rewriting import names_format_of, open_source, require_same_format
     from stickytoken.measurement import require_writable, write_atomically
 
     is_json = output_format is CleanFormat.JSON
@@ -282,7 +299,7 @@ def clean(
     if rules_out is not None:
         cleaner.save(rules_out)
         rules_saved = f"{len(cleaner.rules.words):,} words, {len(cleaner.rules.specials):,} special tokens"
-        console.inform(f"{rules_out}: {rules_saved}")
+        console.inform(f"written: {rules_out} ({rules_saved})")
         if file == Path("-"):
             return
     source = open_source(file, NamedColumns(column, id_column))
@@ -302,7 +319,7 @@ def clean(
                 removals.append({"id": document.id, "line": document.line, **asdict(removal), "text": text})
 
     def write(stream: BinaryIO) -> CleaningTotals:
-        with console.progress_bar() as progress:
+        with console.late_progress(seconds=2) as progress:
             return clean_file(source, cleaner, stream, on_cleaned=show, compress=compress, progress=progress)
 
     if out is not None:
@@ -323,16 +340,47 @@ def clean(
         console.inform(f"note: {remark}")
     if out is not None:
         console.inform(f"written: {out}")
+    elif diff or is_json:
+        console.inform("no documents were written: --out FILE writes them")
     _inform_skipped(totals.skipped, totals.skipped_first, "passed through unchanged")
+    if out is not None and names_format_of(source, out):
+        shared_options = {"--column": column, "--id": id_column, "--audit": audit}
+        console.inform(f"verify: {_verification(rules, out, shared_options)}")
 
 
 def _print_difference(document: Document, cleaned: Cleaned) -> None:
-    """Print a document before and after cleaning."""
-    position = document.id if document.line is None else f"line {document.line}"
-    has_other_id = document.id not in (position, "")
-    console.print_line(f"{position} ({document.id})" if has_other_id else position)
-    console.print_line(f"- {document.text}")
-    console.print_line(f"+ {cleaned.text}")
+    """Print the place of a document, and a line for each change with the words around it."""
+    from stickytoken.cleaning.excerpts import word_diff
+
+    place = document.id if document.line is None else f"line {document.line}"
+    has_other_id = document.id not in (place, "")
+    console.print_line(f"{place}, id {document.id}" if has_other_id else place)
+    for line in word_diff(document.text, cleaned):
+        console.print_line(f"  {line}")
+
+
+def _verification(rules: Path, out: Path, options: Mapping[str, object]) -> str:
+    """Return the command that finds what is left in a cleaned file.
+
+    `scan` reads run folders only. With a rules file, `clean` shows what it would still change.
+
+    Args:
+        rules: The run folder or the rules file.
+        out: The cleaned file.
+        options: The options of `clean` that `scan` has too, with their values; None for one not passed.
+    """
+    words = ["stickytoken", "scan", _argument(rules), _argument(out)]
+    if rules.is_file():
+        words = ["stickytoken", "clean", _argument(rules), _argument(out), "--diff"]
+    for option, value in options.items():
+        if value is not None:
+            words.append(f"{option}={value}")
+    return shlex.join(words)
+
+
+def _argument(path: Path) -> str:
+    """Return a path as an argument that no command takes for an option or for stdin."""
+    return f"./{path}" if str(path).startswith("-") else str(path)
 
 
 def _write_to_stdout(write: Callable[[BinaryIO], CleaningTotals]) -> CleaningTotals:

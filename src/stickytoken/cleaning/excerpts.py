@@ -1,0 +1,189 @@
+"""Show the parts of a text around findings and changes, on one line each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from stickytoken.cleaning import Cleaned, Edit, Removal
+from stickytoken.cleaning.spans import SpanKind
+
+ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
+
+
+class Piece(NamedTuple):
+    """A part of an excerpt."""
+
+    text: str
+    is_marked: bool
+
+
+def excerpt(text: str, ranges: Iterable[tuple[int, int]], start: int, end: int) -> list[Piece]:
+    """Return a part of a text as pieces, in which the given ranges are marked.
+
+    The excerpt does not begin or end within an unmarked word, except in writing without spaces. It begins or
+    ends with an ellipsis if the text continues there.
+
+    Args:
+        text: The text.
+        ranges: Start and end (exclusive) of the parts to mark, in order and without overlaps. Parts after the
+            excerpt are left out, and one that ends after the excerpt is cut.
+        start: Where the excerpt begins; at most the start of the first range.
+        end: Where the excerpt ends (exclusive).
+    """
+    end = min(end, len(text))
+    shown_ranges = []
+    for first, last in ranges:
+        if first < end or last == end:  # an empty range at the end is shown
+            shown_ranges.append((first, min(last, end)))
+    first_marked = shown_ranges[0][0] if shown_ranges else end
+    last_marked = shown_ranges[-1][1] if shown_ranges else start
+    start = _next_word(text, start, first_marked)
+    end = _last_word(text, last_marked, end)
+    pieces = [Piece(ELLIPSIS, False)] if start else []
+    written_to = start
+    for first, last in shown_ranges:
+        if first > written_to:
+            pieces.append(Piece(text[written_to:first], False))
+        pieces.append(Piece(text[first:last], True))
+        written_to = last
+    if written_to < end:
+        pieces.append(Piece(text[written_to:end], False))
+    if end < len(text):
+        pieces.append(Piece(ELLIPSIS, False))
+    return pieces
+
+
+def _next_word(text: str, start: int, end: int) -> int:
+    """Return the start of the first whole word of a part of a text; ``start`` if there is none."""
+    if start == 0 or text[start - 1].isspace():
+        return start
+    for offset in range(start, end):
+        if text[offset].isspace():
+            return offset + 1
+    return start
+
+
+def _last_word(text: str, start: int, end: int) -> int:
+    """Return the end of the last whole word of a part of a text; ``end`` if there is none."""
+    if end == len(text) or text[end].isspace():
+        return end
+    for offset in range(end - 1, start - 1, -1):
+        if text[offset].isspace():
+            return offset
+    return end
+
+
+# Number of characters to show on each side of a change, about eight words.
+_CONTEXT = 50
+# A removed part that is longer than this many characters is shown with only its beginning and its end.
+_LONGEST_REMOVED = 120
+_SHOWN_AT_START = 60
+_SHOWN_AT_END = 30
+_BLANKS = re.compile(r"[ \t\n\v\f\r]+")
+
+
+def word_diff(text: str, cleaned: Cleaned) -> list[str]:
+    """Return lines that show what cleaning changed in a text.
+
+    Each line begins with the cause. As in ``git diff --word-diff``, removed text is written ``[-so-]`` and
+    added text ``{+so+}``. Changes with the same cause that are close to each other share a line. Whitespace
+    is shown as single spaces. Control characters are kept, so escape the lines before you print them.
+
+    Args:
+        text: The original text.
+        cleaned: What `Cleaner.clean` returned for it.
+    """
+    groups = _grouped(_changes(cleaned))
+    lines = []
+    for number, changes in enumerate(groups):
+        edits = [change.edit for change in changes]
+        previous_end = groups[number - 1][-1].edit.end if number > 0 else 0
+        next_start = groups[number + 1][0].edit.start if number + 1 < len(groups) else len(text)
+        start = max(previous_end, edits[0].start - _CONTEXT)
+        end = min(next_start, edits[-1].end + _CONTEXT)
+        lines.append(f"{changes[0].cause}: {_marked(text, edits, start, end)}")
+    return lines
+
+
+class _Change(NamedTuple):
+    """An edit of a text, and the names of the kinds of findings that caused it."""
+
+    edit: Edit
+    cause: str
+
+
+def _changes(cleaned: Cleaned) -> list[_Change]:
+    """Return the edits of a cleaned text with their causes, in order."""
+    changes = []
+    removals = cleaned.removals
+    first = 0  # index of the first removal that does not end before the current edit
+    for edit in cleaned.edits:
+        while first < len(removals) and removals[first].end < edit.start:
+            first += 1
+        kinds = _kinds_in(edit, removals, first) or cleaned.causes
+        cause = ", ".join(kind.cause for kind in SpanKind if kind in kinds)
+        changes.append(_Change(edit, cause))
+    return changes
+
+
+def _kinds_in(edit: Edit, removals: Sequence[Removal], first: int) -> set[SpanKind]:
+    """Return the kinds of the removals that overlap an edit. Those before the index ``first`` do not."""
+    kinds = set()
+    for removal in islice(removals, first, None):
+        if removal.start > edit.end:
+            break
+        is_insertion = removal.start == removal.end
+        if is_insertion or (removal.start < edit.end and removal.end > edit.start):
+            kinds.add(removal.kind)
+    return kinds
+
+
+def _grouped(changes: Sequence[_Change]) -> list[list[_Change]]:
+    """Divide changes into groups with the same cause whose surroundings touch."""
+    groups: list[list[_Change]] = []
+    for change in changes:
+        previous = groups[-1][-1] if groups else None
+        if (
+            previous is not None
+            and change.cause == previous.cause
+            and change.edit.start - previous.edit.end <= 2 * _CONTEXT
+        ):
+            groups[-1].append(change)
+        else:
+            groups.append([change])
+    return groups
+
+
+def _marked(text: str, edits: Sequence[Edit], start: int, end: int) -> str:
+    """Return the part of a text around edits, with removed and added text in the marks of a word diff."""
+    additions = iter([edit.text for edit in edits])
+    ranges = [(edit.start, edit.end) for edit in edits]
+    written = ""
+    for piece in excerpt(text, ranges, start, end):
+        shown = _BLANKS.sub(" ", piece.text)
+        if not piece.is_marked:
+            written += shown
+            continue
+        added = next(additions)
+        written += _removed(shown)
+        if added:
+            written += f"{{+{added}+}}"
+    return _BLANKS.sub(" ", written).strip(" ")
+
+
+def _removed(text: str) -> str:
+    """Return removed text in its marks. Outer spaces stand outside the marks, and a long text is cut."""
+    words = text.strip(" ")
+    if not words:
+        return f"[-{text}-]" if text else ""
+    before, after = text.split(words, maxsplit=1)
+    if len(words) > _LONGEST_REMOVED:
+        hidden = len(words) - _SHOWN_AT_START - _SHOWN_AT_END
+        words = (
+            f"{words[:_SHOWN_AT_START]}{ELLIPSIS} {hidden:,} more characters {ELLIPSIS}"
+            f"{words[-_SHOWN_AT_END:]}"
+        )
+    return f"{before}[-{words}-]{after}"
