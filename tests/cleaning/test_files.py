@@ -325,7 +325,7 @@ def test_the_ending_of_the_output_decides_whether_it_is_compressed(cleaner_file,
     assert gzip.decompress((tmp_path / "out.txt.gz").read_bytes()) == b"air flow\n"
     status, _, errors = command(cleaner_file, path, "--out", tmp_path / "out.csv")
     assert status == 1
-    assert "the format stays" in errors
+    assert "does not match the format" in errors
 
 
 def test_what_is_suspected_is_reported_and_goes_on_request(cleaner_file, write):

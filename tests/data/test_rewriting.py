@@ -105,5 +105,5 @@ def test_an_output_of_another_format_is_refused(write, tmp_path):
     for name in ("out.ndjson", "out.jsonl.gz", "out"):
         require_same_format(source, tmp_path / name)
     for name in ("out.csv", "out.txt", "out.parquet"):
-        with pytest.raises(InputError, match="the format stays"):
+        with pytest.raises(InputError, match="does not match the format"):
             require_same_format(source, tmp_path / name)

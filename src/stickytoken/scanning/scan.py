@@ -642,8 +642,8 @@ def basis(scan: Scan) -> str | None:
         return None
     sentences = (
         f"The effect is the {effect.kind} mean change that copies cause in a document's cosine similarity to "
-        f"{effect.queries} queries ({effect.queries_from}). 1 SD is the standard deviation of the similarities "
-        f"between these queries and documents without findings ({effect.spread:.4f})."
+        f"{effect.queries} queries ({effect.queries_from}). 1 SD is the standard deviation of the "
+        f"similarities between these queries and documents without findings ({effect.spread:.4f})."
     )
     if effect.kind == Effect.MEASURED:
         sentences += (

@@ -274,8 +274,8 @@ def clean(
         file: Your documents: a txt file with one document per line, or a csv, tsv, jsonl or parquet file, all
             but parquet also with .gz; or - for stdin, which contains lines, or JSON lines with --column.
         id_column: Column with the id, for messages. Default: found by name.
-        remove_suspected: Also remove suspected copies. They may be ordinary words, so by default they are only
-            counted.
+        remove_suspected: Also remove suspected copies. They may be ordinary words, so by default they are
+            only counted.
         remove_all: Remove flagged tokens wherever they occur, even a single word in a sentence.
         action: What to do with flagged, special, repetition or suspected findings: remove, replace, escape
             (special only), report or refuse. Repeatable. Default: remove, and report for suspected.
@@ -335,17 +335,22 @@ def clean(
         totals = _write_to_stdout(write)
     if is_json:
         console.print_json(totals.summary() | {"removals": removals})
+    _inform_totals(totals)
+    if out is not None:
+        console.inform(f"written: {out}")
+        shared_options = {"--column": column, "--id": id_column, "--audit": audit}
+        if names_format_of(source, out):
+            console.inform(f"verify: {_verification(rules, out, shared_options)}")
+    elif diff or is_json:
+        console.inform("no documents were written: --out FILE writes them")
+
+
+def _inform_totals(totals: CleaningTotals) -> None:
+    """Print how many documents were changed, what is left in them, and which records were skipped."""
     console.inform(totals.headline())
     for remark in totals.remarks():
         console.inform(f"note: {remark}")
-    if out is not None:
-        console.inform(f"written: {out}")
-    elif diff or is_json:
-        console.inform("no documents were written: --out FILE writes them")
     _inform_skipped(totals.skipped, totals.skipped_first, "passed through unchanged")
-    if out is not None and names_format_of(source, out):
-        shared_options = {"--column": column, "--id": id_column, "--audit": audit}
-        console.inform(f"verify: {_verification(rules, out, shared_options)}")
 
 
 def _print_difference(document: Document, cleaned: Cleaned) -> None:
