@@ -306,8 +306,8 @@ class Cleaner:
                 removals.append(Removal(start, end, removal.kind, removal.what))
         edits_by_part = [draft.edits() for draft in drafts]
         document_edits = []
-        for start, edits in zip(starts, edits_by_part, strict=True):
-            document_edits += [Edit(start + edit.start, start + edit.end, edit.text) for edit in edits]
+        for start, part_edits in zip(starts, edits_by_part, strict=True):
+            document_edits += [Edit(start + edit.start, start + edit.end, edit.text) for edit in part_edits]
         document = replace(
             whole,
             text=cleaned.text,
