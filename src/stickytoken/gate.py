@@ -1,4 +1,4 @@
-"""The gate for CI: decide whether a model, and optionally a set of documents, may ship."""
+"""The gate for CI: decide whether a model may ship, and whether documents may be indexed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import polars as pl
 
 import stickytoken.measurement as store
-from stickytoken.cleaning import SpanKind, document_counts
+from stickytoken.cleaning import Cleaner, SpanKind, document_counts, names_rules_file
 from stickytoken.data import LARGEST_UNKNOWN
 from stickytoken.detection import detect, run as runs_of
 from stickytoken.detection.run import Run, open_run
@@ -77,16 +77,17 @@ class Check:
     """The result of a check.
 
     Attributes:
-        model: name of the model in the run.
-        run: folder of the run that was checked.
+        model: name of the model; None if a rules file does not name it.
+        run: folder of the run that was checked; None if documents were checked by a rules file or a cleaner.
         fail_on: mildest grade of sticky token that counts.
         max_tokens: maximum number of counted tokens that is tolerated.
         counted: number of sticky tokens that count: those of the grade `fail_on` or worse that are not
             already known from the baseline.
-        sticky: total number of sticky tokens in the run.
+        sticky: total number of sticky tokens in the run; None without a run.
         baseline: folder of the run that served as the baseline; None without a baseline.
         rules: the rules that were checked.
-        findings: the findings, the worst first. A finding of level error closes the gate.
+        findings: the findings: first those about documents, then those about tokens, each with the errors
+            first. A finding of level error closes the gate.
         incomplete: the reasons why some checks could not be made, one sentence each. The check passes only if
             there are none.
         notes: remarks that do not affect the outcome.
@@ -95,14 +96,15 @@ class Check:
         available: number of tokens in the vocabulary that the run could have examined.
         is_of_older_rule: whether the run was judged by the rule of an earlier version. The findings of such a
             run do not close the gate.
+        rules_file: rules file by which documents were checked; None if a run or a cleaner was passed.
     """
 
-    model: str
-    run: Path
+    model: str | None
+    run: Path | None
     fail_on: FailOn
     max_tokens: int
     counted: int
-    sticky: int
+    sticky: int | None
     baseline: Path | None
     rules: tuple[Rule, ...]
     findings: tuple[Finding, ...]
@@ -112,6 +114,7 @@ class Check:
     examined: int = 0
     available: int = 0
     is_of_older_rule: bool = False
+    rules_file: Path | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -126,38 +129,47 @@ class Check:
         return self.outcome is Outcome.PASSED
 
     def __repr__(self) -> str:
+        if self.run is None:
+            return f"<Check: documents, {self.outcome.value}, rules in {self.rules_file or 'a cleaner'}>"
         return f"<Check: {self.model}, {self.outcome.value}, {self.counted:,} counted, run in {self.run}>"
 
     def headline(self) -> str:
         """Return one sentence with the outcome and the counts of tokens and documents that led to it."""
-        conditions = []
-        grades = _COUNTED_GRADES[self.fail_on]
-        if grades is not None:
-            conditions.append(" or ".join(grades))
-        if self.baseline is not None:
-            conditions.append("new or worse than in the baseline")
-        condition_text = f" ({', '.join(conditions)})" if conditions else ""
+        parts = []
+        if self.fail_on is not FailOn.NONE:
+            parts.append(self._count_of_tokens())
+        if self.documents is not None:
+            documents = self.documents
+            counts, causes = document_counts(documents.counted, documents.searched, documents.causes)
+            verb = "fails" if documents.counted <= 1 else "fail"
+            parts.append(f"{counts} {verb}{causes}")
+        return self._beginning() + "; ".join(parts)
+
+    def _count_of_tokens(self) -> str:
+        """Return a clause with the number of tokens that count, such as ``M has 2 severe sticky tokens``."""
+        grades = _COUNTED_GRADES[self.fail_on] or ()
+        adjective = ""
+        if grades:
+            *milder, worst = grades
+            adjective = f"{', '.join(milder)} or {worst} " if milder else f"{worst} "
         number = f"{self.counted:,}" if self.counted else "no"
         noun = "token" if self.counted == 1 else "tokens"
-        tolerated = f"; {self.max_tokens:,} tolerated" if self.max_tokens else ""
-        headline = f"{self._beginning()}{self.model} has {number} sticky {noun}{condition_text}{tolerated}"
-        if self.fail_on is FailOn.NONE:
-            headline = f"{self._beginning()}the sticky tokens of {self.model} do not count"
-        if self.documents is None:
-            return headline
-        documents = self.documents
-        counts, causes = document_counts(documents.counted, documents.searched, documents.causes)
-        verb = "fails" if documents.counted <= 1 else "fail"
-        return f"{headline}; {counts} {verb}{causes}"
+        compared = ""
+        if self.baseline is not None:
+            verb = "is" if self.counted == 1 else "are"
+            compared = f" that {verb} new or worse than in the baseline"
+        tolerated = f" ({self.max_tokens:,} tolerated)" if self.max_tokens else ""
+        return f"{self.model} has {number} {adjective}sticky {noun}{compared}{tolerated}"
 
     def _beginning(self) -> str:
         """Return the beginning of the headline: the outcome, and the reason if it is inconclusive."""
         if self.outcome is not Outcome.INCONCLUSIVE:
             return f"{self.outcome.value}: "
         if self.examined < self.available:
-            return f"inconclusive: {self.examined:,} of {self.available:,} tokens examined; of these, "
+            examined = f"only {self.examined:,} of {self.available:,} tokens were examined"
+            return f"inconclusive: {examined}; so far, "
         if self.is_of_older_rule:
-            return "inconclusive: verdicts of an older rule; by these, "
+            return "inconclusive: the verdicts are of an older rule; by that rule, "
         return "inconclusive: not everything could be checked; so far, "
 
     def summary(self) -> dict[str, Any]:
@@ -165,7 +177,8 @@ class Check:
         return {
             "outcome": self.outcome.value,
             "model": self.model,
-            "run": str(self.run),
+            "run": None if self.run is None else str(self.run),
+            "rules_file": None if self.rules_file is None else str(self.rules_file),
             "baseline": None if self.baseline is None else str(self.baseline),
             "fail_on": self.fail_on.value,
             "max": self.max_tokens,
@@ -192,29 +205,32 @@ def _finding_values(finding: Finding) -> dict[str, Any]:
 
 
 def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
-    source: AnyModel | Run,
+    source: AnyModel | Run | Cleaner,
     *,
-    fail_on: FailOn | str = FailOn.STICKY,
-    max_tokens: int = 0,
+    fail_on: FailOn | str | None = None,
+    max_tokens: int | None = None,
     baseline: Run | str | Path | None = None,
     documents: DocumentSource | None = None,
     column: str | None = None,
     fail_on_documents: Sequence[SpanKind | str] = (SpanKind.FLAGGED,),
     words: Sequence[str] = (),
-    folder: str | Path = _DEFAULT_FOLDER,
+    folder: str | Path | None = None,
     revision: str | None = None,
     place: tuple[str, int] | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> Check:
-    """Check whether a model can ship.
+    """Check whether a model can ship, and whether documents can be indexed.
 
     Args:
         source: a run, or a model: anything that `load_encoder` takes. For a model, the check uses the newest
             run that covers the whole vocabulary of exactly this model. If there is none, a detection is run
-            first.
+            first. Or a rules file that ``clean --rules-out`` or `Cleaner.save` wrote, or a cleaner: then only
+            documents are checked, and ``fail_on``, ``max_tokens``, ``baseline``, ``folder`` and ``revision``
+            cannot be passed.
         fail_on: mildest grade that counts: ``sticky`` (every sticky token), ``mild``, ``serious`` or
-            ``severe``. With ``none``, no token counts, and only documents can close the gate.
-        max_tokens: maximum number of counted tokens that is tolerated.
+            ``severe``. With ``none``, no token counts, and only documents can close the gate. None means
+            ``sticky`` for a run or a model, and ``none`` for rules.
+        max_tokens: maximum number of counted tokens that is tolerated; None means 0.
         baseline: a run to compare with, of an earlier version of the model or of another model. With a
             baseline, a sticky token counts only if it is new, or if one of its intervals lies above the
             interval in the baseline.
@@ -225,37 +241,54 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         fail_on_documents: kinds of findings in documents that close the gate: ``flagged``, ``special``,
             ``repetition`` and ``suspected``. Copies of a flagged token always close the gate.
         words: further words that documents must not repeat, such as the words of an audit.
-        folder: for a model: the folder that holds its runs, or a run folder.
+        folder: for a model: the folder that holds its runs, or a run folder; None means ``runs``.
         revision: branch, tag or commit of a model on the hub.
         place: file in the repository, and line in it, at which findings about tokens are reported. With None,
             they are reported at the run's table of tokens.
         progress: called after every step of a detection.
 
     Returns:
-        The result. The model may ship only if `Check.passed` is true.
+        The result. The model may ship, and the documents may be indexed, only if `Check.passed` is true.
 
     Raises:
-        InputError: an option cannot be used, or the run and the baseline cannot be compared.
+        InputError: an option cannot be used, the file is not a rules file, or the run and the baseline cannot
+            be compared.
         ModelError: the model cannot be found or used.
         RunError: a run is damaged or not finished.
     """
     if column is not None and documents is None:
         raise InputError(f"column is {shown(column)} without documents: pass documents, or leave column out")
     closing_causes = _closing_causes(fail_on_documents)
-    if fail_on not in list(FailOn):
+    if fail_on is not None and fail_on not in list(FailOn):
         raise InputError(f"fail_on is {shown(fail_on)}: use {', '.join(FailOn)}")
-    if fail_on == FailOn.NONE and documents is None:
-        raise InputError(
-            "fail_on is 'none', so that no token counts, and there are no documents: pass documents"
-        )
     require_callable("progress", progress)
-    max_tokens = whole_number("max_tokens", max_tokens, 0)
+    needs_run = {
+        "fail_on": None if fail_on == FailOn.NONE else fail_on,
+        "max": max_tokens,
+        "baseline": baseline,
+        "revision": revision,
+        "folder": folder,
+    }
+    max_tokens = 0 if max_tokens is None else whole_number("max_tokens", max_tokens, 0)
     if isinstance(documents, (str, Path)):
         from stickytoken.data.documents import NamedColumns, open_documents
 
         open_documents(documents, NamedColumns(column))  # fail before a detection, not after it
+
+    def search(origin: Run | Cleaner | str | Path) -> _DocumentSearch:
+        return _search_documents(
+            origin, documents, column=column, words=words, closing=closing_causes, progress=progress
+        )
+
+    if isinstance(source, Cleaner) or names_rules_file(source):
+        _require_documents_only(source, needs_run, has_documents=documents is not None)
+        return _check_by_rules(source, search(source))
+    if fail_on == FailOn.NONE and documents is None:
+        raise InputError(
+            "fail_on is 'none', so that no token counts, and there are no documents: pass documents"
+        )
     baseline_run = None if baseline is None else open_run(baseline)
-    folder = file_path("folder", folder)
+    folder = _DEFAULT_FOLDER if folder is None else file_path("folder", folder)
     notes: list[str] = []
     if isinstance(source, Run):
         run = source
@@ -267,32 +300,22 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     if baseline_run is not None:
         _require_comparable(run, baseline_run)
         incomplete += _gaps(baseline_run, "the baseline")
-    findings, counted = _judge_tokens(run, FailOn(fail_on), max_tokens, baseline_run, place)
+    mildest_counted = FailOn.STICKY if fail_on is None else FailOn(fail_on)
+    findings, counted = _judge_tokens(run, mildest_counted, max_tokens, baseline_run, place)
     rules = [_STICKY_TOKEN]
     checked_documents = None
     if documents is not None:
-        from stickytoken.scanning import scan as scans
-
-        # Effects are not measured, because they do not decide whether a document closes the gate.
-        scan = scans.scan_documents(run, documents, column=column, words=words, progress=progress)
-        findings += scans.scan_findings(scan, closing_causes)
-        rules += scans.RULES
-        incomplete += scans.incomplete(scan)
-        failing = scans.with_kinds(scan, closing_causes)
-        checked_documents = CheckedDocuments(
-            collection=scan.record.documents,
-            searched=scan.result.documents,
-            counted=len(failing),
-            causes=scans.counts_by_kind(failing, closing_causes),
-            found=len(scan.documents),
-            kinds=scan.result.kinds,
-        )
+        searched = search(run)
+        findings = [*searched.findings, *findings]
+        rules += searched.rules
+        incomplete += searched.incomplete
+        checked_documents = searched.documents
     if run.is_of_older_rule:
         findings = [_without_closing(finding) for finding in findings]
     return Check(
         model=run.model_name,
         run=run.path,
-        fail_on=FailOn(fail_on),
+        fail_on=mildest_counted,
         max_tokens=max_tokens,
         counted=counted,
         sticky=len(run.sticky),
@@ -305,6 +328,108 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         examined=run.record.tokens,
         available=run.available,
         is_of_older_rule=run.is_of_older_rule,
+    )
+
+
+def _require_documents_only(source: object, needs_run: Mapping[str, object], *, has_documents: bool) -> None:
+    """Raise InputError if a check by rules lacks documents, or if it got an option that needs a run.
+
+    Args:
+        source: the rules file or the cleaner.
+        needs_run: the values of the options that need a run, keyed by name; None if not passed.
+        has_documents: whether documents were passed.
+    """
+    name = "the cleaner" if isinstance(source, Cleaner) else str(source)
+    passed = [option for option, value in needs_run.items() if value is not None]
+    if passed:
+        raise InputError(
+            f"{name} has only rules for documents: leave out {' and '.join(passed)}, or pass a run or a "
+            "model in its place"
+        )
+    if not has_documents:
+        raise InputError(
+            f"{name} has only rules for documents, and no documents were passed: pass documents, or pass a "
+            "run or a model in its place"
+        )
+
+
+class _DocumentSearch(NamedTuple):
+    """The result of a search of documents."""
+
+    model: str | None  # name of the model; None if the rules do not name it
+    findings: list[Finding]  # errors first
+    rules: tuple[Rule, ...]
+    incomplete: list[str]
+    documents: CheckedDocuments
+    has_words: bool  # whether there are flagged words to look for
+
+
+def _search_documents(
+    origin: Run | Cleaner | str | Path,
+    documents: Any,
+    *,
+    column: str | None,
+    words: Sequence[str],
+    closing: set[str],
+    progress: ProgressCallback,
+) -> _DocumentSearch:
+    """Search documents by the rules of a run, a rules file or a cleaner.
+
+    Args:
+        origin: the run, the rules file or the cleaner.
+        documents: anything that `stickytoken.scan` takes.
+        column: name of the column with the text; None looks for one.
+        words: further words that documents must not repeat.
+        closing: kinds of findings that close the gate.
+        progress: called after every step.
+    """
+    from stickytoken.scanning import scan as scans
+
+    # Effects are not measured, because they do not decide whether a document closes the gate.
+    scan = scans.scan_documents(origin, documents, column=column, words=words, progress=progress)
+    findings = list(scans.scan_findings(scan, closing))
+    findings.sort(key=lambda finding: finding.level is not Level.ERROR)
+    failing = scans.with_kinds(scan, closing)
+    return _DocumentSearch(
+        model=scan.record.model or None,
+        findings=findings,
+        rules=scans.RULES,
+        incomplete=scans.incomplete(scan),
+        documents=CheckedDocuments(
+            collection=scan.record.documents,
+            searched=scan.result.documents,
+            counted=len(failing),
+            causes=scans.counts_by_kind(failing, closing),
+            found=len(scan.documents),
+            kinds=scan.result.kinds,
+        ),
+        has_words=bool(scan.record.rules["words"]),
+    )
+
+
+def _check_by_rules(source: object, searched: _DocumentSearch) -> Check:
+    """Return the check of documents that were searched by a rules file or a cleaner."""
+    rules_file = None if isinstance(source, Cleaner) else file_path("the rules file", source)
+    notes = []
+    if not searched.has_words:
+        notes.append(
+            f"{rules_file or 'the cleaner'} names no flagged token: only special tokens and repetitions were "
+            "looked for"
+        )
+    return Check(
+        model=searched.model,
+        run=None,
+        fail_on=FailOn.NONE,
+        max_tokens=0,
+        counted=0,
+        sticky=None,
+        baseline=None,
+        rules=searched.rules,
+        findings=tuple(searched.findings),
+        incomplete=tuple(searched.incomplete),
+        notes=tuple(notes),
+        documents=searched.documents,
+        rules_file=rules_file,
     )
 
 

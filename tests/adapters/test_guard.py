@@ -119,7 +119,7 @@ def test_a_cleaner_that_reports_leaves_texts_alone_and_one_that_refuses_refuses(
     [
         (lambda model, cleaner: guard("all-MiniLM-L6-v2", cleaner), InputError, "pass a loaded Sentence"),
         (lambda model, cleaner: guard(model, "no/such/run"), RunError, "no/such/run"),
-        (lambda model, cleaner: guard(model, {"words": []}), InputError, "is not a cleaner"),
+        (lambda model, cleaner: guard(model, {"words": []}), InputError, "is not a rules file"),
         (lambda model, cleaner: guard(model, cleaner, on_found=3), InputError, "pass a function"),
     ],
 )

@@ -256,11 +256,11 @@ def damaged(entry, value):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "not JSON"),
-        ("[" * 100_000, "not JSON"),
-        ("{}", "is not a cleaner"),
+        ("", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
+        ("{}", "cleaner.json is not a rules file"),
         ('{"format": "stickytoken cleaner"}', "entry 'rules' is missing"),
-        (damaged("version", 2), "the version 2"),
+        (damaged("version", 2), "cleaner.json: .* the version 2"),
         (damaged("words", "able"), "words"),
         (damaged("unknown", 1), "the unknown entry 'unknown'"),
     ],

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -301,6 +302,25 @@ def test_wrong_options_are_refused_and_those_that_a_method_lacks(small_run, opti
         check(small_run, **options)
 
 
+@pytest.mark.parametrize(
+    ("fail_on", "counted"),
+    [
+        ("sticky", "sticky token"),
+        ("mild", "mild, serious or severe sticky token"),
+        ("serious", "serious or severe sticky token"),
+        ("severe", "severe sticky token"),
+    ],
+)
+def test_the_headline_names_the_severities_that_count(runs, fail_on, counted):
+    headline = check(runs(2), fail_on=fail_on).headline()
+    assert re.search(rf" has (\d+|no) {counted}s?$", headline)
+
+
+def test_the_headline_of_a_comparison_says_so(runs):
+    headline = check(runs(2), baseline=runs(2), max_tokens=3).headline()
+    assert headline.endswith("has no sticky tokens that are new or worse than in the baseline (3 tolerated)")
+
+
 @pytest.mark.slow
 def test_a_run_or_baseline_over_a_part_of_the_vocabulary_never_passes(runs, tmp_path):
     encoder = stickytoken.load_encoder(profiled.planted_model(0))
@@ -319,7 +339,7 @@ def test_a_run_or_baseline_over_a_part_of_the_vocabulary_never_passes(runs, tmp_
 
 def test_the_headline_of_a_sample_says_how_many_tokens_were_examined(finished_run):
     headline = check(finished_run, max_tokens=99).headline()
-    assert headline.startswith("inconclusive: 30 of 95 tokens examined; of these, ")
+    assert headline.startswith("inconclusive: only 30 of 95 tokens were examined; so far, ")
 
 
 @pytest.fixture
@@ -357,7 +377,7 @@ def test_verdicts_of_an_older_rule_decide_nothing(own, older_run):
     assert found.counted == 1
     assert found.outcome is Outcome.INCONCLUSIVE
     assert {finding.level for finding in found.findings} == {Level.WARNING}
-    assert "verdicts of an older rule; by these, " in found.headline()
+    assert "the verdicts are of an older rule; by that rule, " in found.headline()
 
 
 def test_a_run_of_an_older_rule_says_what_to_run(older_run):

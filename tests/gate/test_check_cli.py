@@ -14,11 +14,14 @@ import yaml
 
 import planted
 from hostile import assert_harmless
+from stickytoken.cleaning import Cleaner, CleaningRules
 from stickytoken.detection import run as model_files
 from stickytoken.detection.run import look_at_model, open_run, record_model
 from stickytoken.errors import InputError
 from stickytoken.findings import Level
-from stickytoken.gate import Outcome, check
+from stickytoken.gate import FailOn, Outcome, check
+from stickytoken.methods import Severity, severities_in_words
+from stickytoken.settings.profile import ProfileSettings
 
 
 @pytest.fixture(autouse=True)
@@ -149,10 +152,9 @@ def test_copies_of_a_flagged_token_close_the_gate_whatever_is_tolerated(run):
 def test_documents_alone_decide_if_no_token_counts(run):
     clean = check(run, fail_on="none", documents=CLEAN)
     assert clean.passed
-    assert clean.headline().startswith("passed: the sticky tokens of ")
+    assert clean.headline() == "passed: none of 2 documents fails"
     result = check(run, fail_on="none", documents=[*CLEAN, COPIES])
-    assert result.outcome is Outcome.CLOSED
-    assert result.headline().endswith("; 1 of 3 documents fails (flagged token: 1)")
+    assert result.headline() == "closed: 1 of 3 documents fails (flagged token: 1)"
 
 
 @pytest.mark.parametrize(
@@ -207,8 +209,189 @@ def test_the_command_names_file_and_line(run, write):
     assert line.startswith("::error file=documents.jsonl,line=3,")
     table = planted.command("check", "--column", "text")
     assert table.exit_code == 10
-    assert "document-copies" in table.stdout
+    assert re.search(r"error\s+flagged", table.stdout)
     planted.refused("check", "--column", "nothing", saying="nothing")
+
+
+# What is printed first: the documents, and of these what closes the gate
+
+
+REPETITION = "market " * 40
+
+
+@pytest.fixture
+def documents(write):
+    """A file with two clean documents, a repetition, which is a warning, and copies of a sticky token."""
+    return write("documents.txt", "\n".join([*CLEAN, REPETITION, COPIES]) + "\n")
+
+
+def test_documents_come_before_tokens_and_errors_before_warnings(run, documents):
+    result = check(run, documents=documents)
+    rules = [finding.rule for finding in result.findings]
+    assert rules[:2] == ["document-copies", "document-repetition"]
+    assert set(rules[2:]) == {"sticky-token"}
+    _, listed = checked(run, "--documents", documents).stdout.split("documents have findings")
+    words = [word for word in listed.split() if word in ("flagged", "repetition", "sticky")]
+    assert words[:3] == ["flagged", "repetition", "sticky"]
+
+
+def test_tokens_that_do_not_count_are_one_line(run, documents):
+    lines = planted.lines_of(checked(run, "--documents", documents, "--fail-on", "none").stdout)
+    count = len(open_run(run).sticky)
+    (line,) = (line for line in lines if "sticky token" in line)
+    assert re.match(rf"{count} sticky tokens? in .*, not counted \(--fail-on none\)$", line)
+
+
+def test_quiet_lists_only_what_closes_the_gate(run, documents):
+    def printed(*options):
+        result = checked(run, "--documents", documents, "--quiet", *options)
+        assert result.stderr == ""
+        return result.stdout
+
+    assert "error" in printed()
+    assert planted.PLANTED in printed().partition("sticky token closes the gate")[2]
+    for hidden in ("warning", "run: ", "market"):
+        assert hidden not in printed()
+    alone = printed("--fail-on", "none")
+    assert "1 document closes the gate" in alone
+    assert "not counted" not in alone
+    assert "sticky" not in alone.replace("flagged token", "")
+
+
+# A rules file in place of a run: only documents are checked
+
+
+@pytest.fixture
+def rules(run, tmp_path):
+    """The rules file that `clean --rules-out` writes for the run."""
+    assert planted.command("clean", run, "--rules-out", "rules.json").exit_code == 0
+    return tmp_path / "rules.json"
+
+
+def test_rules_find_in_documents_what_the_run_finds(run, rules):
+    documents = [*CLEAN, REPETITION, COPIES]
+    by_run = check(run, fail_on="none", documents=documents)
+    for source in (rules, str(rules), Cleaner.from_file(rules)):
+        by_rules = check(source, documents=documents)
+        assert by_rules.outcome is Outcome.CLOSED
+        assert by_rules.documents == by_run.documents
+        assert by_rules.headline() == by_run.headline()
+        expected = [f.fingerprint for f in by_run.findings if f.rule != "sticky-token"]
+        assert [finding.fingerprint for finding in by_rules.findings] == expected
+    assert check(rules, documents=CLEAN).passed
+
+
+def test_a_check_by_rules_knows_the_model_but_no_run(run, rules):
+    result = check(rules, documents=CLEAN)
+    assert (result.model, result.run, result.rules_file) == (open_run(run).model_name, None, rules)
+    assert (result.fail_on, result.counted, result.sticky) == (FailOn.NONE, 0, None)
+    summary = result.summary()
+    assert (summary["run"], summary["rules_file"], summary["sticky"]) == (None, str(rules), None)
+
+
+def test_rules_without_flagged_words_are_noted(write):
+    cleaner = Cleaner(CleaningRules())
+    result = check(cleaner, documents=CLEAN)
+    assert result.passed
+    assert result.model is None
+    (note,) = result.notes
+    assert "names no flagged token" in note
+    assert check(cleaner, documents=["market " * 40], fail_on_documents=["repetition"]).documents.counted == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "name"),
+    [
+        ("--fail-on", "sticky", "fail_on"),
+        ("--max", 0, "max"),
+        ("--baseline", "runs/before", "baseline"),
+        ("--revision", "main", "revision"),
+        ("--folder", "runs", "folder"),
+    ],
+)
+def test_options_that_need_a_run_are_refused_with_rules(rules, documents, option, value, name):
+    arguments = ("check", rules, "--documents", documents)
+    planted.refused(*arguments, option, value, saying=f"only rules for documents: leave out {name}, ")
+    assert checked(rules, "--documents", documents, "--fail-on", "none").exit_code == 10
+
+
+def test_rules_without_documents_are_refused(rules):
+    planted.refused("check", rules, saying="no documents were passed")
+
+
+def test_settings_about_tokens_in_a_file_do_not_hold_for_rules(run, rules, documents, write):
+    settings_of_tokens = f"fail-on = 'serious'\nmax = 3\nbaseline = '{run}'\n"
+    write("pyproject.toml", f"[tool.stickytoken]\nmodel = '{run}'\n{settings_of_tokens}")
+    assert checked(rules, "--documents", documents).exit_code == 10
+    planted.refused("check", rules, "--documents", documents, "--max", 1, saying="leave out max, ")
+    write("pyproject.toml", f"[tool.stickytoken]\nmodel = 'rules.json'\n{settings_of_tokens}")
+    planted.refused("check", "--documents", documents, saying="leave out fail_on and max and baseline")
+
+
+def test_every_format_reports_documents_by_rules(rules, documents, sarif_schema):
+    def printed(output_format):
+        result = checked(rules, "--documents", documents, "--format", output_format)
+        assert result.exit_code == 10
+        return result.stdout
+
+    table = planted.lines_of(printed("table"))
+    assert table[0] == "closed: 1 of 4 documents fails (flagged token: 1)"
+    assert table[-1].startswith("rules: ")
+    findings = json.loads(printed("json"))["findings"]
+    assert [finding["level"] for finding in findings] == ["error", "warning"]
+    sarif = json.loads(printed("sarif"))
+    sarif_schema.validate(sarif)
+    assert len(sarif["runs"][0]["results"]) == 2
+    assert ET.fromstring(printed("junit")).get("failures") == "1"
+    assert printed("github").startswith("::error file=documents.txt,line=4,")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"format": "stickytoken cleaner", "rul', "not valid JSON"),
+        ("hello", "not valid JSON"),
+        ("", "not valid JSON"),
+        ("{}", "is not a rules file"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_that_has_no_rules_is_refused(write, documents, content, message):
+    if content is not None:
+        write("broken.json", content)
+    planted.refused("check", "broken.json", "--documents", documents, saying=f"broken.json.* {message}")
+
+
+def test_rules_of_another_version_are_refused(rules, documents):
+    rules.write_text(rules.read_text("utf-8").replace('"version": 1', '"version": 7'), "utf-8")
+    planted.refused("check", rules, "--documents", documents, saying="rules.json: .* the version 7")
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_missing_and_empty_documents_are_refused_with_rules(rules, write, content):
+    if content is not None:
+        write("none.txt", content)
+    planted.refused("check", rules, "--documents", "none.txt", saying="none.txt")
+
+
+# What the severities mean: the help and the page have the definition in the code
+
+
+def flat(text):
+    return " ".join(re.sub(r"[│╭╮╰╯─*`]", " ", text).split())
+
+
+def test_help_and_page_define_every_severity():
+    printed = planted.command("check", "--help", COLUMNS="2000").stdout
+    assert severities_in_words() in flat(printed)
+    for severity in Severity:
+        assert severity.meaning in flat(PAGE)
+
+
+def test_the_thresholds_in_the_definition_are_the_defaults():
+    settings = ProfileSettings()
+    thresholds = f"{settings.smallest_erased:.0%} erased, or a lift of {settings.smallest_lift} SD"
+    assert thresholds in Severity.SERIOUS.meaning
 
 
 # The workflow and the hook of docs/ci.md, run as a build server runs them

@@ -351,6 +351,47 @@ def test_what_effects_need_is_said(scanned_run, encoder, texts, tmp_path):
             scan(run, documents, **options)
 
 
+# A rules file in place of a run
+
+
+@pytest.fixture
+def rules_file(scanned_run, tmp_path):
+    path = tmp_path / "rules.json"
+    Cleaner.from_run(scanned_run).save(path)
+    return path
+
+
+def test_rules_find_what_the_run_finds(scanned_run, rules_file):
+    texts = scanned.documents(60, range(10, 13))
+    by_run = scan(scanned_run, texts)
+    for rules in (rules_file, str(rules_file), Cleaner.from_file(rules_file)):
+        assert scan(rules, texts).equals(by_run)
+
+
+def test_a_scan_by_rules_names_the_file_and_the_model(scanned_run, rules_file, texts):
+    summary = scan_documents(rules_file, texts).summary()
+    assert summary["run"] == str(rules_file)
+    assert summary["model"] == open_run(scanned_run).model_name
+    assert summary["scan"] is None
+
+
+def test_effects_need_a_run(rules_file, texts):
+    with pytest.raises(InputError, match="rules.json has only rules, and effects need a run"):
+        scan(rules_file, texts, effect="measured")
+
+
+def test_the_command_scans_by_rules_and_writes_only_on_request(rules_file, texts, write, tmp_path):
+    documents = write("own.txt", "\n".join(texts) + "\n")
+    before = set(tmp_path.iterdir())
+    result = command("scan", rules_file, documents)
+    assert result.exit_code == 0, result.stderr
+    assert "documents have findings (flagged token: " in result.stdout
+    assert set(tmp_path.iterdir()) == before
+    assert command("scan", rules_file, documents, "--out", tmp_path / "scan").exit_code == 0
+    assert open_scan(tmp_path / "scan").record.run == str(rules_file)
+    planted.refused("scan", rules_file, documents, "--effect", saying="effects need a run")
+
+
 # The command: the answer for people, the formats, bad input, hostile names
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
 
 from stickytoken.cleaning._edits import Draft, Edit, edits_of_parts, tidied
 from stickytoken.cleaning.rules import CleaningRules
@@ -46,6 +46,7 @@ __all__ = [
 
 
 _FORMAT = "stickytoken cleaner"
+_WRITE_RULES = "write one with `stickytoken clean RUN --rules-out FILE` or `Cleaner.save`"
 _PARTS: Mapping[str, type] = {"rules": dict, "actions": dict, "replacement": str, "source": dict}
 
 
@@ -165,17 +166,19 @@ class Cleaner:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Cleaner:
-        """Read a cleaner that `save` wrote. This takes milliseconds, and needs neither the model nor the run.
+        """Read a rules file that `save` wrote. This takes milliseconds, and needs no model and no run.
 
         Raises:
-            InputError: The file cannot be read, or is not a cleaner.
+            InputError: The file cannot be read, or is not a rules file.
         """
-        rules_path = file_path("the file of the cleaner", path)
+        rules_path = file_path("the rules file", path)
         try:
             with reading(rules_path):
                 document = json.loads(rules_path.read_text("utf-8"))
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{rules_path} is not a cleaner: it is not JSON ({error})") from error
+            raise InputError(
+                f"{rules_path} is not a rules file, because it is not valid JSON ({error}): {_WRITE_RULES}"
+            ) from error
         return cls._of_document(document, str(rules_path))
 
     @classmethod
@@ -191,14 +194,18 @@ class Cleaner:
     def _of_document(cls, document: object, name: str) -> Cleaner:
         """Return the cleaner that a JSON document describes; errors refer to the document as ``name``."""
         if not isinstance(document, Mapping) or document.get("format") != _FORMAT:
-            raise InputError(f"{name} is not a cleaner: write one with Cleaner.save or clean --rules-out")
+            raise InputError(f"{name} is not a rules file: {_WRITE_RULES}")
         for field_name, kind in _PARTS.items():
             if not isinstance(document.get(field_name), kind):
                 raise InputError(
                     f"{name} is damaged: its entry {field_name!r} is missing or of the wrong type"
                 )
+        try:
+            rules = CleaningRules.from_json(document["rules"])
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from error
         return cls(
-            CleaningRules.from_json(document["rules"]),
+            rules,
             document["actions"],
             replacement=document["replacement"],
             source=document["source"],
@@ -225,7 +232,7 @@ class Cleaner:
         from stickytoken.measurement import write_atomically
 
         document = json.dumps(self.to_json(), indent=2) + "\n"
-        write_atomically(file_path("the file of the cleaner", path), document.encode("ascii"))
+        write_atomically(file_path("the rules file", path), document.encode("ascii"))
 
     def __getstate__(self) -> dict[str, Any]:
         # Leave out the finder: its cache of words would give equal cleaners different pickles, and so
@@ -431,13 +438,25 @@ CleanerSource: TypeAlias = "Cleaner | Run | str | Path | Mapping[str, Any]"
 """A cleaner; a run or its folder; a file that `Cleaner.save` wrote; or what `Cleaner.to_json` returned."""
 
 
+def names_rules_file(source: object) -> TypeGuard[str | Path]:
+    """Return whether a value is the path of a rules file: of any file, or of a missing one in .json."""
+    if not isinstance(source, (str, os.PathLike)):
+        return False
+    try:
+        path = file_path("the rules file", source)
+    except InputError:
+        return False
+    is_missing_json = path.suffix.lower() == ".json" and not path.exists()
+    return path.is_file() or is_missing_json
+
+
 def open_cleaner(source: CleanerSource) -> Cleaner:
     """Return the cleaner of a source; see `CleanerSource`."""
     if isinstance(source, Cleaner):
         return source
     if isinstance(source, Mapping):
         return Cleaner.from_json(source)
-    if isinstance(source, (str, os.PathLike)) and file_path("the cleaner", source).is_file():
+    if names_rules_file(source):
         return Cleaner.from_file(source)
     return Cleaner.from_run(source)
 

@@ -75,13 +75,16 @@ class CleaningRules:
         version = value.get("version")
         if version != _VERSION:
             raise InputError(
-                f"the rules have the version {shown(version)}, and this version of stickytoken reads "
-                f"{_VERSION}: write them again"
+                f"the rules have the version {shown(version)}, but this version of stickytoken reads version "
+                f"{_VERSION}: write them again with `stickytoken clean RUN --rules-out FILE`"
             )
         field_names = {field.name for field in fields(cls)}
         unknown = sorted(str(name) for name in set(value) - field_names - {"version"})
         if unknown:
-            raise InputError(f"the rules have the unknown entry {unknown[0]!r}: write them again")
+            raise InputError(
+                f"the rules have the unknown entry {unknown[0]!r}: write them again with `stickytoken clean "
+                "RUN --rules-out FILE`"
+            )
         return cls(**{name: value[name] for name in field_names if name in value})
 
 

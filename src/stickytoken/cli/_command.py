@@ -39,7 +39,8 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
 
     The help text of an option is its entry under ``Args:`` in the function's docstring, or under
     ``Attributes:`` in the dataclass's docstring. The type hint determines the type and the limits of its
-    value. Options that all commands share, such as ``--quiet``, are added.
+    value. Options that all commands share, such as ``--quiet``, are added. A parameter named ``context`` is
+    not an option: it receives the context of the command.
 
     Args:
         settings: Names of options that are rarely needed in this command. They can only be set with
@@ -49,6 +50,7 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
     def decorate(function: _Command) -> _Command:
         groups = _groups_of(function)
         sources = _sources_of(function, groups)
+        takes_context = "context" in inspect.signature(function).parameters
         unknown = set(settings) - {source.name for source in sources}
         if unknown:
             raise TypeError(f"{function.__name__} has no options {sorted(unknown)}")
@@ -82,7 +84,11 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
 
         # Typer reads the options of a command from the signature of its function, and offers no other way to
         # declare them. `inspect.signature` returns the attribute `__signature__` of a function that has it.
-        signature = inspect.Signature([source.parameter() for source in sources])
+        parameters = [source.parameter() for source in sources]
+        if takes_context:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter("context", kind, annotation=typer.Context))
+        signature = inspect.Signature(parameters)
         setattr(run, "__signature__", signature)  # noqa: B010 - mypy knows no such attribute of functions
         run.__doc__ = str(inspect.getdoc(function)).partition("\n\nArgs:\n")[0]
         return run
@@ -184,6 +190,8 @@ def _sources_of(function: _Command, groups: Mapping[str, Any]) -> list[_Source]:
     own_descriptions = descriptions(function)
     sources: list[_Source] = []
     for name, parameter in inspect.signature(function).parameters.items():
+        if name == "context":
+            continue
         if name not in groups:
             value_type = field_type(hints[name])
             sources.append(_source(name, value_type, parameter.default, own_descriptions.get(name)))

@@ -129,14 +129,36 @@ class Verdict(StrEnum):
 
 
 class Severity(StrEnum):
-    """How bad a flagged token is, from mild to severe."""
+    """How bad a flagged token is, from mild to severe. `meaning` defines each severity."""
 
     MILD = "mild"
-    """The token reaches only the halved thresholds, which apply to tokens with unusual vectors."""
     SERIOUS = "serious"
-    """The token reaches a full threshold."""
     SEVERE = "severe"
-    """The token lifts unrelated texts by at least 0.8 SD, or erases at least 70% of a text."""
+
+    @property
+    def meaning(self) -> str:
+        """What a token of this severity does, such as ``reaches a full threshold``."""
+        return _SEVERITY_MEANINGS[self]
+
+
+# Minimum lift and minimum erased share of a severe token; either is enough. A lift of 0.8 SD is a large
+# effect (Cohen 1988): an average unrelated text overtakes about four in five of the others. With 70% erased,
+# a search finds hardly any of the documents with copies.
+SEVERE_LIFT = 0.8
+SEVERE_ERASED = 0.7
+
+_SEVERITY_MEANINGS = {
+    Severity.MILD: "reaches only a threshold that is halved because its vector is unusual",
+    Severity.SERIOUS: "reaches a full threshold (by default 40% erased, or a lift of 0.5 SD)",
+    Severity.SEVERE: f"reaches {SEVERE_ERASED:.0%} erased, or a lift of {SEVERE_LIFT} SD",
+}
+
+
+def severities_in_words() -> str:
+    """Return a sentence that defines every severity, the mildest first."""
+    definitions = [f"a {severity.value} token {severity.meaning}" for severity in Severity]
+    sentence = "; ".join(definitions)
+    return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 def severity_counts(tokens: pl.DataFrame) -> dict[str, int]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any, NamedTuple
 
-from stickytoken.methods import Column, Moved
+from stickytoken.methods import SEVERE_ERASED, SEVERE_LIFT, Column, Moved, severities_in_words
 from stickytoken.methods.small_search import COPIES, TOP, SearchShares
 from stickytoken.validation import visible
 
@@ -15,12 +15,6 @@ MINUS = "\N{MINUS SIGN}"
 ERASED = Column("erased", "erased", 0, "%")
 LIFT = Column("lift_sd", "lift", 2, "SD")
 MEASURES = (ERASED, LIFT)
-
-# Minimum lift and minimum erased share of a severe token; either is enough. A lift of 0.8 SD is a large
-# effect (Cohen 1988): an average unrelated text overtakes about four in five of the others. With 70% erased,
-# a search finds hardly any of the documents with copies.
-SEVERE_LIFT = 0.8
-SEVERE_ERASED = 0.7
 
 
 def percent(share: float) -> str:
@@ -294,8 +288,7 @@ GLOSSARY = {
     "beyond the ordinary token counts.",
     "verdict": "Sticky: the token reaches a threshold. Topical: it lifts fewer than half of the kinds of "
     "text, because of its meaning, and erases no more than other tokens. Benign: everything else.",
-    "severity": "Mild: only the halved thresholds for unusual vectors are reached. Serious: a full threshold "
-    "is reached. Severe: a lift of 0.8 SD or 70% erased.",
+    "severity": severities_in_words(),
     "confirmed": "Measured closely. Every token is put into a few texts; tokens that may reach a threshold "
     "are put into many more texts, and only these tokens can be flagged.",
     "kinds lifted": "How many of the kinds of text the token lifts by at least half of the threshold.",

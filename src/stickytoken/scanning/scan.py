@@ -15,7 +15,7 @@ from pydantic import Field
 
 import stickytoken.measurement as store
 from stickytoken import wall_time
-from stickytoken.cleaning import document_counts
+from stickytoken.cleaning import Cleaner, document_counts, names_rules_file, open_cleaner
 from stickytoken.cleaning.rules import CleaningRules, rules_of_run
 from stickytoken.cleaning.spans import EARLIER_NAMES, SpanKind, kind_of
 from stickytoken.data import SentenceSource, load_sentences
@@ -36,7 +36,7 @@ from stickytoken.findings import STDIN_NAME, Finding, Level, Rule, place_of
 from stickytoken.machine import available_cores, digest
 from stickytoken.measurement import resume
 from stickytoken.measurement.engine import ProgressCallback, ignore_progress
-from stickytoken.methods import Severity, wording
+from stickytoken.methods import SEVERE_LIFT, Severity
 from stickytoken.methods.statistics import TokenEffects
 from stickytoken.scanning import _passes
 from stickytoken.scanning._passes import Effect, EffectPass, Keeper, Tally
@@ -120,7 +120,7 @@ class ScanRecord(resume.MeasurementRecord):
     """scan.json."""
 
     model: str
-    run: str = Field(description="the run folder, as named")
+    run: str = Field(description="the run folder or the rules file, as named")
     documents: str = Field(description="name of the collection")
     rules: dict[str, Any]
     started: str
@@ -267,7 +267,7 @@ class ScanOptions(NamedColumns):
 
 
 def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
-    run: Run | str | Path,
+    run: Run | Cleaner | str | Path,
     documents: DocumentSource,
     *,
     column: str | None = None,
@@ -283,7 +283,9 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
     """Find the documents that contain copies of flagged tokens, special tokens as text, or repetitions.
 
     Args:
-        run: a finished run, or its folder.
+        run: a finished run, or its folder; or a rules file that ``clean --rules-out`` or `Cleaner.save`
+            wrote, or a cleaner. With rules, neither the run nor the model is needed, but effects cannot be
+            determined.
         documents: texts or rows of a table, a file or folder, ``hub:REPOSITORY``, or ``-`` for stdin.
         column: column with the text. For this and the next two arguments, None looks for a column with a
             common name.
@@ -324,7 +326,7 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 
 def scan_documents(  # noqa: PLR0913 - as `scan`
-    run: Run | str | Path,
+    run: Run | Cleaner | str | Path,
     documents: DocumentSource,
     *,
     column: str | None = None,
@@ -352,23 +354,30 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
         queries=queries,
         workers=workers,
     )
-    opened = open_run(run)
+    origin = rules_origin(run)
+    if origin.run is None and options.effect is not None:
+        raise InputError(
+            f"effect is {options.effect.value!r}, but {origin.name} has only rules, and effects need a run: "
+            "pass the run, or leave effect out"
+        )
     collection = open_documents(documents, options)
-    rules = rules_of_run(opened).with_words(words)
-    identity_parts = _identity(opened, rules, collection, options)
+    rules = origin.rules.with_words(words)
+    identity_parts = _identity(origin, rules, collection, options)
     record = ScanRecord(
         schema_version=SCAN_SCHEMA_VERSION,
         identity=digest(identity_parts),
         identity_parts=identity_parts,
-        model=opened.model_name,
-        run=str(opened.path),
+        model=origin.model or "",
+        run=origin.name,
         documents=collection.name,
         rules=rules.to_json(),
         started=resume.now(),
         versions=resume.package_versions(),
     )
     # Load the model and the queries before the scan, so that an error in them is raised early.
-    request = None if options.effect is None else _effect_request(opened, options, options.effect, encoder)
+    request = None
+    if options.effect is not None and origin.run is not None:
+        request = _effect_request(origin.run, options, options.effect, encoder)
     job = _ScanJob(record, collection, rules, options.workers or 1, request, progress, began)
     if out is None:
         return job.run(Keeper(), None)
@@ -380,6 +389,41 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
         folder.write_table(DOCUMENTS_FILE, finished.documents)
         held.finish(finished.record)
         return finished
+
+
+class RulesOrigin(NamedTuple):
+    """The rules of a scan, and where they come from."""
+
+    rules: CleaningRules
+    run: Run | None  # None if the rules come from a file or a cleaner
+    name: str  # the run folder or the rules file
+    model: str | None  # name of the model; None if the rules do not name it
+    run_identity: str | None  # identity of the run that the rules were made from; None if unknown
+
+
+def rules_origin(source: Run | Cleaner | str | Path) -> RulesOrigin:
+    """Return the rules of a run or of a rules file.
+
+    Args:
+        source: a finished run or its folder; or a rules file, or a cleaner.
+
+    Raises:
+        InputError: the file is not a rules file.
+        RunError: the run is damaged or not finished.
+    """
+    if not isinstance(source, Cleaner) and not names_rules_file(source):
+        run = open_run(source)
+        return RulesOrigin(rules_of_run(run), run, str(run.path), run.model_name, run.record.identity)
+    cleaner = open_cleaner(source)
+    model = cleaner.source.get("model")
+    run_identity = cleaner.source.get("identity")
+    return RulesOrigin(
+        rules=cleaner.rules,
+        run=None,
+        name="the cleaner" if isinstance(source, Cleaner) else str(source),
+        model=model if isinstance(model, str) else None,
+        run_identity=run_identity if isinstance(run_identity, str) else None,
+    )
 
 
 class _EffectRequest(NamedTuple):
@@ -499,20 +543,24 @@ class _ScanJob:
         )
 
 
-def default_out(run: Run, documents: DocumentSource, options: ScanOptions, words: Sequence[str] = ()) -> Path:
-    """Return the path at which a scan is stored in the run folder by default."""
+def default_out(
+    origin: RulesOrigin, documents: DocumentSource, options: ScanOptions, words: Sequence[str] = ()
+) -> Path | None:
+    """Return the path at which a scan is stored in the run folder by default; None without a run."""
+    if origin.run is None:
+        return None
     collection = open_documents(documents, options)
-    rules = rules_of_run(run).with_words(words)
-    return run.path / store.folder_name(SCAN, digest(_identity(run, rules, collection, options)))
+    identity = digest(_identity(origin, origin.rules.with_words(words), collection, options))
+    return origin.run.path / store.folder_name(SCAN, identity)
 
 
 def _identity(
-    run: Run, rules: CleaningRules, collection: Documents, options: ScanOptions
+    origin: RulesOrigin, rules: CleaningRules, collection: Documents, options: ScanOptions
 ) -> dict[str, object]:
     """Return the values that identify a scan. Document texts are left out: each batch has its own digest."""
     return {
         "version": _IDENTITY_VERSION,
-        "run": run.record.identity,
+        "run": origin.run_identity,
         "rules": digest(rules.to_json()),
         "documents": collection.key,
         "columns": [options.column, options.id_column, options.source_column],
@@ -560,7 +608,7 @@ def _grade_of(shift: float | None) -> Severity | None:
         return None
     if shift < _SERIOUS_SHIFT:
         return Severity.MILD
-    return Severity.SERIOUS if shift < wording.SEVERE_LIFT else Severity.SEVERE
+    return Severity.SERIOUS if shift < SEVERE_LIFT else Severity.SEVERE
 
 
 # Minimum number of documents for a rank correlation between predicted and measured shifts.
@@ -726,8 +774,14 @@ _RULE_OF = {
     SpanKind.REPETITION: _REPEATED,
     SpanKind.SUSPECTED: _SUSPECTED,
 }
+_KIND_OF = {rule: kind for kind, rule in _RULE_OF.items()}
 _LEVELS = {rule.id: rule.level for rule in RULES}
 _PROPERTIES = ("number", "source", "copies", "share", "effect", "severity")
+
+
+def cause_of(finding: Finding) -> str:
+    """Return the cause of a finding in a document, in words, such as ``flagged token``."""
+    return _KIND_OF[finding.rule].cause
 
 
 def with_kinds(scan: Scan, kinds: Collection[str]) -> pl.DataFrame:

@@ -35,7 +35,7 @@ ScanFormat = StrEnum("ScanFormat", "TABLE JSON CSV SARIF")
 
 @command("revision", "route", "prompt", "token_prepending", "contrast", "truncate_dim", "layer")
 def scan(
-    run: opt.Argument[Path],
+    run: Annotated[Path, opt.argument(metavar="RUN|RULES")],
     documents: opt.Argument[str],
     *,
     column: opt.TextColumn = None,
@@ -60,7 +60,7 @@ def scan(
     Example: stickytoken scan runs/all-MiniLM-L6-v2-profile-0123456789ab documents.jsonl --effect
 
     Args:
-        run: Run folder of the model.
+        run: Run folder of the model; or, without --effect and --predict, a file that clean --rules-out wrote.
         documents: Your documents: a txt file with one document per line; a csv, tsv, jsonl or parquet file,
             all but parquet also with .gz; a folder; hub:REPOSITORY or hub:REPOSITORY@SPLIT; or - for stdin,
             which contains lines, or JSON lines with --column.
@@ -74,7 +74,7 @@ def scan(
             Default: the first words of documents without findings.
         workers: Number of processes that search documents. Default: one per core.
         folder: Folder in which the scan is saved, so that it can be continued. Default: scan-<identity> in
-            the run folder, where report finds it.
+            the run folder, where report finds it. With a rules file, the scan is not saved by default.
         out: File for the results instead of stdout (.json, .csv or .sarif), or a folder for the scan.
         output_format: Print a summary with the worst documents (table), all results as JSON, or all documents
             with findings as CSV or SARIF. Default: the format that --out ends in, or table.
@@ -96,7 +96,8 @@ def scan(
             )
         folder = out
         out = None
-    opened = stickytoken.open_run(run)
+    origin = scanning.rules_origin(run)
+    opened = origin.run
     kind = None
     if effect or predict:
         kind = "measured" if effect else "predicted"
@@ -108,14 +109,17 @@ def scan(
         "queries": texts,
         "workers": workers,
     }
-    words = opt.words_of_audit(audit, opened.record.identity)
-    run_scan = partial(scanning.scan_documents, opened, documents, words=words, **options)
+    words = opt.words_of_audit(audit, origin.run_identity)
+    run_scan = partial(scanning.scan_documents, opened or run, documents, words=words, **options)
     scan_options = scanning.ScanOptions(**options)
-    folder = folder or scanning.default_out(opened, documents, scan_options, words)
-    require_writable(folder)
+    folder = folder or scanning.default_out(origin, documents, scan_options, words)
+    if folder is not None:
+        require_writable(folder)
     if out is not None:
         require_writable(out.parent)
-    encoder = opt.load_for(str(run), opened.record, loading, model) if effect or predict else None
+    encoder = None
+    if opened is not None and kind is not None:
+        encoder = opt.load_for(str(run), opened.record, loading, model)
     with opt.announced(encoder, loading, lambda stand_in, _: run_scan(encoder=stand_in)) as progress:
         finished_scan = run_scan(encoder=encoder, out=folder, progress=progress)
     if output_format is ScanFormat.TABLE:
@@ -126,13 +130,27 @@ def scan(
         write_atomically(out, _scan_document(finished_scan, output_format).encode())
         console.print_line(scanning.headline(finished_scan))
         console.inform(f"written: {out}")
-    if kind is not None and documents != "-":
-        arguments = ["stickytoken", "audit", str(opened.path), "--documents", documents]
+    if opened is not None:
+        measured_on = documents if kind is not None else None
+        _inform_next_steps(opened.path, folder, measured_on, queries)
+
+
+def _inform_next_steps(run: Path, folder: Path | None, measured_on: str | None, queries: str | None) -> None:
+    """Print which commands continue from a scan.
+
+    Args:
+        run: The run folder.
+        folder: Folder of the scan; None if it was not saved.
+        measured_on: The documents, if effects of copies were determined; otherwise None.
+        queries: The file of queries; None if none was passed.
+    """
+    if measured_on is not None and measured_on != "-":
+        arguments = ["stickytoken", "audit", str(run), "--documents", measured_on]
         if queries is not None:
             arguments += ["--queries", queries]
         console.inform(f"for the effect on search results: {shlex.join(arguments)}")
-    if folder.parent == opened.path:
-        console.inform(f"for a report with this: stickytoken report {shlex.quote(str(opened.path))}")
+    if folder is not None and folder.parent == run:
+        console.inform(f"for a report with this: stickytoken report {shlex.quote(str(run))}")
 
 
 def _format_of(out: Path | None) -> ScanFormat:

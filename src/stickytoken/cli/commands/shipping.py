@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import webbrowser
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,11 +16,12 @@ from stickytoken.cli import _options as opt, console
 from stickytoken.cli._command import command, project_table
 from stickytoken.cli.commands.runs import NAMED
 from stickytoken.errors import InputError, StickyTokenError
-from stickytoken.methods import Column, Severity
+from stickytoken.methods import Column, Severity, severities_in_words
 from stickytoken.settings.repair import RepairSettings
 from stickytoken.version import __version__
 
 if TYPE_CHECKING:
+    from stickytoken.findings import Finding
     from stickytoken.gate import Check
 
 # Exit statuses of repair and of check.
@@ -120,6 +122,13 @@ def _print_repair(repair: stickytoken.Repair) -> None:
 _GRADES = ("sticky", *(severity.value for severity in Severity), "none")
 # Values of --fail-on-documents, repeated here because --help must not load the package that defines them.
 _CAUSES = ("flagged", "special", "repetition", "suspected")
+_FAIL_ON_HELP = (
+    "Lowest severity of a token that counts against the model. With sticky, every sticky token counts, and "
+    f"with none, no token, so that only documents close the gate. {severities_in_words()} Default: sticky; "
+    "none with a rules file."
+)
+# Options that need a run or a model. The values that files set for them do not apply to a rules file.
+_NEED_A_RUN = ("fail_on", "max_tokens", "baseline", "revision", "folder")
 
 
 CheckFormat = StrEnum("CheckFormat", "TABLE JSON JUNIT SARIF GITHUB")
@@ -141,13 +150,19 @@ def _cause(name: str) -> str:
 
 @command()
 def check(
-    source: Annotated[str | None, opt.argument(metavar="[MODEL|RUN]")] = None,
+    source: Annotated[str | None, opt.argument(metavar="[MODEL|RUN|RULES]")] = None,
     *,
+    context: typer.Context,
     revision: opt.Revision = None,
     folder: opt.Texts[Path | None] = None,
     fail_on: Annotated[
         str | None,
-        opt.method_option(parser=_grade, autocompletion=lambda: list(_GRADES), metavar="|".join(_GRADES)),
+        opt.method_option(
+            parser=_grade,
+            autocompletion=lambda: list(_GRADES),
+            metavar="|".join(_GRADES),
+            help=_FAIL_ON_HELP,
+        ),
     ] = None,
     max_tokens: Annotated[int | None, opt.method_option("--max", min=0)] = None,
     baseline: opt.Method[Path | None] = None,
@@ -161,31 +176,36 @@ def check(
     output_format: opt.FormatChoice[CheckFormat] = CheckFormat.TABLE,
     out: opt.Output[Path | None] = None,
 ) -> None:
-    """Check whether a model can ship. Exit status: 0 passed, 10 gate closed, 1 failed or inconclusive.
+    """Check whether a model can ship, and whether documents can be indexed.
+
+    Exit status: 0 passed, 10 gate closed, 1 failed or inconclusive.
 
     Example: stickytoken check all-MiniLM-L6-v2 --fail-on serious
 
+    Example: stickytoken check rules.json --documents documents.jsonl
+
     Args:
-        source: Model as for detect, or run folder. Default: the model in the table tool.stickytoken of
-            pyproject.toml. The table can also set every option of this command.
+        source: Model as for detect, or run folder; or a file that clean --rules-out wrote, to check only
+            documents. Default: the model in the table tool.stickytoken of pyproject.toml. The table can also
+            set every option of this command.
         folder: For a model: the folder of its runs, or a run folder. Default: runs.
-        fail_on: Lowest severity of a token that counts against the model: mild, serious or severe. With
-            sticky, every sticky token counts, even without a severity. With none, no token counts, so that
-            only documents can close the gate. Default: sticky.
-        max_tokens: Maximum number of tokens that may count against a model that passes. Default: 0.
+        max_tokens: Maximum number of counted tokens with which a model still passes. Default: 0.
         baseline: Run folder to compare with. A token then counts only if it is new, or if it is worse and the
             two intervals do not overlap.
-        documents: Documents to search, as for scan. A copy of a flagged token closes the gate.
+        documents: Documents to search, as for scan. Copies of a flagged token close the gate.
         fail_on_documents: Other findings in documents that close the gate: special, repetition or suspected.
             Repeatable.
-        output_format: Print a table, one JSON document, JUnit XML, SARIF 2.1.0, or GitHub annotations.
-        out: File for the JSON, JUnit or SARIF document. The table is still printed.
+        output_format: Print tables, one JSON document, JUnit XML, SARIF 2.1.0, or GitHub annotations. With
+            --quiet, the tables list only what closes the gate.
+        out: File for the JSON, JUnit or SARIF document. The tables are still printed.
     """
+    from stickytoken.cleaning import names_rules_file
+
     if out is not None and output_format not in (CheckFormat.JSON, CheckFormat.JUNIT, CheckFormat.SARIF):
         raise typer.BadParameter("it needs --format json, junit or sarif", param_hint="--out")
     if source is None:
-        missing = "pass a model or a run folder, or name a model in the table tool.stickytoken of"
-        raise typer.BadParameter(f"{missing} pyproject.toml", param_hint="[MODEL|RUN]")
+        missing = "pass a model, a run folder or a rules file, or name a model in the table tool.stickytoken"
+        raise typer.BadParameter(f"{missing} of pyproject.toml", param_hint="[MODEL|RUN|RULES]")
     options = {
         "revision": revision,
         "folder": folder,
@@ -198,6 +218,10 @@ def check(
         "words": _words_of_audit(audit, documents),
     }
     arguments: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if names_rules_file(source) and _was_typed(context, "source"):
+        for name in _NEED_A_RUN:
+            if not _was_typed(context, name):
+                arguments.pop(name, None)
     try:
         # A check may load transformers, which must not print its own messages.
         if console.current_verbosity() is not console.Verbosity.VERBOSE:
@@ -223,6 +247,12 @@ def check(
         raise typer.Exit(GATE_CLOSED)
     if finished_check.outcome.value != "passed":
         raise typer.Exit(1)
+
+
+def _was_typed(context: typer.Context, name: str) -> bool:
+    """Return whether the command line sets a parameter, rather than a file or the default."""
+    origin = context.get_parameter_source(name)
+    return origin is not None and origin.name == "COMMANDLINE"
 
 
 def _words_of_audit(audit: Path | None, documents: str | None) -> tuple[str, ...] | None:
@@ -285,42 +315,69 @@ _MAX_FINDINGS = 50
 
 
 def _print_check(check: Check) -> None:
-    """Print the outcome of a check, the sticky tokens and the documents with findings."""
+    """Print the outcome of a check, the documents with findings, and then the sticky tokens.
+
+    With --quiet, list only what closes the gate.
+    """
+    is_quiet = console.current_verbosity() is console.Verbosity.QUIET
+    findings = [finding for finding in check.findings if finding.level.value == "error" or not is_quiet]
+    tokens = [finding for finding in findings if finding.rule == "sticky-token"]
+    documents = [finding for finding in findings if finding.rule != "sticky-token"]
     console.print_line(check.headline())
-    tokens = [finding for finding in check.findings if finding.rule == "sticky-token"]
-    others = [finding for finding in check.findings if finding.rule != "sticky-token"]
-    if tokens:
-        columns = [
-            Column("level", "level"),
-            Column("token_id", "id"),
-            Column("token", "token"),
-            Column("erased", "erased", 0, "%"),
-            Column("lift_sd", "lift", 2, "SD"),
-            Column("severity", "severity"),
-            Column("reason", "reason"),
-        ]
-        if check.baseline is not None:
-            columns.append(Column("change", "against the baseline"))
-        records = [{"level": finding.level.value, **finding.properties} for finding in tokens[:_MAX_FINDINGS]]
-        title = f"{len(records)} of {len(tokens)} sticky tokens"
-        console.print_records(title, columns, records)
-    if others:
-        rows = [(finding.level.value, finding.rule, finding.message) for finding in others[:_MAX_FINDINGS]]
-        console.print_table(_documents_title(check, len(rows)), ("level", "rule", "document"), rows)
-    baseline = "" if check.baseline is None else f"; baseline: {check.baseline}"
-    console.print_line(f"run: {check.run}{baseline}")
+    if documents:
+        _print_documents(check, documents, is_quiet=is_quiet)
+    if tokens and check.fail_on.value != "none":
+        _print_tokens(check, tokens, is_quiet=is_quiet)
+    if is_quiet:
+        return
+    if check.fail_on.value == "none" and check.sticky is not None:
+        noun = "sticky token" if check.sticky == 1 else "sticky tokens"
+        console.print_line(f"{check.sticky or 'no'} {noun} in {check.model}, not counted (--fail-on none)")
+    if check.run is not None:
+        baseline = "" if check.baseline is None else f"; baseline: {check.baseline}"
+        console.print_line(f"run: {check.run}{baseline}")
+    elif check.rules_file is not None:
+        model = "" if check.model is None else f", made for {check.model}"
+        console.print_line(f"rules: {check.rules_file}{model}")
 
 
-def _documents_title(check: Check, listed: int) -> str:
-    """Return a title that says how many documents have findings, in the words of a scan's headline."""
+def _print_documents(check: Check, findings: Sequence[Finding], *, is_quiet: bool) -> None:
+    """Print the documents with findings, or with --quiet those that close the gate."""
     from stickytoken.cleaning import document_counts
+    from stickytoken.scanning.scan import cause_of
 
-    if check.documents is None:
-        return ""
-    documents = check.documents
-    counted, causes = document_counts(documents.found, documents.searched, documents.kinds)
-    rest = "" if listed == documents.found else f"; the first {listed:,}"
-    return f"{counted} {'has' if documents.found == 1 else 'have'} findings{causes}{rest}"
+    rows = [(finding.level.value, cause_of(finding), finding.message) for finding in findings[:_MAX_FINDINGS]]
+    listed = "" if len(rows) == len(findings) else f"; the first {len(rows):,}:"
+    if is_quiet or check.documents is None:
+        closing = "document closes" if len(findings) == 1 else "documents close"
+        title = f"{len(findings):,} {closing} the gate{listed}"
+    else:
+        documents = check.documents
+        counted, causes = document_counts(documents.found, documents.searched, documents.kinds)
+        title = f"{counted} {'has' if documents.found == 1 else 'have'} findings{causes}{listed}"
+    console.print_table(title, ("level", "cause", "finding"), rows)
+
+
+def _print_tokens(check: Check, findings: Sequence[Finding], *, is_quiet: bool) -> None:
+    """Print the sticky tokens, or with --quiet those that close the gate."""
+    columns = [
+        Column("level", "level"),
+        Column("token_id", "id"),
+        Column("token", "token"),
+        Column("erased", "erased", 0, "%"),
+        Column("lift_sd", "lift", 2, "SD"),
+        Column("severity", "severity"),
+        Column("reason", "reason"),
+    ]
+    if check.baseline is not None:
+        columns.append(Column("change", "against the baseline"))
+    records = [{"level": finding.level.value, **finding.properties} for finding in findings[:_MAX_FINDINGS]]
+    noun = "sticky token" if len(findings) == 1 else "sticky tokens"
+    closing = ""
+    if is_quiet:
+        closing = " closes the gate" if len(findings) == 1 else " close the gate"
+    listed = "" if len(records) == len(findings) else f"; the first {len(records):,}:"
+    console.print_records(f"{len(findings):,} {noun}{closing}{listed}", columns, records)
 
 
 @command("route", "contrast", "truncate_dim", "layer")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.methods import Severity, Verdict, wording
+from stickytoken.methods import SEVERE_ERASED, SEVERE_LIFT, Severity, Verdict, wording
 from stickytoken.methods.probes import Vector
 from stickytoken.methods.statistics import Estimates
 from stickytoken.settings.profile import ProfileSettings
@@ -91,8 +91,8 @@ def apply_rule(tokens: Measures, settings: ProfileSettings) -> Judged:
     reaches_full_lift = tokens.lift.low >= settings.smallest_lift
     reaches_full_erased = tokens.erased.low >= settings.smallest_erased
     is_serious = reaches_full_lift | reaches_full_erased
-    severe_lift = max(wording.SEVERE_LIFT, settings.smallest_lift)
-    severe_erased = max(wording.SEVERE_ERASED, settings.smallest_erased)
+    severe_lift = max(SEVERE_LIFT, settings.smallest_lift)
+    severe_erased = max(SEVERE_ERASED, settings.smallest_erased)
     is_severe = (tokens.lift.low >= severe_lift) | (tokens.erased.low >= severe_erased)
 
     verdict_names = np.select([is_sticky, is_topical], [Verdict.STICKY, Verdict.TOPICAL], Verdict.BENIGN)
