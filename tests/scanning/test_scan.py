@@ -376,7 +376,7 @@ def test_a_scan_by_rules_names_the_file_and_the_model(scanned_run, rules_file, t
 
 
 def test_effects_need_a_run(rules_file, texts):
-    with pytest.raises(InputError, match="rules.json has only rules, and effects need a run"):
+    with pytest.raises(InputError, match="has only rules, and effects need a run"):
         scan(rules_file, texts, effect="measured")
 
 

@@ -144,7 +144,8 @@ def appear_in_order(lines, printed):
 @pytest.mark.parametrize(("command", "lines"), OUTPUTS, ids=[output[0] for output in OUTPUTS])
 def test_what_a_command_is_said_to_print_was_printed(command, lines):
     record = COMMANDS[command]
-    assert record["status"] == (10 if command.startswith("stickytoken check ") else 0)
+    closes_gate = command.startswith("stickytoken check ") and "clean.jsonl" not in command
+    assert record["status"] == (10 if closes_gate else 0)
     assert lines
     # Costs and notes are printed before the result.
     assert appear_in_order(lines, record["stderr"] + record["stdout"])
