@@ -251,7 +251,7 @@ def loading_weights(source: ModelSource) -> Iterator[None]:
     if needed:
         others = f" and {len(needed) - 1} more" if len(needed) > 1 else ""
         remedy = "use a complete checkpoint"
-        if any(unused.endswith(f".{needed[0]}") for unused in report.unused):
+        if any(unused.endswith(f".{name}") for name in needed for unused in report.unused):
             # Some encoder-decoder models, such as Marian. Their encoder alone can be loaded.
             remedy = (
                 "the checkpoint stores them under other names. If it is an encoder-decoder, load it with "
