@@ -382,12 +382,12 @@ def test_the_last_line_is_a_command_that_verifies_the_file(scanned_run, write, t
     assert "none of 2 documents has findings" in result.stdout
 
 
-def test_a_file_cleaned_by_rules_is_verified_by_clean(cleaner_file, write, tmp_path):
+def test_a_file_cleaned_by_rules_is_verified_by_the_same_rules(cleaner_file, write, tmp_path):
     path = write("own.txt", "air [SEP] flow\n")
     _, _, errors = command(cleaner_file, path, "--out", tmp_path / "out.txt")
     arguments = verification(errors)
-    assert arguments == ["clean", str(cleaner_file), str(tmp_path / "out.txt"), "--diff"]
-    assert command(*arguments[1:])[:2] == (0, b"")
+    assert arguments == ["scan", str(cleaner_file), str(tmp_path / "out.txt")]
+    assert "none of 1 document has findings" in planted.command(*arguments).stdout
 
 
 def test_a_file_whose_extension_scan_cannot_read_has_no_such_line(scanned_run, write, tmp_path):

@@ -61,7 +61,7 @@ _CAUSES = {
     SpanKind.SUSPECTED: "suspected copies",
 }
 
-# Names that earlier versions used for kinds in cleaner files and scan records.
+# Names that earlier versions used for kinds in rules files and scan records.
 EARLIER_NAMES: Mapping[str, SpanKind] = MappingProxyType(
     {"run": SpanKind.REPETITION, "interleaved": SpanKind.SUSPECTED}
 )

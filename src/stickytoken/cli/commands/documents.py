@@ -385,16 +385,12 @@ def _print_difference(document: Document, cleaned: Cleaned) -> None:
 def _verification(rules: Path, out: Path, options: Mapping[str, object]) -> str:
     """Return the command that finds what is left in a cleaned file.
 
-    `scan` reads run folders only. With a rules file, `clean` shows what it would still change.
-
     Args:
         rules: The run folder or the rules file.
         out: The cleaned file.
         options: The options of `clean` that `scan` has too, with their values; None for one not passed.
     """
     words = ["stickytoken", "scan", _argument(rules), _argument(out)]
-    if rules.is_file():
-        words = ["stickytoken", "clean", _argument(rules), _argument(out), "--diff"]
     for option, value in options.items():
         if value is not None:
             words.append(f"{option}={value}")
