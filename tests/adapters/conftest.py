@@ -31,6 +31,6 @@ def reporting():
 
 @pytest.fixture(scope="session")
 def cleaner_file(cleaner, tmp_path_factory):
-    path = tmp_path_factory.mktemp("cleaner") / "cleaner.json"
+    path = tmp_path_factory.mktemp("cleaner") / "rules.json"
     cleaner.save(path)
     return path

@@ -23,7 +23,7 @@ READ = {
 
 @pytest.fixture(autouse=True)
 def place(cleaner_file, bert_folder, tmp_path, monkeypatch):
-    shutil.copy(cleaner_file, tmp_path / "cleaner.json")
+    shutil.copy(cleaner_file, tmp_path / "rules.json")
     (tmp_path / "all-MiniLM-L6-v2").symlink_to(bert_folder)
     monkeypatch.chdir(tmp_path)
 

@@ -231,20 +231,20 @@ def test_what_cannot_be_used_is_refused(make, message):
 
 def test_a_cleaner_is_read_as_it_was_written(tmp_path):
     cleaner = Cleaner(RULES, {"repetition": "report"}, replacement="~", source={"model": "minilm"})
-    cleaner.save(tmp_path / "cleaner.json")
-    again = Cleaner.from_file(tmp_path / "cleaner.json")
+    cleaner.save(tmp_path / "rules.json")
+    again = Cleaner.from_file(tmp_path / "rules.json")
     assert (again.rules, again.actions, again.replacement, again.source) == (
         RULES, cleaner.actions, "~", {"model": "minilm"},
     )  # fmt: skip
-    assert (tmp_path / "cleaner.json").read_bytes().isascii()
+    assert (tmp_path / "rules.json").read_bytes().isascii()
 
 
 def test_a_cleaner_of_an_earlier_version_is_read(tmp_path):
     document = CLEANER.to_json()
     document["actions"] = {"flagged": "remove", "run": "report", "interleaved": "remove"}
     del document["remove_all"]
-    (tmp_path / "cleaner.json").write_text(json.dumps(document))
-    actions = Cleaner.from_file(tmp_path / "cleaner.json").actions
+    (tmp_path / "rules.json").write_text(json.dumps(document))
+    actions = Cleaner.from_file(tmp_path / "rules.json").actions
     assert (actions[SpanKind.REPETITION], actions[SpanKind.SUSPECTED]) == (Action.REPORT, Action.REMOVE)
 
 
@@ -258,29 +258,29 @@ def damaged(entry, value):
     [
         ("", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
-        ("{}", "cleaner.json is not a rules file"),
+        ("{}", "rules.json is not a rules file"),
         ('{"format": "stickytoken cleaner"}', "entry 'rules' is missing"),
-        (damaged("version", 2), "cleaner.json: .* the version 2"),
+        (damaged("version", 2), "rules.json: .* the version 2"),
         (damaged("words", "able"), "words"),
         (damaged("unknown", 1), "the unknown entry 'unknown'"),
     ],
 )
 def test_a_file_that_is_no_cleaner_is_refused(tmp_path, content, message):
     with pytest.raises(InputError, match="cannot be read"):
-        Cleaner.from_file(tmp_path / "cleaner.json")
-    (tmp_path / "cleaner.json").write_text(content)
+        Cleaner.from_file(tmp_path / "rules.json")
+    (tmp_path / "rules.json").write_text(content)
     with pytest.raises(InputError, match=message):
-        Cleaner.from_file(tmp_path / "cleaner.json")
+        Cleaner.from_file(tmp_path / "rules.json")
     with pytest.raises(RunError, match="cannot be written"):
-        CLEANER.save(tmp_path / "nowhere" / "cleaner.json")
+        CLEANER.save(tmp_path / "nowhere" / "rules.json")
 
 
 @pytest.mark.slow
 def test_a_cleaner_from_a_file_loads_nothing_heavy(tmp_path):
-    CLEANER.save(tmp_path / "cleaner.json")
+    CLEANER.save(tmp_path / "rules.json")
     code = (
         "import sys; from stickytoken import Cleaner\n"
-        f"assert Cleaner.from_file({str(tmp_path / 'cleaner.json')!r})('able able able able air') == 'air'\n"
+        f"assert Cleaner.from_file({str(tmp_path / 'rules.json')!r})('able able able able air') == 'air'\n"
         "print(sorted({'torch', 'numpy', 'polars', 'pydantic', 'transformers'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -289,7 +289,7 @@ def test_a_cleaner_from_a_file_loads_nothing_heavy(tmp_path):
 
 @pytest.fixture(scope="module")
 def cleaner_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("rules") / "cleaner.json"
+    path = tmp_path_factory.mktemp("rules") / "rules.json"
     Cleaner(CleaningRules(words=("able",), specials=("[SEP]",))).save(path)
     return path
 
@@ -341,9 +341,9 @@ def test_what_is_wrong_with_a_command_is_said_in_one_line(cleaner_file, argument
 
 
 def test_the_rules_of_a_run_can_be_written_and_used(planted_run, tmp_path):
-    status, output, errors = clean(planted_run, "--rules-out", tmp_path / "cleaner.json")
+    status, output, errors = clean(planted_run, "--rules-out", tmp_path / "rules.json")
     assert (status, output) == (0, b"")
-    cleaner = Cleaner.from_file(tmp_path / "cleaner.json")
+    cleaner = Cleaner.from_file(tmp_path / "rules.json")
     assert f"{len(cleaner.rules.words)} words" in errors
     assert "<|endoftext|>" in cleaner.rules.specials
     assert cleaner.source["identity"]

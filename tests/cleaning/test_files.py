@@ -273,7 +273,7 @@ def command(*arguments, content=b""):
 
 @pytest.fixture(scope="module")
 def cleaner_file(cleaner, tmp_path_factory):
-    path = tmp_path_factory.mktemp("rules") / "cleaner.json"
+    path = tmp_path_factory.mktemp("rules") / "rules.json"
     cleaner.save(path)
     return path
 
