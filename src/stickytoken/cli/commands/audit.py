@@ -118,5 +118,5 @@ def show_audit(audit: Audit, limit: int, output_format: opt.Format) -> None:
 
 
 def _listed(limit: int, rows: pl.DataFrame) -> str:
-    """Say how many rows of a table are printed, such as "20 of 30" or "all 8"."""
-    return f"all {len(rows)}" if len(rows) <= limit else f"{limit} of {len(rows):,}"
+    """Say how many rows of a table are printed, such as "20 of 30"."""
+    return f"{min(limit, len(rows))} of {len(rows):,}"
