@@ -101,7 +101,7 @@ def _route_in(router: Router, route: str | None, name: str) -> str:
 def _modules_on(
     taken: str, key: str, router: Router, route: str | None, name: str
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the modules of one route of a Router, each with a name that is unique in the model.
+    """Yield the modules on one route of a Router, each with a name that is unique in the model.
 
     Args:
         taken: name of the route.

@@ -41,7 +41,7 @@ class TokenTypes:
     after: tuple[int, ...]
 
     def of_input(self, content_length: int) -> list[int]:
-        """Return the type id of every token of an input with ``content_length`` content tokens."""
+        """Return the type id of every token in an input with ``content_length`` content tokens."""
         return [*self.before, *[self.content] * content_length, *self.after]
 
 
@@ -156,7 +156,7 @@ def _preprocessed(sample: str, model: SentenceTransformer, prompt: str, name: st
 
 
 def _position_of(content: tuple[int, ...], sequence: tuple[int, ...]) -> int | None:
-    """Return the index of the first occurrence of `content` in `sequence`; None if there is none."""
+    """Return the index where `content` first occurs in `sequence`; None if it does not occur."""
     for start in range(len(sequence) - len(content) + 1):
         if sequence[start : start + len(content)] == content:
             return start

@@ -1,4 +1,4 @@
-"""A batched interface to tokenizers of transformers and of the tokenizers library."""
+"""A batched interface to tokenizers from transformers and from the tokenizers library."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ class HuggingFaceTokenizer:
     results differ, or if there is no pipeline, the tokenizer itself is called for one text at a time.
 
     Attributes:
-        rows: number of rows of the model's embedding matrix; None if it is unknown or unlimited.
+        rows: number of rows in the model's embedding matrix; None if it is unknown or unlimited.
     """
 
     def __init__(self, tokenizer: Any, *, shared: bool = True, rows: int | None = None) -> None:
-        """Wrap a tokenizer of transformers or of the tokenizers library.
+        """Wrap a tokenizer from transformers or from the tokenizers library.
 
         Args:
             tokenizer: the tokenizer.
             shared: whether other code uses the tokenizer too. If so, its pipeline is copied before any change
                 is made.
-            rows: number of rows of the model's embedding matrix; None if it is unknown or unlimited.
+            rows: number of rows in the model's embedding matrix; None if it is unknown or unlimited.
 
         Raises:
             ModelError: the tokenizer has no subword vocabulary to search for sticky tokens.
@@ -317,7 +317,7 @@ def adapted(tokenizer: Any) -> RoundTripTokenizer:
 
 
 def vocabulary_size(tokenizer: Any) -> int | None:
-    """Return the number of entries of a tokenizer; None if it cannot be determined cheaply."""
+    """Return how many entries a tokenizer has; None if the number cannot be determined cheaply."""
     backend = _backend_of(tokenizer)
     if backend is not None:
         return backend.get_vocab_size()
@@ -330,7 +330,7 @@ def _split_into_words(encoding: Encoding, text: str, prompt_length: int) -> Toke
     Args:
         encoding: the ids and their character spans.
         text: the prompt followed by the text.
-        prompt_length: number of characters of the prompt.
+        prompt_length: length of the prompt, in characters.
     """
     word_starts = {match.start() for match in _WORD.finditer(text, prompt_length)}
     head: list[int] = []

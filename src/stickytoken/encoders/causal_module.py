@@ -24,7 +24,7 @@ from stickytoken.settings.prompting import Prompting
 
 __all__ = ["CausalPrompt"]
 
-_AUXILIARY = "auxiliary_"  # prefix of the feature names of an auxiliary prompt
+_AUXILIARY = "auxiliary_"  # prefix of an auxiliary prompt's feature names
 
 
 class CausalPrompt(InputModule):
@@ -114,7 +114,7 @@ class CausalPrompt(InputModule):
         return {**features, "sentence_embedding": means}
 
     def get_embedding_dimension(self) -> int:
-        """Return the number of components of a vector."""
+        """Return the number of components in each vector."""
         with torch.inference_mode():
             return int(self.forward(self.preprocess(["a"]))["sentence_embedding"].shape[-1])
 

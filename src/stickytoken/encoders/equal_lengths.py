@@ -17,7 +17,7 @@ def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDAr
     """Divide inputs into batches whose inputs all have the same length, the longest inputs first.
 
     Args:
-        lengths: number of tokens of each input.
+        lengths: number of tokens in each input.
         token_budget: maximum number of tokens in a batch; a longer input becomes a batch of its own.
 
     Returns:
@@ -28,7 +28,7 @@ def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDAr
     for length in sorted(set(sizes.tolist()), reverse=True):
         indices = np.flatnonzero(sizes == length)
         rows = max(1, token_budget // max(1, length))
-        # The smallest number of rows whose total number of tokens is a multiple of TOKEN_MULTIPLE.
+        # The smallest number of rows that makes the token count a multiple of TOKEN_MULTIPLE.
         step = TOKEN_MULTIPLE // math.gcd(length, TOKEN_MULTIPLE)
         if rows >= step:
             rows -= rows % step

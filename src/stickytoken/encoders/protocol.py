@@ -34,7 +34,7 @@ class EncoderIdentity:
         prompt: text put before every input.
         dtype: precision of the weights, or of the arithmetic if that is lower.
         max_length: longest input in tokens, including special tokens; None means no limit.
-        dimension: number of components of a vector.
+        dimension: number of components in each vector.
     """
 
     weights: str
@@ -76,7 +76,7 @@ class Encoder(Protocol):
 
     @property
     def dimension(self) -> int:
-        """Number of components of a vector."""
+        """Number of components in each vector."""
 
     @property
     def tokenizer(self) -> RoundTripTokenizer:
@@ -195,8 +195,8 @@ class Capabilities:
     """What an encoder declares about itself. The defaults apply to an encoder that declares nothing.
 
     Attributes:
-        noise: standard deviation of the cosine of two fixed texts over repeated calls; 0 if every call gives
-            the same vectors.
+        noise: standard deviation of the cosine between two fixed texts over repeated calls; 0 if every call
+            gives the same vectors.
         spec: the name or folder and the options with which to load the encoder again; None if it was not
             loaded from a name or folder.
         parameters: number of weights; None if it is unknown.
@@ -293,14 +293,14 @@ def require_words(encoder: Encoder, purpose: str) -> WordEncoder:
         purpose: what needs the tokens, such as the name of a command; the subject of the error message.
 
     Raises:
-        ModelError: The encoder has no method `tokenize`.
+        ModelError: The encoder has no `tokenize` method.
     """
     if all(_has(encoder, member) for member in _WORD_MEMBERS):
         word_encoder: WordEncoder = encoder  # type: ignore[assignment]
         return word_encoder
     raise ModelError(
-        f"{purpose} needs the tokens of texts, but {encoder.name} (a {type(encoder).__name__}) has no method "
-        "tokenize: add this method, or pass an object with `encode` and a `tokenizer`"
+        f"{purpose} needs to tokenize texts, but {encoder.name} (a {type(encoder).__name__}) has no "
+        "`tokenize` method: add one, or pass an object with `encode` and a `tokenizer`"
     )
 
 
@@ -403,7 +403,7 @@ def require_usable(
         )
 
 
-# Maximum number of characters of a text that an error message quotes.
+# Maximum number of characters to quote from a text in an error message.
 _SHOWN_CHARACTERS = 80
 
 

@@ -48,7 +48,7 @@ _ENTRIES_IN_A_ROW = 8
 _COPIES = 8
 # Number of sample inputs used to test whether the last layer can be computed for the first token only.
 _FIRST_TOKEN_SAMPLES = 4
-# Names of the child modules of a BERT layer, and of layers with the same structure: attention with residual
+# Names of the child modules in a BERT layer, and in layers with the same structure: attention with residual
 # and norm, followed by modules that process each token separately.
 _BERT_LAYER_CHILDREN = {"attention", "intermediate", "output"}
 
@@ -151,7 +151,7 @@ class ModelEncoder(ABC):
 
     @abstractmethod
     def _measured_dimension(self) -> int:
-        """Return the number of components of a vector."""
+        """Return the number of components in each vector."""
 
     @abstractmethod
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
@@ -357,7 +357,7 @@ class ModelEncoder(ABC):
         return self._derived_once("samples", self._chosen_samples)
 
     def _chosen_samples(self) -> list[Content]:
-        """Return inputs of entries from all parts of the vocabulary, then such inputs with copies added."""
+        """Return inputs of entries spread over the vocabulary, then the same inputs with copies added."""
         entries = self.usable_entries()
         special = sorted(self.own_tokenizer.special_ids.intersection(entries))
         spread = entries[:: max(1, len(entries) // _SAMPLED_ENTRIES)]

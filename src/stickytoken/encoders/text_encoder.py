@@ -83,7 +83,7 @@ class TextEncoder:
             truncate_dim: keep only this many leading components of each vector; None keeps all.
 
         Raises:
-            ModelError: the model is a class, or has no method `encode`.
+            ModelError: the model is a class, or has no `encode` method.
             InputError: the model's vectors have fewer components than `truncate_dim`.
         """
         if isinstance(model, type):
@@ -129,7 +129,7 @@ class TextEncoder:
         )
 
     def _weights_hash(self) -> str:
-        """Return a hash of the model's own fingerprint, or else of the vectors of the fixed texts."""
+        """Return a hash of the model's own fingerprint, or else of the fixed texts' vectors."""
         fingerprint = getattr(self.model, "fingerprint", None)
         if fingerprint is None:
             return fingerprint_of(self._vectors(SENTINELS))
@@ -279,14 +279,14 @@ def as_id_reader(encoder: Encoder, purpose: str) -> IdReader:
         purpose: what needs token ids, such as the name of a command; the subject of error messages.
 
     Raises:
-        ModelError: the encoder has only candidates instead of a tokenizer, or no method `tokenize`.
+        ModelError: the encoder has only candidates instead of a tokenizer, or no `tokenize` method.
     """
     if protocol.reads_ids(encoder):
         return encoder
     if isinstance(encoder.tokenizer, CandidateTokenizer):
         raise ModelError(
-            f"{purpose} needs the tokens of texts, but {encoder.name} was loaded with candidates in place of "
-            "a tokenizer: detect with its tokenizer"
+            f"{purpose} needs to tokenize texts, but {encoder.name} was loaded with candidates in place of a "
+            "tokenizer: detect with its tokenizer"
         )
     return DecodedEncoder(protocol.require_words(encoder, purpose))
 

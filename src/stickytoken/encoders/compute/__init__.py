@@ -152,7 +152,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def modules_fingerprint(model: SentenceTransformer) -> str:
-    """Return the sha256 of the types and settings of all modules, of `truncate_dim` and of the route."""
+    """Return the sha256 of all modules' types and settings, `truncate_dim` and the route."""
     description: list[list[Any]] = []
     for name, module in model.named_modules():
         # Nested modules are left out unless they have `config_keys`, as the modules of a Router do.

@@ -128,7 +128,7 @@ class BatchEngine:
         """Compute all inputs in batches, and return one result row per input, in the order of the inputs.
 
         Args:
-            lengths: number of tokens of each input; at least one input.
+            lengths: number of tokens in each input. There is at least one input.
             compute: function that takes the indices of inputs of equal length, and returns their results.
             workers: number of batches to compute at a time.
         """
@@ -225,7 +225,7 @@ class BatchRunner(BatchEngine):
         return max(_MIN_GPU_TOKENS, min(budget, _MAX_GPU_TOKENS))
 
     def vectors(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
-        """Return the vectors of the given sequences of content ids, in the same order, shape (n, d)."""
+        """Return the vectors of the given content-id sequences, in the same order, with shape (n, d)."""
         lengths = [len(content) + self._template.overhead for content in contents]
 
         def compute(batch: NDArray[np.intp]) -> torch.Tensor:

@@ -67,7 +67,7 @@ def _copy_with_shared_weights(model: SentenceTransformer) -> SentenceTransformer
 
 
 def _layer_stacks(backbone: torch.nn.Module, count: int) -> list[str]:
-    """Return the names of all lists of ``count`` modules that are not inside another such list."""
+    """Return the names of all module lists of length ``count`` that are not inside another one."""
     names: list[str] = []
     for name, module in backbone.named_modules():
         inside = any(name.startswith(f"{outer}.") for outer in names)

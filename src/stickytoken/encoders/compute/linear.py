@@ -88,7 +88,7 @@ def _is_plain(module: Any) -> bool:
 
 
 class PackedLinear:
-    """The forward pass of a linear layer and of the GELU after it (if any), with weights packed for oneDNN.
+    """The forward pass of a linear layer and the GELU after it (if any), with weights packed for oneDNN.
 
     With ``packed=False``, it uses torch's public functions instead, so that bfloat16 also works on machines
     where packing fails. Products of bfloat16 numbers are summed in float32.

@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Branch:
-    """A branch of a tree of inputs. It holds the tokens that follow those shared with the parent branch."""
+    """A branch of an input tree. It holds the tokens that follow those shared with the parent branch."""
 
     parent: Branch | None  # the branch from which this one splits off; None for a root
     shared: int  # number of tokens from the root to the start of this branch
@@ -60,7 +60,7 @@ def grow(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
     for row in sorted(range(len(inputs)), key=longest_first):
         tokens = inputs[row]
         branch: Branch | None = None
-        length = 0  # number of tokens of this input that are already in a tree
+        length = 0  # how many of this input's tokens are already in a tree
         while length < len(tokens):
             token = tokens[length]
             if branch is not None and branch.has(length, token):
@@ -210,7 +210,7 @@ class PrefixReuse:
         return roots if computed_tokens <= self.limits.tree_share * plain_tokens else None
 
     def vectors(self, roots: Sequence[Branch], count: int) -> NDArray[np.float32]:
-        """Return the vectors of all inputs of these trees, in the order of the inputs."""
+        """Return the vectors of all inputs in these trees, in the order of the inputs."""
         vectors: NDArray[np.float32] | None = None
         # Compute a few trees at a time, since the keys and values of a tree stay in memory until it is done.
         for group in _groups(roots, self.engine.token_budget):
@@ -350,7 +350,7 @@ def _batches(level: Sequence[Branch], after: int, token_budget: int) -> Iterator
 def _positions(
     shared: int, size: int, ends: tuple[int, ...], after: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the position of each token of a row, and which tokens each new token attends to.
+    """Return the position of each token in a row, and which tokens each new token attends to.
 
     A row contains the tokens of a branch, including the shared ones, and then one closing for each end: the
     last ``after`` tokens of the template. A token of the branch attends to the branch up to itself. A token

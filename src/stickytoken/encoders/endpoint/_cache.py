@@ -73,7 +73,7 @@ class Answers:
         return str(rows[0][0]) if rows else None
 
     def note(self, name: str, value: str) -> None:
-        """Store a fact about the server under a name, in place of any earlier fact of that name."""
+        """Store a fact about the server under a name. It replaces any earlier fact with that name."""
         with self._locked_connection() as connection, connection:
             connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 

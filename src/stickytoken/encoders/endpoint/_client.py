@@ -28,7 +28,7 @@ from stickytoken.settings.endpoint import EndpointOptions
 Encoding = Literal["base64", "float", "omitted"]
 
 KEPT = "all answers so far are cached; run the same command again to continue"
-# Maximum number of characters of a server's message that an error quotes.
+# Maximum number of characters to quote from a server's message in an error.
 _SHOWN_REASON = 200
 _CONNECT_SECONDS = 10.0
 # HTTP statuses, besides 5xx, after which a retry makes sense: time-out, conflict, too many requests.
@@ -138,7 +138,7 @@ def price(tokens: float, price_per_million: float | None) -> float | None:
 
 @dataclass
 class Spending:
-    """The cost of all requests of this process.
+    """The cost of all requests that this process made.
 
     For every attempt at a request, call `reserve` before it is sent, and `answered` or `failed` afterwards.
 
@@ -147,8 +147,8 @@ class Spending:
         limit: maximum cost; None means no limit.
         requests: number of requests that were answered.
         tokens: number of tokens paid for so far, as the server counts them.
-        pending: expected number of tokens of the requests in flight.
-        excess: largest ratio so far of counted to expected tokens of a request, at least 1. The cost of
+        pending: expected number of tokens in the requests in flight.
+        excess: largest ratio of counted to expected tokens in any request so far; at least 1. The cost of
             pending requests is estimated from their expected tokens times this ratio.
     """
 
@@ -168,7 +168,7 @@ class Spending:
         """Reserve the cost of a request before it is sent.
 
         Args:
-            tokens: expected number of tokens of the request.
+            tokens: expected number of tokens in the request.
 
         Raises:
             RunError: the request could exceed the limit.
@@ -308,7 +308,7 @@ class Client:
         address: the server and the name of the model.
         options: the options for the server: key variable, number of components, price, spending limit and
             time limits.
-        spending: the cost of all requests of this process.
+        spending: the cost of all requests that this process made.
         request_format: the format of every request.
         held_until: time before which no request may be sent, on the monotonic clock. A server that is too
             busy for one request is too busy for all requests.
@@ -434,7 +434,7 @@ class Client:
         return f"check the URL, which usually ends in /v1, as in {usual}#{self.address.model}"
 
     def _explained(self, error: Any) -> Exception:
-        """Return the error to raise in place of an error of the SDK."""
+        """Return the error to raise in place of an SDK error."""
         cause = type(error.__cause__).__name__
         if isinstance(error, self._sdk.APITimeoutError):
             if cause == "ConnectTimeout":

@@ -77,7 +77,7 @@ class _Request:
             other texts.
         once: whether to give up after one failure, because the text failed in an earlier session.
         failures: number of failures.
-        controls: number of failures of this request that were followed by an answer to the control text.
+        controls: number of these failures after which the server answered the control text.
         failed_since: time of the first failure, on the monotonic clock; None before the first failure.
     """
 

@@ -51,17 +51,17 @@ _ENDS = ("river", "stone")
 # Largest distance between two unit vectors that rounding alone can explain. Vectors of different texts are
 # further apart.
 _ROUNDING = 5e-5
-# If vectors are noisy, the texts of a pair differ in as many words as they share. The server is taken to
-# distinguish the texts if their vectors are more than this many times as far apart as two vectors of one
-# text.
+# If vectors are noisy, the two texts of a pair share only their first half. The server counts as having
+# distinguished them if the distance between their vectors exceeds this multiple of the largest distance
+# between two vectors of the same text.
 _DISTANCE_PER_NOISE = 3.0
 # Largest number of texts to try in one request.
 _MOST_TEXTS = 256
-# Number of failures after which a request of the measurement is given up.
+# Number of failures after which a measurement request is given up.
 _ATTEMPTS = 4
 # Number of times that the fixed texts are sent in the same order, to measure the noise.
 _CALLS_WITH_FIXED_TEXTS = 3
-# How long a failing request of the measurement is retried, in seconds.
+# How long to keep retrying a failing measurement request, in seconds.
 _PATIENCE_SECONDS = 60.0
 # Maximum number of extra tokens, such as special tokens, that a server is expected to count for each text.
 _MOST_EXTRA_TOKENS = 8
@@ -87,8 +87,8 @@ class ServerBehaviour(BaseModel):
     """The behaviour of a server, as measured by the first requests and stored in the server's cache.
 
     Attributes:
-        version: version of the format of this record.
-        dimension: number of components of a vector.
+        version: version of this record's format.
+        dimension: number of components in each vector.
         encoding: value of `RequestFormat.encoding` that the server accepts.
         sends_dimensions: value of `RequestFormat.dimensions` that the server accepts.
         as_list: value of `RequestFormat.as_list` that the server accepts.
@@ -97,9 +97,9 @@ class ServerBehaviour(BaseModel):
             unknown.
         long: what the server does with texts of more than `max_length` tokens.
         normalised: whether the vectors have length 1.
-        call_noise: standard deviation of the cosine of two texts across identical requests.
-        batch_noise: standard deviation of the cosine of two texts across requests that differ in the other
-            texts or in their order.
+        call_noise: standard deviation of the cosine between two texts across identical requests.
+        batch_noise: standard deviation of the cosine between two texts across requests that differ in the
+            other texts or in their order.
         least_cosine: smallest cosine between two vectors of the same text, over all requests.
         counts_tokens: whether the server reports the number of tokens.
         overhead: number of tokens, such as special tokens, that the server counts for each text in addition
@@ -157,7 +157,7 @@ class ServerBehaviour(BaseModel):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the vectors of the fixed texts, which identifies the model."""
+        """Hash of the fixed texts' vectors, which identifies the model."""
         return fingerprint_of(self.sentinel_vectors)
 
     def drift(self, vectors: Sequence[NDArray[np.float32]]) -> float | None:
@@ -228,7 +228,7 @@ def discover(
 
     Args:
         client: sends requests to the server.
-        count: function that returns the number of tokens of each text.
+        count: function that returns the number of tokens in each text.
         max_length: maximum number of tokens that the model reads; None means that this number is measured.
         tokenizer_known: whether `count` uses a tokenizer that the user passed as the model's own.
 
@@ -464,7 +464,7 @@ class _Discovery:
             noise: largest distance between two unit vectors of one text.
 
         Returns:
-            The number of tokens of the longest text that the server reads in full, and what the server does
+            The length, in tokens, of the longest text that the server reads in full, and what the server does
             with longer texts.
         """
         search = _LengthSearch(self, noise)
@@ -531,14 +531,14 @@ class _Discovery:
 
 
 class _LengthSearch:
-    """Tests whether the server reads a text of a given number of words in full.
+    """Tests whether the server reads texts with a given number of words in full.
 
     The test sends two texts that differ only after that many words. If their vectors are equal, the server
     truncated the texts.
 
     Attributes:
-        is_exact: whether vectors have no noise, so that one different word per pair is enough. With noise,
-            the texts of a pair differ in as many words as they share.
+        is_exact: whether vectors have no noise, so that the texts of a pair need to differ in only one word.
+            With noise, they differ in as many words as they share.
         was_refused: whether the server refused a text.
     """
 
@@ -582,7 +582,7 @@ def _differences_in_other_units(short: Sequence[str], longer: Sequence[str]) -> 
 
 
 def _cosine_noise(calls: Sequence[NDArray[np.float64]]) -> float:
-    """Return the standard deviation between calls of the cosine of two fixed texts.
+    """Return how much the cosine of two fixed texts varies between calls, as a standard deviation.
 
     Args:
         calls: unit vectors of the fixed texts in each call, shape (texts, d).

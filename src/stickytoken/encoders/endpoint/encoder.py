@@ -48,7 +48,7 @@ class EndpointEncoder(TextEncoder):
     Attributes:
         answers: the cache of vectors and refusals, shared with other sessions.
         server: the behaviour of the server, as measured by the first requests.
-        spending: the cost of all requests of this process.
+        spending: the cost of all requests that this process made.
         refused: the server's reasons for giving no vector in this session, keyed by text including the
             prompt.
         unchecked: number of requests since the fixed texts were last sent to check the model.
@@ -278,7 +278,7 @@ class EndpointEncoder(TextEncoder):
         return batches
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text, according to the user's tokenizer."""
+        """Return the number of tokens in each text, according to the user's tokenizer."""
         return list(map(len, self.tokenizer.encode_many(texts)))
 
     def counted_by_server(self, texts: Sequence[str]) -> float:

@@ -23,7 +23,7 @@ _OFFLINE = (
     "To use tiktoken offline, set the environment variable TIKTOKEN_CACHE_DIR to a folder, load the encoding "
     "once on a machine with a network, and copy that folder to the machine without one"
 )
-# Approximate number of bytes per token of English text.
+# Approximate number of bytes per token in English text.
 _BYTES_PER_TOKEN = 4
 _WORD = re.compile(r"[A-Za-z]+")
 # Number of ordinary words added to the candidates. Their measurements show what is normal for the model.

@@ -47,7 +47,7 @@ _SHOWN_REASON = 300
 # An error lists all prompt names of a model if there are at most this many. Otherwise, it lists the names
 # that resemble the mistyped one.
 _LISTED_PROMPTS = 8
-# Class of the first module of a model that was saved with its prompt.
+# Class of the first module in a model that was saved with its prompt.
 _PROMPT_MODULE = "stickytoken.encoders.causal_module.CausalPrompt"
 
 
@@ -363,7 +363,7 @@ def route_of(encoder: Encoder, *, described: bool = False) -> str | None:
 
     Args:
         encoder: any encoder.
-        described: whether to return the description of the route instead of its name.
+        described: whether to return the route's description instead of its name.
     """
     if not isinstance(encoder, RoutedEncoder) or encoder.route is None:
         return None
@@ -475,7 +475,7 @@ def _normalizes(modules: list[str], name: str) -> bool:
     """Whether a prompted model scales its vectors to length 1.
 
     Args:
-        modules: class names of the modules of the model.
+        modules: class names of the model's modules.
         name: name of the model, for messages.
 
     Raises:

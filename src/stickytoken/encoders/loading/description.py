@@ -117,7 +117,7 @@ def module_types(folder: Path) -> list[str]:
 
 
 def routes_in(folder: Path) -> list[str]:
-    """Return the names of the routes of a model's Routers; empty for a model without a Router."""
+    """Return the route names in a model's Routers; empty for a model without a Router."""
     routes: list[str] = []
     for entry in _entries(folder):
         routes += _router(folder / entry["path"]).get("structure", {})
@@ -179,7 +179,7 @@ def route_taken(
     """Return the route that texts take for a task, by the precedence rules of sentence-transformers.
 
     Args:
-        routes: names of the routes of a Router.
+        routes: names of a Router's routes.
         mappings: routes, keyed by task and modality; None in a key stands for any task or modality.
         default: route of texts without a task; None if there is none.
         route: requested task or route; None if the user requested neither.

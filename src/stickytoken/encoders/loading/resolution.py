@@ -405,9 +405,9 @@ class EncoderSpec(LoadingSettings):
         prompting: Prompt and layers, with prompt names and presets resolved; empty for a saved
             `CausalPrompt`, whose own settings apply.
         layer_choice: How the layer was chosen; None for a model without a prompt.
-        vocabulary: Name or folder of the tokenizer of a model behind an endpoint.
+        vocabulary: Name or folder of the tokenizer, for a model behind an endpoint.
         candidates: File with the strings to examine, if the tokenizer is unpublished.
-        endpoint: Options for requests to the server of a model behind an endpoint.
+        endpoint: Options for requests to the server, for a model behind an endpoint.
     """
 
     model: str
@@ -516,7 +516,7 @@ def user_tokenizer(
 
 
 def _declared_rows(module: TextModule) -> int | None:
-    """Return the number of rows of the embedding matrix; None if the model's files do not state it."""
+    """Return the number of rows in the embedding matrix; None if the model's files do not state it."""
     weights = module.folder / "model.safetensors"
     if module.is_static:
         rows = static_rows(stored_tensors(weights)) if weights.is_file() else None

@@ -31,11 +31,11 @@ _NUMPY_TYPES = {
 FLOATING_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """Stored types that a row can be written in, with their names in torch."""
 
-# Names of the tensors of a static model saved by model2vec. Mapping and weights are optional.
+# Tensor names in a static model saved by model2vec. Mapping and weights are optional.
 _FOLDED_ROWS = "embeddings"
 _MAPPING = "mapping"
 _WEIGHTS = "weights"
-# Name of the tensor of a static model saved by sentence-transformers. It takes precedence over those above.
+# Tensor name in a static model saved by sentence-transformers. It takes precedence over those above.
 _PLAIN_ROWS = "embedding.weight"
 # Number of rows that are read at a time, to limit memory.
 _ROWS_AT_A_TIME = 8192
@@ -63,7 +63,7 @@ class StoredTensor:
 
     @property
     def row_bytes(self) -> int:
-        """Number of bytes of one row, or of one component if the tensor has one dimension."""
+        """Number of bytes per row, or per component if the tensor has one dimension."""
         return int(np.dtype(_NUMPY_TYPES[self.dtype]).itemsize * np.prod(self.shape[1:], dtype=np.int64))
 
     @property
@@ -157,7 +157,7 @@ class TokenRows:
         return product.astype(FLOATING_TYPES[self.dtype], copy=False)
 
     def parts(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Yield all rows in blocks, as pairs of the id of the block's first row and the block."""
+        """Yield all rows in blocks. Each block comes with the id of its first row, as a pair (id, block)."""
         for begin in range(0, len(self), _ROWS_AT_A_TIME):
             yield begin, self.read(begin, min(begin + _ROWS_AT_A_TIME, len(self)))
 

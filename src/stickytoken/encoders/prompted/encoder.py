@@ -59,7 +59,7 @@ class CausalPromptEncoder(ModelEncoder):
             name: name of the model, as the user gave it.
             reading: the settings: prompt, token prepending, layer and contrast.
             token_budget: maximum number of tokens per batch; None chooses one that suits the device.
-            max_length: maximum number of tokens of a prompt with its text filled in; None means the model's
+            max_length: maximum number of tokens in a prompt with its text filled in; None means the model's
                 own limit.
             reuse: limits within which common prefixes of prompts and sentences are computed only once; None
                 turns this off.

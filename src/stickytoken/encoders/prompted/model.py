@@ -102,7 +102,7 @@ class Reading:
 
 
 Features: TypeAlias = dict[str, Any]
-# Names under which the features of a sentence-transformers module hold the tensors of filled prompts.
+# Keys of the filled-prompt tensors in the features dict of a sentence-transformers module.
 _LAYOUT = ("input_ids", "attention_mask", "position_ids", "prompt_slots")
 
 
@@ -297,7 +297,7 @@ def _padded(filled: Sequence[Ids], past: Sequence[int], indices: Sequence[Sequen
 
     Args:
         filled: token ids of each prompt.
-        past: number of tokens of each prompt that a cache holds.
+        past: how many tokens of each prompt a cache holds.
         indices: indices into each prompt, counted from its end.
     """
     width = max(map(len, filled))

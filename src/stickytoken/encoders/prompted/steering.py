@@ -112,7 +112,7 @@ def _projection_hook(
     Args:
         decoder: the model.
         layer: the layer, counted from 0.
-        last: index of the last token of each row.
+        last: index of the last token in each row.
         change: called with the input and the index of the last tokens; returns the new input.
     """
 

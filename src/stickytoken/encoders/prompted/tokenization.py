@@ -180,7 +180,7 @@ class PromptTokenizer:
         return range(start, stop)
 
     def _content_of_echo(self, filled: _FilledPrompt) -> range | None:
-        """Return the indices of the ids of the second copy; None if its first id begins before the copy."""
+        """Return the range of ids in the second copy; None if the first of them begins before the copy."""
         spans = filled.spans or ()
         first_character = _without_blanks(filled.text, filled.start)
         stop = len(filled.ids) - len(self.prompts[0].after)
