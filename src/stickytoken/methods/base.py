@@ -280,13 +280,13 @@ PLAIN_TEXTS = "plain texts"
 """Name of the stage that encodes texts without copies of a token."""
 
 MEASURING = "measure"
-"""Name of the stage of a judgement that measures the tokens selected by their predicted lifts."""
+"""Name of the judgement stage that measures the tokens selected by their predicted lifts."""
 
 
 # Numbers of copies at which the curves in reports are measured. These few points are enough to show the shape
 # of a curve.
 _EVIDENCE_COPIES = (1, 2, 4, 8, 16, 32)
-# Maximum number of copies of the token in the example pairs of texts that reports show.
+# Maximum number of copies of the token in the example text pairs that reports show.
 _MOST_PAIR_COPIES = 8
 
 
@@ -325,13 +325,13 @@ class Judgement:
             erased share is copied from the run. Tokens that were not measured on the corpus (``confirmed`` is
             false) have no lift and no verdict.
         source: origin of the corpus, for messages.
-        texts: number of distinct texts of the corpus.
+        texts: number of distinct texts in the corpus.
         anchors: number of anchors, the texts that the carriers were compared with.
         left_out: number of texts that were left out because the model does not read them in full or gives
             them no vector.
         ordinary_lift: lift of the ordinary token on the corpus, as a difference of cosines.
         similarity_spread: standard deviation of the similarities between carriers and anchors.
-        measured: number of tokens of the run that were measured on the corpus.
+        measured: number of the run's tokens that were measured on the corpus.
         undecided: number of tokens that were not measured, although their predicted lift reaches the
             threshold.
         narrow_limit: the median similarity within the corpus, if too few of its pairs are below the model's
@@ -371,7 +371,7 @@ class Judgement:
         return worst_first(self.tokens.filter(pl.col("verdict").is_in(list(verdicts))))
 
     def severities(self) -> dict[str, int]:
-        """Return the number of flagged tokens of each severity, from severe to mild."""
+        """Return the number of flagged tokens per severity, from severe to mild."""
         return terms.severity_counts(self.tokens)
 
     def summary(self) -> dict[str, Any]:

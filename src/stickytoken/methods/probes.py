@@ -235,7 +235,7 @@ class CarrierPanel:
 
     @cached_property
     def pair_weights(self) -> Vector:
-        """Weight of each pair in the lift of its carrier, shape (K, A).
+        """Weight of each pair in its carrier's lift, shape (K, A).
 
         Each row sums to 1, or to 0 if no pair of the carrier counts.
         """
@@ -246,7 +246,7 @@ class CarrierPanel:
 
     @cached_property
     def _group_shares(self) -> Vector:
-        """Weight of each group in the lift of each carrier, shape (K, G).
+        """Weight of each group in each carrier's lift, shape (K, G).
 
         Each row sums to 1, or to 0 if no pair of the carrier counts.
         """
@@ -273,8 +273,8 @@ class CarrierPanel:
         and this document is ranked among the others, which have no copies.
 
         Args:
-            similarities: cosines between carriers and anchors for each of C numbers of copies in the carrier,
-                shape (K, C, A).
+            similarities: cosines between carriers and anchors, with C different numbers of copies in the
+                carrier, shape (K, C, A).
 
         Returns:
             For each number of copies, the mean share of the other unrelated documents that the document with

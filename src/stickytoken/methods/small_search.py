@@ -2,7 +2,7 @@
 
 Each text is cut in half: the first half is a query, the second half is the document that answers the query. A
 document is found if it is among the first ten results of its query. Copies are added to one document at a
-time; all other documents stay without copies.
+time; the other documents are left as they are.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SearchShares(NamedTuple):
     """How often a document is among the first ten results of a query."""
 
     answering: float  # share of the queries whose answering document is among the first ten (recall@10)
-    unrelated: float  # share of all other pairs of query and document in which the document is among them
+    unrelated: float  # share of all other query-document pairs in which the document is among them
 
 
 class Halves(NamedTuple):

@@ -40,7 +40,7 @@ class Relative(NamedTuple):
     """Effects of T tokens relative to the ordinary token.
 
     Attributes:
-        estimates: effect of each token minus that of the ordinary token.
+        estimates: each token's effect minus the ordinary token's.
         ordinary: effect of the ordinary token, which is the median effect of random tokens.
     """
 
@@ -94,8 +94,8 @@ def present_mean(values: Vector) -> Vector:
     return np.asarray(means, dtype=np.float64)
 
 
-# If the sum of the squared deviations of the carriers from their mean vector is smaller than this, the
-# carriers differ only by rounding errors.
+# If the carriers' squared deviations from their mean vector sum to less than this, the carriers differ only
+# by rounding errors.
 _NO_VARIATION = 1e-12
 
 
@@ -184,7 +184,7 @@ def share_erased(contraction: Vector | float, ordinary: float) -> Any:
     It is (k - k0) / (1 - k0).
 
     Args:
-        contraction: k, the contraction of one token or of several tokens.
+        contraction: k, the contraction of one or several tokens.
         ordinary: k0, the contraction of the ordinary token.
     """
     return (contraction - ordinary) / max(1 - ordinary, np.finfo(float).tiny)

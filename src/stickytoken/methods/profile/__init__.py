@@ -194,7 +194,7 @@ def _unspelled_rows(job: Job[ProfileSettings]) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class SymptomCurve:
-    """Mean similarities of pairs of texts as a function of the number of copies.
+    """Mean similarities of text pairs as a function of the number of copies.
 
     Attributes:
         copies: numbers of copies, beginning with 0.

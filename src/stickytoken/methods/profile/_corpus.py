@@ -173,7 +173,7 @@ def _lift_ratios(
 
     Args:
         tokens: the T rows of tokens.parquet that have a verdict.
-        effects: contraction and pull of all tokens of the run.
+        effects: contraction and pull of all tokens in the run.
         predicted: predicted lift on the corpus of each token in ``effects``, as a difference of cosines.
         settings: the thresholds of the rule.
         plan: provides the pilots, which define the ordinary token, and the similarity spread of the corpus.
@@ -200,7 +200,7 @@ def _table(
     """Replace the lifts of the run by lifts on the corpus, and judge the tokens measured on the corpus.
 
     Args:
-        plan: provides the kinds of text of the run, and the similarity spread of the corpus.
+        plan: provides the run's kinds of text and the corpus's similarity spread.
         run: the finished run.
         tokens: the rows of the run's tokens.parquet that have a verdict.
         measured_ids: ids of the tokens that were measured on the corpus, in ascending order.

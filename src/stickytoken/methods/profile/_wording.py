@@ -187,9 +187,9 @@ class ProfileWording(base.MethodWording):
                 "What copies erase, over the vocabulary",
                 wording.ERASED,
                 {"threshold": run.settings.number("smallest_erased")},
-                "The share that copies of each token erase of what copies of an ordinary token leave of a "
-                "text. The grey bars count all tokens; the count axis is logarithmic, so that a single token "
-                "is visible. A token whose interval lies beyond the threshold is sticky.",
+                "How much copies of each token erase, as a share of what copies of an ordinary token leave "
+                "of a text. The grey bars count all tokens; the count axis is logarithmic, so that a single "
+                "token is visible. A token whose interval lies beyond the threshold is sticky.",
             ),
             terms.Distribution(
                 "lift-distribution",
@@ -284,7 +284,7 @@ def _probe_row(evidence: ProfileEvidence) -> list[object]:
     ]
 
 
-# Numbers of copies in the columns of the tables of curves. A terminal has no room for more columns.
+# Numbers of copies with a column in the curve tables. A terminal has no room for more columns.
 _TABLE_COPIES = (0, 1, 2, 4, 8, 16, 32)
 
 

@@ -92,14 +92,14 @@ def measurements(rows: pl.DataFrame, carrier_count: int) -> Measurements:
 
 
 def _matrix(table: pl.DataFrame, column: str) -> NDArray[Any]:
-    """Return a column of lists of equal length as a matrix with one row per list."""
+    """Return a column of equally long lists as a matrix with one row per list."""
     # With a large vocabulary, lists of Python numbers would take a gigabyte.
     flat = table[column].explode().to_numpy(writable=True)
     return flat.reshape(len(table), len(flat) // max(1, len(table)))
 
 
 def joined(first: Measurements, second: Measurements) -> Measurements:
-    """Combine the measurements of two sets of tokens in the same carriers, and sort them by token id."""
+    """Combine the measurements of two token sets in the same carriers, and sort them by token id."""
     ids = np.concatenate([first.ids, second.ids])
     order = np.argsort(ids)
 
@@ -124,14 +124,14 @@ def joined(first: Measurements, second: Measurements) -> Measurements:
 
 @dataclass(frozen=True)
 class Measured:
-    """The measurements of all rounds of a run, and the data that is needed to judge the tokens.
+    """The measurements from all of a run's rounds, and the data that is needed to judge the tokens.
 
     Attributes:
         job: model, vocabulary, tokens and settings of the run.
         plan: carriers, anchors and pilots of the run.
         screening_carriers: plan indices of the carriers into which all tokens were inserted.
         screened: measurements of all tokens in the screening carriers.
-        confirmed: measurements of the pilots and of the selected tokens in all other carriers.
+        confirmed: measurements of the pilots and the selected tokens in all other carriers.
         unconfirmed: number of tokens that may reach a threshold, but were left out because of the budget.
         vector_deviations: how unusual each token vector is, keyed by token id; None if token vectors cannot
             be compared.
@@ -309,7 +309,7 @@ def _kind_lifts(
     Args:
         measured: the measurements of a round.
         pilots: ids of the pilots.
-        kind_indices: indices of the groups of anchors that are kinds of text.
+        kind_indices: indices of the anchor groups that are kinds of text.
         kind_spreads: standard deviation of the cosines between carriers and anchors of each of these kinds.
 
     Returns:
@@ -332,7 +332,7 @@ def _deviations_of(ids: Ids, deviation_by_id: Mapping[int, float] | None) -> Vec
 
 
 def _blocks(matrix: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Yield the rows of a matrix in blocks of at most `_BLOCK_ROWS`."""
+    """Yield a matrix in blocks of at most `_BLOCK_ROWS` rows."""
     for start in range(0, max(1, len(matrix)), _BLOCK_ROWS):
         yield matrix[start : start + _BLOCK_ROWS]
 

@@ -32,7 +32,7 @@ SAMPLED_ENTRIES = 2**13
 # standard error of about 0.006.
 _SAMPLED_FOR_FEW = 2**10
 _FEW_TOKENS = 64
-# Minimum total weight of the unrelated anchors of a usable carrier. An anchor is unrelated to a carrier if
+# Minimum total weight of a usable carrier's unrelated anchors. An anchor is unrelated to a carrier if
 # their similarity is below the limit.
 _LEAST_BELOW = 0.02
 # If the standard deviation of similarities is smaller than this, the similarities count as equal.
@@ -60,7 +60,7 @@ def make_profile_plan(
         similarity: the model's mean similarity; None estimates it.
 
     Raises:
-        InputError: the corpus has too few usable texts, or the tokenizer reads the copies of every token of
+        InputError: the corpus has too few usable texts, or the tokenizer reads the copies of every token in
             the job as other entries.
     """
     encoder = job.encoder

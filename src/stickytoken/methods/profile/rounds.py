@@ -236,7 +236,7 @@ class ProfileStage:
             return ()
         generator = np.random.default_rng([self.seed, token.id, carrier_index])
         insertion = Insertion.WORDS if isinstance(carrier, str) else Insertion.IDS
-        # Copy k goes into any gap of the text that consists of the carrier and the k copies before it.
+        # Copy k goes into any gap in the text formed by the carrier and the k copies before it.
         words_per_copy = probes.words_added(token, insertion)
         word_counts = probes.word_count(carrier) + words_per_copy * np.arange(cell.copies)
         return tuple(generator.integers(0, word_counts + 1).tolist())
@@ -323,7 +323,7 @@ def round_stage(
 def round_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder) -> Measurements:
     """Convert the rows of a round to arrays, corrected for copies that the tokenizer did not recognize.
 
-    The effect of m copies in a text of L other tokens is roughly proportional to the copies' share of the
+    The effect of m copies in a text with L other tokens is roughly proportional to the copies' share of the
     text, m / (m + L). If the tokenizer recognized fewer copies than were planned, effects are multiplied by
     the ratio of the planned share to the actual share, up to a factor of `_LARGEST_FACTOR`.
     """

@@ -27,7 +27,7 @@ _ANCHORS_KEY = 3
 # Maximum number of texts to draw and tokenize, as a multiple of the number needed. This limit saves time with
 # a large corpus.
 _POOL_FACTOR = 20
-# Number of shortest texts of a group from which carriers are drawn, as a multiple of the number needed.
+# Carriers are drawn from a group's shortest texts. Number of these texts, as a multiple of the number needed.
 _SHORT_FACTOR = 1.5
 # Maximum number of tokens in a text that is used as a carrier unchanged. A longer text is shortened to its
 # first sentence.
@@ -143,7 +143,7 @@ def clustered(
 ) -> list[TextGroup]:
     """Group texts by k-means clustering of their vectors.
 
-    The clusters take the place of kinds of text and topics if there are neither. The weight of a cluster is
+    The clusters take the place of kinds of text and topics if there are neither. A cluster's weight is
     its share of the texts. The clusters count as kinds of text if there are at least two.
     """
     labels = cluster(vectors, settings.topics, settings.seed)
@@ -166,7 +166,7 @@ def cluster(vectors: NDArray[np.float32], largest_count: int, seed: int) -> NDAr
         vectors: the vectors of N texts, shape (N, d).
         largest_count: maximum number of clusters. With few texts or few distinct vectors, there are fewer
             clusters.
-        seed: seed of the choice of initial centres.
+        seed: seed for choosing the initial centres.
 
     Returns:
         The cluster number of each text, shape (N,). Clusters are numbered in order of first occurrence.

@@ -39,7 +39,8 @@ class Measures(NamedTuple):
         ids: token ids, shape (T,).
         lift: rise of the similarities between unrelated texts, relative to the ordinary token, in standard
             deviations of the model's similarities.
-        erased: share that copies of the token erase of what copies of an ordinary token leave of a text.
+        erased: how much copies of the token erase, as a share of what copies of an ordinary token leave of a
+            text.
         vector_deviation: how unusual the token vector is (see `stickytoken.token_vectors.vector_deviations`),
             in median absolute deviations above the median, shape (T,); NaN if the vector cannot be compared.
         confirmed: whether the token was measured closely, in the confirming carriers, shape (T,).

@@ -45,7 +45,8 @@ def distances(vectors: NDArray[np.floating], others: NDArray[np.floating]) -> di
     norms = left_norms * right_norms
     if not norms.all():
         raise EncodingError(
-            "the model gives a text the zero vector, which has no cosine distance: leave the text out"
+            "the model maps a text to the zero vector, for which cosine distance is undefined: remove "
+            "that text"
         )
     difference = left - right
     squares = np.einsum("...d,...d->...", difference, difference)

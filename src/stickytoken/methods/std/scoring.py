@@ -49,12 +49,12 @@ estimate of the candidates' score is 1.5.
 NEEDED_SHARE = 0.26
 """Mean share of a token's texts that must be encoded despite the bounds, measured on all-MiniLM-L6-v2."""
 
-# Minimum ratio of the number of tokens to the sample size. With fewer tokens, all tokens are scored exactly.
+# Minimum ratio of tokens to sample size. With fewer tokens, all tokens are scored exactly.
 _SAMPLED_FROM = 4
 _ROUND_TEXTS = 8192  # number of texts in a round, enough to fill batches with texts of every length
 _MOST_TEXTS = 3  # maximum number of texts per token in a round; further texts are often unnecessary
-# The first threshold is the score that, in the sample, only this share of the expected number of candidates
-# reaches. If the threshold is too low, unnecessary texts are encoded for every token; if it is too high,
+# The first threshold is set so that, in the sample, only this share of the expected number of candidates
+# reaches it. If the threshold is too low, unnecessary texts are encoded for every token; if it is too high,
 # scoring only takes more rounds.
 _LIKELY_PART = 0.75
 # Number of tokens to score at a time until the threshold is known, as a multiple of the number of candidates.
@@ -70,7 +70,7 @@ _ROWS_AT_A_TIME = 8192  # number of vectors that are converted to double precisi
 class ScoringPairs:
     """The P pairs on which tokens are scored, with the vectors of their texts.
 
-    A text index identifies one of the texts of a token. The texts are numbered series by series, and within a
+    A text index identifies one of a token's texts. The texts are numbered series by series, and within a
     series by the number of copies.
 
     Attributes:
@@ -92,7 +92,7 @@ class ScoringPairs:
 
     @property
     def text_indices(self) -> tuple[int, ...]:
-        """Indices of all texts of a token."""
+        """Indices of all of a token's texts."""
         return tuple(range(self.series * self.settings.copies))
 
     @property
@@ -112,7 +112,7 @@ class ScoringPairs:
     def text(self, token: Token, text_index: int, paths: Sequence[probes.Path]) -> Probe:
         """Return the text with this index, which is a carrier with copies of the token.
 
-        ``paths`` has one path per pair, for the random placement of copies in the carrier of the pair.
+        ``paths`` has one path per pair, for the random placement of copies in the pair's carrier.
         """
         series, copies = divmod(text_index, self.settings.copies)
         pair, placement = divmod(series, len(PLACEMENTS))
@@ -157,7 +157,7 @@ class ScoringStage:
     Attributes:
         pairs: the pairs on which tokens are scored.
         text_indices: indices of the texts to encode, keyed by token id.
-        paths: random placement of copies in the carrier of each pair, keyed by token id.
+        paths: random placement of copies in each pair's carrier, keyed by token id.
         name: name of the stage.
         precision: precision to run the model in; None keeps the model's own.
     """
@@ -191,7 +191,7 @@ class ScoringStage:
 
         Args:
             tokens: the tokens.
-            vectors: vectors of the texts of all tokens, token by token.
+            vectors: vectors of all tokens' texts, token by token.
         """
         indices_by_token = [np.array(self.text_indices[token.id], dtype=np.intp) for token in tokens]
         anchors = self.pairs.anchors[self.pairs.pairs_of(np.concatenate(indices_by_token))]
@@ -441,11 +441,11 @@ def score_tokens(
 def _unsettled(known_distances: KnownDistances, rank: int, likely: float) -> NDArray[np.intp]:
     """Return the rows of the tokens to score next, which may still be among the best ``rank`` tokens.
 
-    These are the incomplete tokens whose upper bound reaches a threshold. The threshold is ``likely``, an
-    estimate of the rank-th best score. The threshold is lowered if too few tokens would reach it, and raised
-    to the rank-th best score among complete tokens if this score is higher. The result is empty once all
-    tokens that reach the threshold are complete. At least ``rank`` tokens are then complete, and the bounds
-    of all other tokens are below the rank-th best score.
+    These are the incomplete tokens whose upper bound reaches a threshold. The threshold starts at ``likely``,
+    an estimate of the rank-th best score. If too few tokens have an upper bound that reaches it, it is
+    lowered until enough do. If the rank-th best score among complete tokens is higher, that score becomes the
+    threshold instead. The result is empty once all tokens that reach the threshold are complete. At least
+    ``rank`` tokens are then complete, and the bounds of all other tokens are below the rank-th best score.
     """
     upper_bounds = known_distances.upper_bounds
     is_complete = known_distances.is_complete

@@ -161,7 +161,7 @@ class StdEvidence:
 
 
 def probe_std(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence]:
-    """Validate the tokens of a job regardless of their scores, and return the results in the same order."""
+    """Validate a job's tokens regardless of their scores, and return the results in the same order."""
     plan = make_plan(job.encoder, job.settings, job.corpus, progress)
     stage = validation_stage(job.encoder, job.settings, plan)
     runner = base.MemoryRunner(job.encoder, progress, shard_probes=1)
