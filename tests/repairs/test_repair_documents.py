@@ -241,7 +241,7 @@ def test_the_repaired_entries_in_a_document_are_listed(pristine, vocabulary, rep
     )
     assert affected_documents.rows() == [(0, "a", [river]), (1, "b", sorted([river, stone])), (2, "c", [cls])]
     for names in (["a"], ["a", "b", "c"]):
-        with pytest.raises(RepairError, match="numbers of names and of documents differ"):
+        with pytest.raises(RepairError, match="numbers of names and documents differ"):
             repair.affected(itertools.repeat("the river", 2), pristine, names)
 
 

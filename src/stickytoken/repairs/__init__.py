@@ -394,7 +394,7 @@ class RepairJob:
         return new_rows(strategy, ids, model, texts, self.settings.seed, self.progress, avoided)
 
     def _measured_candidates(self, candidates: Mapping[int, Candidate]) -> Mapping[int, RecheckedToken]:
-        """Build the model with the given repairs; return the effect of copies of each token, by token id."""
+        """Build the model with the given repairs; return how each token's copies act, keyed by token id."""
         self._write(candidates)
         as_ids: list[Token] = []
         to_write: list[Token] = []

@@ -32,7 +32,7 @@ _DIRECTION_TEXTS = 256
 # Number of ordinary entries to sample. New rows are trained so that many copies have the median effect of
 # these entries.
 _ORDINARY_ENTRIES = 24
-# Keys that are combined with the seed, so that the choices of entries and of texts are independent.
+# Keys that are combined with the seed, so that entries and texts are chosen independently.
 _ENTRIES_KEY = 1
 _TEXTS_KEY = 2
 
@@ -40,8 +40,8 @@ _TEXTS_KEY = 2
 # short texts take the least time to encode.
 _SHORTEST = 4
 _LONGEST = 9
-# Maximum number of training texts of each length, and maximum number of different lengths. All texts of a
-# batch have the same length.
+# Maximum number of training texts per length, and maximum number of different lengths. All texts in a batch
+# have the same length.
 _TEXTS_PER_LENGTH = 4
 _LENGTHS = 4
 # Maximum number of randomly drawn texts from which the training texts are chosen.
@@ -96,7 +96,7 @@ def kept_rows(
 def _common_direction(
     encoder: SentenceTransformerEncoder, texts: Sequence[str], contexts: Sequence[Context], seed: int
 ) -> Vector:
-    """Return the direction of the mean vector of texts, a unit vector of shape (d,)."""
+    """Return the direction of the texts' mean vector, as a unit vector of shape (d,)."""
     # The training texts are too few to estimate the direction, so other short texts are added.
     distinct = list(dict.fromkeys(texts))
     order = np.random.default_rng([seed, _TEXTS_KEY]).permutation(len(distinct))
@@ -110,7 +110,7 @@ def _common_direction(
 
 
 class _Measured(NamedTuple):
-    """The effect of copies of T entries in n texts."""
+    """The effects that copies of T entries have in n texts."""
 
     without_copies: NDArray[np.float32]  # unit vectors of the texts alone, shape (n, d)
     one_copy: NDArray[np.float32]  # unit vectors of the texts with one copy of an entry, shape (n, T, d)

@@ -467,7 +467,7 @@ def _least_cosine(ours: NDArray[np.float32], theirs: NDArray[np.float64]) -> flo
     return float(((our_rows * theirs).sum(axis=1) / norms).min())
 
 
-# The program that the fresh process runs. It reads a request as JSON: the folders of both models and of their
+# The program that the fresh process runs. It reads a request as JSON: the folders of both models and their
 # tokenizers, the prompt, the task and the route, the texts to tokenize, and the texts to encode. The last
 # line of its output is also JSON: the version of sentence-transformers, the vectors, the ways to load the
 # tokenizer, and those that give different ids from sentence-transformers. Remote code is never run.

@@ -24,7 +24,8 @@ from stickytoken.encoders.loading.stored_rows import (
 )
 from stickytoken.errors import RepairError
 
-# Limits for an error message: number of tensors that it names, and characters of an error of transformers.
+# Limits for an error message: how many tensors it names, and how many characters of a transformers error it
+# quotes.
 _NAMED_TENSORS = 5
 _SHOWN_ERROR = 200
 
@@ -79,8 +80,8 @@ def _stored_inputs(module: Path, tensors: Sequence[StoredTensor]) -> list[Stored
         tensors: all tensors in the safetensors files of this folder.
 
     Raises:
-        RepairError: no tensor of the right shape has a matching name, and the number of tensors of this shape
-            is not one.
+        RepairError: no tensor of the right shape has a matching name, and there is not exactly one tensor of
+            this shape.
     """
     embeddings = _input_embeddings(module)
     fitting = [tensor for tensor in tensors if tensor.shape == embeddings.shape]
@@ -322,7 +323,7 @@ def _first_wrong_row(before: TokenRows, after: TokenRows, rows: Mapping[int, tor
     return None
 
 
-# Number of bytes of a tensor that are compared at a time.
+# Number of bytes to compare at a time.
 _COMPARED_BYTES = 2**24
 
 

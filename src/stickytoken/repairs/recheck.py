@@ -34,7 +34,7 @@ from stickytoken.vocabulary import Vocabulary
 CARRIERS = 24
 # Maximum number of anchors. A run uses 440 of the bundled texts, so fewer are left for the recheck.
 ANCHORS = 330
-# Numbers of copies in the curves of a token before and after its repair.
+# Numbers of copies in a token's curves, before and after its repair.
 CURVE_COPIES = (1, 2, 4, 8, 16)
 # Number of ordinary tokens whose curves are averaged.
 _CURVES_OF_ORDINARY_TOKENS = 8
@@ -84,8 +84,8 @@ class RecheckedToken:
     """The effect of copies of a token in texts that the run has not used."""
 
     lift_sd: float  # lift beyond the ordinary token's, in standard deviations of the model's similarities
-    # Erased share: of what copies of the ordinary token leave of a text, the share that copies of this token
-    # erase. None if the copies are read as other tokens.
+    # Erased share: how much copies of this token erase, as a share of what copies of the ordinary token leave
+    # of a text. None if the copies are read as other tokens.
     erased: float | None
     verdict: Verdict
     # The larger of lift and erased share, each divided by its threshold. A threshold is reached if this is at
@@ -218,8 +218,8 @@ class Recheck:
     def curves(self, copies: Copies) -> dict[int, list[float]]:
         """Return the curve of each token, keyed by token id.
 
-        A curve lists the mean cosine of pairs of unrelated texts: first for 0 copies, then for each number of
-        copies in `curve_copies`.
+        A curve lists the mean cosine over pairs of unrelated texts: first for 0 copies, then for each number
+        of copies in `curve_copies`.
         """
         count = min(SYMPTOM_CARRIERS, len(self.plan.carriers))
         panel = self._stage.panel.chosen(range(count))
@@ -235,7 +235,7 @@ class Recheck:
         return curves
 
     def ordinary_curve(self) -> list[float]:
-        """Return the mean of the curves of a few ordinary tokens, in the same form as one curve."""
+        """Return the mean curve of a few ordinary tokens, in the same form as a single curve."""
         few = list(self.ordinary_tokens[:_CURVES_OF_ORDINARY_TOKENS])
         curves = self.curves(Copies(few, []))
         mean: list[float] = np.mean(list(curves.values()), axis=0).tolist()
@@ -277,7 +277,7 @@ class Recheck:
 
 
 def _reaches(measures: Measures, settings: ProfileSettings) -> NDArray[np.float64]:
-    """Return the larger of lift and erased share of each token, each as a fraction of its threshold.
+    """Divide each token's lift and erased share by their thresholds, and return the larger quotient.
 
     The result has shape (number of tokens,). A token reaches a threshold if its value is at least 1.
     """

@@ -48,14 +48,14 @@ class MeasuredRecord(resume.Record):
     """The effect of copies of a token in texts that the run has not used, in the units of the rule."""
 
     lift_sd: float  # lift beyond the ordinary token's, in standard deviations of the model's similarities
-    # Erased share: of what copies of the ordinary token leave of a text, the share that copies of this token
-    # erase. Null if copies are read as several pieces, because more tokens erase more, whatever they are.
+    # Erased share: how much copies of this token erase, as a share of what copies of the ordinary token leave
+    # of a text. Null if copies are read as several pieces, because more tokens erase more, whatever they are.
     erased: float | None
     verdict: str | None  # null in some older records
 
 
 class CurveRecord(resume.Record):
-    """Mean similarity of unrelated pairs of texts, for several numbers of copies in one text of each pair."""
+    """Mean similarity of unrelated text pairs, for several numbers of copies in one text of each pair."""
 
     copies: list[int]
     before: list[float]
@@ -257,7 +257,7 @@ def affected_in(path: Path, column: str | None, repair: Repair, original: Encode
         original: the model before the repair.
 
     Returns:
-        The path of the file with the list, and the numbers of checked and of affected documents.
+        The path of the list file, the number of checked documents, and the number of affected ones.
     """
     texts, other_columns = all_texts(path.expanduser(), column)
     ids = None
@@ -281,7 +281,7 @@ def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[_
     """Pair texts with their ids, and yield them in batches.
 
     Raises:
-        RepairError: the numbers of ids and of texts differ.
+        RepairError: the numbers of ids and texts differ.
     """
     every_id = repeat(None) if ids is None else ids
     named_texts = map(_NamedText._make, zip(texts, every_id, strict=ids is not None))
@@ -289,7 +289,7 @@ def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[_
         while batch := list(islice(named_texts, _BATCH)):
             yield batch
     except ValueError as error:  # zip raises it if there are fewer texts than ids, or fewer ids than texts
-        raise RepairError(f"the numbers of names and of documents differ: {error}") from error
+        raise RepairError(f"the numbers of names and documents differ: {error}") from error
 
 
 def _tokenize_function(folder: Path, route: str | None) -> Callable[[Sequence[str]], list[list[int]]]:
@@ -311,7 +311,7 @@ def _tokenize_function(folder: Path, route: str | None) -> Callable[[Sequence[st
     return ids_by_tokenizers if isinstance(tokenizer, Tokenizer) else ids_by_transformers
 
 
-# Prefix of the names of the folders, inside a run folder, that hold the record of a repair.
+# Name prefix of the folders, inside a run folder, that hold the record of a repair.
 REPAIR = "repair"
 
 
@@ -376,7 +376,7 @@ class Repair:
             passed), and the ids of the repaired tokens in it (``tokens``).
 
         Raises:
-            RepairError: the numbers of names and of documents differ.
+            RepairError: the numbers of names and documents differ.
         """
         original_folder = Path(resolve_model(str(original), revision).location)
         route = self.record.settings.get("route")

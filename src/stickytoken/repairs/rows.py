@@ -97,10 +97,10 @@ def new_rows(
 def related_rows(
     matrix: Rows, backend: Tokenizer, ids: Sequence[int], avoided: Collection[int], seed: int
 ) -> dict[int, Row]:
-    """Predict the row of an entry from the rows of its pieces and of entries with similar spelling.
+    """Predict an entry's row from the rows of its pieces and of entries with similar spelling.
 
-    The deviation of a row from the mean row is predicted as a weighted sum of the mean deviations of its
-    relatives and of its pieces. The two weights are fitted on a random sample of entries.
+    How the row deviates from the mean row is predicted as a weighted sum of two deviations: the mean over its
+    relatives, and the mean over its pieces. The two weights are fitted on a random sample of entries.
 
     Args:
         matrix: the token embeddings, shape (V, D).
@@ -147,7 +147,7 @@ def related_rows(
 
 
 def _spellings(backend: Tokenizer, ids: Sequence[int], row_count: int) -> dict[int, str]:
-    """Return the spellings, in lower case, of ``ids`` and of all entries with a letter, keyed by token id.
+    """Return the lower-case spellings of ``ids`` and of all entries with a letter, keyed by token id.
 
     Entries outside ``ids`` are left out if they are added tokens or have no row. ``>`` marks the end of an
     entry, and ``<`` the beginning of one that does not continue a word with ``##``.
@@ -175,26 +175,26 @@ class _KnownRows(NamedTuple):
 
     matrix: Rows  # all token embeddings, shape (V, D)
     pool: NDArray[np.intp]  # ids of possible relatives
-    mean_row: Row  # mean of the rows of the pool
+    mean_row: Row  # mean row of the pool
     spellings: Mapping[int, str]  # spellings of entries, keyed by token id
 
 
 class _RowSources(NamedTuple):
     """Two predictors of T rows, as deviations from the mean row, shape (T, D); zero where there is none."""
 
-    relatives: Rows  # weighted mean of the rows of the entries with the most similar spelling
-    pieces: Rows  # mean of the rows of the pieces
+    relatives: Rows  # weighted mean row of the entries with the most similar spelling
+    pieces: Rows  # mean row of the pieces
 
 
 class _SourceWeights(NamedTuple):
-    """The weights of the two predictors of a row."""
+    """The weights of a row's two predictors."""
 
     relatives: float
     pieces: float
 
 
 def _row_sources(known: _KnownRows, ids: Sequence[int], pieces: Mapping[int, Sequence[int]]) -> _RowSources:
-    """Return the predictors of the rows of entries, in the order of ``ids``."""
+    """Return the predictors of the entries' rows, in the order of ``ids``."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectorizer = TfidfVectorizer(analyzer="char", ngram_range=(2, 5), lowercase=False, dtype=np.float32)
@@ -244,7 +244,7 @@ def _fitted_weights(sources: _RowSources, deviations: Rows) -> _SourceWeights:
     return _SourceWeights(*weights.tolist())
 
 
-# Prefix of the new name of a removed entry. No entry of a real vocabulary contains these characters.
+# Prefix of a removed entry's new name. No entry of a real vocabulary contains these characters.
 _REMOVED = "\U0010fffd\U0010fffd"
 
 

@@ -339,7 +339,7 @@ def _as_json(value: Any) -> bytes:
     return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
 
 
-# Keys of the lists of special tokens that have no role.
+# Keys under which tokenizers list special tokens that have no role.
 _EXTRA_KEYS = ("additional_special_tokens", "extra_special_tokens")
 # Settings of tokenizer classes that build their own pipeline. They are dropped, because tokenizer.json now
 # contains the pipeline.

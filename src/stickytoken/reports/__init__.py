@@ -65,7 +65,7 @@ def report(
         InputError: Nothing or more than one run was passed, the format is unknown, there are no figures to
             save or no browser can draw them, the folder `explanations` contains no explanation, or
             explanations were passed with a comparison.
-        MissingExtraError: ``figures`` was passed, but the extra ``figures`` is not installed.
+        MissingExtraError: ``figures`` was passed, but the ``figures`` extra is not installed.
         RunError: The path is not a run folder, the run folder is damaged, the explanations belong to
             another model, or a file cannot be written.
     """
@@ -163,7 +163,7 @@ def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
 
     Raises:
         InputError: There are no figures, or no browser can be started.
-        MissingExtraError: The extra ``figures`` is not installed.
+        MissingExtraError: The ``figures`` extra is not installed.
         RunError: The folder or a file in it cannot be written.
     """
     if importlib.util.find_spec("kaleido") is None:

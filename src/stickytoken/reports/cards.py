@@ -22,7 +22,7 @@ FIRST_CARDS = 3
 class Strip:
     """A small drawing of a measure with its interval and threshold. All cards use the same scale.
 
-    All fields are horizontal positions, in percent of the width of the drawing.
+    All fields are horizontal positions, in percent of the drawing's width.
     """
 
     low: float  # lower end of the interval

@@ -37,7 +37,7 @@ _IN_REPORTS = ("u", "IsoScore")
 
 @dataclass(frozen=True)
 class RunHeadline:
-    """The headline of one of the compared runs."""
+    """The headline of one compared run."""
 
     name: str  # name of the run
     text: str
@@ -143,7 +143,7 @@ _NARROW_CHARACTERS = 18
 # The legend shows this many characters from the beginning and from the end of a long run name.
 _NAME_BEGIN = 12
 _NAME_END = 18
-# Maximum number of tokens in the figure of sticky tokens, because more rows would be unreadable. Its table
+# Maximum number of tokens in the sticky-token figure, because more rows would be unreadable. Its table
 # lists all tokens.
 _MOST_TOKENS = 30
 # Shapes of the runs' marks. If there are more runs than shapes, the shapes repeat.
@@ -405,7 +405,7 @@ def _draw_tokens(names: Sequence[str], tokens: Sequence[ComparedToken]) -> go.Fi
 def _draw_tokens_of_run(
     figure: go.Figure, tokens: Sequence[ComparedToken], run: int, name: str, panel: int, measure: Column
 ) -> None:
-    """Draw the marks of one run in the panel of a measure. A token without a value gets no mark.
+    """Draw one run's marks in a measure's panel. A token without a value gets no mark.
 
     Args:
         figure: Figure to draw in.

@@ -236,5 +236,5 @@ def _require_same_model(
 
 
 def row_dicts(content: RunContent, tokens: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return rows of the table of tokens as dictionaries; an empty list if the run is unfinished."""
+    """Return rows of the token table as dictionaries; an empty list if the run is unfinished."""
     return [] if content.run is None else tokens.to_dicts()

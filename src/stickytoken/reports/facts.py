@@ -135,7 +135,7 @@ def token_table(content: RunContent, rows: pl.DataFrame) -> DataTable:
 
     Args:
         content: The run. If it is unfinished, the table is empty.
-        rows: Rows of the table of tokens.
+        rows: Rows of the token table.
     """
     if content.run is None:
         return DataTable()
@@ -294,7 +294,7 @@ def _repair_checks(record: RepairRecord) -> dict[str, str]:
 
 
 def columns(content: RunContent) -> tuple[Column, ...]:
-    """Return the columns of the table of flagged tokens."""
+    """Return the columns of the flagged-token table."""
     return (
         Column("token", "token"),
         Column("verdict", "verdict"),
@@ -377,7 +377,7 @@ def _as_sentence(text: str) -> str:
 class SymptomCurves:
     """The symptom curves of a run."""
 
-    tokens: list[Curve]  # curves of the flagged tokens and of the strongest unflagged tokens
+    tokens: list[Curve]  # curves of the flagged tokens and the strongest unflagged tokens
     ordinary: list[Curve]  # curves of ordinary tokens, for comparison
 
 
@@ -531,7 +531,7 @@ class ShownScan:
     name: str  # the documents as the user named them
     headline: str
     basis: str | None  # how the effects of copies were computed; None if they were not computed
-    sources: DataTable  # for each source, the numbers of documents and of documents with findings
+    sources: DataTable  # for each source, how many documents it has, and how many have findings
     documents: list[ShownDocument]  # the worst documents, worst first
     more: int  # number of documents with findings that are not shown
     skipped: int  # number of records without readable text

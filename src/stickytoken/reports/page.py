@@ -113,7 +113,7 @@ def run_markdown(content: RunContent) -> str:
 
 
 def _cells(row: Mapping[str, Any], columns: Sequence[Column]) -> list[str | None]:
-    """Return the formatted values of a token for the table of flagged tokens; None for a missing value."""
+    """Return a token's formatted values for the flagged-token table; None for a missing value."""
     values = [(column, row[column.key]) for column in columns]
     return [None if value is None else column.text(value) for column, value in values]
 
@@ -243,7 +243,7 @@ def similarity_page(why: Why, top: int = 10) -> str:
     """Render a self-contained HTML page that shows why two texts are similar.
 
     Args:
-        why: The contribution of each pair of tokens to the similarity.
+        why: How much each token pair contributes to the similarity.
         top: Number of pairs to list, largest contribution first.
     """
     grouped = why.grouped()

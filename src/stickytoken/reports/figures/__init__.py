@@ -86,8 +86,8 @@ DOTTED_LINE = {"color": ORDINARY, "width": 1.5, "dash": "dot"}
 
 # Maximum number of characters per line on a narrow screen.
 _NARROW_CHARACTERS = 44
-# Maximum number of characters of a token in a legend. Longer tokens would make the legend cover the figure
-# on a phone.
+# Maximum number of characters to show of a token in a legend. Longer tokens would make the legend cover the
+# figure on a phone.
 _LEGEND_CHARACTERS = 20
 
 Theme = Literal["light", "dark"]
@@ -289,7 +289,7 @@ def draw_ordinary(
 
     Args:
         figure: Figure to draw in.
-        positions: Horizontal position of each point of the band.
+        positions: Horizontal position of each point on the band.
         band: Range and mean of the ordinary tokens.
         column: 1-based number of the panel; None if the figure has no panels.
         options: Plotly options of the mean line, such as its name in the legend.

@@ -76,7 +76,7 @@ def _group_name(kind: str, measured: str) -> str:
 
 
 def costs(effects: Rows, measured: str = "sticky", settings: str = "") -> ReportFigure:
-    """Draw the mean loss of score caused by copies of measured and of benign tokens, with one row per metric.
+    """Draw the mean score loss caused by copies of measured and benign tokens, with one row per metric.
 
     Args:
         effects: Rows of effects.parquet, one per task and metric.
@@ -149,7 +149,7 @@ def _add_zero_line_and_legend(figure: go.Figure) -> None:
 
 
 def token_costs(conditions: Rows, measured: str = "sticky") -> ReportFigure:
-    """Draw the loss of score caused by copies of each token, with one panel per task.
+    """Draw the score loss caused by copies of each token, with one panel per task.
 
     Args:
         conditions: Rows of conditions.parquet for the main metric of each task, except those of clean texts.
@@ -464,7 +464,7 @@ def _draw_before_and_after(plot: go.Figure, rows: Rows, measure: Column, panel: 
 
 @dataclass(frozen=True)
 class CurveWords:
-    """The wording of a figure of repair curves."""
+    """The wording of a repair-curve figure."""
 
     name: str  # see `ReportFigure.name`
     title: str

@@ -207,7 +207,7 @@ def _symbols(rows: Sequence[Row]) -> list[str]:
     return ["diamond" if row["outside"] else "circle-open" for row in rows]
 
 
-# Columns of the table of attention heads.
+# Columns of the attention-head table.
 _HEAD_COLUMNS = (
     "value",
     "benign_mean",
@@ -539,7 +539,7 @@ def _attribution_rows(cells: pl.DataFrame, between_tokens: pl.DataFrame) -> list
 
 
 def _hover_texts(name: str, columns: Sequence[str]) -> list[list[str]]:
-    """Return the hover texts of a matrix row: for each column, the names of the row and of the column."""
+    """Return the hover texts of a matrix row: for each column, the names of the row and the column."""
     return [[name, column] for column in columns]
 
 

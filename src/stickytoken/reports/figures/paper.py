@@ -32,7 +32,7 @@ _WITHOUT_CURVES = (
 def pair_similarities(
     token: str, copies: int, before: Sequence[int], after: Sequence[int] | None, u: float
 ) -> ReportFigure:
-    """Draw the similarities of pairs of texts before and after the insertion of a token.
+    """Draw the similarities of text pairs before and after a token is inserted.
 
     Args:
         token: Token whose copies are inserted.
@@ -174,7 +174,7 @@ def _minus_first(line: Sequence[float | None]) -> list[float | None]:
 
 
 def _shift_in_words(group: str, side: str, copies: Sequence[int], shifts: Sequence[float | None]) -> str:
-    """Return a sentence on the mean change of pairs on one side of u.
+    """Return a sentence that says how much pairs on one side of u change on average.
 
     It states the change at the largest measured number of copies.
     """
@@ -185,7 +185,7 @@ def _shift_in_words(group: str, side: str, copies: Sequence[int], shifts: Sequen
 
 
 def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
-    """Draw the shares of categories and kinds of entries among sticky tokens and among all examined tokens.
+    """Draw the shares of categories and entry kinds among sticky tokens and among all examined tokens.
 
     Args:
         tokens: The run's tokens, with the columns `verdict`, `category` and `entry`.
@@ -219,8 +219,8 @@ def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
 def _share_rows(part: Breakdown) -> list[tuple[Any, ...]]:
     """Return one table row per group.
 
-    Its values are the property, the group, the numbers of tokens and of sticky tokens in the group, and the
-    group's share of all sticky tokens.
+    Its values are the property, the group, the group's numbers of tokens and sticky tokens, and the group's
+    share of all sticky tokens.
     """
     total = sum(part.sticky)
     return [

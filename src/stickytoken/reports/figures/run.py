@@ -112,12 +112,12 @@ def _distribution_in_words(measured: pl.DataFrame, column: Column) -> str:
     return text
 
 
-# Number of bins in the table of a distribution, before empty bins are left out.
+# Number of bins in a distribution table, before empty bins are left out.
 _TABLE_BINS = 12
 
 
 def _distribution_table(measured: pl.DataFrame, column: Column) -> DataTable:
-    """Return a table with the numbers of tokens and of sticky tokens in each nonempty bin."""
+    """Return a table with the numbers of tokens and sticky tokens in each nonempty bin."""
     values = measured[column.key].to_numpy()
     edges = bins(values)[1]
     if np.ptp(values) >= _NO_SPAN:
@@ -194,7 +194,7 @@ def _mark_flagged(
 
 # Maximum number of sticky tokens whose names are shown. More names would cover the figure.
 _MOST_NAMED = 5
-# Sizes of the plot and of text on a phone, in pixels. Names that do not overlap on a phone do not overlap on
+# Sizes of the plot and its text on a phone, in pixels. Names that do not overlap on a phone do not overlap on
 # larger screens either.
 _PLOT_WIDTH = 280
 _PLOT_HEIGHT = 250
@@ -273,7 +273,7 @@ _SCATTER_KEY = 5
 
 
 def scatter(tokens: pl.DataFrame, described: Scatter) -> ReportFigure:
-    """Plot two measures of the tokens of a run against each other, and mark the flagged tokens.
+    """Plot two measures of a run's tokens against each other, and mark the flagged tokens.
 
     Args:
         tokens: Rows of tokens.parquet.
@@ -452,7 +452,7 @@ def mean_line(lines: Sequence[Sequence[float | None]]) -> list[float | None]:
 
 
 def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float]]], u: float) -> str:
-    """Return sentences on how copies of each drawn token and of ordinary tokens change similarities."""
+    """Return sentences on how copies of drawn and ordinary tokens change similarities."""
     if not curves:
         return "There are no symptom curves."
     sentences = [f"Mean similarity of pairs by number of copies; the mean similarity u is {u:.3f}."]
@@ -546,7 +546,7 @@ def _draw_curve(figure: go.Figure, curve: Curve, side: str, position: int, panel
     figure.add_trace(line, row=1, col=panel)
 
 
-# Number of scripts with a bar of their own. Less frequent scripts share one bar.
+# Number of scripts that get their own bar. Less frequent scripts share one bar.
 _MOST_SCRIPTS = 7
 # Tokens with at least this many characters share one bar.
 _LONGEST = 10
@@ -562,7 +562,7 @@ _READ_COMPOSITION = (
 
 @dataclass(frozen=True)
 class Breakdown:
-    """The numbers of examined tokens and of sticky tokens in each group, such as each script."""
+    """The numbers of examined tokens and sticky tokens in each group, such as each script."""
 
     title: str  # the property by which tokens are grouped, such as ``script``
     groups: list[str]
