@@ -92,10 +92,10 @@ class Why:
         first: The first text, divided into n parts.
         second: The second text, divided into m parts.
         matrix: Contribution of each pair of parts, float32 of shape (n, m).
-        first_reference: Contribution of each part of the first text, paired with the reference of the second
-            text, shape (n,).
-        second_reference: Contribution of each part of the second text, paired with the reference of the first
-            text, shape (m,).
+        first_reference: Contribution of each part of the first text, paired with the second text's reference,
+            shape (n,).
+        second_reference: Contribution of each part of the second text, paired with the first text's
+            reference, shape (m,).
         reference: Contribution of the two references, paired with each other.
         without_sticky: Cosine after the parts that the run calls sticky are deleted from both texts. None if
             there is no run, if no part is sticky, or if a text has only sticky parts.
@@ -127,7 +127,7 @@ class Why:
 
     @property
     def sticky_count(self) -> int:
-        """Number of parts of both texts that the run calls sticky."""
+        """Number of parts, in both texts together, that the run calls sticky."""
         return sum(part.sticky for text in (self.first, self.second) for part in text.parts)
 
     def strongest(self, top: int = 10) -> list[TokenPair]:
@@ -194,7 +194,7 @@ class Why:
         }
 
 
-# Maximum number of parts of a text. A text with more tokens or words is divided into this many spans, because
+# Maximum number of parts per text. A text with more tokens or words is divided into this many spans, because
 # the computing time grows with the number of parts.
 _MAX_PARTS = 48
 # Number of vocabulary entries from which `Why.u` is estimated if there is no run.
@@ -284,7 +284,7 @@ def _require_text(name: str, text: object) -> None:
 
 
 def _mean_similarity_of(model: IdEncoder) -> float:
-    """Return an estimate of the mean cosine of two random vocabulary entries."""
+    """Estimate the mean cosine between two random vocabulary entries."""
     return mean_similarity(model, most=_ENTRIES_FOR_U).value
 
 
@@ -421,7 +421,7 @@ MAX_EXACT_PARTS = 8
 ENCODED_TEXTS = 512
 # Minimum number of random orders. Each order is paired with its reverse, which lowers the error of the mean.
 _MIN_ORDERS = 16
-# Number of texts in one call of the encoder.
+# Number of texts per encoder call.
 _BATCH = 256
 
 ShapleyStep: TypeAlias = tuple[int, frozenset[int]]
@@ -452,8 +452,8 @@ def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Co
 def _exact_weights(count: int) -> dict[ShapleyStep, float]:
     """Return the weight of each step.
 
-    The weight is the share of all orders of the parts in which the parts before the step's part are exactly
-    those in the step's set.
+    Consider all orders of the parts. The weight is the share of these orders in which exactly the parts in
+    the step's set come before the step's part.
     """
     weights: dict[ShapleyStep, float] = {}
     for part in range(count):
@@ -587,8 +587,8 @@ def summary(result: Why, top: int = 10) -> list[str]:
     """Return a few sentences about what makes the two texts similar, based on the ``top`` strongest pairs."""
     pairs = result.grouped().strongest(top)
     lines = [
-        f"The cosine of the two texts is {result.similarity:.3f}; that of two vocabulary entries of this "
-        f"model is {result.u:.3f} on average."
+        f"The cosine of the two texts is {result.similarity:.3f}; two of this model's vocabulary entries "
+        f"have a cosine of {result.u:.3f} on average."
     ]
     if result.declared_similarity is not Similarity.COSINE:
         lines.append(

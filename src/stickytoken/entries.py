@@ -36,7 +36,7 @@ _LEAST_ORDINARY = 200
 _UNTRAINED_QUANTILE = 0.95
 # Number of rows read from the file at a time.
 _ROWS = 8192
-# Substrings of the names of input and output embedding matrices, most common first.
+# Substrings in the names of input and output embedding matrices, most common first.
 _INPUT_NAMES = ("word_embeddings", "embed_tokens", "wte", "shared", "tok_embeddings", "embed")
 _OUTPUT_NAMES = ("lm_head", "embed_out", "predictions.decoder", "output")
 
@@ -53,14 +53,14 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class EntryWeights:
-    """Measurements of the embedding of every vocabulary entry, computed from the weight files alone.
+    """Measurements of every vocabulary entry's embedding, computed from the weight files alone.
 
     Attributes:
         tensor: Name of the embedding matrix in its file.
         output: Name of the output matrix, if it is stored separately; the cosine distances are then computed
             from its rows. None if the files have no such matrix.
         dtype: Precision of the stored rows, such as ``F32``.
-        dimensions: Number of components of each row.
+        dimensions: Number of components in each row.
         untrained: Indices of the rows that cannot have been trained: the rows of reserved entries, and rows
             that belong to no entry. Without such rows, distances and verdicts are null.
         tokens: One row per vocabulary entry, with the columns token_id, token, decoded and category; norm

@@ -64,7 +64,7 @@ class FailOn(StrEnum):
 class CheckedDocuments(NamedTuple):
     """How many documents of a check were searched, have findings, and close the gate."""
 
-    collection: str  # name of the collection of documents
+    collection: str  # name of the document collection
     searched: int  # number of documents searched
     counted: int  # number of documents that close the gate
     causes: Mapping[str, int]  # number of documents that close the gate, keyed by kind of finding
@@ -91,7 +91,7 @@ class Check:
         incomplete: the reasons why some checks could not be made, one sentence each. The check passes only if
             there are none.
         notes: remarks that do not affect the outcome.
-        documents: result of the search of documents; None if no documents were passed.
+        documents: what a search of the documents found; None if no documents were passed.
         examined: number of tokens that the run examined.
         available: number of tokens in the vocabulary that the run could have examined.
         is_of_older_rule: whether the run was judged by the rule of an earlier version. The findings of such a
@@ -231,7 +231,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
             ``severe``. With ``none``, no token counts, and only documents can close the gate. None means
             ``sticky`` for a run or a model, and ``none`` for rules.
         max_tokens: maximum number of counted tokens that is tolerated; None means 0.
-        baseline: a run to compare with, of an earlier version of the model or of another model. With a
+        baseline: a run to compare with, whose model is an earlier version or another model. With a
             baseline, a sticky token counts only if it is new, or if one of its intervals lies above the
             interval in the baseline.
         documents: anything that `stickytoken.scan` takes. A document with a finding of a kind in
@@ -354,7 +354,7 @@ def _require_documents_only(source: object, needs_run: Mapping[str, object], *, 
 
 
 class _DocumentSearch(NamedTuple):
-    """The result of a search of documents."""
+    """What a search of documents found."""
 
     model: str | None  # name of the model; None if the rules do not name it
     findings: list[Finding]  # errors first

@@ -74,9 +74,9 @@ def _list_of_tokens(run: Run) -> list[str]:
     heading = f"The worst sticky tokens{count}"
     if "erased" in run.sticky.columns:
         heading += (
-            ". *Erased* is the share of the meaning that copies of the token erase, of what copies of an "
-            "ordinary token leave; *lift* is how much closer together they move unrelated texts than copies "
-            "of an ordinary token do, in standard deviations (SD) of the model's similarities"
+            ". *Erased* is how much of the meaning copies of the token erase, as a share of what copies of "
+            "an ordinary token leave; *lift* is how much closer together they move unrelated texts than "
+            "copies of an ordinary token do, in standard deviations (SD) of the model's similarities"
         )
     paragraphs = [f"{heading}:", "\n".join(items)]
     if general_sentences:
@@ -326,7 +326,7 @@ def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
 
 _CARD = "README.md"
 _EVAL_FILE = ".eval_results/stickytoken.yaml"
-# Maximum number of characters of a hub error that a message quotes.
+# Maximum number of characters to quote from a hub error in a message.
 _SHOWN_ERROR = 200
 
 

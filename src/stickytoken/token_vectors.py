@@ -42,7 +42,7 @@ def vector_deviations_of(blocks: Blocks, count: int, dimensions: int) -> NDArray
     Args:
         blocks: function that returns a new iterator over blocks of rows on each call.
         count: number of rows n.
-        dimensions: number of components of each row.
+        dimensions: number of components in each row.
 
     Returns:
         For each row, how many median absolute deviations its log d lies above the median, shape (n,); NaN for

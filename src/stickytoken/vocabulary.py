@@ -73,11 +73,11 @@ class RoundTripTokenizer(Protocol):
 
 @runtime_checkable
 class EmbeddedTokenizer(RoundTripTokenizer, Protocol):
-    """A tokenizer that also knows the number of rows of the model's embedding matrix."""
+    """A tokenizer that also knows the number of rows in the model's embedding matrix."""
 
     @property
     def rows(self) -> int | None:
-        """Number of rows of the embedding matrix; None if it is unknown or unlimited."""
+        """Number of rows in the embedding matrix; None if it is unknown or unlimited."""
 
 
 @runtime_checkable
@@ -100,8 +100,8 @@ class Vocabulary:
         categories: Category of each entry.
         joinings: How spaces separate the copies of each entry when they are written as text; empty if all are
             glued.
-        unspelled: Share of the written copies of an entry that the tokenizer reads as the entry, keyed by
-            token id. Only shares below one half are listed.
+        unspelled: For each entry, the share of its written copies that the tokenizer reads as the entry,
+            keyed by token id. Only shares below one half are listed.
     """
 
     ids: tuple[int, ...]
@@ -262,7 +262,7 @@ def _category(token_id: int, trip: _RoundTrip, is_special: bool) -> Category:
 _BLOCK = 16
 # Size of the pool of most similar tokens, as a multiple of the number of tokens drawn from it.
 _POOL = 4
-# A difference of one character in length counts as much as a difference in position of this share of the
+# A length difference of one character counts as much as a position difference of this share of the
 # vocabulary.
 _SHARE_PER_CHARACTER = 0.05
 
@@ -541,7 +541,7 @@ def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: In
 def _copies_read(
     vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, indices: Sequence[int], joining: Joining
 ) -> dict[int, int]:
-    """Return how many of eight copies of each entry the tokenizer reads as the entry, keyed by index."""
+    """Return, keyed by index, how many of an entry's eight copies the tokenizer reads as the entry."""
     tokens = [replace(vocabulary.token(index), joining=joining) for index in indices]
     texts = [copies_as_text(token, "a", Placement.SUFFIX, _COPIES) for token in tokens]
     encoded = tokenizer.encode_many(texts)

@@ -69,7 +69,7 @@ def audit(
             run over its whole vocabulary is used; if there is none, a detection is run.
         documents: the documents to index: anything that `stickytoken.scan` takes.
         queries: the queries, in the same formats. With None, the queries of a BEIR folder are used; for any
-            other documents, the first sentences of some of the documents serve as queries.
+            other documents, the first sentences of some of them serve as queries.
         column: the column that contains the text of the documents.
         encoder: the model of the run; None loads the model that the run names.
         runs: the folder that holds the model's runs, if `source` is a model.
@@ -372,7 +372,7 @@ def _result(
 
     Args:
         index: the index.
-        predicted: number of tokens with a predicted share of queries.
+        predicted: number of tokens for which a share of queries was predicted.
         tokens: the rows of tokens.parquet.
         first: the round with all tokens.
         second: the round with undecided tokens; None if there was none.

@@ -25,8 +25,8 @@ from stickytoken.insertion import Probe
 from stickytoken.measurement import ResultFolder, ShardCost, engine as engines
 from stickytoken.settings.audit import AuditSettings
 
-# Minimum and maximum number of words of a query that is taken from a document's first sentence. A shorter
-# sentence is too vague for a query, and a longer one is truncated.
+# Minimum and maximum length, in words, of a query taken from a document's first sentence. A shorter sentence
+# is too vague for a query, and a longer one is truncated.
 _LEAST_QUERY_WORDS = 4
 _MOST_QUERY_WORDS = 30
 # Maximum number of queries that are taken from documents, to limit the computing time.
@@ -204,7 +204,7 @@ def _shards_of(probes: Sequence[Probe]) -> list[Shard[Probe]]:
 
 
 def shard_count(index: Index) -> int:
-    """Return the number of shards of the index."""
+    """Return the number of shards in the index."""
     return -(-(len(index.fitted) + len(index.fitted_queries)) // _SHARD_TEXTS)
 
 

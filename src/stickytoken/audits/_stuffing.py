@@ -27,8 +27,8 @@ STUFFED = "stuffed"
 """Name of the stage that measures all tokens."""
 SECOND_ROUND = "second-round"
 """Name of the stage that measures undecided tokens again, with more documents."""
-# Ratio of the numbers of documents in the second and the first round. Four times as many documents make the
-# intervals about half as wide.
+# The second round has up to this many times as many documents as the first. Four times as many documents make
+# the intervals about half as wide.
 _SECOND_ROUND_FACTOR = 4
 
 
@@ -85,7 +85,7 @@ def choose_stuffed(index: Index, with_findings: set[int], settings: AuditSetting
         settings: settings of the audit.
 
     Returns:
-        The documents of the first round and of the second round.
+        The documents for the first round and for the second.
     """
     clean = [position for position, document in enumerate(index.places) if document not in with_findings]
     generator = np.random.default_rng([settings.seed, len(index.places), 3])

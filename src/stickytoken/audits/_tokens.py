@@ -40,7 +40,7 @@ class Candidate:
         token: vocabulary string of the token.
         text: decoded text of the token.
         group: flagged, strongest or ordinary.
-        predicted: predicted share of queries that have a document with copies of the token in their top 10;
+        predicted: predicted share of queries whose top 10 includes a document with copies of the token;
             None without a prediction.
         lift_sd: lift of the token on these documents, in standard deviations; None if it was not
             measured.

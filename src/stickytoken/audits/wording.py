@@ -21,7 +21,7 @@ _NAMED = 3
 # Maximum number of documents that a sentence names.
 _NAMED_DOCUMENTS = 3
 
-# Maximum number of characters of a query that a sentence quotes.
+# Maximum number of characters to quote from a query.
 _QUERY_CHARACTERS = 50
 
 DOCUMENT_COLUMNS = (
@@ -192,7 +192,7 @@ def counted_queries(count: int) -> str:
 
 
 def share_columns(audit: Audit) -> tuple[Column, ...]:
-    """Return the columns of the table of tokens."""
+    """Return the columns of the token table."""
     copies = audit.record.measured_with().copies
     shares = tuple(
         Column(f"share_{count}", f"{count} copies" if count else "none", 1, "%") for count in (0, *copies)
@@ -208,7 +208,7 @@ def share_columns(audit: Audit) -> tuple[Column, ...]:
 
 
 def share_rows(audit: Audit) -> pl.DataFrame:
-    """Return the rows of the table of tokens, starting with the token that helps documents most."""
+    """Return the rows of the token table, starting with the token that helps documents most."""
     rows = []
     for token in audit.tokens.iter_rows(named=True):
         token_shares = audit.shares.filter(token_id=token["token_id"])

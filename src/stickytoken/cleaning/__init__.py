@@ -58,8 +58,8 @@ class Removal:
     """A part of a text that was removed, replaced or escaped.
 
     Attributes:
-        start: Offset of the first character of the part in the original text.
-        end: Offset after the last character of the part in the original text.
+        start: Offset of the part's first character in the original text.
+        end: Offset after the part's last character in the original text.
         kind: Kind of the finding.
         what: The word, phrase or special token that was found.
     """
@@ -353,7 +353,8 @@ class Cleaner:
         Args:
             text: The text at the start of the round.
             spans: The findings in the text.
-            margin: Number of extra characters to remove on each side of a change of words.
+            margin: Number of extra characters to remove on each side of every change, except of a special
+                token.
         """
         changes = self._changes_of_specials(text) or self._changes_of_words(text, spans)
         planned: list[_Change] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # Characters that are not displayed: soft hyphen, joiners, direction marks, Hangul fillers and zero-width
 # spaces. Between the letters of a word they hide the word from a search, and most tokenizers drop them. Like
-# `MARKS`, this is the body of a character class of a regular expression.
+# `MARKS`, this is the body of a character class in a regular expression.
 INVISIBLE = "\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0"
 
 # Characters that change how the preceding character looks: accents, variation selectors and tags.

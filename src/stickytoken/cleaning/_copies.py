@@ -16,7 +16,7 @@ from stickytoken.cleaning._units import UnitReader, Units
 # The constants below were chosen with `benchmarks/cleaning.py shares`: nearly all planted copies are found,
 # but hardly any words of natural texts (Cranfield, TREC and STS-B).
 
-# Minimum number of copies of a word that make a finding. Three in a row can be emphasis ("very very very
+# Minimum number of copies of a word for a finding. Three in a row can be emphasis ("very very very
 # good").
 FEWEST_COPIES = 4
 
@@ -140,27 +140,28 @@ class Document:
 
 # Limits for stretches that repeat a phrase or a few words.
 
-# Minimum number of units in a repetition of a few words without a fixed order. Shorter ones occur naturally.
+# Minimum number of units in a stretch that repeats a few words in no fixed order. Shorter stretches occur
+# naturally.
 MIXED_RUN = 16
-_MIXED_WORDS = 3  # maximum number of distinct words in such a repetition
+_MIXED_WORDS = 3  # maximum number of distinct words in such a stretch
 _LONGEST_PERIOD = 16  # maximum length of a repeated phrase, in units
 _MIXED_GAP = 4  # maximum mean distance between copies of a word, in units, without a fixed order
 
 
 class Stretch(NamedTuple):
-    """A part of a text that consists of copies of a word or phrase, or of a few words in varying order."""
+    """A part of a text that repeats a word or phrase, or a few words in varying order."""
 
     first: int  # index of the first unit
     last: int  # index after the last unit
-    period: int  # number of units of one copy; 0 if the order varies
+    period: int  # number of units per copy; 0 if the order varies
 
 
 def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies: int) -> list[Stretch]:
     """Return the stretches of a text in order, without overlaps.
 
     Args:
-        keys: The keys of the units of the text.
-        positions: The indices of the copies of each word that occurs often enough.
+        keys: The keys of the text's units.
+        positions: For each word that occurs often enough, the indices of its copies.
         copies: Minimum number of copies that form a stretch.
     """
     regular: list[Stretch] = []
@@ -246,8 +247,8 @@ _ENOUGH_COPIES = 16
 # 0.5 plus three times the number expected by chance.
 _MOST_MATCHING_PAIRS = 0.5
 _TIMES_CHANCE = 3.0
-# Minimum number of copies of a common word that make a finding, and minimum share of the units that they must
-# make up.
+# Copies of a common word are a finding if there are at least `_COMMON_COPIES` of them, and if they make up at
+# least `_COMMON_SHARE` of the units.
 _COMMON_COPIES = 6
 _COMMON_SHARE = 0.2
 
@@ -330,8 +331,8 @@ _UNITS_PER_MANY = 60
 _UNITS_PER_DENSE = 5
 # Many or dense copies seem planted only if at least this share of them has exactly one space on each side.
 _BARE_SHARE = 0.9
-# Many copies are the subject of the text if the number of pairs of copies that share a neighbour exceeds this
-# multiple of the number expected by chance.
+# A word with many copies counts as the subject of the text, not as planted, if the number of copy pairs that
+# share a neighbour exceeds this multiple of the number expected by chance.
 _TIMES_CHANCE_UNFLAGGED = 1.6
 # Copies are regular if there are at least `_REGULAR_COPIES`, or `_REGULAR_CLOSE_COPIES` close together, and
 # if the largest distance between neighbours is at most `_UNEVEN` times the smallest distance, plus one unit.
@@ -348,7 +349,7 @@ _LISTED_SHARE = 0.75
 
 
 def planted_copies(document: Document, words: frozenset[str], repetitions: Iterable[Stretch]) -> set[int]:
-    """Return the indices of copies of unflagged words that seem to have been planted.
+    """Return the indices of copies that seem to have been planted, of words that are not flagged.
 
     Args:
         document: The text.

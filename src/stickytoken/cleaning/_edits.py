@@ -14,8 +14,8 @@ class Edit(NamedTuple):
     """A part of a text and its replacement.
 
     Attributes:
-        start: Offset of the first character of the part.
-        end: Offset after the last character of the part.
+        start: Offset of the part's first character.
+        end: Offset after the part's last character.
         text: The replacement.
     """
 
@@ -25,7 +25,7 @@ class Edit(NamedTuple):
 
 
 class Draft:
-    """A text that is edited in rounds, with the original offset of each of its characters.
+    """A text that is edited in rounds, together with each character's offset in the original text.
 
     Attributes:
         text: The text with all edits so far.

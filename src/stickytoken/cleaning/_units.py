@@ -25,7 +25,7 @@ _SHORTEST_DOUBLED = 4  # two copies are enough for a flagged word of at least th
 # Letters of DNA and RNA sequences, which repeat naturally.
 _BASES = frozenset("acgtu")
 
-# Maximum number of words in the cache of divided words, and maximum length of a cached word in characters.
+# Size limits of the cache of divided words: the number of words, and the length of a word in characters.
 _REMEMBERED = 50_000
 _LONGEST_REMEMBERED = 64
 
@@ -161,7 +161,8 @@ class UnitReader:
     def _split_copies(self, key: str, positions: Sequence[int]) -> Iterator[Part]:
         """Yield the units of a key.
 
-        ``positions`` holds the position in the word of each character of the key, and of its end.
+        ``positions`` gives the position in the word of each of the key's characters, and then the position
+        where the key ends.
         """
         done = 0
         if len(key) >= _FEWEST_COPIES:
@@ -226,7 +227,8 @@ def _pieces(word: str) -> list[tuple[str, list[int]]]:
     the pieces are kept apart as copies; otherwise all pieces form one word.
 
     Returns:
-        The key of each piece, with the position in the word of each character of the key, and of the end.
+        Each piece as a pair: its key, and a list of positions in the word. The list gives the position of
+        each of the key's characters, and then the position where the next piece begins or the word ends.
     """
     breaks = [match.span() for match in _BREAKS.finditer(word)]
     pieces: list[tuple[str, list[int]]] = []

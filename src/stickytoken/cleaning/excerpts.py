@@ -57,7 +57,7 @@ def excerpt(text: str, ranges: Iterable[tuple[int, int]], start: int, end: int) 
 
 
 def _next_word(text: str, start: int, end: int) -> int:
-    """Return the start of the first whole word of a part of a text; ``start`` if there is none."""
+    """Return where the first whole word after ``start`` begins; ``start`` if there is none before ``end``."""
     if start == 0 or text[start - 1].isspace():
         return start
     for offset in range(start, end):
@@ -67,7 +67,7 @@ def _next_word(text: str, start: int, end: int) -> int:
 
 
 def _last_word(text: str, start: int, end: int) -> int:
-    """Return the end of the last whole word of a part of a text; ``end`` if there is none."""
+    """Return where the last whole word before ``end`` ends; ``end`` if there is none after ``start``."""
     if end == len(text) or text[end].isspace():
         return end
     for offset in range(end - 1, start - 1, -1):
@@ -109,7 +109,7 @@ def word_diff(text: str, cleaned: Cleaned) -> list[str]:
 
 
 class _Change(NamedTuple):
-    """An edit of a text, and the names of the kinds of findings that caused it."""
+    """An edit of a text, with a phrase that names the kinds of findings that caused it."""
 
     edit: Edit
     cause: str

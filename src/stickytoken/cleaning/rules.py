@@ -37,7 +37,7 @@ class CleaningRules:
     Attributes:
         words: Texts of flagged vocabulary entries. Matching ignores case, accents and full-width forms.
         specials: Texts that a tokenizer reads as special tokens. Matching is case-sensitive.
-        longest_run: Maximum number of consecutive copies of a word or short phrase that is still allowed.
+        longest_run: Maximum number of times that a word or short phrase may occur in a row.
     """
 
     words: tuple[str, ...] = ()

@@ -243,7 +243,7 @@ def _precedes(span: Span, other: Span) -> bool:
 
 
 def _segments(text: str) -> list[tuple[int, int]]:
-    """Return the bounds of about equal segments of a text, which end at spaces if possible."""
+    """Return the bounds of about equally long segments of a text. They end at spaces if possible."""
     count = -(-len(text) // _SEGMENT)
     bounds = [0]
     for number in range(1, count):
@@ -255,12 +255,12 @@ def _segments(text: str) -> list[tuple[int, int]]:
 
 # Words that represent values in tables and code.
 _PLACEHOLDERS = frozenset(("nan", "inf", "nil", "null", "none", "true", "false"))
-# Characters between the words of code and of tables drawn with text characters.
+# Characters that stand between words in code and in tables drawn with text characters.
 _CODE = frozenset("=()[]{}<>\"'*@#\\\u2502\u2506")
 # `_CODE`, and characters between the parts of names and paths.
 _NAMES = _CODE | frozenset("_:/|")
-# A stretch is code if at least `_CODE_SHARE` of the gaps between its words have a character of `_CODE`, or if
-# at least `_NAMES_SHARE` of them have a character of `_NAMES`.
+# A stretch is code if at least `_CODE_SHARE` of the gaps between its words contain a `_CODE` character, or if
+# at least `_NAMES_SHARE` of them contain a `_NAMES` character.
 _CODE_SHARE = 0.25
 _NAMES_SHARE = 0.5
 # Maximum number of copies of a phrase in a hyphenated compound, such as "dict-of-dict-of-dict-of-dict".
@@ -390,7 +390,7 @@ class SpecialFinder:
         Returns:
             The two numbers of characters; None if no special token spans the joint.
         """
-        # Collect as much of the end of the kept text as a token that spans the joint can cover.
+        # Collect the end of the kept text, as far back as a token that spans the joint can reach.
         pieces: list[str] = []
         missing = self._reach
         for start, end in reversed(kept_ranges):
@@ -418,7 +418,7 @@ def _plain(text: str) -> tuple[str, Sequence[int]]:
     """Return a text without invisible characters and in half width.
 
     Returns:
-        The text, and the original offset of each of its characters.
+        The new text, and the offset of each of its characters in the original text.
     """
     if text.isascii() or not _DISGUISED.search(text):
         return text, range(len(text))

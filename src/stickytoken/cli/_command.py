@@ -203,7 +203,7 @@ def _sources_of(function: _Command, groups: Mapping[str, Any]) -> list[_Source]:
 # Cached because many commands use the same group.
 @functools.cache
 def _sources_of_group(group: Any) -> tuple[_Source, ...]:
-    """Return the sources of the options of a group."""
+    """Return the sources of a group's options."""
     value_types = command_line_types(group)
     defaults = {field.name: field.default for field in fields(group)}
     group_descriptions = descriptions(*group.__mro__)

@@ -90,7 +90,7 @@ computation_option = partial(_option, panel=COMPUTATION)
 language_option = partial(_option, panel=LANGUAGE_MODELS)
 output_option = partial(_option, panel=OUTPUT)
 
-# Declarations of the fields of settings classes that become options, keyed by field. All other fields become
+# Declarations of the settings fields that become options, keyed by field. All other fields become
 # settings. A command can turn one of these options into a setting by passing its name to `@command`.
 FIELD_DECLARATIONS = {
     "prompt": language_option(),
@@ -153,7 +153,7 @@ _NAMED_TOKENS = (
     "A token: its vocabulary string, its text, or # and its id ('#2003'). Or a file of tokens: txt with one "
     "per line, or a table with a column token_id or token. Repeatable."
 )
-# Meanings of the categories of vocabulary entries. The categories are copied from `stickytoken.vocabulary`,
+# What each category of vocabulary entries means. The categories are copied from `stickytoken.vocabulary`,
 # because that module is too slow to import for --help.
 CATEGORIES = {
     "OK": "text can produce it",

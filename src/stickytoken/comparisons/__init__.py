@@ -234,7 +234,7 @@ class ComparedToken:
 def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
     """Return the tokens that at least one run calls sticky.
 
-    They are in descending order of the number of runs that call them sticky.
+    The tokens that the most runs call sticky come first.
     """
     tokens_of_runs = [_in_run(compared) for compared in runs]
     names: set[str] = set()
@@ -249,7 +249,7 @@ def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
 
 
 def _in_run(compared: ComparedRun) -> dict[str, TokenInRun]:
-    """Return the measures and the verdict of each token of a run, keyed by vocabulary string."""
+    """Return each token's measures and verdict in a run, keyed by vocabulary string."""
     tokens = with_measures(compared.run.tokens)
     rows = tokens.select("token", *TokenInRun._fields).iter_rows()
     return {token: TokenInRun(*numbers) for token, *numbers in rows}
@@ -575,7 +575,7 @@ READING = {
     "repaired copy": "Whether the run folder records a repaired copy of the model, and whether the copy was "
     "verified.",
 }
-# Columns of the comparison table that may be null, in the order of the fields of `WorstToken`.
+# Columns of the comparison table that may be null, in the order of `WorstToken`'s fields.
 _ERASES_MOST: dict[str, type[pl.DataType]] = {
     "erases_most_token_id": pl.Int64,
     "erases_most_token": pl.String,
@@ -614,8 +614,8 @@ class Comparison:
         runs: The runs with their names.
         comparability: What can be compared between the runs.
         agreements: The agreement of each pair of runs.
-        tokens: The tokens that at least one run calls sticky, in descending order of the number of runs that
-            do.
+        tokens: The tokens that at least one run calls sticky. Those that the most runs call sticky come
+            first.
     """
 
     runs: tuple[ComparedRun, ...]

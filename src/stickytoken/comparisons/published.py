@@ -215,7 +215,7 @@ def beside_run(run: Run, name: str) -> BesideRun:
     """Compare the published tokens of a model with a run of that model.
 
     Args:
-        run: A run of the default method or of the paper's method.
+        run: A run that used the default method or the paper's.
         name: Name of the published model.
 
     Returns:
@@ -265,7 +265,7 @@ def _is_of_paper(run: Run) -> bool:
 
 
 def _beside_paper(run: Run, published: pl.DataFrame, unknown: int) -> BesideRun:
-    """Compare the published tokens with the scores, rates and verdicts of a run of the paper's own method."""
+    """Compare the published tokens with the scores, rates and verdicts of a run by the paper's own method."""
     in_run = run.tokens.select(
         "token_id",
         "token",

@@ -139,7 +139,7 @@ def load_sentences(
 
     Raises:
         InputError: The corpus cannot be read or is empty.
-        MissingExtraError: A Hub dataset is requested, but the extra ``hub`` is not installed.
+        MissingExtraError: A Hub dataset is requested, but the ``hub`` extra is not installed.
     """
     if column is not None and not isinstance(column, str):
         raise InputError(f"column is {column!r}: pass the name of a column")
@@ -228,7 +228,7 @@ def _is_missing(value: object) -> bool:
 
 
 def _from_values(values: object) -> Sentences:
-    """Return the sentences of a list or of a table column; missing values count as blank."""
+    """Return the sentences in a list or table column; missing values count as blank."""
     texts: list[str | None] = []
     for number, value in enumerate(list_of("sentences", "sentences", values), start=1):
         if isinstance(value, str):
@@ -388,7 +388,7 @@ def corpus_fingerprint(corpus: Sentences | PairCorpus, uses_topics: bool) -> str
     ``uses_topics`` says whether the method's results depend on the topics of the sentences.
     """
     if uses_topics and isinstance(corpus, Sentences):
-        # The bundled corpus counts as one of the kinds of text, but the same sentences read from a file count
+        # The bundled corpus counts as one kind of text, but the same sentences read from a file count
         # as the user's own corpus. The results differ, so the fingerprints must differ too.
         return digest([corpus.fingerprint_with_topics, corpus.bundled, text_kinds().fingerprint_with_topics])
     return corpus.fingerprint

@@ -215,7 +215,7 @@ _ROWS_OF_TABLES: dict[str, dict[str, Any]] = {
 
 
 def _from_values(values: Iterable[Any], columns: NamedColumns) -> Collection:
-    """Return a collection of texts, of objects, or of the rows of a table."""
+    """Return a collection made from texts, objects or table rows."""
     refusal = f"documents is {shown(values)}: pass a list of texts, a table, or a file"
     if isinstance(values, (bytes, bytearray, Mapping)):
         raise InputError(refusal)
@@ -335,7 +335,7 @@ class Row(NamedTuple):
     end: int = 0
 
 
-# Usual names of the text column and of the id column, the most common first.
+# Usual names of the text and id columns, the most common first.
 _TEXT_NAMES = ("text", "document", "content", "passage", "body", "sentence")
 _ID_NAMES = ("_id", "id", "doc_id", "docid", "document_id")
 # Number of JSON lines that are read before the columns are chosen, because objects may differ in their keys.

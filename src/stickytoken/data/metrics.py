@@ -22,7 +22,7 @@ Outcomes: TypeAlias = Values
 Vectors: TypeAlias = Mapping[str, NDArray[np.float32]]
 """Vectors of a task's texts, keyed by role, each of shape (texts, D)."""
 Sample: TypeAlias = NDArray[np.intp] | None
-"""Indices of the units of a bootstrap sample; None for all units."""
+"""Indices of the units in a bootstrap sample; None for all units."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: i
     """
     table = _contingency(gold, predicted, label_count)
     true_positives = np.diagonal(table, axis1=1, axis2=2)
-    # 2 TP + FP + FN: the number of predictions of a label plus the number of its occurrences.
+    # 2 TP + FP + FN: how often a label is predicted plus how often it occurs.
     denominator = table.sum(axis=1) + table.sum(axis=2)
     f1 = 2 * true_positives / np.where(denominator, denominator, 1)
     return np.asarray(f1.sum(axis=1) / (denominator > 0).sum(axis=1))

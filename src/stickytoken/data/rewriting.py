@@ -192,7 +192,7 @@ def _rewrite_lines(
     revise: Revise,
     skip: Callable[[Skipped], None],
 ) -> None:
-    """Write the records of a file of lines, or of standard input."""
+    """Write the revised records of a line-based file or of standard input."""
     with ExitStack() as stack:
         if source.path is None:
             buffer = _Buffer(sys.stdin.buffer)
@@ -262,7 +262,7 @@ class _Literal:
         start: First position of the literal.
         end: Position after the literal.
         value: The text.
-        positions: The position of each character of the text, and the position after the last character.
+        positions: The position of each of the text's characters, and the position after the last one.
     """
 
     start: int
@@ -383,7 +383,7 @@ class _Field(_Literal):
 
 
 def _edited_fields(raw: str, row: Row, edits_by_column: dict[str, Edits], separator: str) -> str:
-    """Apply the edits of each column to a row of CSV or TSV."""
+    """Apply each column's edits to a CSV or TSV row."""
     fields = _fields(raw, separator)
     values = list(row.value.values())
     parsed = [field.value for field in fields]
@@ -506,7 +506,7 @@ def _revised(
 
 
 def _with_texts(table: Any, column: str, texts: dict[int, str]) -> Any:
-    """Return an Arrow table in which ``texts``, keyed by row, replace values of a column of its type."""
+    """Replace values of a column by ``texts``, keyed by row, in an Arrow table. The column keeps its type."""
     from pyarrow import array
 
     column_index = table.schema.get_field_index(column)

@@ -376,7 +376,7 @@ def _qrels_table(path: Path) -> pl.DataFrame:
 
 
 def kinds_task() -> ClassificationTask:
-    """Return the task of predicting the kind of each bundled text. Half of the texts are training texts."""
+    """Return the task of predicting each bundled text's kind. Half of the texts are training texts."""
     corpus = text_kinds()
     texts_of: dict[str, list[str]] = defaultdict(list)
     for text, kind in zip(corpus.texts, corpus.topics or (), strict=True):
@@ -395,7 +395,7 @@ def kinds_task() -> ClassificationTask:
     )
 
 
-# MTEB names of the tasks of Chen et al. 2025.
+# MTEB names of the tasks in Chen et al. 2025.
 PAPER_TASKS = (
     "Banking77Classification",
     "EmotionClassification",

@@ -19,7 +19,7 @@ from stickytoken.validation import visible
 
 _Arguments = ParamSpec("_Arguments")
 _LOG = logging.getLogger(__name__)
-# Maximum number of characters of an error on the page and in the log.
+# Maximum number of characters to show of an error, on the page and in the log.
 _LONGEST_LINE = 500
 
 

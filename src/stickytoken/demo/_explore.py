@@ -36,7 +36,7 @@ class _Components:
     """The components of the tab."""
 
     run: gr.Dropdown
-    about: list[gr.HTML]  # the headline and the rest of the first screen of the run's report
+    about: list[gr.HTML]  # the headline and the rest of the report's first screen
     search: gr.Textbox
     filters: list[gr.Dropdown]  # one filter for each column in `_FILTERED`
     count: gr.HTML
@@ -263,7 +263,7 @@ def _filtered(content: RunContent, text: str = "", filter_values: Sequence[objec
         filter_values: Accepted values for each column in `_FILTERED`; an empty list accepts all tokens.
 
     Raises:
-        InputError: The value of a filter is not a list of strings.
+        InputError: A filter's value is not a list of strings.
     """
     if content.run is None:
         return content.tokens

@@ -366,7 +366,7 @@ def similarity_curve(trial: Trial, token: str, benign: list[str], u: float | Non
 
 
 def _draw_curve(trial: Trial, token: str, u: float | None) -> go.Figure:
-    """Draw the curve of the token and the band of the benign tokens."""
+    """Draw the token's curve and the benign tokens' band."""
     counts = trial.counts
     positions = fig.spread_out(counts)
     figure = fig.new_figure(height=380)

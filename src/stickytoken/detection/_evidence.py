@@ -39,7 +39,7 @@ _ORDINARY_STREAM = 12
 
 @dataclass(frozen=True)
 class _Measured:
-    """Measurements of the two stages of the evidence."""
+    """Measurements from the two evidence stages."""
 
     rows: dict[int, dict[str, Any]]  # rows of evidence.parquet, keyed by token id
     search: SearchRecord | None  # None if search results were not measured

@@ -332,7 +332,7 @@ _MIN_AGE = 3_000_000_000
 
 
 class ModelFilesRecord(Record):
-    """model.json: the hash of the files of a run's model, if the model was loaded with default options."""
+    """model.json: the hash of a run's model files, if the model was loaded with default options."""
 
     schema_version: int
     files: str  # hash of all files

@@ -168,7 +168,7 @@ class RunRecord(resume.MeasurementRecord):
 # Text columns of token tables. Only columns of the second group may be null.
 _TEXT_COLUMNS = ("token", "decoded")
 _NULLABLE_TEXT_COLUMNS = ("category", "verdict", "severity", "kind", "strongest_kind", "reason", "precision")
-# Maximum number of characters of a text in a token table. A longer text means that the file is damaged.
+# Maximum length, in characters, of a text in a token table. A longer text means that the file is damaged.
 _LONGEST_TEXT = 10_000
 
 
@@ -320,8 +320,8 @@ class EvidenceRecord(resume.Record):
     pair_copies: int  # number of copies of the token in each pair
     sequences: int  # number of encoded texts
     seconds: float
-    # Number of pairs of a carrier and an anchor, without copies, in each bin of `SIMILARITY_EDGES`; empty in
-    # runs of earlier versions
+    # Number of carrier-anchor pairs, without copies, in each bin of `SIMILARITY_EDGES`; empty in runs of
+    # earlier versions
     similarities_before: tuple[int, ...] = ()
     search: SearchRecord | None = None  # null if too few texts are long enough, or in earlier versions
 
@@ -371,7 +371,7 @@ _LATER_COLUMNS = ("ahead", "answering", "unrelated", "similarities_after")
 
 
 class RunEvidence(NamedTuple):
-    """Curves, pairs and search results of some tokens of a run."""
+    """Curves, pairs and search results for some of a run's tokens."""
 
     record: EvidenceRecord
     tokens: pl.DataFrame  # with the columns of EVIDENCE_SCHEMA

@@ -48,7 +48,7 @@ class EmbeddedFile:
     """The result of `embed_file`.
 
     Attributes:
-        dimension: Number of components of each vector.
+        dimension: Number of components in each vector.
         without_vector: Texts for which the server returned no vector. Their ``vector`` in the file is null.
     """
 

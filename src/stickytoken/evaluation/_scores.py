@@ -27,7 +27,7 @@ from stickytoken.vocabulary import CandidateTokenizer
 # Number of bootstrap samples. With 1,000 samples, the ends of a 95% interval vary little between seeds.
 _RESAMPLES = 1000
 _CONFIDENCE = 0.95
-# Number of texts of each role that are encoded before the clock starts.
+# Number of texts per role to encode before the clock starts.
 _WARM_UP_TEXTS = 32
 
 _AS_IT_IS = "as it is"
@@ -253,7 +253,7 @@ def _fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], 
 
 
 def _differences(scores: Sequence[Score], resamples: NDArray[np.float64]) -> list[Difference]:
-    """Return the difference of each way of encoding from the first; ``resamples`` are as in `Comparison`."""
+    """Return how each way of encoding differs from the first; ``resamples`` are as in `Comparison`."""
     if len(scores) == 1:
         return []
     contrasts = np.eye(len(scores))[1:]
@@ -271,8 +271,8 @@ class TaskMean:
 
     Attributes:
         encodings: Name and layer of each way of encoding.
-        scores: Mean of the main scores of each way of encoding, times 100; None if the score on any task is
-            undefined.
+        scores: For each way of encoding, the mean of its main scores, times 100; None if the score on any
+            task is undefined.
         differences: Differences between the means, as in `Comparison`; empty if any task is an MTEB task.
     """
 

@@ -1,4 +1,4 @@
-"""Choose the layers of token prepending or of contrast by their score on sentence pairs."""
+"""Choose the layers for token prepending or contrast by their score on sentence pairs."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def layers_scored(
 def _cosines_by_layer(
     encoder: CausalPromptEncoder, first: Sequence[str], second: Sequence[str], layers: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Return the cosine of each pair of texts at each of the given layers, shape (pairs, layers)."""
+    """Return each text pair's cosine at each of the given layers, with shape (pairs, layers)."""
     vectors = encoder.encode_layers([*first, *second], layers).astype(np.float64)
     left = vectors[: len(first)]
     right = vectors[len(first) :]

@@ -26,7 +26,7 @@ from stickytoken.vocabulary import Vocabulary, categorize, match_benign
 
 __all__ = ["ExplainSettings", "Explanation", "explain"]
 
-# Number of tokens of a run that are explained if the user names none. Each token takes most of a minute on
+# How many of a run's tokens are explained if the user names none. Each token takes most of a minute on
 # two cores.
 _WORST_TOKENS = 3
 

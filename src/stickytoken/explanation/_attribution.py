@@ -25,7 +25,7 @@ Vector: TypeAlias = NDArray[np.float64]
 
 # Names of the two measures that attribution computes.
 _FROM_COPIES, _FROM_CARRIER = AREAS["attribution"]
-# Label of the row and of the column of an attribution matrix that belong to the reference.
+# Label of the reference's row and column in an attribution matrix.
 _REFERENCE = "(reference)"
 
 
@@ -110,7 +110,7 @@ class Attributor:
     def attribution(
         self, tokens: Sequence[int], folder: ResultFolder | None, progress: ProgressCallback
     ) -> Attribution:
-        """Return the attributions of a token, of pairs of texts with its copies, and of its benign tokens.
+        """Return the attributions for a token, for text pairs with its copies, and for its benign tokens.
 
         Args:
             tokens: Id of the token, followed by the ids of its benign tokens. Only the first few benign
@@ -192,7 +192,7 @@ class Attributor:
         return steps
 
     def _by_part(self, carrier: PlacedCarrier, token_id: int, unrelated: Vector) -> dict[str, Any]:
-        """Return the mean contributions of the copies and of the carrier to similarities with anchors.
+        """Return how much the copies and the carrier contribute, on average, to similarities with anchors.
 
         ``unrelated`` holds the unit vectors of the unrelated anchors, shape (anchors, d).
         """
@@ -264,7 +264,7 @@ def _pair_row(token_id: int, number: int, attributed: AttributedPair) -> dict[st
 def cell_rows(
     token_id: int, pairs: Sequence[AttributedPair], names: Mapping[int, str]
 ) -> list[dict[str, Any]]:
-    """Return a row for each cell of the matrices of attributed pairs."""
+    """Return a row for each cell in the attributed pairs' matrices."""
     cells = []
     for number, attributed in enumerate(pairs):
         row_parts = _row_parts(attributed)

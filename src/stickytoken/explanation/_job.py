@@ -72,7 +72,7 @@ class Job:
         return Surroundings(self._mean_direction(), anchors, mean_similarity)
 
     def _mean_direction(self) -> Vector | None:
-        """Return the direction of the mean pooled vector of random vocabulary entries, shape (P,).
+        """Return the mean direction of the pooled vectors of random vocabulary entries, shape (P,).
 
         Return None if the pooled vectors of all these entries are unknown or zero.
         """
@@ -318,7 +318,7 @@ class Job:
     def _heads(
         self, token_id: int, benign_ids: Sequence[int], measured: Mapping[str, Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
-        """Return the rows of the table of attention heads; empty if attention was not measured."""
+        """Return the rows of the attention-head table; empty if attention was not measured."""
         heads_by_token = measured["heads"]
         if str(token_id) not in heads_by_token:
             return []

@@ -43,7 +43,7 @@ class EmbeddingMatrix:
 
     @cached_property
     def measures(self) -> dict[str, Vector]:
-        """All measures, keyed by name, each of shape (entries,). The cosine of a row of zeros is NaN."""
+        """All measures, keyed by name, each of shape (entries,). The cosine of an all-zero row is NaN."""
         all_rows = np.arange(len(self.rows))
         means = {"mean": self._mean(all_rows)}
         if self.unused:

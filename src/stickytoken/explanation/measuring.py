@@ -31,7 +31,7 @@ Vector: TypeAlias = NDArray[np.float64]
 _COPY = Token(-1, "")
 # Maximum number of anchors.
 _MAX_ANCHORS = 64
-# Maximum number of characters of a text that an error quotes.
+# Maximum number of characters to quote from a text in an error.
 _SHOWN_CHARACTERS = 60
 
 
@@ -58,7 +58,7 @@ class PlacedCarrier:
     labels: tuple[int, ...]  # `Part` of each id in `template`
 
     def with_copies(self, token_id: int) -> tuple[int, ...]:
-        """Return the content ids of the text with copies of a token."""
+        """Return the text's content ids, with copies of a token inserted."""
         return tuple(token_id if entry == _COPY.id else entry for entry in self.template)
 
 
@@ -78,7 +78,7 @@ def place_copies(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[
 
 
 def _labels_of(ids: Sequence[int], prompt_length: int) -> tuple[int, ...]:
-    """Return the `Part` of each id of a carrier, whose first ``prompt_length`` ids are the prompt."""
+    """Return the `Part` of each id in a carrier, whose first ``prompt_length`` ids are the prompt."""
     rest = [int(Part.COPIES if entry == _COPY.id else Part.CARRIER) for entry in ids[prompt_length:]]
     return (int(Part.PROMPT),) * prompt_length + tuple(rest)
 
@@ -199,7 +199,7 @@ def _carriers_of_user(
 class Surroundings:
     """The vectors with which the carriers' vectors are compared."""
 
-    direction: Vector | None  # direction of the mean pooled vector of entries, shape (P,); None if unknown
+    direction: Vector | None  # mean direction of the entries' pooled vectors, shape (P,); None if unknown
     anchors: Vector  # unit vectors of the anchors, shape (anchors, d)
     mean_similarity: float  # texts with a cosine below this are unrelated
 
@@ -382,7 +382,7 @@ def _distances_between_tokens(states: Sequence[Vector]) -> Vector:
 def _distances_by_measure(groups: Sequence[Vector]) -> dict[str, Vector]:
     """Return the distances of all carriers, keyed by measure, each of shape (tokens, carriers, layers + 1).
 
-    ``groups`` holds the distances of each group of carriers, as `_distances_between_tokens` returns them.
+    ``groups`` holds the distances for each carrier group, as `_distances_between_tokens` returns them.
     """
     if not groups:
         return {}

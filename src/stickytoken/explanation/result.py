@@ -37,7 +37,7 @@ def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
 
     The findings are sorted by area, and within an area by the distance from the benign tokens, largest first.
     The finding of a measure with layers is that of the layer where this distance is largest. ``rows`` are the
-    rows of the table of measures.
+    rows of the measures table.
     """
     all_findings: list[Finding] = []
     for area, measures in AREAS.items():
@@ -86,7 +86,7 @@ def verdict(
     Args:
         token: The token.
         token_id: Id of the token.
-        rows: Rows of the table of measures.
+        rows: Rows of the measures table.
         differences: The findings in these rows, from `findings`.
         benign: Number of benign tokens.
         run: The token's row in a run, keyed by the columns in `OF_RUN`. None if there is no run with a

@@ -101,7 +101,7 @@ class _MtebWork(GroupWork):
     room: int
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        """Return the scores of a group of conditions as rows, and the number of texts encoded."""
+        """Return the scores for a group of conditions as rows, and the number of encoded texts."""
         task_data.load_data(self.task)
         id_encoder = protocol.require_ids(encoder, "impact")
         row_by_seed: dict[int | None, dict[str, Any]] = {}

@@ -120,7 +120,7 @@ def with_copies(settings: ImpactSettings, fitted: FittedText, condition: Conditi
 def needed_room(
     encoder: WordEncoder, conditions: Sequence[Condition], copies: int, insertion: Insertion
 ) -> int:
-    """Return the maximum number of tokens that the copies of any condition add to a text."""
+    """Return the maximum number of tokens that any condition's copies add to a text."""
     if insertion is Insertion.IDS:
         return copies
     words = dict.fromkeys(token.text.strip() for condition in conditions for token in condition.tokens)

@@ -34,7 +34,7 @@ class TaskRecord(resume.Record):
     layout: str
     unit: str  # what the bootstrap resamples, such as queries
     units: int
-    texts: int  # total number of texts of the task
+    texts: int  # total number of texts in the task
     edited: int  # number of texts that get copies
     cut: int  # number of texts truncated to make room for copies, in every condition
     metrics: list[str]  # the main metric comes first
@@ -75,7 +75,7 @@ def measured_kind(record: ImpactRecord) -> str:
 
 
 IMPACT_FILE = "impact.json"
-# Prefix of the names of folders that hold impact measurements.
+# Name prefix of the folders that hold impact measurements.
 IMPACT = "impact"
 # Columns of each table. Their types are declared, so that empty tables have the same types.
 TABLES = resume.table_schemas(

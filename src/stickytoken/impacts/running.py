@@ -34,7 +34,7 @@ T = TypeVar("T")
 _SHARD_PROBES = 8192
 # Shard column with the index of the unit to which a row belongs: a pair, query, text or document.
 UNIT = "unit"
-# Prefix of the names of files that hold the vectors of an unfinished measurement.
+# Name prefix of the files that hold an unfinished measurement's vectors.
 VECTORS = "vectors-"
 
 
@@ -119,7 +119,7 @@ class Runner:
         engine: computes the shards.
         folder: folder of the measurement.
         progress: called at every step.
-        shards: number of shards of all work that has been run, keyed by the name of the work.
+        shards: how many shards each completed piece of work has, keyed by the name of the work.
     """
 
     encoder: protocol.WordEncoder
@@ -213,7 +213,7 @@ class TaskWork(GroupWork):
     similarity: Similarity
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        """Return the outcomes of a group of conditions as rows, and the number of texts encoded."""
+        """Return the outcomes for a group of conditions as rows, and the number of encoded texts."""
         edited: dict[Probe, NDArray[np.float32]] = {}
         rows = []
         for condition in prepared:

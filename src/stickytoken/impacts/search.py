@@ -167,7 +167,7 @@ class _IntrusionWork(GroupWork):
     similarity: Similarity
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[Rows, int]:
-        """Return the hits and ranks of a group of conditions as rows, and the number of texts encoded."""
+        """Return the hits and ranks for a group of conditions as rows, and the number of encoded texts."""
         (condition,) = prepared
         probes = [
             with_copies(self.settings, target, condition, copies)

@@ -168,7 +168,7 @@ def _condition_rows(
     confidence: float,
     tokens_by_id: Mapping[int, TokenRecord],
 ) -> Rows:
-    """Return the score of each group of conditions, and its drop from the clean score with an interval."""
+    """Return each condition group's score, and its drop from the clean score with an interval."""
     (clean,) = groups.of_kind(Kind.CLEAN)
     scores = combine(groups.weights, resampled_scores[0]).tolist()
     drops = contrast_intervals(resampled_scores, clean - groups.weights, confidence)

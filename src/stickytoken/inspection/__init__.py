@@ -27,7 +27,7 @@ def inspector_of(encoder: IdEncoder) -> Inspector:
         encoder: An encoder that wraps a SentenceTransformer or a prompted language model.
 
     Raises:
-        ModelError: The encoder is of another kind and gives no access to the internals of its model.
+        ModelError: The encoder wraps neither, so its model's internal states cannot be read.
     """
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
@@ -38,16 +38,16 @@ def inspector_of(encoder: IdEncoder) -> Inspector:
     if isinstance(encoder, CausalPromptEncoder):
         return PromptInspector(encoder)
     raise ModelError(
-        f"{encoder.name} is a {type(encoder).__name__}, which returns vectors and gives no access to the "
-        "internals of its model: pass a model that sentence-transformers can load, or a language model with "
-        "a prompt"
+        f"{encoder.name} is a {type(encoder).__name__}, which returns only vectors and gives no access to "
+        "its model's internal states: pass a model that sentence-transformers can load, or a language model "
+        "with a prompt"
     )
 
 
 class AttributionMethod(StrEnum):
     """A method that divides the similarity of two texts among pairs of their parts."""
 
-    DELETION = "deletion"  # Shapley values, computed from texts with deleted parts; needs no gradients
+    DELETION = "deletion"  # Shapley values, computed by deleting parts of the text; no gradients needed
     JACOBIANS = "jacobians"  # Jacobians, integrated along the line from padding to the text
 
 

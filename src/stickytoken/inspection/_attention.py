@@ -15,8 +15,8 @@ from stickytoken.encoders.compute import switched_on
 Sources: TypeAlias = dict[torch.nn.Module, int]
 """Modules that return attention weights, with the index of the weights in the returned tuple."""
 
-# Maximum difference between 1 and the sum of a row of attention weights. The sum differs from 1 because of
-# rounding in half precision.
+# Attention weights in a row should sum to 1. This is the maximum difference, which allows for rounding in
+# half precision.
 _ROW_SUM_ERROR = 0.02
 
 

@@ -1,4 +1,4 @@
-"""Integrated Jacobians: the contribution of each part of a text to its vector.
+"""Integrated Jacobians: how much each part of a text contributes to its vector.
 
 The method is that of Moeller, Nikolaev, Pado, "An Attribution Method for Siamese Encoders" (EMNLP 2023),
 section 2. Let e be an encoder, and let a, b, r_a, r_b be the input embeddings of two texts and of their
@@ -94,8 +94,8 @@ _MAX_ERROR = 0.01
 # If a text has more parts than this, the error is measured with a single integral in the direction of all
 # parts together, which costs less than the separate integrals.
 _FEW_PARTS = 3
-# If the vector of the reference is shorter than this fraction of the length of the text's vector, it counts
-# as having no direction.
+# If the reference's vector is shorter than this fraction of the text vector's length, it counts as having no
+# direction.
 _MIN_REFERENCE_SHARE = 1e-3
 
 
@@ -109,7 +109,7 @@ class _Path:
 
     @property
     def batch(self) -> int:
-        """Maximum number of points of the path in a batch."""
+        """Maximum number of path points per batch."""
         return max(1, _TOKENS // len(self.reference))
 
     def at(self, fractions: Vector) -> torch.Tensor:

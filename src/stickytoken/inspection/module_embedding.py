@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules import Pooling
 
 
-# Maximum error of a sum over parts, as a fraction of the length of the pooled vector. If the error is larger,
+# Maximum error of a sum over parts, as a fraction of the pooled vector's length. If the error is larger,
 # the pooling does not count as a sum over parts.
 _MAX_POOLING_ERROR = 0.01
 
@@ -216,7 +216,7 @@ def _insides(
     supplied: torch.Tensor | None,
     vectors: NDArray[np.float32],
 ) -> list[Inside]:
-    """Split the states of a batch of texts into one record per text.
+    """Split a batch's states into one record per text.
 
     Args:
         labels: For each position, the number of its part, shape (texts, T).
@@ -400,7 +400,7 @@ def _pooled_by_part(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the pooled states, shape (texts, P), and the contribution of each part, shape (texts, parts, P).
 
-    The contribution of a part is the result of pooling with the states of all other parts set to zero. The
+    A part's contribution is what pooling returns when the states of all other parts are set to zero. The
     contributions are None if they do not add up to the pooled states.
     """
     states = inputs["token_embeddings"]
@@ -560,7 +560,7 @@ class PromptInspector(Inspector):
 def _mean_attention(prompts: Sequence[Inside]) -> NDArray[np.float64] | None:
     """Average the attention weights of a text over its prompts.
 
-    A prompt is weighted by the number of positions of the attending part in the prompt. Return None if the
+    Each prompt is weighted by how many of its positions belong to the attending part. Return None if the
     weights of any prompt are missing.
     """
     weights = [prompt.attention for prompt in prompts if prompt.attention is not None]
@@ -581,7 +581,7 @@ def _mean_attention(prompts: Sequence[Inside]) -> NDArray[np.float64] | None:
 def _by_position(model: PromptedModel, row: PromptRow, values: Sequence[int], other: int) -> torch.Tensor:
     """Return a tensor with one value per position of a prompt.
 
-    Positions of the text get the value of their content id. Positions of the template get ``other``.
+    Text positions get the value of their content id. Template positions get ``other``.
     """
     prompt = model.prompts[row.prompt]
     by_position = torch.full((prompt.length(len(row.content)),), other)

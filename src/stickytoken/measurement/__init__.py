@@ -203,7 +203,7 @@ class ResultFolder:
 
     Args:
         path: the folder.
-        began: start of this session of the measurement, as returned by `time.perf_counter`. If ``began`` is
+        began: when this measurement session began, as returned by `time.perf_counter`. If ``began`` is
             passed, the wall time of all sessions is recorded in the folder.
     """
 

@@ -50,7 +50,7 @@ class Stage(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the stage and of its shards."""
+        """Name of the stage and its shards."""
 
     @property
     def probes_per_token(self) -> int:
@@ -296,8 +296,8 @@ def _copies_seen(
 def _fill_unanswered(vectors: NDArray[np.float32], prepared: _Prepared, name: str) -> dict[int, str]:
     """Replace vectors that a server did not return, so that methods need not handle missing vectors.
 
-    The missing vector of a token's n-th probe is replaced by the mean vector of the n-th probes of the other
-    tokens. The results of tokens with a missing vector are removed later; see `FolderRunner.unanswered`.
+    If the vector of a token's n-th probe is missing, the mean over the other tokens' n-th probes takes its
+    place. The results of tokens with a missing vector are removed later; see `FolderRunner.unanswered`.
 
     Args:
         vectors: one row per probe, shape (P, d), with NaN for missing vectors; changed in place.
@@ -394,7 +394,7 @@ def encode_texts(
     is_on_cpu = reads_ids(encoder) and not encoder.device.startswith("cuda")
     size = _TEXTS_PER_REPORT if is_on_cpu else _MOST_TEXTS_PER_REPORT
     progress(Progress(title, 0, len(texts)))
-    # Batches of texts of similar length need the least padding.
+    # Batches of similarly long texts need the least padding.
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     vectors = np.empty((len(texts), encoder.dimension), np.float32)
     for start in range(0, len(texts), size):
@@ -412,7 +412,7 @@ class Rows(Generic[S]):
     Attributes:
         keys: returns the keys of a shard's rows, in order.
         column: name of the column with the keys.
-        size: returns the size of a shard in units of progress.
+        size: returns a shard's size in units of progress.
     """
 
     keys: Callable[[S], Sequence[int]]

@@ -66,7 +66,7 @@ class MeasurementRecord(Record):
     """The fields that the records of all measurements have in common.
 
     Attributes:
-        schema_version: version of the format of the measurement's folder.
+        schema_version: format version of the measurement's folder.
         identity: hash of ``identity_parts``.
         identity_parts: everything that can change the results of the measurement; see `identity_of`.
     """
@@ -237,7 +237,7 @@ def require_vacant(folder: ResultFolder, kind: MeasurementKind[Any]) -> None:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of Python, of this package and of the packages that compute the results."""
+    """Return the versions of Python, this package and the packages that compute the results."""
     packages = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "polars")
     versions = {package: version(package) for package in packages}
     return {"python": platform.python_version(), "stickytoken": __version__} | versions

@@ -11,7 +11,7 @@ class WholeProgress:
     """Adds up the progress of all stages, so that the user sees one progress bar for the whole measurement.
 
     Args:
-        label: name of the measurement, which is shown instead of the names of the stages.
+        label: name of the measurement, which is shown instead of the stage names.
         texts: approximate number of texts that each stage encodes, keyed by stage name.
         progress: called with the progress of the whole measurement whenever a stage reports progress.
     """

@@ -139,7 +139,7 @@ class Tally:
     # Number of documents, keyed by source; None if there are too many sources to count.
     sources: Counter[str | None] | None = field(default_factory=Counter)
     # Texts of the distinct clean documents with the smallest hashes, keyed by hash. Choosing by hash makes
-    # the sample random, but independent of the order of the documents.
+    # the sample random, but independent of the documents' order.
     sample: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -259,7 +259,7 @@ _FEWEST = 10
 _QUERY_WORDS = 30
 # A document "moves up" for a query if its copies lift it past at least this share of the clean documents.
 _MOVES_UP = 0.1
-# Minimum standard deviation of the similarities of clean documents. Below it, effects would be mere rounding
+# Minimum standard deviation of the clean documents' similarities. Below it, effects would be mere rounding
 # errors.
 _SMALLEST_SPREAD = 1e-6
 # Predictions divide by one minus the contraction, so contractions are capped at this value.

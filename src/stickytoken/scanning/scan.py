@@ -49,7 +49,7 @@ SCAN_SCHEMA_VERSION = 2
 DOCUMENTS_FILE = "documents.parquet"
 _SCAN_FILE = "scan.json"
 
-# Columns of the table of documents; `Scan` explains them.
+# Columns of the document table; `Scan` explains them.
 SCHEMA: dict[str, Any] = {
     "number": pl.Int64,
     "id": pl.String,

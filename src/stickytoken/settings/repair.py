@@ -24,7 +24,7 @@ class Strategy(StrEnum):
 class RepairSettings:
     """How a model is repaired.
 
-    All settings are part of the identity of the repair. The default seed differs from a run's default seed.
+    All settings are part of the repair's identity. The default seed differs from a run's default seed.
 
     Attributes:
         strategy: auto: special tokens become plain text, and other tokens get a new row or, if no row works,

@@ -46,7 +46,7 @@ def audit(
             else the first sentences of some documents.
         runs: For a model: the folder that contains its runs.
         out: Output folder. Default: audit-<identity> in the run folder, where report finds it.
-        limit: Maximum number of rows to print of each table.
+        limit: Maximum number of rows to print per table.
     """
     from stickytoken.audits import audit as measure
     from stickytoken.data.documents import NamedColumns, open_documents

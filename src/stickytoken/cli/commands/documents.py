@@ -245,7 +245,7 @@ def _print_worst_documents(scan: Scan, limit: int) -> None:
 
 
 def _document_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of the table of documents, in which causes, words and excerpt are text."""
+    """Return a row of the document table, with causes, words and excerpt as text."""
     from stickytoken.cleaning.spans import SpanKind
 
     words = [f"{word['text']} \N{MULTIPLICATION SIGN}{word['copies']}" for word in row["words"][:3]]
@@ -294,7 +294,7 @@ def clean(
         id_column: Column with the id, for messages. Default: found by name.
         remove_suspected: Also remove suspected copies. They may be ordinary words, so by default they are
             only counted.
-        remove_all: Remove flagged tokens wherever they occur, even a single word in a sentence.
+        remove_all: Remove flagged tokens wherever they occur, even where one appears as a single word.
         action: What to do with flagged, special, repetition or suspected findings: remove, replace, escape
             (special only), report or refuse. Repeatable. Default: remove, and report for suspected.
         out: File for the documents instead of stdout. It may be FILE itself, and is written completely or
@@ -444,7 +444,7 @@ def _cleaner(
 
 
 def _kind_and_action(value: str) -> tuple[str, str]:
-    """Split a value of --action into the kind of finding and the action."""
+    """Split an --action value into the kind of finding and the action."""
     kind, sign, action = value.partition("=")
     if not sign:
         raise typer.BadParameter(f"{value!r} is not of the form KIND=ACTION", param_hint="--action")

@@ -328,7 +328,7 @@ def _effort_line(run: stickytoken.Run) -> str:
     return f"{texts:,} texts, {per_token:.1f} per token, {time_taken}. Run folder: {run.path}"
 
 
-# Columns of the two tables: of all models in the paper, and of the tokens of one model.
+# Columns of the two tables: one lists all models in the paper, the other one model's tokens.
 _MODELS = (
     Column("model", "model"),
     Column("parameters", "parameters"),

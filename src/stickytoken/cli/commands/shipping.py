@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from stickytoken.findings import Finding
     from stickytoken.gate import Check
 
-# Exit statuses of repair and of check.
+# Exit statuses of the repair and check commands.
 NOT_VERIFIED = 3
 GATE_CLOSED = 10
-# Columns of the table of repaired tokens.
+# Columns of the repaired-token table.
 _TOKENS = (
     *NAMED,
     Column("strategy", "strategy"),

@@ -272,7 +272,7 @@ def _print_deletions(name: str, text_parts: Iterable[Any]) -> None:
     """Print the parts of a text whose deletion changes the cosine most."""
     changes = [(part.text, part.deletion) for part in text_parts if part.deletion is not None]
     largest = sorted(changes, key=lambda change: -abs(change[1]))[:_MAX_DELETIONS]
-    title = f"Largest changes of the cosine when a part of the {name} text is deleted"
+    title = f"Largest changes in the cosine when a part of the {name} text is deleted"
     console.print_table(title, ("part", "change"), largest, (None, 3))
 
 
