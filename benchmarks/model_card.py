@@ -136,8 +136,9 @@ def main(run: Path, corpus: list[str] | None = None, name: str | None = None) ->
         "*Erased* compares a token with an ordinary one: of the meaning that remains when copies of an "
         "ordinary token are inserted, it is the share that is lost when copies of this token are "
         "inserted instead. "
-        "*Lift* is how much more copies of this token raise the similarity between unrelated texts than "
-        "copies of an ordinary token do, in standard deviations (SD) of the similarities between texts. "
+        "*Lift* measures how far copies of this token raise the similarity between unrelated texts, beyond "
+        "what copies of an ordinary token do. It is given in standard deviations (SD) of the similarities "
+        "between texts. "
         "Intervals are in parentheses.",
         table(tokens.sort("erased", descending=True).head(SHOWN)),
         f"## The {SHOWN} tokens that lift most",

@@ -197,7 +197,7 @@ class Why:
 # Maximum number of parts per text. A text with more tokens or words is divided into this many spans, because
 # the computing time grows with the number of parts.
 _MAX_PARTS = 48
-# Number of vocabulary entries from which `Why.u` is estimated if there is no run.
+# Number of vocabulary entries used to estimate `Why.u` if there is no run.
 _ENTRIES_FOR_U = 256
 
 
@@ -215,7 +215,7 @@ def why(
 
     The effect of deleting each part is measured too. Swapping the two texts does not change the
     contributions. A text of more than 48 parts is divided into 48 spans. The similarity is always the cosine,
-    even if the model declares another one.
+    even if the model declares a different one.
 
     Args:
         encoder: The model: anything that `load_encoder` accepts, as long as the model reads token ids.
@@ -303,7 +303,7 @@ Attribute: TypeAlias = Callable[[ReadText, Watch], Contributions]
 def _attribution_by(
     method: AttributionMethod, model: IdEncoder, texts: tuple[ReadText, ReadText], similarity: float
 ) -> Attribute:
-    """Return the function with which ``method`` divides the vector of a text among its parts."""
+    """Return the function that ``method`` uses to divide a text's vector among the parts of the text."""
     if method is AttributionMethod.DELETION:
         return partial(_shapley_contributions, model)
     return _by_jacobians(model, texts, similarity)

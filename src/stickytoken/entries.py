@@ -98,7 +98,7 @@ class EntryWeights:
 def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | None = None) -> EntryWeights:
     """Compute the indicators of under-trained entries from a model's weights, without encoding any text.
 
-    The indicators are those of Land and Bartolo, "Fishing for Magikarp" (EMNLP 2024), sections 3.2 and 3.3.
+    The indicators come from Land and Bartolo, "Fishing for Magikarp" (EMNLP 2024), sections 3.2 and 3.3.
     Training cannot have changed the rows of unused entries. Rows that training has hardly changed lie near
     the mean of these untrained rows. An entry is under-trained if its distance to that mean is at most the
     95% quantile of the untrained rows' distances, and if the logarithm of its distance lies at least six

@@ -34,7 +34,7 @@ class ModelError(StickyTokenError):
 
 
 class EncodingError(StickyTokenError):
-    """A text for which the model returns no usable vector."""
+    """A text that the model returns no usable vector for."""
 
 
 class RunError(StickyTokenError):

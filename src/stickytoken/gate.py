@@ -81,7 +81,7 @@ class Check:
         run: folder of the run that was checked; None if documents were checked by a rules file or a cleaner.
         fail_on: mildest grade of sticky token that counts.
         max_tokens: maximum number of counted tokens that is tolerated.
-        counted: number of sticky tokens that count: those of the grade `fail_on` or worse that are not
+        counted: number of sticky tokens that count: tokens of the grade `fail_on` or worse that are not
             already known from the baseline.
         sticky: total number of sticky tokens in the run; None without a run.
         baseline: folder of the run that served as the baseline; None without a baseline.
@@ -96,7 +96,7 @@ class Check:
         available: number of tokens in the vocabulary that the run could have examined.
         is_of_older_rule: whether the run was judged by the rule of an earlier version. The findings of such a
             run do not close the gate.
-        rules_file: rules file by which documents were checked; None if a run or a cleaner was passed.
+        rules_file: rules file that documents were checked with; None if a run or a cleaner was passed.
     """
 
     model: str | None
@@ -284,9 +284,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         _require_documents_only(source, needs_run, has_documents=documents is not None)
         return _check_by_rules(source, search(source))
     if fail_on == FailOn.NONE and documents is None:
-        raise InputError(
-            "fail_on is 'none', so that no token counts, and there are no documents: pass documents"
-        )
+        raise InputError("fail_on is 'none', so no token counts, and there are no documents: pass documents")
     baseline_run = None if baseline is None else open_run(baseline)
     folder = _DEFAULT_FOLDER if folder is None else file_path("folder", folder)
     notes: list[str] = []
@@ -434,7 +432,7 @@ def _check_by_rules(source: object, searched: _DocumentSearch) -> Check:
 
 
 def _closing_causes(fail_on_documents: Sequence[SpanKind | str]) -> set[str]:
-    """Return the kinds of findings that close the gate: ``flagged``, and those that the caller named."""
+    """Return the kinds of findings that close the gate: ``flagged``, and the kinds that the caller named."""
     causes = {SpanKind.FLAGGED.value}
     for cause in list_of("causes", "fail_on_documents", fail_on_documents):
         if cause not in list(SpanKind):

@@ -99,7 +99,7 @@ class TokenizedText:
     """The token ids of a text without special tokens, divided into words.
 
     Attributes:
-        head: Ids before the words, such as those of a prompt prefix.
+        head: Ids before the words, such as the ids of a prompt prefix.
         words: The ids of each word.
         tail: Ids after the words, such as the id of a closing quotation mark in the prompt.
     """

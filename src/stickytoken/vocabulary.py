@@ -32,10 +32,10 @@ class Category(StrEnum):
         OK_SPECIAL: The text of the entry encodes to the entry, which is a special token.
         MEANINGLESS: The entry decodes to nothing or to white space.
         UNREACHABLE_SPECIAL: The text of the entry looks like <...> or [...] and encodes to something else, or
-            the entry is a special token for which the model has no row.
+            the entry is a special token that the model has no row for.
         UNDECODEABLE: The entry is not valid UTF-8 on its own.
         UNREACHABLE_SINGLE_TOKEN: The text of the entry encodes to a single other entry, or it encodes to the
-            entry itself, for which the model has no row.
+            entry itself but the model has no row for it.
         UNREACHABLE_MULTI_TOKEN: The text of the entry encodes to several entries.
     """
 
@@ -286,7 +286,7 @@ def match_benign(
     """Draw benign tokens that resemble a token in category, beginning, length and position.
 
     Most tokenizers order their vocabulary by frequency, so entries at nearby positions are about equally
-    frequent. A larger ``count`` only adds tokens after those of a smaller ``count``.
+    frequent. A larger ``count`` only adds tokens at the end of the list for a smaller ``count``.
 
     Args:
         vocabulary: The vocabulary.
@@ -510,7 +510,7 @@ _COPIES = 8
 def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: Insertion) -> Vocabulary:
     """Return the vocabulary with the best way to write copies of each entry.
 
-    The best way is the one in which the tokenizer reads the most copies as the entry: each copy as a separate
+    The best way is the one that lets the tokenizer read the most copies as the entry: each copy as a separate
     word or, only if the tokenizer then reads more copies, all copies attached to each other. An entry is
     listed in ``unspelled`` if the tokenizer reads fewer than half of its copies as the entry. The vocabulary
     is returned unchanged unless ``insertion`` is `Insertion.WORDS`.

@@ -12,7 +12,7 @@ _command_began: ContextVar[float | None] = ContextVar("command_began", default=N
 
 @contextmanager
 def of_command() -> Iterator[None]:
-    """Return a context manager in which a command runs; it records the command's start time.
+    """Return a context manager for running a command. It records the command's start time.
 
     A command loads its model before it calls the library. The reported duration includes the time for
     loading.

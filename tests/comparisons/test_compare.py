@@ -378,7 +378,7 @@ def test_a_run_of_the_paper_s_method_is_compared_by_scores_and_rates(small_run, 
     assert beside.others == len(small_run.sticky) - beside.sticky
     assert beside.tokens["run_score"].head(30).equals(first["sticky_score"], check_names=False)
     assert beside.tokens["run_rate"].head(30).equals(first["validation_rate"], check_names=False)
-    assert f"of the {len(validated)} published tokens that it examined sticky" in beside.in_words()[0]
+    assert f"of the {len(validated)} published tokens that the run examined" in beside.in_words()[0]
 
 
 def test_a_published_token_of_another_vocabulary_is_not_examined(small_run, monkeypatch):
@@ -389,7 +389,7 @@ def test_a_published_token_of_another_vocabulary_is_not_examined(small_run, monk
     validated = first["verdict"].drop_nulls()
     assert (beside.unknown, beside.unexamined) == (1, 30 - len(validated))
     assert beside.tokens["run_score"][30] is None
-    assert f"of the {len(validated)} published tokens that it examined sticky" in beside.in_words()[0]
+    assert f"of the {len(validated)} published tokens that the run examined" in beside.in_words()[0]
 
 
 def test_own_runs_are_appended_to_the_published_table(small_run, run, finished_run):

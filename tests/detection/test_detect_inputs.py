@@ -248,7 +248,7 @@ def test_a_precision_that_the_model_lacks_is_refused_before_the_vocabulary_is_en
 
 def test_a_folder_in_the_way_of_an_explanation_or_impact_is_refused_first(small_run, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    wrong = "is the folder of a run or another measurement: choose another one, such as .*explain"
+    wrong = "is the folder of a run or another measurement: choose a different one, such as .*explain"
     with pytest.raises(RunError, match=wrong):
         explain(NO_MODEL, ["river"], out=small_run.path)
     for out in (tmp_path, small_run.path):

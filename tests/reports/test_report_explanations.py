@@ -139,7 +139,7 @@ def test_an_explanation_of_another_vocabulary_is_not_shown(run_copy):
     change(folder_of(run_copy), tokens=[])
     assert "is not a valid record" in Page(stickytoken.report(run_copy)).text
     change(folder_of(run_copy), tokens=[token], identity_parts={"encoder": "damaged"})
-    assert "explains another model, not that of the run" in Page(stickytoken.report(run_copy)).text
+    assert "explains a different model from the run's" in Page(stickytoken.report(run_copy)).text
 
 
 def test_an_explanation_of_another_model_with_the_same_vocabulary_is_not_shown(run_copy, tmp_path):
@@ -150,7 +150,7 @@ def test_an_explanation_of_another_model_with_the_same_vocabulary_is_not_shown(r
         stickytoken.load_encoder(other), ["window"], sentences=corpus, settings=SMALL, out=out
     )
     page = Page(stickytoken.report(run_copy))
-    assert "explains another model, not that of the run (they differ in weights)" in page.text
+    assert "explains a different model from the run's (they differ in weights)" in page.text
     assert {explanation.token.token for explanation in read_content(run_copy).explanations} == {
         "river",
         "garden",

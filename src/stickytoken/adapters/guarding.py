@@ -36,7 +36,7 @@ def guard(
     Args:
         model: A SentenceTransformer.
         cleaner: A cleaner; a run or its folder; or a file that `Cleaner.save` wrote.
-        on_found: Called with each text in which something was found, and the result of cleaning it.
+        on_found: Called with each text that has findings, and with the result of cleaning it.
 
     Raises:
         InputError: The model is not a SentenceTransformer, or the cleaner is not valid.
@@ -60,7 +60,7 @@ class GuardedModel(SentenceTransformer):
     """
 
     cleaner: Cleaner
-    on_found: OnFound | None  # called with each text in which something was found and the cleaning result
+    on_found: OnFound | None  # called with each text that has findings, and the result
 
     @property
     def unguarded(self) -> SentenceTransformer:

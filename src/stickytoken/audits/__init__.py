@@ -251,7 +251,7 @@ class _Round:
 def _latest(
     first: _Round, second: _Round | None, rows_of: Callable[[_Round], list[dict[str, Any]]]
 ) -> list[dict[str, Any]]:
-    """Return the rows of both rounds; for a token measured in both, only those of the second."""
+    """Return the rows of both rounds; for a token measured in both, only the rows of the second."""
     if second is None:
         return rows_of(first)
     measured_again = {row["token_id"] for row in second.tokens}

@@ -85,9 +85,9 @@ def choose_candidates(
 ) -> Candidates:
     """Choose the tokens to measure.
 
-    The flagged tokens are those that the run flags, and those that are sticky on these documents. The
-    strongest other tokens are those with the largest predicted shares of queries, and those with the largest
-    lifts on these documents. The ordinary tokens are drawn at random.
+    The flagged tokens are the tokens that the run flags and the tokens that are sticky on these documents.
+    The strongest other tokens have the largest predicted shares of queries or the largest lifts on these
+    documents. The ordinary tokens are drawn at random.
 
     Args:
         run: the run of the model.
@@ -95,7 +95,7 @@ def choose_candidates(
         search: exact search in the index.
         stuffed: index positions of the documents that will receive copies.
         counted: whether each pair of a query and a stuffed document counts.
-        is_asked_by_all: returns whether every query contains the text of a token, so that no query counts for
+        is_asked_by_all: returns whether every query contains the text of a token. If so, no query counts for
             the token.
         texts: texts of the documents, for the judgement.
         settings: settings of the audit.
@@ -166,7 +166,7 @@ def _unlisted(ids: Sequence[int], listed: Sequence[int], count: int) -> list[int
 
 
 def _ordinary(run: Run, barred: set[int], settings: AuditSettings) -> list[int]:
-    """Return the ids of random tokens, none of which is in ``barred``."""
+    """Return the ids of random tokens that are not in ``barred``."""
     ids = [token_id for token_id in run.tokens["token_id"].to_list() if token_id not in barred]
     order = np.random.default_rng([settings.seed, len(ids), 2]).permutation(len(ids))
     return sorted(ids[position] for position in order[: settings.tokens].tolist())
@@ -221,9 +221,7 @@ def _predicted_by_id(
         )
         return {}
     if search.similarity is not Similarity.COSINE:
-        notes.append(
-            f"the model compares vectors by {search.similarity}, for which shares cannot be predicted"
-        )
+        notes.append(f"shares cannot be predicted, because the model compares vectors by {search.similarity}")
         return {}
     shares = predicted_shares(effects, search, stuffed, counted)
     return dict(zip(effects.ids.tolist(), shares.tolist(), strict=True))
@@ -236,7 +234,7 @@ def predicted_shares(
 
     With copies, the similarity of a document to a query is (1 - k) times its similarity without copies, plus
     the dot product of the query and the pull p: see `stickytoken.methods.statistics.Pull`. A document is in
-    the top 10 if its similarity exceeds that of the tenth-best other document.
+    the top 10 if its similarity exceeds the similarity of the tenth-best other document.
 
     Returns:
         The shares in the order of ``effects.ids``, shape (tokens,).

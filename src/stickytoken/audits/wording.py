@@ -95,7 +95,7 @@ def _named_sentence(audit: Audit, token: Mapping[str, Any], verb: str) -> str:
 
 
 def _comparison(audit: Audit, best: Mapping[str, Any]) -> str:
-    """Return sentences that compare a share with that of the same documents without copies, and with chance.
+    """Return sentences that compare a share with the share without copies, and with chance.
 
     Args:
         audit: the audit.
@@ -138,7 +138,7 @@ def _share_of(audit: Audit, token_id: int, copies: int) -> dict[str, Any]:
 
 
 def document_conclusions(audit: Audit) -> list[str]:
-    """Return sentences on the documents that already contain copies, and those that gain rank by them."""
+    """Return sentences on the documents that already contain copies, and on what the copies change."""
     result = audit.result
     number, causes = document_counts(result.with_copies, result.searched, result.causes)
     verb = "has" if result.with_copies <= 1 else "have"

@@ -128,8 +128,8 @@ class Cleaner:
         writes = replacement != _ELLIPSIS or Action.REPLACE in self.actions.values()
         if writes and finder_of(rules).find(" ".join([replacement] * 64)):
             raise InputError(
-                f"replacement is {shown(replacement)}, in which the rules find something to remove: use "
-                "another text"
+                f"replacement is {shown(replacement)}, but the rules find something to remove in it: use "
+                "a different text"
             )
         require_switch("remove_all", remove_all)
         if remove_all and self.actions[SpanKind.FLAGGED] not in (Action.REMOVE, Action.REPLACE):

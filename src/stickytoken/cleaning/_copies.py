@@ -288,7 +288,7 @@ def _is_common(key: str) -> bool:
 
 
 def _close_groups(positions: Sequence[int], farthest: int, fewest: int) -> Iterator[Sequence[int]]:
-    """Yield groups of at least ``fewest`` positions in which neighbours are at most ``farthest`` apart."""
+    """Yield groups of at least ``fewest`` positions, with neighbours at most ``farthest`` apart."""
     start = 0
     for number in range(1, len(positions) + 1):
         if number == len(positions) or positions[number] - positions[number - 1] > farthest:

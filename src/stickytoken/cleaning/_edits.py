@@ -120,7 +120,7 @@ def edits_of_parts(edits: Sequence[Edit], lengths: Sequence[int]) -> list[list[E
     """Divide the edits of a document among the texts that form it, joined by single spaces.
 
     An edit that spans two texts is split at the space between them, which stays. The replacement goes to the
-    text in which the edit begins; an edit that begins at the space belongs to the text before it.
+    text where the edit begins; an edit that begins at the space belongs to the text before it.
 
     Returns:
         The edits of each text, with offsets in that text.

@@ -21,7 +21,7 @@ class Piece(NamedTuple):
 
 
 def excerpt(text: str, ranges: Iterable[tuple[int, int]], start: int, end: int) -> list[Piece]:
-    """Return a part of a text as pieces, in which the given ranges are marked.
+    """Return part of a text as pieces, with the given ranges marked.
 
     The excerpt does not begin or end within an unmarked word, except in writing without spaces. It begins or
     ends with an ellipsis if the text continues there.

@@ -237,7 +237,7 @@ finder_of = lru_cache(maxsize=32)(SpanFinder)
 
 
 def _precedes(span: Span, other: Span) -> bool:
-    """Return whether the kind of a span takes precedence over that of another span."""
+    """Return whether the kind of one span takes precedence over the kind of another."""
     kinds = list(SpanKind)
     return kinds.index(span.kind) < kinds.index(other.kind)
 
@@ -445,7 +445,7 @@ class Action(StrEnum):
     REPLACE = "replace"
     """Write the replacement instead of the finding, except for the first copy of a repetition."""
     ESCAPE = "escape"
-    """Insert a space after the first character, so that no tokenizer reads the special token."""
+    """Insert a space after the first character, so that tokenizers no longer read the special token."""
     REPORT = "report"
     """Leave the finding in the text and report it."""
     REFUSE = "refuse"

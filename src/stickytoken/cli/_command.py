@@ -83,7 +83,7 @@ def command(*settings: str) -> Callable[[_Command], _Command]:
                 function(**values)
 
         # Typer reads the options of a command from the signature of its function, and offers no other way to
-        # declare them. `inspect.signature` returns the attribute `__signature__` of a function that has it.
+        # declare them. `inspect.signature` returns a function's `__signature__` attribute if it has one.
         parameters = [source.parameter() for source in sources]
         if takes_context:
             kind = inspect.Parameter.KEYWORD_ONLY

@@ -587,7 +587,7 @@ _REFUSED_SHOWN = 5
 
 
 def _tell_refused(refused: Mapping[str, str]) -> None:
-    """Print the texts for which the server returned no vector, each with the reason."""
+    """Print each text that the server returned no vector for, with the reason."""
     from stickytoken.encoders.protocol import shown
 
     if not refused:

@@ -100,7 +100,7 @@ def _report_error(error: BaseException, command: str | None) -> int | None:
     return None
 
 
-# The commands in each panel of --help, in the order in which --help shows them.
+# The commands in each panel of --help, in display order.
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Find sticky tokens": (detect, audit, show, probe, judge),
     "Fix a model or documents": (repair, scan, clean, check),

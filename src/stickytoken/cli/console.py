@@ -119,7 +119,7 @@ _SHORT = 8
 
 
 def as_json(document: Any) -> str:
-    """Return a document as JSON text in which all characters outside ASCII are escaped."""
+    """Return a document as JSON text, with all characters outside ASCII escaped."""
     return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 
@@ -368,8 +368,8 @@ class _Start(NamedTuple):
     step: Progress
 
 
-# Minimum duration of a stage for which a rate is shown, in seconds. Over less, a rate mostly measures how
-# long the work takes to get going.
+# Minimum duration of a stage, in seconds, before its rate is shown. Over less time, a rate mostly measures
+# how long the work takes to get going.
 _SHORTEST_RATED = 1.0
 
 

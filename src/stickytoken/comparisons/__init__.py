@@ -478,8 +478,7 @@ def _setting_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
             yield Reason(Answer.NO, f"the settings differ {described}: detect with the same settings")
 
 
-# Ways in which encoders can use the same weights differently: keys of the identity, and their names in
-# messages.
+# How encoders can use the same weights differently: keys of the identity, and their names in messages.
 _USES = {
     "dimension": "length of the vectors",
     "modules": "pooling or other modules",
@@ -517,7 +516,7 @@ def _use_reasons(runs: Sequence[ComparedRun]) -> Iterator[Reason]:
 
 
 def _different_uses(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Return the ways in which two models use the same weights differently; empty if the weights differ."""
+    """Return how two models use the same weights differently; empty if the weights differ."""
     if not first or first.get("weights") != second.get("weights"):
         return []
     different_names = [name for name in _USES if first.get(name) != second.get(name)]
@@ -527,7 +526,7 @@ def _different_uses(first: Mapping[str, Any], second: Mapping[str, Any]) -> list
 
 
 def _prompt(compared: ComparedRun) -> str:
-    """Describe, for a message, the prompt with which the model of a run was loaded; ``none`` without one."""
+    """Return, for a message, the prompt that a run's model was loaded with; ``none`` without a prompt."""
     loading: LoadingRecord | None = compared.run.record.model.loading
     if loading is not None and loading.prompting.prompt:
         description = loading.prompting.prompt
@@ -566,8 +565,8 @@ READING = {
     "text. The interval describes how the share of this one token varies over texts. It does not account for "
     "the token being the largest of many.",
     "lifts most": "The token whose copies move unrelated texts closest together, beyond an ordinary token, "
-    "in standard deviations of the model's own similarities. The interval has the same meaning as that of "
-    "the erased share.",
+    "in standard deviations of the model's own similarities. The interval has the same meaning as for the "
+    "erased share.",
     "sticky tokens per 10,000": "The number of sticky tokens per 10,000 examined tokens. The interval is "
     "exact (Clopper and Pearson 1934). It treats the examined tokens as a random sample: of the vocabulary, "
     "or, if all tokens were examined, of the vocabularies that could have been built. It does not account "
@@ -608,7 +607,7 @@ def _cells(columns: Mapping[str, Any], values: Sequence[Any] | None) -> dict[str
 
 @dataclass(frozen=True)
 class Comparison:
-    """Finished runs side by side, in the order in which they were passed.
+    """Finished runs side by side, in the order they were passed.
 
     Attributes:
         runs: The runs with their names.
@@ -778,7 +777,7 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
         runs: At least two runs or run folders, each passed once.
 
     Returns:
-        The runs side by side, in the order in which they were passed.
+        The runs side by side, in the order they were passed.
 
     Raises:
         InputError: Fewer than two runs were passed, or a run was passed twice.

@@ -68,14 +68,16 @@ class BesideRun:
     def in_words(self) -> list[str]:
         """Return the comparison as a list of sentences."""
         examined = len(self.tokens) - self.others - self.unknown - self.unexamined
+        flagged = self.sticky or "none"
         sentences = [
-            f"the run calls {self.sticky} of the {examined} published tokens that it examined sticky"
+            f"of the {examined} published tokens that the run examined, it flags {flagged} as sticky"
         ]
         if self.chance is not None:
-            relation = "differ from" if self.chance <= _SIGNIFICANT else "cannot be told from"
+            is_different = self.chance <= _SIGNIFICANT
+            relation = "differs from" if is_different else "is indistinguishable from"
             median = float(np.median(self.tokens["percentile"].drop_nulls().to_numpy()))
             sentences.append(
-                f"by their lift on texts they {relation} tokens drawn at random (Kolmogorov-Smirnov test, "
+                f"their lift on texts {relation} that of randomly drawn tokens (Kolmogorov-Smirnov test, "
                 f"p = {self.chance:.2g}; median percentile {median:.0%})"
             )
         if self.others:
@@ -191,8 +193,8 @@ def mention_of_paper(run: Run) -> str | None:
 
     Returns:
         One sentence; None for a run of the paper's method, or if the paper does not list the model. A listed
-        model is recognised by its name and by its vocabulary, in which every published token must have its
-        published id.
+        model is recognised by its name and its vocabulary: every published token must have its published id
+        there.
     """
     if _is_of_paper(run):
         return None

@@ -535,7 +535,7 @@ def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: i
 
 
 LARGEST_UNKNOWN = 0.2
-"""Largest share of unknown characters with which a corpus is accepted.
+"""Largest share of unknown characters that an accepted corpus may have.
 
 The limit lies between shares measured with the tokenizers of all-MiniLM-L6-v2, T5 and RoBERTa. In English
 corpora, less than 0.006 of the characters are unknown; in chat with emoji, up to 0.1. The share is higher in
@@ -668,7 +668,7 @@ _DROPPED_ON_PURPOSE = ("Mn", "Me", "Cc", "Cf")
 
 
 def _readable_length(text: str) -> int:
-    """Return the number of characters except white space and those that tokenizers drop on purpose."""
+    """Return the number of characters, except white space and characters that tokenizers drop on purpose."""
     visible = (character for character in text if not character.isspace())
     return sum(unicodedata.category(character) not in _DROPPED_ON_PURPOSE for character in visible)
 

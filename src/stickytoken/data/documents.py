@@ -405,7 +405,7 @@ class Reader:
             if not is_compressed:
                 yield from self.records(self.rows(stream, suffix, self.meter))
                 return
-            # The only known size is that of the compressed file, so progress is counted in compressed bytes.
+            # Only the size of the compressed file is known, so progress is counted in compressed bytes.
             for row in self.rows(stream, suffix, Meter()):
                 self.meter.done = begin + file.tell()
                 yield self.record_of(row)

@@ -263,7 +263,7 @@ def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], label_count: 
 def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], label_count: int) -> NDArray[np.float64]:
     """Compute the macro F1 of C predictions: the mean F1 over all labels that are gold or predicted labels.
 
-    The arguments and the result have the same shapes as those of `v_measures`.
+    The arguments and the result have the same shapes as in `v_measures`.
     """
     table = _contingency(gold, predicted, label_count)
     true_positives = np.diagonal(table, axis1=1, axis2=2)
@@ -342,7 +342,7 @@ _TREC_NAMES = {"ndcg_at_10": "ndcg_cut_10", "recall_at_100": "recall_100", "map"
 
 @dataclass(frozen=True)
 class _RankingTask(Task):
-    """A task in which documents are ranked for each query.
+    """A task that ranks documents for each query.
 
     Attributes:
         queries: The texts of the queries, keyed by id.

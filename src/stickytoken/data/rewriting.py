@@ -346,7 +346,7 @@ def _json_literal(raw: str, start: int, end: int) -> _Literal:
 
 
 def _length_of_json_character(raw: str, position: int) -> int:
-    """Return the number of characters with which a JSON string writes the character at ``position``.
+    """Return the number of characters that a JSON string uses to write the character at ``position``.
 
     The number is 1 for a plain character, and 2, 6 or 12 for an escape sequence.
     """

@@ -71,7 +71,7 @@ _NO_REPAIR = (
     "No repaired model is open. Make one with `stickytoken repair RUN --out YOUR_FOLDER`, then start the app "
     "with it: `stickytoken demo --run RUN --repair YOUR_FOLDER`."
 )
-# Number of ordinary tokens with which a repaired token is compared.
+# Number of ordinary tokens to compare a repaired token with.
 _ORDINARY = 4
 # Number of copies in the worked example.
 _COPIES = 8

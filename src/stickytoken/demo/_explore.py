@@ -308,7 +308,7 @@ def _table(content: RunContent, tokens: pl.DataFrame) -> dict[str, Any]:
 
 
 def _sort_value(value: Any, column: Column) -> Any:
-    """Return the value by which a cell is sorted; numbers are rounded as they are shown."""
+    """Return the sort key of a cell; numbers are rounded as they are shown."""
     if isinstance(value, str):
         return visible(value)
     if value is None:

@@ -30,7 +30,7 @@ Ids = tuple[int, ...]
 _SEED = 42
 # Together with the seed, this key gives each tab its own random places for the copies.
 _KEY = 0
-# Number of benign tokens with which a token is compared.
+# Number of benign tokens to compare a token with.
 _BENIGN = 4
 _PLACEMENTS = {
     Placement.PREFIX: "before sentence B",
@@ -44,7 +44,7 @@ LOADING = "{model} is being loaded; a worked example follows in a few seconds. E
 
 
 def try_tab(startup: shared.Startup, page: gr.Blocks) -> None:
-    """Add the components and events of the tab in which a visitor tries a token on two sentences."""
+    """Add the components and events of the tab where a visitor tries a token on two sentences."""
     texts = ui.text_fields(*SENTENCES)
     with gr.Row():
         token = gr.Textbox(label="Token", info=NAMING, elem_id="try-token", min_width=180, interactive=False)
@@ -222,7 +222,7 @@ def try_token(
         encoder: The model.
         texts: Sentence A, sentence B, and further sentences for the heat map.
         token: The visitor's token.
-        benign: Benign tokens with which the token is compared.
+        benign: Benign tokens to compare the token with.
         placement: Where the copies are inserted.
         copies: Number of copies to insert into each sentence of the heat map. The curves also show other
             numbers of copies.

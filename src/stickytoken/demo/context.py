@@ -467,7 +467,7 @@ def worst_token(content: RunContent) -> int:
 def listed_tokens(content: RunContent | None) -> list[tuple[int, str]]:
     """Return the ids and verdicts of the tokens to choose from.
 
-    Flagged tokens come first, then other tokens for which the run has evidence.
+    Flagged tokens come first, then other tokens that the run has evidence for.
     """
     if content is None or content.run is None:
         return []

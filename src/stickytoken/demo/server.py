@@ -108,7 +108,7 @@ def _malformed(reason: str) -> gr.Error:
     )
 
 
-# Names by which this machine reaches itself. A page on another site can make a browser resolve that site's
+# Host names that this machine uses for itself. A page on another site can make a browser resolve that site's
 # name to this machine and then read the app (DNS rebinding), but its requests still carry that site's name.
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 # Maximum size of a request body, in bytes.
@@ -141,7 +141,7 @@ _HEADERS = {"content-security-policy": _POLICY, "referrer-policy": "no-referrer"
 
 @dataclass(frozen=True)
 class _Refusal:
-    """The HTTP status and the reason with which a request is rejected."""
+    """The HTTP status and the reason for rejecting a request."""
 
     status: int
     reason: str
@@ -279,7 +279,7 @@ def require_free(port: int) -> int:
             listener.bind((HOST, port))
         except OSError as error:
             raise InputError(
-                f"port {port} cannot be used ({(error.strerror or str(error)).lower()}): choose another one "
+                f"port {port} cannot be used ({(error.strerror or str(error)).lower()}): choose another "
                 "with --port, or --port 0 for any free port"
             ) from error
         free_port: int = listener.getsockname()[1]
@@ -301,7 +301,7 @@ def serve(blocks: gr.Blocks, port: int, share: bool) -> Served:
     trusted_hosts = _TrustedHosts()
     public_hosts: set[str] = set()
     guards = [Middleware(trusted_hosts), Middleware(RequestGuard, public_hosts=public_hosts)]
-    # The theme uses system fonts, so that no font is fetched.
+    # The theme uses system fonts, so that none are downloaded.
     theme = gr.themes.Default(primary_hue="blue", font=_FONTS, font_mono=_MONO).set(**_COLORS)
     launch_options: dict[str, Any] = {
         "server_name": HOST,
@@ -326,7 +326,7 @@ def serve(blocks: gr.Blocks, port: int, share: bool) -> Served:
     try:
         _, url, public_url = blocks.launch(**launch_options)
     except OSError as error:
-        raise InputError(f"port {free_port} was just taken: choose another one with --port") from error
+        raise InputError(f"port {free_port} was just taken: choose another with --port") from error
     if share and not public_url:
         blocks.close(verbose=False)
         raise InputError(

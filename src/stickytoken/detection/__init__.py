@@ -55,7 +55,7 @@ TokenSource: TypeAlias = int | str | Path | Iterable[int | str]
 
 # Increase this number whenever a change makes the same inputs give different results.
 IDENTITY_VERSION = 8
-# Default of the argument `anchors` of `judge`: the maximum number of corpus texts to use as anchors.
+# Default of the `anchors` argument of `judge`: the maximum number of corpus texts to use as anchors.
 ANCHORS = 2000
 
 
@@ -113,7 +113,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         seed: Seed to use instead of the one in the settings. If None, the seed of the settings is used.
         out: The run folder. If None, it is ``runs/<model>-<method>-<identity>``.
         engine: Where to compute. ``local`` computes in this process, and ``ray`` on the Ray cluster named by
-            RAY_ADDRESS or on one started on this machine. A `RayCluster` or an open engine, such as that of
+            RAY_ADDRESS or on one started on this machine. A `RayCluster` or an open engine, such as one from
             `ray_engine`, can also be passed. The engine affects the results only through rounding, so a run
             can be continued with another engine.
         evidence: Whether to also measure symptom curves, sentence pairs and search results, which reports

@@ -125,7 +125,7 @@ def _measure(
 
 
 def _answered(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of the tokens for which the server returned a vector for every text."""
+    """Return the rows of the tokens whose texts all got a vector from the server."""
     if UNANSWERED not in table.columns:
         return table
     return table.filter(pl.col(UNANSWERED).is_null()).drop(UNANSWERED)
@@ -172,7 +172,7 @@ def _leave_out_unknown(row: dict[str, Any], unknown: set[int], pair_copies: int)
 
 
 def unknown_copies(encoder: Encoder, stage: EvidenceStage, token: Token) -> set[int]:
-    """Return the numbers of copies with which the tokenizer reads part of a text as an unknown word.
+    """Return the numbers of copies that make the tokenizer read part of a text as an unknown word.
 
     Without spaces, copies after a text form one long word with the last word of the text. A BERT tokenizer
     reads a word of more than 100 characters as unknown.

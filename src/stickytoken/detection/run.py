@@ -124,7 +124,7 @@ class Run:
     def strongest(self, count: int) -> pl.DataFrame:
         """Return about ``count`` of the strongest tokens that are neither sticky nor topical.
 
-        One half of the tokens have the largest values in the column by which the method ranks tokens. The
+        One half of the tokens have the largest values in the column that the method ranks tokens by. The
         other half have the largest lifts in standard deviations. If the method does not measure such lifts,
         all tokens are chosen by the ranking column. In each half, confirmed tokens come before tokens that
         were only screened.
@@ -192,7 +192,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Wall time of the run in seconds, summed over its sessions and including that of its evidence."""
+        """Wall time of the run in seconds, summed over its sessions and including its evidence."""
         evidence_seconds = 0.0
         if run_folder.has_evidence(self._folder):
             record = self._folder.read_record(run_folder.EVIDENCE_RECORD_FILE, run_folder.EvidenceRecord)
@@ -472,7 +472,7 @@ def _is_module_inside(module: Mapping[str, Any]) -> bool:
 
 
 def model_difference(record: MeasurementRecord, identity: EncoderIdentity) -> list[str] | None:
-    """Return the names of the properties in which the recorded model differs from another model.
+    """Return the names of the properties that differ between the recorded model and another model.
 
     The list is empty if the two models are the same. The result is None if the record does not identify its
     model.
@@ -494,7 +494,7 @@ def require_same_model(run: Run, encoder: Encoder) -> None:
 
 
 def recorded_loading(run: RunRecord) -> LoadingRecord:
-    """Return the options with which the model of a run was loaded, as far as the run records them."""
+    """Return the options that the model of a run was loaded with, as far as the run records them."""
     if run.model.loading is not None:
         return run.model.loading
     identity = run.identity_parts.get("encoder", {})
@@ -577,7 +577,7 @@ class NextStep(NamedTuple):
     """A step that the user can take after a run."""
 
     purpose: str  # an imperative in lower case, without a full stop
-    command: str  # the command line, in which the user replaces the names in capitals
+    command: str  # the command line; the user replaces the names in capitals
 
 
 def next_steps(run: Run, repaired: str | None = None) -> tuple[NextStep, ...]:

@@ -38,7 +38,7 @@ SCHEMA_VERSION = 4
 
 
 class EndpointRecord(resume.Record):
-    """The options with which the endpoint of a model was called. The API key is never recorded."""
+    """The options that the endpoint of a model was called with. The API key is never recorded."""
 
     tokenizer: str | None = None  # folder, name or file of the model's tokenizer
     candidates: str | None = None  # file of strings to examine instead of a tokenizer
@@ -48,7 +48,7 @@ class EndpointRecord(resume.Record):
 
 
 class LoadingRecord(resume.Record):
-    """The options with which the model of a run was loaded.
+    """The options that the model of a run was loaded with.
 
     In JSON, the fields of ``settings`` and ``prompting`` are stored at the top level, beside the other
     fields.
@@ -315,7 +315,7 @@ class EvidenceRecord(resume.Record):
     model_config = ConfigDict(extra="ignore")  # earlier versions also recorded a map of the vocabulary
 
     carriers: list[str]  # texts to whose end copies were added
-    anchors: int  # number of texts with which the carriers were compared
+    anchors: int  # number of texts that the carriers were compared with
     placement: Placement = Placement.SUFFIX
     pair_copies: int  # number of copies of the token in each pair
     sequences: int  # number of encoded texts

@@ -27,7 +27,7 @@ class RoutedModel(SentenceTransformer):
 
     Attributes:
         route: name of the route that texts take; in a model without a Router, the name of the task.
-        task: value of the argument ``task`` that every call passes to the modules; None passes no task.
+        task: value of the ``task`` argument that every call passes to the modules; None passes no task.
         task_matters: whether every call passes a task and a module on the route uses the task.
         other_routes: other routes and tasks that the user can choose.
     """
@@ -151,7 +151,7 @@ def _routed_model(
         model: the user's model.
         modules: the modules of the route, keyed by name.
         taken: name of the route.
-        task: value of the argument ``task`` that every call passes to the modules; None passes no task.
+        task: value of the ``task`` argument that every call passes to the modules; None passes no task.
         choices: all routes and tasks that the user can choose.
     """
     default_prompt = model.default_prompt_name

@@ -47,7 +47,7 @@ class TokenTypes:
 
 @dataclass(frozen=True, slots=True)
 class InputTemplate:
-    """The special tokens and other inputs with which a model surrounds the content ids of a text.
+    """The special tokens and other inputs that a model puts around the content ids of a text.
 
     Attributes:
         before: ids of the special tokens before the content.

@@ -157,7 +157,7 @@ class CausalPrompt(InputModule):
 
 @dataclass(frozen=True, slots=True)
 class _Preset:
-    """Settings published for one kind of model, or those of Llama 2 7B scaled to the model's depth."""
+    """Settings published for one kind of model, or for Llama 2 7B and scaled to the model's depth."""
 
     start: int  # first layer of token prepending
     exit: int  # first layer after those with token prepending
@@ -187,7 +187,7 @@ _LLAMA_3_CONTRAST = 6
 _LLAMA_3_STRENGTH = 0.25
 # Smallest vocabulary size at which a Llama with 32 layers is treated as a Llama 3.
 _LLAMA_3_VOCABULARY = 128_000
-# Prompts for which the settings were published. With a prompt in _READ_LATER, the vector is read after the
+# Prompts that the settings were published for. With a prompt in _READ_LATER, the vector is read after the
 # second-to-last layer.
 _PUBLISHED_PROMPTS = ("prompteol", "cot", "ke", "ck", "metaeol")
 _READ_LATER = ("ke", "ck")

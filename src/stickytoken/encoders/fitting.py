@@ -75,7 +75,7 @@ def fit_texts(
 
 
 def _cut_ids(fitted: FittedText, longest: int) -> FittedText:
-    """Return the text with its content cut to at most ``longest`` ids, including those of the prompt."""
+    """Return the text with its content cut so that prompt and content have at most ``longest`` ids."""
     left = longest - len(fitted.content.head)
     words = []
     for word in fitted.content.words:

@@ -133,7 +133,7 @@ def _unit_vectors_of_entries(encoder: Encoder, strings: list[str]) -> NDArray[np
 def _estimated(
     encoder: Encoder, vectors: NDArray[np.float64], sample_size: int, entries: int
 ) -> MeanSimilarity:
-    """Estimate u from a random sample; its standard error is that of a U-statistic (Hoeffding 1948).
+    """Estimate u from a random sample, with the standard error of a U-statistic (Hoeffding 1948).
 
     Args:
         encoder: the model, for messages.

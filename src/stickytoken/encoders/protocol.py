@@ -154,11 +154,11 @@ class RefusingEncoder(Protocol):
 
     @property
     def refused_texts(self) -> Collection[str]:
-        """Texts, without the prompt, for which the server has given no vector in this session."""
+        """Texts, without the prompt, that the server has given no vector for in this session."""
 
 
 def refused_texts(encoder: object) -> Collection[str]:
-    """Return the texts for which the encoder's server gave no vector; empty without a server."""
+    """Return the texts that the encoder's server gave no vector for; empty without a server."""
     if isinstance(encoder, RefusingEncoder):
         return encoder.refused_texts
     return frozenset()
@@ -197,7 +197,7 @@ class Capabilities:
     Attributes:
         noise: standard deviation of the cosine between two fixed texts over repeated calls; 0 if every call
             gives the same vectors.
-        spec: the name or folder and the options with which to load the encoder again; None if it was not
+        spec: the name or folder and the options needed to load the encoder again; None if it was not
             loaded from a name or folder.
         parameters: number of weights; None if it is unknown.
         makes_up_vectors: whether the vectors are artificial, as in a dry run. Results and choices that depend
@@ -243,7 +243,7 @@ def similarity_of(encoder: Encoder) -> Similarity:
 
 
 class Route(Protocol):
-    """One of several ways in which a model encodes texts."""
+    """One of several ways that a model can encode texts."""
 
     route: str
     """Name of the route."""

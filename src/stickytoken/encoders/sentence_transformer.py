@@ -68,7 +68,7 @@ class ModelEncoder(ABC):
         max_length: longest input in tokens, including special tokens; None means no limit.
         user_tokenizer: the tokenizer of the user's model.
         normalizes: whether vectors are scaled to length 1.
-        spec: the model name and options with which to load the encoder again; None if it was made from a
+        spec: the model name and options needed to load the encoder again; None if it was made from a
             model object or another encoder.
     """
 
@@ -135,7 +135,7 @@ class ModelEncoder(ABC):
 
     @abstractmethod
     def usable_entries(self) -> list[int]:
-        """Return the ids of the vocabulary entries for which the model has an embedding."""
+        """Return the ids of the vocabulary entries that the model has an embedding for."""
 
     @abstractmethod
     def _configure(self) -> None:

@@ -1,4 +1,4 @@
-"""Encoders of objects that have a method ``encode(texts)``."""
+"""Encoders for objects that have an ``encode(texts)`` method."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fingerprint_of(vectors: NDArray[np.float32]) -> str:
 
 
 class TextModel(Protocol):
-    """An object that `load_encoder` accepts as a model. Only the method `encode` is required.
+    """An object that `load_encoder` accepts as a model. Only the `encode` method is required.
 
     Optional attributes:
 
@@ -76,7 +76,7 @@ class TextEncoder:
     """The encoder of a `TextModel`."""
 
     def __init__(self, model: Any, truncate_dim: int | None = None) -> None:
-        """Wrap an object with a method `encode`.
+        """Wrap an object that has an `encode` method.
 
         Args:
             model: the object; see `TextModel`.
@@ -147,7 +147,7 @@ class TextEncoder:
         if self._model_tokenizer is None:
             raise ModelError(
                 f"{self.name} has no tokenizer, so its vocabulary is unknown: give the "
-                f"{type(self.model).__name__} an attribute `tokenizer` (of transformers or tokenizers)"
+                f"{type(self.model).__name__} a `tokenizer` attribute (of transformers or tokenizers)"
             )
         try:
             return adapted(self._model_tokenizer)

@@ -10,7 +10,7 @@ import torch
 def token_table(model: torch.nn.Module) -> torch.nn.Module | None:
     """Return the module that maps token ids to vectors.
 
-    In a static embedding, this module is the attribute `embedding`. In a transformers model,
+    In a static embedding, this module is the `embedding` attribute. In a transformers model,
     `get_input_embeddings` returns the module. That method is optional: in a model with several parts (CLIP),
     only the text part may have the method, and some models have no table at all (CANINE hashes code points).
 
@@ -37,7 +37,7 @@ def token_table(model: torch.nn.Module) -> torch.nn.Module | None:
 
 
 def table_rows(model: torch.nn.Module) -> int | None:
-    """Return the number of token ids for which the model has vectors; None if it is unknown."""
+    """Return the number of token ids that the model has vectors for; None if it is unknown."""
     first: Any = model[0]  # type: ignore[index]
     if hasattr(first, "num_embeddings"):
         return int(first.num_embeddings)

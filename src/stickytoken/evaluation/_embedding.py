@@ -49,7 +49,7 @@ class EmbeddedFile:
 
     Attributes:
         dimension: Number of components in each vector.
-        without_vector: Texts for which the server returned no vector. Their ``vector`` in the file is null.
+        without_vector: Texts that the server returned no vector for. Their ``vector`` in the file is null.
     """
 
     dimension: int
@@ -108,7 +108,7 @@ def embed_file(
 def _require_no_zero_vectors(encoder: Encoder, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
     """Raise an error if a vector is zero.
 
-    Vectors of NaN are allowed, because each stands for a text for which the server returned no vector.
+    Vectors of NaN are allowed, because each stands for a text that the server returned no vector for.
     """
     answered = np.flatnonzero(~np.isnan(vectors).any(axis=1)).tolist()
     require_usable(vectors[answered], encoder.name, lambda row: shown(texts[answered[row]]), allow_zero=False)

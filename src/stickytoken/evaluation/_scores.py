@@ -60,7 +60,9 @@ class Score(ReportedReading):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The main score of one way of encoding minus that of the first way, with a paired bootstrap interval.
+    """The difference between the main scores of one way of encoding and of the first way.
+
+    The interval comes from a paired bootstrap.
 
     Attributes:
         encoding: The way of encoding, as in `Score`.

@@ -36,7 +36,7 @@ def read_similarity(path: Path) -> SimilarityTask:
     """Read a task of sentence pairs with similarity scores.
 
     Raises:
-        InputError: The file cannot be used, or it holds a task of another kind.
+        InputError: The file cannot be used, or it holds a different kind of task.
     """
     if not path.exists():
         raise InputError(f"there is no task file {str(path)!r}")

@@ -51,7 +51,7 @@ def explain(
             the run.
         run: A finished run of this model, or its folder. The explanation uses the carriers, anchors and mean
             similarity of the run. No token that the run calls sticky or topical serves as a benign token.
-        texts: Texts to use as carriers instead of those of the run or the corpus.
+        texts: Texts to use as carriers instead of texts of the run or the corpus.
         sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. None takes
             the texts of the run, or the bundled corpus if there is no run.
         settings: Settings of the explanation. None takes the defaults.

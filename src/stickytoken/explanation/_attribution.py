@@ -115,8 +115,7 @@ class Attributor:
         Args:
             tokens: Id of the token, followed by the ids of its benign tokens. Only the first few benign
                 tokens are attributed; the settings say how many.
-            folder: Folder in which every result is stored, so that a later call can read it. None stores
-                nothing.
+            folder: Folder to store every result in, so that a later call can read it. None stores nothing.
             progress: Called after every step.
         """
         carrier_vectors = self._carrier_vectors()

@@ -139,9 +139,9 @@ class Job:
 
         Args:
             token_id: Id of the token.
-            match: The benign tokens with which the token is compared.
+            match: The benign tokens to compare the token with.
             identity_parts: The result of `identity_parts` for this token.
-            folder: Folder in which every result is stored as soon as it is computed. None stores nothing.
+            folder: Folder to store every result in as soon as it is computed. None stores nothing.
 
         Returns:
             The record and the tables of the token.

@@ -162,7 +162,7 @@ def require_place(folder: Path) -> None:
     store.require_writable(folder)
     if any((folder / name).exists() for name in (store.RUN_FILE, store.IDENTITY_FILE)):
         raise RunError(
-            f"{folder} is the folder of a run or another measurement: choose another one, such as "
+            f"{folder} is the folder of a run or another measurement: choose a different one, such as "
             f"{folder / EXPLANATIONS_FOLDER}"
         )
 

@@ -49,7 +49,7 @@ PARTS = int(Part.SPECIAL)
 
 @dataclass(frozen=True, slots=True)
 class PlacedCarrier:
-    """A text in which the places for the copies are fixed, so that they are the same for every token."""
+    """A text with fixed places for the copies, so that they are the same for every token."""
 
     text: str
     before: tuple[int, ...]  # content ids without copies, including the prompt
@@ -89,7 +89,7 @@ class Material:
 
     Attributes:
         carriers: The texts to which copies are added.
-        anchors: The texts with which the carriers are compared.
+        anchors: The texts that the carriers are compared with.
         source: Where the carriers come from, for display.
     """
 
@@ -111,7 +111,7 @@ def gather(
         encoder: The model. Texts that are too long for the model are not used.
         settings: The settings of the explanation.
         run: Run whose carriers and anchors are used if ``sentences`` is None.
-        texts: Carriers that the user passed, which replace those of the run or the corpus.
+        texts: Carriers that the user passed. They replace the carriers of the run or the corpus.
         sentences: The corpus. None takes the texts of the run, or the bundled corpus if there is no run.
 
     Raises:
@@ -197,7 +197,7 @@ def _carriers_of_user(
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The vectors with which the carriers' vectors are compared."""
+    """The vectors that the carriers' vectors are compared with."""
 
     direction: Vector | None  # mean direction of the entries' pooled vectors, shape (P,); None if unknown
     anchors: Vector  # unit vectors of the anchors, shape (anchors, d)
@@ -220,7 +220,7 @@ def _observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[
     Args:
         before: The internal states of the model for the carrier without copies.
         after: The internal states of the model for the carrier with copies.
-        surroundings: The vectors with which the carrier's vectors are compared.
+        surroundings: The vectors that the carrier's vectors are compared with.
 
     Returns:
         The measures. Measures that need internal states that the model does not expose are left out.
@@ -293,7 +293,7 @@ def measure(
         inspector: Gives access to the internal states of the model.
         carriers: The carriers.
         tokens: Id of the token, followed by the ids of its benign tokens.
-        surroundings: The vectors with which the carriers' vectors are compared.
+        surroundings: The vectors that the carriers' vectors are compared with.
         progress: Called after each token has been measured on a group of carriers.
 
     Returns:
@@ -301,8 +301,8 @@ def measure(
         (carriers, layers) or (carriers,). ``heads`` holds the attention to the copies, keyed by token id,
         shape (carriers, layers, heads). ``distances`` holds the distances between tokens, keyed by the id of
         the token and then by name, shape (tokens, carriers, layers): the first row has the distances of the
-        token from the mean of its benign tokens, and each further row those of a benign token from the mean
-        of the remaining benign tokens.
+        token from the mean of its benign tokens, and each further row has the distances of a benign token
+        from the mean of the remaining benign tokens.
     """
     group_size = _carriers_at_a_time(inspector, carriers)
     observed: dict[int, list[dict[str, Vector]]] = {token_id: [] for token_id in tokens}

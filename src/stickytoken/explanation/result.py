@@ -27,8 +27,8 @@ ENOUGH_BENIGN = 8
 # Order of the areas in a verdict: first the effect, then its possible causes, from the input of the model to
 # its output.
 _AREA_ORDER = ("similarity", "embedding", "attention", "hidden states", "pooling", "attribution")
-# Columns of tokens.parquet that a verdict quotes. `texts` is the number of texts in which the run measured
-# the token.
+# Columns of tokens.parquet that a verdict quotes. `texts` is the number of texts that the run used to
+# measure the token.
 OF_RUN = ("verdict", "severity", "erased", "lift_sd", "kinds_lifted", "strongest_kind", "texts")
 
 
@@ -36,7 +36,7 @@ def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
     """Return the measures in which a token differs from its benign tokens.
 
     The findings are sorted by area, and within an area by the distance from the benign tokens, largest first.
-    The finding of a measure with layers is that of the layer where this distance is largest. ``rows`` are the
+    For a measure with layers, the finding is about the layer where this distance is largest. ``rows`` are the
     rows of the measures table.
     """
     all_findings: list[Finding] = []
@@ -302,8 +302,8 @@ class Explanation:
         """Write one folder per token: explanation.json, and a Parquet file per table.
 
         Args:
-            folder: The folder in which a subfolder is written for each token, named after the token's id. A
-                folder that already holds the same explanation is not written again.
+            folder: The folder for the results. It gets a subfolder for each token, named after the token's
+                id. A folder that already holds the same explanation is not written again.
 
         Returns:
             The folders, in the order of the tokens.

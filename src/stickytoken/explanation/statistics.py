@@ -1,4 +1,4 @@
-"""Compare the measures of a token with those of its benign tokens, and return the rows of the tables.
+"""Compare a token's measures with the measures of its benign tokens, and return the rows of the tables.
 
 Nothing here reads files or runs a model.
 """
@@ -243,7 +243,7 @@ def distribution_distances(sample: Vector, reference: Vector) -> tuple[float, fl
     if high - low <= _ROUNDING:
         return distance, 0.0
     edges = np.linspace(low, high, _BINS + 1)
-    # Half a count is added to every bin, so that no bin is empty.
+    # Adding half a count to every bin keeps all bins from being empty.
     sample_counts = np.histogram(sample, edges)[0] + 0.5
     reference_counts = np.histogram(reference, edges)[0] + 0.5
     return distance, float(scipy.stats.entropy(sample_counts, reference_counts))
@@ -302,7 +302,7 @@ def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str
 
 
 def _distances(values: Vector, benign: Vector) -> dict[str, float]:
-    """Return how far the token's distribution over carriers is from that of all benign tokens together.
+    """Return how far a token's distribution over carriers is from the pooled benign tokens' distribution.
 
     For comparison, also return the mean distance of a benign token from the remaining benign tokens.
 

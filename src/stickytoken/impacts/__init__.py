@@ -95,7 +95,7 @@ def impact(
         progress: called after every step.
 
     Returns:
-        The finished measurement, whose attribute ``failed`` names the tasks whose data could not be loaded.
+        The finished measurement. Its ``failed`` attribute names the tasks whose data could not be loaded.
 
     Raises:
         InputError: tasks, tokens or settings cannot be used, or no task could be run.

@@ -34,7 +34,7 @@ TARGETS = 50
 
 @dataclass(frozen=True)
 class ExactSearch:
-    """An index in which every query is compared with every document.
+    """An index that compares every query with every document.
 
     Attributes:
         queries: vectors of the queries, as returned by `Similarity.prepared`, shape (Q, d).

@@ -91,7 +91,7 @@ def corrected(p_values: Sequence[float | None]) -> list[float | None]:
 
 @dataclass(frozen=True)
 class _Groups:
-    """Conditions grouped by tokens, and the weights with which repetitions and tokens are averaged."""
+    """Conditions grouped by tokens, and the weights for averaging over repetitions and tokens."""
 
     conditions: Sequence[Condition]
 
@@ -280,7 +280,7 @@ def intrusion_rows(
 
 
 def _copies_needed(hits: NDArray[np.float64]) -> int | None:
-    """Return the fewest copies with which at least half of the documents enter more top 10s than without.
+    """Return the fewest copies that bring at least half of the documents into more top 10s than before.
 
     Return None if even 32 copies do not suffice.
 

@@ -117,8 +117,8 @@ def _recording_reports(backbone: Any, reports: list[list[torch.Tensor]]) -> Iter
 def _reported(output: Any) -> list[torch.Tensor]:
     """Return the attention weights in a model's output, one tensor per layer.
 
-    For an encoder-decoder model, these are the weights of the decoder if it returns any, otherwise those of
-    the encoder.
+    For an encoder-decoder model, these are the weights of the decoder if it returns any, and otherwise the
+    weights of the encoder.
     """
     weights = getattr(output, "attentions", None) or getattr(output, "encoder_attentions", None) or ()
     return [layer for layer in weights if isinstance(layer, torch.Tensor)]
@@ -137,8 +137,8 @@ def attention_of(backbone: Any, sources: Sources, members: torch.Tensor) -> Iter
     """Context manager that yields a list to which each layer appends its attention weights between parts.
 
     When the model runs, each layer appends a tensor of shape (texts, heads, attending parts, attended parts).
-    The weights are summed over the positions of the attended part, and averaged over those of the attending
-    part.
+    The weights are summed over the positions of the attended part, and averaged over the positions of the
+    attending part.
 
     Args:
         backbone: The transformer.

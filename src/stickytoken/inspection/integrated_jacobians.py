@@ -1,6 +1,6 @@
 """Integrated Jacobians: how much each part of a text contributes to its vector.
 
-The method is that of Moeller, Nikolaev, Pado, "An Attribution Method for Siamese Encoders" (EMNLP 2023),
+The method comes from Moeller, Nikolaev, Pado, "An Attribution Method for Siamese Encoders" (EMNLP 2023),
 section 2. Let e be an encoder, and let a, b, r_a, r_b be the input embeddings of two texts and of their
 references. With the line x(t) = r + t (a - r) from a reference to its text,
 

@@ -189,7 +189,7 @@ class Inspector(ABC):
 
     @contextmanager
     def differentiating(self) -> Iterator[None]:
-        """Context manager in which forward-mode derivatives work.
+        """Context manager that makes forward-mode derivatives work.
 
         It keeps the model in evaluation mode, and switches it to plain attention.
         """
@@ -419,7 +419,7 @@ def _pooled_by_part(
 class PromptInspector(Inspector):
     """Gives access to the internal states of a prompted language model.
 
-    The tokens around a text are those of the prompt template, including the placeholder token. `look` does
+    The tokens around a text come from the prompt template, including the placeholder token. `look` does
     not record the layers after the layer from which the vector is read. It also does not record the auxiliary
     prompt, which is used for contrast. `embedded` includes the auxiliary prompt, and so do attributions.
     """

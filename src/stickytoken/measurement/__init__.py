@@ -32,7 +32,7 @@ _LEFTOVERS = ".*.tmp"
 
 
 def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
-    """Write a file atomically, so that no reader sees an incomplete file.
+    """Write a file atomically, so that readers never see an incomplete file.
 
     A temporary file is written, flushed to disk and renamed. A device or a pipe is written to directly. If
     the path is a symbolic link, the target of the link is replaced.
@@ -444,7 +444,7 @@ class ResultFolder:
     def committed(self) -> dict[str, int]:
         """Return the number of tokens in complete shards, keyed by stage.
 
-        The stages are in the order in which their shards were written.
+        The stages are in the order their shards were written.
         """
         ids_by_stage: dict[str, set[int]] = {}
         paths = (self.path / _SHARDS).glob("*-*.parquet")

@@ -31,7 +31,7 @@ from stickytoken.measurement import ResultFolder, ShardCost
 Measured: TypeAlias = float | str | list[float] | list[int] | NDArray[np.floating[Any]]
 """A value in a row of a stage: a number, a text, or several numbers."""
 
-# Column of a shard. It has, for each token, a text for which a server gave no vector, or null if there is no
+# Column of a shard. It has, for each token, a text that a server gave no vector for, or null if there is no
 # such text. The column is absent if it would have only nulls.
 UNANSWERED = "unanswered"
 
@@ -43,7 +43,7 @@ _TURNS = 4
 class Stage(Protocol):
     """One pass over tokens: defines which texts to encode per token, and what to compute from their vectors.
 
-    A stage does not encode anything itself. It may have an attribute ``carrier_texts``, which lists the texts
+    A stage does not encode anything itself. It may have a ``carrier_texts`` attribute, which lists the texts
     of a token's probes without the copies. The engine then counts the copies that the tokenizer recognizes in
     each probe, and adds the counts to the token's row as ``seen``.
     """
@@ -109,7 +109,7 @@ class Progress:
 
     Attributes:
         stage: name of the stage.
-        done: number of finished units, including those of earlier sessions.
+        done: number of finished units, including units of earlier sessions.
         total: total number of units.
         computed: number of units computed in this session.
         sequences: number of texts that were encoded for this stage in this session.

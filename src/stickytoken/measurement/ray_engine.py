@@ -132,7 +132,7 @@ def _connect(ray: Any, address: str | None) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Context manager in which Ray starts without usage reports and log messages.
+    """Context manager that makes Ray start without usage reports and log messages.
 
     Ray's workers also get normal priority. Environment variables that the user has set are not changed.
     """
@@ -323,7 +323,7 @@ class RayEngine:
 
     Attributes:
         identity: identity of the model.
-        reports: reports of the workers, in the order in which they became ready.
+        reports: reports of the workers, in the order they became ready.
     """
 
     def __init__(self, ray: Any, share: Share, spec: EncoderSpec, identity: EncoderIdentity) -> None:
@@ -453,7 +453,7 @@ class RayEngine:
             stage: name of the work, for messages.
             attempts: number of workers that each shard has crashed, keyed by shard index. This method adds 1
                 for the shard that the worker was computing.
-            error: the error with which Ray reported that the worker died.
+            error: the error that Ray reported when the worker died.
 
         Returns:
             The shards that were assigned to the worker, which must be computed again.

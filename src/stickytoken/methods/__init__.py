@@ -61,7 +61,7 @@ class Fact(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """The numbers with which the lifts of different models are converted to a common scale."""
+    """The numbers that convert the lifts of different models to a common scale."""
 
     ordinary: float  # lift of the ordinary token, as a difference of cosines
     spread: float  # standard deviation of the model's own similarities

@@ -124,8 +124,7 @@ class FolderRunner:
     folder: ResultFolder
     progress: ProgressCallback
     shard_probes: int = SHARD_PROBES
-    # For each token that could not be measured: a text for which the server gave no vector, keyed by token
-    # id.
+    # For each token that could not be measured: a text that the server gave no vector for, keyed by token id.
     unanswered: dict[int, str] = field(default_factory=dict)
     _shards: dict[str, int] = field(default_factory=dict)  # number of shards, keyed by stage name
 
@@ -156,8 +155,8 @@ class FolderRunner:
     def without_unanswered(self, table: pl.DataFrame) -> pl.DataFrame:
         """Return the table without the measurements and verdicts of the tokens in `unanswered`.
 
-        Their values become null, and their number of texts 0. If the table has a column ``reason``, this
-        column then quotes the text for which the server gave no vector.
+        Their values become null, and their number of texts becomes 0. If the table has a ``reason`` column,
+        it then quotes the text that the server gave no vector for.
         """
         if not self.unanswered:
             return table
@@ -181,7 +180,7 @@ class FolderRunner:
 
     @property
     def cost(self) -> ShardCost:
-        """Cost of all shards, including those of earlier sessions."""
+        """Cost of all shards, including shards of earlier sessions."""
         return self.folder.total_cost(self._shards)
 
     @property
@@ -449,7 +448,7 @@ class MethodWording(ABC):
     listed: tuple[terms.Column, ...]
     # Columns that a report shows after the verdict.
     reported: tuple[terms.Column, ...]
-    ranked_by: terms.Column  # the column by which tokens are ranked; the worst token has the highest value
+    ranked_by: terms.Column  # the column that tokens are ranked by; the worst token has the highest value
     glossary: Mapping[str, str] = MappingProxyType({})  # explanations of the terms in reports, keyed by term
 
     @abstractmethod
@@ -465,7 +464,7 @@ class MethodWording(ABC):
         return [self.headline(run)]
 
     def answer_table(self, run: FinishedRun[Any, Any], tokens: pl.DataFrame) -> AnswerTable | None:
-        """Return the table in which the terminal and the report show the given tokens of a run.
+        """Return the table that the terminal and the report show for the given tokens of a run.
 
         The default is None, which means a table with the columns in `listed`.
         """

@@ -65,7 +65,7 @@ def room_for(encoder: Encoder, insertion: Insertion, copies: int) -> int:
 def fitting_copies(
     encoder: Encoder, insertion: Insertion, texts: Sequence[str], counts: Sequence[int] = SYMPTOM_COPIES
 ) -> tuple[int, ...]:
-    """Return the numbers of copies in ``counts`` with which even the longest text fits the model.
+    """Return the numbers of copies in ``counts`` that fit the model even in the longest text.
 
     If none of these numbers fits, the result is ``(1,)``.
     """

@@ -37,7 +37,7 @@ class SearchShares(NamedTuple):
     """How often a document is among the first ten results of a query."""
 
     answering: float  # share of the queries whose answering document is among the first ten (recall@10)
-    unrelated: float  # share of all other query-document pairs in which the document is among them
+    unrelated: float  # share of all other query-document pairs where the document is among the first ten
 
 
 class Halves(NamedTuple):

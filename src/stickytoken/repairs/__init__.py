@@ -244,7 +244,7 @@ class RepairJob:
         encoder: the model before the repair.
         source: folder of the model before the repair.
         route: route to repair if the model has several; None means the default route.
-        build_folder: folder in which the repaired model is built.
+        build_folder: folder to build the repaired model in.
         vocabulary: vocabulary of the model before the repair.
         settings: settings of the repair.
         corpus: texts on which the repaired model is verified.
@@ -353,7 +353,7 @@ class RepairJob:
         """Return the repair chosen for each token, keyed by token id.
 
         If ``auto`` prefers a new row for a token, the token's possible repairs are built and measured one
-        after another, until copies of the token act like those of an ordinary token. Without verification,
+        after another, until copies of the token act like copies of an ordinary token. Without verification,
         nothing is measured, so the first possible repair is chosen.
         """
         choices = {}
@@ -530,7 +530,7 @@ class RepairJob:
 
     @cached_property
     def _neighbours(self) -> list[Neighbour]:
-        """Tokens whose rows are nearest to those of the repaired tokens; empty if verification is off."""
+        """Tokens whose rows are nearest to the repaired tokens' rows; empty if verification is off."""
         matrix = _embedding_matrix(self.encoder)
         if matrix is None or not self.settings.verify:
             return []

@@ -108,7 +108,7 @@ class _RemainingMerges(NamedTuple):
 
 
 class EditableVocabulary:
-    """The vocabulary of a tokenizer.json, in which entries can be made unreachable from text.
+    """The vocabulary of a tokenizer.json, with methods that make entries unreachable from text.
 
     Args:
         document: the content of tokenizer.json.

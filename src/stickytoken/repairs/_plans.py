@@ -54,7 +54,7 @@ class TokenFacts:
 class RepairPlan:
     """The repairs to try for a token."""
 
-    strategies: tuple[Strategy, ...]  # in the order in which they are tried
+    strategies: tuple[Strategy, ...]  # in the order they are tried
     reason: str  # why the first strategy is preferred
 
     def reason_for(self, chosen: Strategy) -> str:
@@ -181,8 +181,8 @@ class Choice:
 
 
 ComputeRows: TypeAlias = Callable[[Strategy, list[int]], Mapping[int, Row]]
-"""Makes new rows with a strategy, and returns them keyed by token id. Tokens for which it makes no row are
-left out. If it makes no row at all, it may raise a RepairError."""
+"""Makes new rows with a strategy, and returns them keyed by token id. Tokens that it makes no row for are
+left out. If it makes no rows at all, it may raise a RepairError."""
 Trial: TypeAlias = Callable[[Mapping[int, Candidate]], Mapping[int, RecheckedToken]]
 """Builds the model with candidates of one strategy; returns the effect of copies, keyed by token id."""
 
@@ -192,8 +192,8 @@ def choose_candidates(
 ) -> dict[int, Choice]:
     """Choose a repair for each token.
 
-    This is the first repair after which copies of the token act like those of an ordinary token. If there is
-    no such repair, it is the one that leaves the smallest effect.
+    The first repair that makes copies of the token act like copies of an ordinary token is chosen. If no
+    repair does this, the one that leaves the smallest effect is chosen.
 
     Args:
         strategies: the repairs to try for each token, in order of preference, keyed by token id.

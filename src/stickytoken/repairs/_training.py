@@ -61,7 +61,7 @@ def kept_rows(
     seed: int,
     progress: ProgressCallback,
 ) -> NDArray[np.float32]:
-    """Train new rows that keep the effect of one copy, but limit that of many copies to an ordinary effect.
+    """Train new rows that keep the effect of one copy, but limit many copies to an ordinary effect.
 
     Args:
         network: a frozen copy of the model.

@@ -66,7 +66,7 @@ _SHOWN_TOKENS = 5
 
 
 class Neighbour(NamedTuple):
-    """A token whose row is near that of a repaired token."""
+    """A token whose row is near the row of a repaired token."""
 
     token: Token
     near: str  # vocabulary string of the repaired token
@@ -80,7 +80,7 @@ def nearest_neighbours(
     count: int,
     verdicts: Mapping[int, str],
 ) -> list[Neighbour]:
-    """Find the tokens whose rows have the largest cosines with those of the repaired tokens.
+    """Find the tokens whose rows have the largest cosines with the repaired tokens' rows.
 
     Args:
         matrix: the token embeddings, shape (V, D).
@@ -135,7 +135,7 @@ class Verification:
 
         Args:
             tokens: records of the repaired tokens, without measurements.
-            neighbours: tokens whose rows are similar to those of the repaired tokens.
+            neighbours: tokens whose rows are similar to the repaired tokens' rows.
 
         Returns:
             The record of the verification, and the tokens with their measurements.
@@ -470,7 +470,7 @@ def _least_cosine(ours: NDArray[np.float32], theirs: NDArray[np.float64]) -> flo
 # The program that the fresh process runs. It reads a request as JSON: the folders of both models and their
 # tokenizers, the prompt, the task and the route, the texts to tokenize, and the texts to encode. The last
 # line of its output is also JSON: the version of sentence-transformers, the vectors, the ways to load the
-# tokenizer, and those that give different ids from sentence-transformers. Remote code is never run.
+# tokenizer, and the ways that give different ids from sentence-transformers. Remote code is never run.
 _SCRIPT = """
 import json, sys
 sys.modules["stickytoken"] = None

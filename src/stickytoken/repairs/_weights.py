@@ -237,7 +237,7 @@ def _write_unfolded(target: Path, table: TokenRows, rows: Mapping[int, torch.Ten
 
     Args:
         target: path of the new weight file.
-        table: the original table, in which tokens share rows or have weights.
+        table: the original table, where tokens share rows or have weights.
         rows: the new rows, keyed by token id.
     """
     source = table.matrix.file

@@ -48,7 +48,7 @@ def repair_block(record: RepairRecord) -> str:
     return (
         "## Repaired tokens\n\n"
         f"**{_headline(record)}** Copies of a sticky token erase the meaning of a text, or move its vector "
-        f"toward those of unrelated texts. Repaired: {listed}. [{DOCUMENT_FILE}]({DOCUMENT_FILE}) and "
+        f"toward the vectors of unrelated texts. Repaired: {listed}. [{DOCUMENT_FILE}]({DOCUMENT_FILE}) and "
         f"`{result.REPAIR_FILE}`, written by stickytoken, describe the changes and the measurements before "
         "and after.\n"
     )

@@ -222,7 +222,7 @@ def repairable(encoder: IdEncoder) -> RepairableModel:
 
 @contextmanager
 def workshop(out: Path) -> Iterator[Path]:
-    """Create and lock a hidden folder beside ``out``, in which a model is built; remove it at the end.
+    """Create and lock a hidden folder beside ``out`` to build a model in; remove it at the end.
 
     Yields:
         Path inside the hidden folder at which to build the model. Error messages show ``out`` in its place.

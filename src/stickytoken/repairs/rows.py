@@ -286,7 +286,7 @@ def pieces_of(backend: Tokenizer, ids: Iterable[int]) -> dict[int, tuple[int, ..
 
 
 def _model_without(model: dict[str, Any], names: Mapping[int, str]) -> dict[str, Any]:
-    """Return the ``model`` part of a tokenizer.json in which entries are renamed and their merges removed."""
+    """Return the ``model`` part of a tokenizer.json with entries renamed and their merges removed."""
     changed = renamed_model(model, {token_id: f"{_REMOVED}{token_id}" for token_id in names})
     pairs = merge_pairs(changed)
     if pairs is not None:

@@ -52,10 +52,10 @@ def report(
         format: ``html`` for one self-contained file, ``md`` or ``json``. By default, the suffix of ``out``
             decides; without ``out``, or with another suffix, the format is ``html``.
         out: File to which the report is also written. Its folder must exist.
-        figures: Folder in which to save the figures as PNG and SVG. For a run, these include three figures
+        figures: Folder to save the figures in, as PNG and SVG. For a run, these include three figures
             from Chen et al. (2025) that the page does not show: similarities of pairs before and after
             insertion, mean shift by number of copies, and categories of flagged tokens. Saving figures
-            requires the extra ``figures`` and either Chrome or Chromium.
+            requires the ``figures`` extra and either Chrome or Chromium.
         explanations: Output folder of `explain`. Default: the folder ``explain`` in the run folder.
 
     Returns:

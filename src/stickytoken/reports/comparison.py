@@ -151,7 +151,7 @@ _SHAPES = ("diamond", "circle", "square", "triangle-up", "x", "star", "cross", "
 
 
 _READ_WORST = (
-    "One row per run, in the order in which the runs were passed. A mark is the run's worst token, filled if "
+    "One row per run, in the order the runs were passed. A mark is the run's worst token, filled if "
     "the run calls it sticky; the line through a mark is its interval. The bar extends from the median of "
     "all tokens to their 99th percentile: one token in a hundred lies beyond it. Dotted: the threshold of "
     "the rule."
@@ -176,7 +176,7 @@ _WORST_HEADINGS = (
 
 @dataclass(frozen=True)
 class _WorstOfRun:
-    """The token for which a run found the largest value of a measure."""
+    """The token with the largest value of a measure in a run."""
 
     name: str  # name of the run
     worst: WorstToken

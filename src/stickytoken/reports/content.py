@@ -59,7 +59,7 @@ class RunContent:
     def flagged(self) -> pl.DataFrame:
         """The flagged rows of `tokens`: first sticky tokens, worst first, and then topical tokens.
 
-        Topical tokens are sorted by the measure by which the method ranks tokens, largest value first.
+        Topical tokens are sorted by the measure that the method ranks tokens by, largest value first.
         """
         if self.run is None:
             return self.tokens
@@ -223,7 +223,7 @@ def _require_same_model(
         differing_parts = differences(encoder, explained_encoder)
         if differing_parts:
             raise RunError(
-                f"{folder} explains another model, not that of the run (they differ in "
+                f"{folder} explains a different model from the run's (they differ in "
                 f"{', '.join(differing_parts)}): run explain with the run's model"
             )
     token_id = explanation.token.token_id

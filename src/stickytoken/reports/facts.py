@@ -306,7 +306,7 @@ def columns(content: RunContent) -> tuple[Column, ...]:
 
 
 def report_figures(content: RunContent) -> list[ReportFigure]:
-    """Return the figures of a report except those of explanations; an empty list for an unfinished run."""
+    """Return the figures of a report, without explanations; an empty list for an unfinished run."""
     if content.run is None:
         return []
     described = content.method.figures(content.run)

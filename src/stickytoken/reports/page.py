@@ -60,7 +60,7 @@ def run_page(content: RunContent) -> str:
     values = _shared_values(content)
     flagged = content.flagged
     tone = facts.tone(content)
-    # To save room, the page omits columns in which no flagged token has a value.
+    # To save room, the page omits columns that are empty for all flagged tokens.
     columns = [
         column
         for column in facts.columns(content)

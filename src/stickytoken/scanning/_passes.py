@@ -89,7 +89,7 @@ class Batch(NamedTuple):
     number: int  # 0-based position of the batch in the collection
     documents: tuple[Document, ...]
     skipped: tuple[Skipped, ...]  # records that could not be read
-    keys: tuple[bytes, ...]  # SHA-256 of each document's text, by which the sample is chosen
+    keys: tuple[bytes, ...]  # SHA-256 of each document's text; they decide the sample
     digest: str  # hash of the texts and places of all records
 
 
@@ -251,7 +251,7 @@ def _row(document: Document, finding: dict[str, Any]) -> dict[str, Any]:
 
 # Maximum number of clean documents whose first words serve as queries.
 QUERIES = 100
-# Maximum number of clean documents with which documents with findings are compared.
+# Maximum number of clean documents that documents with findings are compared with.
 REFERENCE = 200
 # Minimum number of clean documents for queries, and for comparison.
 _FEWEST = 10
@@ -280,7 +280,7 @@ COLUMNS = ("shift", "rise", "moves_up", "predicted")
 
 
 class PanelTexts(NamedTuple):
-    """Queries, and the clean documents with which documents with findings are compared."""
+    """Queries, and the clean documents that documents with findings are compared with."""
 
     queries: Sequence[str]
     reference: Sequence[str]  # clean documents

@@ -342,7 +342,7 @@ def scan_documents(  # noqa: PLR0913 - as `scan`
 ) -> Scan:
     """Find documents as `scan` does, and return them with the totals of the scan.
 
-    ``words`` are further words whose copies count as findings. All other arguments are those of `scan`.
+    ``words`` are further words whose copies count as findings. All other arguments are the same as in `scan`.
     """
     began = wall_time.beginning()
     require_callable("progress", progress)
@@ -598,7 +598,7 @@ def _documents(keeper: Keeper, tally: Tally, effects: EffectPass | None) -> pl.D
 # the minimum lift of a sticky token; the second is half of it.
 _SERIOUS_SHIFT = 0.5
 _MILD_SHIFT = 0.25
-# The effects of the documents that are counted in the column `matters`, in words.
+# Which effects the `matters` column counts, in words.
 SERIOUS_EFFECT = f"{_SERIOUS_SHIFT:g} SD or more"
 
 

@@ -1,4 +1,4 @@
-"""The settings with which a model is loaded."""
+"""The settings for loading a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of the method ``profile``."""
+"""The settings of the ``profile`` method."""
 
 from __future__ import annotations
 

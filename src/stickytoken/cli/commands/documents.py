@@ -73,7 +73,7 @@ def scan(
         queries: File of queries for --effect and --predict: txt with one query per line, or a table.
             Default: the first words of documents without findings.
         workers: Number of processes that search documents. Default: one per core.
-        folder: Folder in which the scan is saved, so that it can be continued. Default: scan-<identity> in
+        folder: Folder to save the scan in, so that it can be continued. Default: scan-<identity> in
             the run folder, where report finds it. With a rules file, the scan is not saved by default.
         out: File for the results instead of stdout (.json, .csv or .sarif), or a folder for the scan.
         output_format: Print a summary with the worst documents (table), all results as JSON, or all documents

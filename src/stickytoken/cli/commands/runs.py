@@ -193,7 +193,7 @@ def show(
         verdict: List tokens with this verdict, such as sticky or benign.
         contains: List tokens whose text contains this string.
         validated: List only tokens with a verdict, for a method that judges only candidates.
-        sort: Column to sort by, largest value first. Default: the column by which the method ranks tokens.
+        sort: Column to sort by, largest value first. Default: the column that the method ranks tokens by.
         limit: Maximum number of tokens to list. Default: 50.
     """
     import polars as pl
@@ -229,7 +229,7 @@ def _sorted_rows(
         run: The run.
         verdict: Return only tokens with this verdict. None does not restrict the verdict.
         validated: Whether to return only tokens that have a verdict.
-        sort: Column to sort by. None means the column by which the method ranks tokens.
+        sort: Column to sort by. None means the column that the method ranks tokens by.
 
     Raises:
         InputError: The method of the run has no such column or verdict, or `validated` is set although the

@@ -189,7 +189,7 @@ def check(
             documents. Default: the model in the table tool.stickytoken of pyproject.toml. The table can also
             set every option of this command.
         folder: For a model: the folder of its runs, or a run folder. Default: runs.
-        max_tokens: Maximum number of counted tokens with which a model still passes. Default: 0.
+        max_tokens: Maximum number of counted tokens that a passing model may have. Default: 0.
         baseline: Run folder to compare with. A token then counts only if it is new, or if it is worse and the
             two intervals do not overlap.
         documents: Documents to search, as for scan. Copies of a flagged token close the gate.

@@ -178,7 +178,7 @@ def _print_token(explanation: Explanation, token: TokenExplanation) -> None:
     _print_with_spaces(title, ("measure", *_MEASURE_COLUMNS, "outside"), measures)
     heads = tables["heads"].drop_nulls("head").sort("wasserstein", descending=True).head(5)
     if not heads.is_empty():
-        title = "Attention that the copies receive, in the heads that differ most from those of benign tokens"
+        title = "Attention that the copies receive, in the heads where it differs most from benign tokens"
         _print_with_spaces(title, _HEAD_COLUMNS, heads.select(_HEAD_COLUMNS).iter_rows())
     for pair in tables["pairs"].to_dicts():
         title = f"Similarity as a sum over tokens, of {pair['carrier']!r} and {pair['anchor']!r}"

@@ -13,7 +13,7 @@ from stickytoken.errors import InputError, ModelError
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# Feature in which sentence-transformers returns the states after every layer.
+# Feature of sentence-transformers' output that holds the states after every layer.
 _STATES = "all_layer_embeddings"
 # Class names of the modules that combine the states of several layers.
 _MIXING = ("WeightedLayerPooling",)

@@ -231,8 +231,8 @@ class PrefixReuse:
         """Run branches of the same shape (see `_batches`); return the vectors of the inputs that end on them.
 
         Each row holds the tokens of one branch, then the template's end once for every input that ends there.
-        ``keys_and_values`` contains the parents' keys and values; those of branches with children are added
-        to it.
+        ``keys_and_values`` contains the parents' keys and values. The keys and values of branches with
+        children are added to it.
         """
         first = branches[0]
         ends = first.end_lengths
@@ -315,7 +315,7 @@ def _row_of_cache(cache: Any, row: int, length: int) -> KeysAndValues:
 def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]]:
     """Divide roots into groups whose trees hold the keys and values of at most ``token_budget`` tokens.
 
-    A tree that holds more than that is a group of its own.
+    A tree that exceeds the budget is a group of its own.
     """
     group: list[Branch] = []
     group_tokens = 0

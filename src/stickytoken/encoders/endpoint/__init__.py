@@ -105,7 +105,7 @@ def parse_address(name: str, key_variable: str | None = None) -> Address:
 
 
 class Secret:
-    """An API key, wrapped so that no message, repr or traceback shows it."""
+    """An API key, wrapped so that it does not appear in messages, reprs or tracebacks."""
 
     __slots__ = ("_value",)
 

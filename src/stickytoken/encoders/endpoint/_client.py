@@ -103,8 +103,8 @@ class RequestFormat:
     """Which optional fields a request has, and whether it holds a list of texts.
 
     Attributes:
-        encoding: value of the field ``encoding_format``; ``omitted`` means that the field is not sent.
-        dimensions: whether to send the field ``dimensions``, provided that the user requests a number of
+        encoding: value of the ``encoding_format`` field; ``omitted`` means that the field is not sent.
+        dimensions: whether to send the ``dimensions`` field, provided that the user requests a number of
             components.
         as_list: whether to send texts as a list; otherwise, each request holds one text, as a string.
     """
@@ -121,7 +121,7 @@ def request_formats(dimensions: int | None) -> Iterator[RequestFormat]:
     """Yield every format of a request, beginning with the one that most servers accept.
 
     Args:
-        dimensions: number of components that the user requests; None means that the field ``dimensions`` is
+        dimensions: number of components that the user requests; None means that the ``dimensions`` field is
             never sent.
     """
     whether_dimensions = (True,) if dimensions is None else (True, False)
@@ -321,7 +321,7 @@ class Client:
 
         Raises:
             ModelError: the server needs a key, but the key is missing or malformed.
-            MissingExtraError: the package `openai` is not installed.
+            MissingExtraError: the `openai` package is not installed.
         """
         self._key = key_of(address)
         require_package("openai", "a model behind an endpoint", "endpoint")

@@ -63,7 +63,7 @@ class _Control(Enum):
     ANSWERED = auto()
     FAILED = auto()
     REFUSED = auto()
-    OTHER_FORMAT = auto()  # refused in the request format used so far, but answered in another one
+    OTHER_FORMAT = auto()  # refused in the request format used so far, but answered in a different one
 
 
 @dataclass(eq=False)
@@ -237,7 +237,7 @@ class Sender:
         """Wait for a retry, split the request or give up its only text; return the requests to send next.
 
         Raises:
-            ModelError: the request has failed for longer than the option `patience` allows.
+            ModelError: the request has failed for longer than the `patience` option allows.
         """
         now = time.monotonic()
         request.failures += 1

@@ -92,7 +92,7 @@ class ServerBehaviour(BaseModel):
         encoding: value of `RequestFormat.encoding` that the server accepts.
         sends_dimensions: value of `RequestFormat.dimensions` that the server accepts.
         as_list: value of `RequestFormat.as_list` that the server accepts.
-        batch: largest number of texts, among those tried, for which the server answered a request.
+        batch: largest number of texts, among those tried, that the server answered in one request.
         max_length: maximum number of tokens that the model reads, as counted by the user's tokenizer; None if
             unknown.
         long: what the server does with texts of more than `max_length` tokens.

@@ -54,7 +54,7 @@ class EndpointEncoder(TextEncoder):
         unchecked: number of requests since the fixed texts were last sent to check the model.
         before_sending: called once, before the first texts are sent; None afterwards.
         waits: called before a pause of at least a second, with the reason and the length in seconds.
-        spec: the name and options with which to load the encoder again; None if that is impossible.
+        spec: the name and options needed to load the encoder again; None if that is impossible.
     """
 
     def __init__(

@@ -262,7 +262,7 @@ def _encoder_of_function(
 def _encoder_of_object(
     model: Encoder | TextModel | TextFunction, spec: EncoderSpec, endpoint_options: dict[str, Any]
 ) -> Encoder:
-    """Return an encoder unchanged, or wrap an object that has a method `encode`."""
+    """Return an encoder unchanged, or wrap an object that has an `encode` method."""
     encoder: Encoder
     supported: tuple[str, ...] = ()
     if is_encoder(model):
@@ -508,7 +508,7 @@ def _load_causal(source: ModelSource, spec: EncoderSpec, saved_modules: list[str
 
     Args:
         source: name and location of the model.
-        spec: options with which to load the model.
+        spec: options for loading the model.
         saved_modules: class names of the model's modules if it was saved with its prompt; otherwise empty.
     """
     import torch
@@ -570,7 +570,7 @@ def _load_causal(source: ModelSource, spec: EncoderSpec, saved_modules: list[str
 
 
 def _saved_prompting(source: ModelSource, options: Prompting, settings_file: Path) -> Prompting:
-    """Return the prompt with which a model was saved; raise an InputError if the user sets another."""
+    """Return the prompt that a model was saved with; raise an InputError if the user sets a different one."""
     if options != Prompting():
         raise InputError(
             f"{source.name!r} was saved with its prompt and layers: leave out the prompt options"

@@ -58,7 +58,7 @@ def require_single_vectors(folder: Path, name: str) -> None:
         name: name of the model, for the message.
 
     Raises:
-        ModelError: The model is of another kind; the message says which.
+        ModelError: The model gives something else; the message says what kind of model it is.
     """
     settings = _json_or_none(folder / _SETTINGS_FILE)
     model_type = str(settings.get("model_type", "")) if isinstance(settings, dict) else ""

@@ -114,7 +114,7 @@ def _cached_folder(name: str, revision: str | None) -> Path | None:
 
 
 def _local_names() -> list[str]:
-    """Return the names of models that load without the hub: the packaged model and those in the hub cache."""
+    """Return the names of models that load without the hub: the packaged model and cached hub models."""
     from huggingface_hub import constants
 
     names = [] if find_spec(_PACKAGED_MODULE) is None else list(_PACKAGED_NAMES)
@@ -282,7 +282,7 @@ def _tensor_report() -> Iterator[_TensorReport]:
     """Yield a report that is filled while checkpoints are loaded.
 
     Only checkpoints that the current thread loads are considered. transformers reports missing tensors if the
-    option `output_loading_info` is set, but sentence-transformers cannot pass this option on. So
+    `output_loading_info` option is set, but sentence-transformers cannot pass this option on. So
     `from_pretrained` is replaced by a function that sets the option and returns only the model.
     """
     from transformers import PreTrainedModel
@@ -584,7 +584,7 @@ def _add_lower_casing(tokenizer: Any) -> None:
         backend.normalizer = Sequence([Lowercase(), *steps])
 
 
-# Types of models for which `AutoTokenizer` uses the class named in tokenizer_config.json.
+# Model types whose tokenizer class `AutoTokenizer` takes from tokenizer_config.json.
 GENERIC_TYPES = ("bert", "mpnet", "roberta", "xlm-roberta")
 
 
@@ -616,7 +616,7 @@ _STATIC = "StaticEmbedding"
 
 @dataclass(frozen=True, slots=True)
 class TextModule:
-    """The module with which a model reads text.
+    """The module that a model reads text with.
 
     Attributes:
         folder: folder of its tokenizer.
@@ -660,7 +660,7 @@ def text_module(folder: Path, name: str, route: str | None = None) -> TextModule
 
 
 def tokenizer_folder(folder: Path, name: str, route: str | None = None) -> Path:
-    """Return the folder of a model's tokenizer; if the model has routes, that of the route's tokenizer."""
+    """Return the folder of a model's tokenizer; if the model has routes, the folder for the given route."""
     return text_module(folder, name, route).folder
 
 

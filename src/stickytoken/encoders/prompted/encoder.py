@@ -157,7 +157,7 @@ class CausalPromptEncoder(ModelEncoder):
             "prepending": layers_overwritten,
             "placeholder": placeholder_hash,
         }
-        if contrast is not None:  # without contrast, the hash equals that of earlier releases
+        if contrast is not None:  # without contrast, the hash is the same as in earlier releases
             strength = None if contrast.strength is None else float(contrast.strength)
             description["contrast"] = [AUXILIARY.templates, contrast.layer, strength, contrast.rule]
         prompt = self.reading.prompt

@@ -48,7 +48,7 @@ class PromptRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """The settings with which a language model computes vectors of sentences."""
+    """The settings that a language model uses to compute vectors of sentences."""
 
     prompt: Prompt
     prepending: TokenPrepending | None
@@ -91,7 +91,7 @@ class Reading:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The settings that produce this `Reading`, in the form in which they are saved with a model.
+        """The settings that produce this `Reading`, as they are saved with a model.
 
         If contrast is off, the contrast options are left out, so that earlier releases can load the model.
         """
@@ -263,7 +263,7 @@ class PromptedModel:
         """Return a batch of filled prompts on the decoder's device.
 
         Args:
-            layout: tensors of filled prompts, as the method `layout` returns them.
+            layout: tensors of filled prompts, as returned by the `layout` method.
             past: mask of the tokens that are left out because a cache holds them.
             auxiliary: attention output at the last tokens of the auxiliary prompts.
         """
@@ -331,8 +331,8 @@ class FixedBeginnings:
     def cache(self, prompts: torch.Tensor) -> Any:
         """Return a cache with one row for each index in ``prompts``, which holds that prompt's beginning."""
         cache = copy.copy(self._cache)
-        # Shallow copies are safe: a cache grows by allocating new tensors, and never writes to those of the
-        # beginning.
+        # Shallow copies are safe: a cache grows by allocating new tensors, and never writes to the tensors
+        # that hold the beginning.
         cache.layers = [copy.copy(layer) for layer in self._cache.layers]
         is_plain = all(type(layer) in self._plain_kinds for layer in cache.layers)
         if len(self.mask) > 1 or not is_plain:

@@ -50,7 +50,7 @@ class PromptIds:
         return len(self.before) + middle + len(self.after)
 
     def content_ranges(self, content_length: int) -> list[range]:
-        """Return the indices of the sentence, and those of its second copy in an echo."""
+        """Return the indices of the sentence and, in an echo, of its second copy."""
         first = range(len(self.before), len(self.before) + content_length)
         if self.between is None:
             return [first]

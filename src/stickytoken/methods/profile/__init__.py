@@ -311,7 +311,7 @@ def _lift_by_placement(measured: Measured, token_id: int) -> dict[str, float]:
 
 
 def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunner) -> dict[int, SymptomCurve]:
-    """Return each token's symptom curve, with that of ordinary tokens as a control, keyed by token id."""
+    """Return each token's symptom curve, with the ordinary tokens' curve as a control, keyed by token id."""
     carriers = range(min(SYMPTOM_CARRIERS, len(plan.carriers)))
     panel = texts.anchor_panel(job.encoder, plan, lift_only=True)
     confirming = round_stage(job.encoder, job.settings, plan, panel, Round.CONFIRM, carriers)

@@ -55,7 +55,7 @@ class Measurements:
     copies_seen: NDArray[np.int64] | None = None
 
     def rows_of(self, ids: Ids) -> NDArray[np.intp]:
-        """Return the row indices of the tokens with these ids, all of which the round must have measured."""
+        """Return the row indices of the tokens with these ids. The round must have measured all of them."""
         return np.searchsorted(self.ids, ids)
 
     def in_carriers(self, carriers: Sequence[int]) -> Measurements:
@@ -274,7 +274,7 @@ def _screen_estimates(
 
     The effects in the screening carriers may be larger or smaller overall than in the confirming carriers.
     The means over the screening carriers are therefore scaled so that their standard deviation over the
-    pilots is the same as that of the close estimates. The standard error is the same for all tokens: the root
+    pilots is the same as for the close estimates. The standard error is the same for all tokens: the root
     mean square difference, over the pilots, between these scaled means and the close estimates.
 
     Args:

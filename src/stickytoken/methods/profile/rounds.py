@@ -170,7 +170,7 @@ def _only_counts(encoder: Encoder) -> bool:
 def _screening_carriers(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, pilots: Measurements
 ) -> list[int]:
-    """Choose the few carriers in which the pilots' effects agree best with their effects in all carriers.
+    """Choose the few carriers where the pilots' effects agree best with their effects in all carriers.
 
     Returns:
         Plan indices of the chosen carriers, in ascending order.

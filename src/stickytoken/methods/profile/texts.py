@@ -190,7 +190,7 @@ def cluster(vectors: NDArray[np.float32], largest_count: int, seed: int) -> NDAr
 
 
 def anchor_panel(encoder: Encoder, plan: ProfilePlanRecord, *, lift_only: bool = False) -> AnchorPanel:
-    """Encode the anchors of a plan, or only those of the lift (``lift_only``), and return a panel."""
+    """Encode the anchors of a plan, or only the anchors for the lift (``lift_only``), and return a panel."""
     weights = [group.weight for group in plan.groups]
     anchors = [anchor for anchor in plan.anchors if not lift_only or weights[anchor.group] > 0]
     vectors = unit_vectors(encoder.encode([anchor.text for anchor in anchors]))

@@ -58,7 +58,7 @@ class Measures(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """Verdict, severity and reason of each token, in the order in which `Measures` lists the tokens.
+    """Verdict, severity and reason of each token, in the same order as in `Measures`.
 
     The reason describes in words which thresholds the token reaches. Benign tokens have no severity and no
     reason.

@@ -124,7 +124,7 @@ _ANCHORS = 200
 
 
 def _columns_by_metric(short: str, long: str) -> dict[str, str]:
-    """Map a stage's column names to those of tokens.parquet, where the cosine column has no suffix."""
+    """Map a stage's column names to the names in tokens.parquet, where the cosine column has no suffix."""
     names = {f"{short}_{metric}": f"{long}_{metric}" for metric in Metric}
     names[f"{short}_{Metric.COSINE}"] = long
     return names
@@ -379,7 +379,7 @@ class StdMethod(base.Method):
                 _RATE,
                 _LIFT,
                 "Candidates only. The validation rate is the share of unrelated pairs that come closer; the "
-                "lift says by how much. This method does not measure contraction.",
+                "lift says how much closer. This method does not measure contraction.",
             ),
         ]
 
@@ -392,5 +392,5 @@ class StdMethod(base.Method):
                 [_probe_row(evidence) for evidence in probed],
             ),
             f"{probed[0].pairs} pairs below the model's mean similarity; lift is the mean rise of the "
-            "cosine. Compare the rates with those of ordinary tokens: no rate is high or low by itself.",
+            "cosine. Compare the rates with ordinary tokens' rates: no rate is high or low by itself.",
         ]

@@ -88,7 +88,7 @@ def walk_candidates(
         seed: seed of the stream.
         vocabulary: all available tokens, in order of id.
         scoring: draws the gaps for scoring.
-        candidates: the candidates, in the order in which they are validated.
+        candidates: the candidates, in the order they are validated.
         validation: draws the gaps for validation.
     """
     stream = random.Random(seed)

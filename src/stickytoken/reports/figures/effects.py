@@ -152,7 +152,7 @@ def token_costs(conditions: Rows, measured: str = "sticky") -> ReportFigure:
     """Draw the score loss caused by copies of each token, with one panel per task.
 
     Args:
-        conditions: Rows of conditions.parquet for the main metric of each task, except those of clean texts.
+        conditions: Rows of conditions.parquet for the main metric of each task, except rows of clean texts.
         measured: Kind of the measured tokens, ``sticky`` or ``named``.
     """
     panels = list(dict.fromkeys((row["task"], row["metric"]) for row in conditions))
@@ -186,7 +186,7 @@ def _draw_token_costs(
     """Draw one panel per task and metric, with one row per token.
 
     Args:
-        rows: The conditions for which the loss of score is defined.
+        rows: The conditions that have a defined loss of score.
         panels: Task and metric of each panel, from left to right.
         names: Row labels, from top to bottom.
         measured: Kind of the measured tokens, ``sticky`` or ``named``.

@@ -140,7 +140,7 @@ def _values(row: Row, columns: Sequence[str]) -> list[Any]:
 
 
 def _layers_in_words(panel_title: str, rows: Sequence[Row], token: str) -> str:
-    """Return a sentence on the layers in which a measure lies outside the interval of benign tokens.
+    """Return a sentence on the layers where a measure lies outside the interval of benign tokens.
 
     It names the first such layer, and the layer with the largest deviation.
     """
@@ -157,7 +157,7 @@ def _layers_in_words(panel_title: str, rows: Sequence[Row], token: str) -> str:
 
 
 def _furthest(rows: Sequence[Row]) -> Row:
-    """Return the row in which the token deviates most from the benign tokens."""
+    """Return the row where the token deviates most from the benign tokens."""
     return max(rows, key=lambda row: abs(row["deviations"] or 0.0))
 
 
@@ -376,7 +376,7 @@ def _draw_pooling(rows: Sequence[Row], token: str) -> go.Figure:
 def _rows_with_values(
     measures: pl.DataFrame, titles: Mapping[str, str], needed: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return one row per measure, in which the title of the measure replaces its name.
+    """Return one row per measure, with the title of the measure in place of its name.
 
     Args:
         measures: Rows of measures.parquet.

@@ -564,7 +564,7 @@ _READ_COMPOSITION = (
 class Breakdown:
     """The numbers of examined tokens and sticky tokens in each group, such as each script."""
 
-    title: str  # the property by which tokens are grouped, such as ``script``
+    title: str  # the property that tokens are grouped by, such as ``script``
     groups: list[str]
     examined: list[int]  # number of examined tokens in each group
     sticky: list[int]  # number of sticky tokens in each group
