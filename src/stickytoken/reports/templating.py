@@ -179,7 +179,7 @@ _SHARED_WORDS = {
     "u": "The model's mean similarity: the mean cosine over pairs of vocabulary entries. Texts with a lower "
     "similarity count as unrelated.",
     "IsoScore": "How evenly the vectors of the vocabulary use their space: 0 if they vary along one "
-    "direction only, 1 if they vary equally in all directions. A low value alone is no defect.",
+    "direction only, 1 if they vary equally in all directions. A low value alone is not a defect.",
 }
 # Glossary entries of columns that only some methods have, keyed by column title.
 _COLUMN_WORDS = {
