@@ -267,7 +267,7 @@ def why(
         u=_mean_similarity_of(model) if opened is None else opened.plan.mean_similarity,
         first=_with_deletions(model, first_text, second_unit, similarity),
         second=_with_deletions(model, second_text, first_unit, similarity),
-        # The last row belongs to the reference of the first text, the last column to that of the second.
+        # The last row belongs to the first text's reference, the last column to the second text's reference.
         matrix=matrix[:-1, :-1].astype(np.float32),
         first_reference=matrix[:-1, -1].astype(np.float32),
         second_reference=matrix[-1, :-1].astype(np.float32),

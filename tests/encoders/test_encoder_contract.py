@@ -295,7 +295,7 @@ def test_without_a_tokenizer_texts_are_encoded_and_detection_is_refused(tmp_path
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("sentence1\tsentence2\tscore\na bird\ta tree\t1\na\ta\t2\na\tb\t0\n")
     assert compare(encoder, find_task(str(pairs))[0]).scores[0].encoding == "as it is"
-    with pytest.raises(ModelError, match=r"bag has no tokenizer.*attribute `tokenizer`"):
+    with pytest.raises(ModelError, match=r"bag has no tokenizer.*`tokenizer` attribute"):
         detect(encoder, out=tmp_path / "run")
 
 

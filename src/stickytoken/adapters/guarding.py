@@ -115,7 +115,7 @@ def _shared(model: SentenceTransformer, kind: type[Model]) -> Model:
 
 
 def _plain_class(kind: type[SentenceTransformer]) -> type[SentenceTransformer]:
-    """Return the class on which a guarded class is based; a plain class is returned unchanged."""
+    """Return the class that a guarded class is based on; a plain class is returned unchanged."""
     plain = (ancestor for ancestor in kind.__mro__ if not issubclass(ancestor, GuardedModel))
     return next(ancestor for ancestor in plain if issubclass(ancestor, SentenceTransformer))
 

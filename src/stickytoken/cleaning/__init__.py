@@ -213,7 +213,7 @@ class Cleaner:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the cleaner as JSON values, from which `from_json` makes an equal cleaner."""
+        """Return the cleaner as JSON values. `from_json` makes an equal cleaner from them."""
         return {
             "format": _FORMAT,
             "rules": self.rules.to_json(),

@@ -128,7 +128,7 @@ def _option_names(group: Any) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Source:
-    """The parameter of a command, or the field of a group, from which an argument or option is made.
+    """The parameter of a command, or the field of a group, that becomes an argument or option.
 
     Attributes:
         name: Name of the parameter or field.
@@ -147,7 +147,7 @@ class _Source:
     is_setting: bool
 
     def parameter(self) -> inspect.Parameter:
-        """Return the keyword parameter from which Typer makes the argument or option."""
+        """Return the keyword parameter that Typer turns into the argument or option."""
         details: dict[str, Any] = {"help": self.description, **self.declaration.details}
         if self.is_setting:
             details["hidden"] = True

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from stickytoken.measurement.ray_engine import EngineChoice
 
 
-# Titles of the panels into which --help groups the options.
+# Titles of the panels that --help groups the options into.
 MODEL = "Model"
 TEXTS = "Tokens and texts"
 METHOD = "Method"

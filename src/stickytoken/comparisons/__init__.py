@@ -138,7 +138,7 @@ class ComparedRun:
     def share(self) -> ShareOfSticky | None:
         """The share of sticky tokens among the examined tokens; None if the user chose these tokens.
 
-        The interval is that of Clopper and Pearson (1934, Biometrika 26:404).
+        The interval is exact (Clopper and Pearson 1934, Biometrika 26:404).
         """
         from scipy.stats import binomtest
 
@@ -679,8 +679,8 @@ class Comparison:
         levels = sorted({compared.confidence for compared in self.runs})
         percentages = " and ".join(f"{100 * level:.4g}%" for level in levels)
         return (
-            f"intervals ({percentages}): those of the erased share and the lift cover the variation of one "
-            "token over texts; those of the share of sticky tokens are exact (Clopper and Pearson 1934)"
+            f"intervals ({percentages}): for the erased share and the lift, they cover the variation of one "
+            "token over texts; for the share of sticky tokens, they are exact (Clopper and Pearson 1934)"
         )
 
     def summary(self) -> dict[str, Any]:

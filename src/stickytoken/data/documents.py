@@ -316,7 +316,7 @@ def _unicode_name(path: Path) -> str:
 
 
 class Row(NamedTuple):
-    """A raw record, from which no text has been extracted yet.
+    """A raw record, before its text is extracted.
 
     Attributes:
         place: Where the record is, for messages, such as "line 3".

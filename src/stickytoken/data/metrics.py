@@ -18,7 +18,7 @@ from stickytoken.unit_vectors import Similarity
 
 Values: TypeAlias = NDArray[np.float64]
 Outcomes: TypeAlias = Values
-"""Results from which a metric is computed, one row per pair, query or text, shape (units, columns)."""
+"""Results that a metric is computed from, one row per pair, query or text, shape (units, columns)."""
 Vectors: TypeAlias = Mapping[str, NDArray[np.float32]]
 """Vectors of a task's texts, keyed by role, each of shape (texts, D)."""
 Sample: TypeAlias = NDArray[np.intp] | None
@@ -27,7 +27,7 @@ Sample: TypeAlias = NDArray[np.intp] | None
 
 @dataclass(frozen=True)
 class Task:
-    """A task on which text vectors are evaluated.
+    """A task for evaluating text vectors.
 
     Attributes:
         name: The name of the task.

@@ -100,7 +100,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
     Args:
         encoder: The model: an encoder, or anything else that `load_encoder` takes.
-        method: Name of the method. If None, it is the method to which the settings belong, or else the first
+        method: Name of the method. If None, it is the method that the settings belong to, or else the first
             method that accepts the input.
         sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. If None, the
             bundled corpus is used.
@@ -297,7 +297,7 @@ def probe(
         encoder: The model: an encoder, or anything else that `load_encoder` takes.
         tokens: Ids or texts of tokens, or a file of them. Unless the insertion is ``ids``, every token must
             be able to occur in text.
-        method: Name of the method. If None, it is the method to which the settings belong, or else the first
+        method: Name of the method. If None, it is the method that the settings belong to, or else the first
             method that accepts the input.
         sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. If None, the
             bundled corpus is used.

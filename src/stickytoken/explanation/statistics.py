@@ -23,7 +23,7 @@ _ROUNDING = 1e-6
 # Minimum distance of a value from its bounds, as a fraction of the range. Values are clipped to it, because
 # log-odds are infinite at a bound.
 _CLIPPED_SHARE = 1e-6
-# Number of bins in the histograms from which the KL divergence is computed.
+# Number of bins in the histograms that the KL divergence is computed from.
 _BINS = 10
 
 # Columns of a comparison: the value with its interval, the mean and interval of the benign tokens, and the

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 # Number of inputs without copies that an engine encodes at a time.
 _SHARD_PROBES = 8192
-# Shard column with the index of the unit to which a row belongs: a pair, query, text or document.
+# Shard column with the index of the unit that a row belongs to: a pair, query, text or document.
 UNIT = "unit"
 # Name prefix of the files that hold an unfinished measurement's vectors.
 VECTORS = "vectors-"

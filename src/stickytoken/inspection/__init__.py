@@ -76,7 +76,7 @@ def similarity_matrix(first: Contributions, second: Contributions) -> NDArray[np
 
     Returns:
         The contribution of each pair, shape (parts of the first text + 1, parts of the second text + 1). The
-        last row belongs to the reference of the first text, and the last column to that of the second text.
+        last row belongs to the first text's reference, and the last column to the second text's reference.
     """
     import numpy as np
 

@@ -38,7 +38,7 @@ class PlanRecord(Record):
     """The properties of the model that every method records before it measures any token."""
 
     mean_similarity: float  # u, the mean cosine over all pairs of vocabulary entries
-    mean_similarity_entries: int  # number of vocabulary entries from which u is estimated
+    mean_similarity_entries: int  # number of vocabulary entries used to estimate u
     mean_similarity_error: float = 0.0  # standard error of u; 0 if u is computed from the whole vocabulary
     isoscore: float | None = (
         None  # how evenly the vocabulary's vectors are spread over all directions; null in older runs
@@ -217,7 +217,7 @@ def model_mean(encoder: Encoder, progress: ProgressCallback, most: int | None = 
     Args:
         encoder: the model.
         progress: called with the number of vocabulary entries encoded so far.
-        most: maximum number of entries from which u is estimated; None uses all entries.
+        most: maximum number of entries used to estimate u; None uses all entries.
     """
 
     def report(done: int, total: int, computed: int) -> None:
@@ -592,7 +592,7 @@ class Method(MethodWording):
         Call this only for a run that `require_judging` accepts.
 
         Args:
-            job: provides the tokens of the run, and the corpus on which to judge them.
+            job: provides the tokens of the run, and the corpus to judge them on.
             run: the finished run.
             anchors: maximum number of anchors, the texts that carriers are compared with.
             progress: called with the progress after every step.

@@ -90,7 +90,7 @@ def method_named(name: str) -> AnyMethod:
 def choose_method(name: str | None, settings: MethodSettings | None, pairs_given: bool) -> AnyMethod:
     """Return the named method.
 
-    Without a name, return the method to which the settings belong, or else the first method that accepts the
+    Without a name, return the method that the settings belong to, or else the first method that accepts the
     input.
 
     Raises:

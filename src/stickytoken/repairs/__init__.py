@@ -102,12 +102,12 @@ def repair(
             ``relatives``, ``keep-meaning`` or ``nearest``. ``auto`` makes the tokenizer read the text of
             special tokens as plain text. For any other token, ``auto`` tries ``relatives``, ``unreachable``,
             ``keep-meaning`` and ``nearest`` in this order, skips those that are impossible, and keeps the
-            first one after which copies have no clear effect. If every strategy leaves a clear effect,
+            first one that leaves no clear effect of copies. If every strategy leaves a clear effect,
             ``auto`` keeps the one that leaves the smallest.
         encoder: the run's model, loaded by name or from a folder; None loads the model that the run names.
-        sentences: corpus on which the repaired model is verified; None takes the run's corpus, without the
+        sentences: corpus to verify the repaired model on; None takes the run's corpus, without the
             texts that the run used.
-        task: task on which the model is scored before and after the repair: a task file, a BEIR folder or the
+        task: task to score the model on before and after the repair: a task file, a BEIR folder or the
             name of an MTEB task; None takes the packaged task.
         verify: whether to verify the repaired model. If False, REPAIR.md and the model card say that the
             model is not verified.
@@ -201,7 +201,7 @@ def _ids_to_repair(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None)
 
 
 def _verification_corpus(run: Run, sentences: SentenceSource | None, notes: list[str]) -> Sentences:
-    """Choose the texts on which the repaired model is verified.
+    """Choose the texts to verify the repaired model on.
 
     Args:
         run: the run that flagged the tokens.
@@ -247,7 +247,7 @@ class RepairJob:
         build_folder: folder to build the repaired model in.
         vocabulary: vocabulary of the model before the repair.
         settings: settings of the repair.
-        corpus: texts on which the repaired model is verified.
+        corpus: texts to verify the repaired model on.
         task: task to score before and after the repair.
         ids: ids of the tokens to repair.
         notes: remarks to store in the record.

@@ -65,7 +65,7 @@ def kept_rows(
 
     Args:
         network: a frozen copy of the model.
-        present: the current rows, from which training starts, shape (T, D).
+        present: the current rows, where training starts, shape (T, D).
         entry_ids: ids of the T entries that get a new row.
         texts: texts to train on.
         seed: seed for all random choices.

@@ -143,7 +143,7 @@ def _replace_content(file: Path, content: bytes) -> None:
 
 
 def rows_writable(folder: Path, route: str | None = None) -> bool:
-    """Return whether new rows can be written into a model's weights, or into those of one of its routes."""
+    """Return whether new rows can be written into the weights of a model or of one of its routes."""
     from stickytoken.repairs._weights import token_rows
 
     try:

@@ -28,7 +28,7 @@ _TRAINED_TOGETHER = 32
 # Number of entries whose spelling is compared with the vocabulary at a time. It limits memory, because each
 # entry needs V similarities.
 _COMPARED_TOGETHER = 64
-# Number of entries on which the weights of relatives and pieces are fitted.
+# Number of entries used to fit the weights of relatives and pieces.
 _SAMPLE_SIZE = 400
 # Number of relatives of an entry: the entries with the most similar spelling, whose rows are averaged.
 _RELATIVES = 10

@@ -51,7 +51,7 @@ def report(
         what: Exactly one run, run folder or comparison. The report of an unfinished run says what is missing.
         format: ``html`` for one self-contained file, ``md`` or ``json``. By default, the suffix of ``out``
             decides; without ``out``, or with another suffix, the format is ``html``.
-        out: File to which the report is also written. Its folder must exist.
+        out: File that the report is also written to. Its folder must exist.
         figures: Folder to save the figures in, as PNG and SVG. For a run, these include three figures
             from Chen et al. (2025) that the page does not show: similarities of pairs before and after
             insertion, mean shift by number of copies, and categories of flagged tokens. Saving figures

@@ -42,7 +42,7 @@ def audit(
 
     Args:
         documents: The documents of your index, as for scan.
-        queries: Your queries, in a file like that of --documents. Default: the queries of a BEIR folder, or
+        queries: Your queries, in the same formats as --documents. Default: the queries of a BEIR folder, or
             else the first sentences of some documents.
         runs: For a model: the folder that contains its runs.
         out: Output folder. Default: audit-<identity> in the run folder, where report finds it.

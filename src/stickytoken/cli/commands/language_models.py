@@ -130,12 +130,12 @@ def evaluate(
     for name, named_task, comparison in zip(task, tasks, comparisons, strict=True):
         _print_scores(f"{model} on {name}", named_task.metrics, comparison)
         if mean is None:
-            _print_differences(f"{named_task.metrics[0]} minus that of the first", comparison.differences)
+            _print_differences(f"{named_task.metrics[0]}: difference from the first", comparison.differences)
     if mean is not None:
         title = f"{model}, mean of {len(tasks)} main scores"
         rows = [(*way, score) for way, score in zip(mean.encodings, mean.scores, strict=True)]
         console.print_table(title, ("encoding", "layer", "mean"), rows)
-        _print_differences("mean minus that of the first", mean.differences)
+        _print_differences("mean: difference from the first", mean.differences)
 
 
 def _task_document(name: str, task: AnyTask, comparison: Comparison) -> dict[str, Any]:

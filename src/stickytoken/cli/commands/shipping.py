@@ -111,7 +111,7 @@ def _print_repair(repair: stickytoken.Repair) -> None:
     if record.verification is None:
         state += " (--no-verify)"
     else:
-        console.print_line("erased share and lift: beyond those of an ordinary token")
+        console.print_line("erased share and lift: relative to an ordinary token")
         for check_record in record.verification.checks:
             outcome = "passed" if check_record.passed else "FAILED"
             console.print_line(f"{outcome}  {check_record.name}: {check_record.finding}")

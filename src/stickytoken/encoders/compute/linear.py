@@ -27,7 +27,7 @@ SWITCH = "STICKYTOKEN_PACKED_LAYERS"
 # bfloat16, rounding alone accounts for a few percent.
 _TOLERANCE = 1e-4
 _BFLOAT16_TOLERANCE = 0.05
-# Number of rows in the input on which layers are compared.
+# Number of rows in the input that layers are compared on.
 _COMPARED_ROWS = 64
 # Names that transformers gives to the children of a gated block.
 _GATED_CHILDREN = {"gate_proj", "up_proj", "down_proj", "act_fn"}

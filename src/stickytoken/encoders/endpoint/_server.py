@@ -289,7 +289,7 @@ def discover(
 
 
 class _Discovery:
-    """Sends the requests from which `discover` learns how a server behaves.
+    """Sends the requests that tell `discover` how a server behaves.
 
     Attributes:
         one_by_one: whether every text is sent in a separate request.

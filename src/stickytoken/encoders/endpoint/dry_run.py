@@ -18,7 +18,7 @@ from stickytoken.encoders.endpoint.encoder import CHECKED_EVERY, EndpointEncoder
 from stickytoken.encoders.text_encoder import SENTINELS
 from stickytoken.vocabulary import CandidateTokenizer
 
-# Number of random vectors from which artificial vectors are computed. The number is a prime, so that
+# Number of random vectors used to compute artificial vectors. The number is a prime, so that
 # regularly spaced token ids use all random vectors about equally often.
 _RANDOM_VECTORS = 4099
 _SEED = 5

@@ -33,7 +33,7 @@ _SHORTLIST = 256
 
 
 def require_judging(run: base.FinishedRun[Any, Any]) -> None:
-    """Raise a RunError if a run lacks the file from which lifts on another corpus are predicted."""
+    """Raise a RunError if a run lacks the file that lifts on another corpus are predicted from."""
     if not (run.path / EFFECTS_FILE).is_file():
         raise RunError(
             f"{run.path} has no {EFFECTS_FILE}, which is needed to judge a corpus: run the detection again, "
@@ -71,7 +71,7 @@ def judge_corpus(
     shares from the run, which do not depend on the anchors.
 
     Args:
-        job: provides the tokens of the run, and the corpus on which to judge them.
+        job: provides the tokens of the run, and the corpus to judge them on.
         run: the finished run.
         anchors: maximum number of anchors, the texts that carriers are compared with.
         progress: called with the progress after every step.

@@ -24,7 +24,7 @@ from stickytoken.unit_vectors import unit_vectors
 
 # Minimum number of anchors for measuring a lift.
 _LEAST_ANCHORS = 40
-# Number of random vocabulary entries from which the mean similarity u is estimated, with a standard error of
+# Number of random vocabulary entries used to estimate the mean similarity u, with a standard error of
 # about 0.002. The standard deviation of similarities is 0.05 or more, so this error hardly changes which
 # pairs are below u.
 SAMPLED_ENTRIES = 2**13

@@ -73,7 +73,7 @@ def text_groups(encoder: Encoder, corpus: Sentences) -> tuple[list[TextGroup], l
     bundled kinds, the lift is measured on the topics of the corpus.
 
     Returns:
-        The groups on which the lift is measured, and the groups that are measured separately.
+        The groups to measure the lift on, and the groups that are measured separately.
     """
     kinds: dict[str, list[str]] = {}
     bundled = as_read(text_kinds(), encoder.tokenizer)
@@ -199,7 +199,7 @@ def anchor_panel(encoder: Encoder, plan: ProfilePlanRecord, *, lift_only: bool =
 
 
 class _ShortText(NamedTuple):
-    """A short text, and the corpus text from which it was taken."""
+    """A short text, and the corpus text that it comes from."""
 
     text: str
     source: str

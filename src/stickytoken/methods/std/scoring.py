@@ -68,7 +68,7 @@ _ROWS_AT_A_TIME = 8192  # number of vectors that are converted to double precisi
 
 @dataclass(frozen=True)
 class ScoringPairs:
-    """The P pairs on which tokens are scored, with the vectors of their texts.
+    """The P pairs that tokens are scored on, with the vectors of their texts.
 
     A text index identifies one of a token's texts. The texts are numbered series by series, and within a
     series by the number of copies.
@@ -155,7 +155,7 @@ class ScoringStage:
     """Measures, for each token, the distances between some of its texts and their anchors.
 
     Attributes:
-        pairs: the pairs on which tokens are scored.
+        pairs: the pairs that tokens are scored on.
         text_indices: indices of the texts to encode, keyed by token id.
         paths: random placement of copies in each pair's carrier, keyed by token id.
         name: name of the stage.
@@ -321,7 +321,7 @@ def expected_gains(pairs: ScoringPairs, all_distances: Vector, alone: Vector) ->
     """Estimate the fraction by which another text lowers the upper bound of a series.
 
     Args:
-        pairs: the pairs on which tokens are scored.
+        pairs: the pairs that tokens are scored on.
         all_distances: distances of tokens whose distances are all known, shape (tokens, series, copies + 1).
         alone: distances between these tokens alone and the anchors, shape (tokens, series).
 
@@ -379,7 +379,7 @@ def score_tokens(
 
     Args:
         job: provides the model, the tokens in order of id, and the settings.
-        pairs: the pairs on which tokens are scored.
+        pairs: the pairs that tokens are scored on.
         run: runs the stages.
         validation_texts: number of texts that validation will encode. The announced remaining time includes
             these texts.
@@ -468,7 +468,7 @@ def _scores(
     """Compute the table that `score_tokens` returns from the measured distances.
 
     Args:
-        pairs: the pairs on which tokens are scored.
+        pairs: the pairs that tokens are scored on.
         known: the distances known so far for each token, and the upper bounds on the tokens' scores.
         ids: ids of the tokens.
         sample: row indices of the sampled tokens.
