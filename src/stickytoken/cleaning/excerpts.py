@@ -57,7 +57,7 @@ def excerpt(text: str, ranges: Iterable[tuple[int, int]], start: int, end: int) 
 
 
 def _next_word(text: str, start: int, end: int) -> int:
-    """Return where the first whole word at or after ``start`` begins; ``start`` if none begins before ``end``."""
+    """Return where the first whole word from ``start`` on begins; ``start`` if none begins before ``end``."""
     if start == 0 or text[start - 1].isspace():
         return start
     for offset in range(start, end):
@@ -67,7 +67,7 @@ def _next_word(text: str, start: int, end: int) -> int:
 
 
 def _last_word(text: str, start: int, end: int) -> int:
-    """Return where the last whole word at or before ``end`` ends; ``end`` if none ends after ``start``."""
+    """Return where the last whole word up to ``end`` ends; ``end`` if none ends after ``start``."""
     if end == len(text) or text[end].isspace():
         return end
     for offset in range(end - 1, start - 1, -1):
