@@ -161,7 +161,13 @@ class SpanFinder:
         return spans
 
     def _find_in_segment(self, text: str, offset: int, every_flagged: bool) -> Iterator[Span]:
-        """Yield the spans of a text without special tokens, in no particular order; they may overlap."""
+        """Yield the spans in one segment of a long text, in no particular order; they may overlap.
+
+        Args:
+            text: The segment, in which spaces replace special tokens.
+            offset: Where the segment starts in the whole text.
+            every_flagged: Whether each flagged word is a span, even a single one.
+        """
         document = _copies.Document(text, self._reader)
         words = self._reader.flagged
         keys = document.keys

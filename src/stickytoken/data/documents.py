@@ -431,8 +431,11 @@ class Reader:
             return value
         if isinstance(value, str):
             return Document(number, row.place, unicode_text(value), path=self.path, line=row.line)
-        if not isinstance(value, Mapping) or not self.text_columns:
+        if not isinstance(value, Mapping):
             reason = f"JSON of type {type(value).__name__}, not an object"
+            return Skipped(f"{self.name}, {row.place}", reason)
+        if not self.text_columns:
+            reason = "an object, although the first rows are texts"
             return Skipped(f"{self.name}, {row.place}", reason)
         texts = self.texts_of(value)
         problem = self._problem_with(value)

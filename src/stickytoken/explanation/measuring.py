@@ -300,9 +300,9 @@ def measure(
         A dict with three keys. ``values`` holds the measures, keyed by token id and then by name, shape
         (carriers, layers) or (carriers,). ``heads`` holds the attention to the copies, keyed by token id,
         shape (carriers, layers, heads). ``distances`` holds the distances between tokens, keyed by the id of
-        the token and then by name, shape (tokens, carriers, layers): the first row has the distances of the
-        token from the mean of its benign tokens, and each further row has the distances of a benign token
-        from the mean of the remaining benign tokens.
+        the token and then by name, shape (tokens, carriers, layers + 1): the first row has the distances of
+        the token from the mean of its benign tokens, and each further row has those of a benign token from
+        the mean of the remaining benign tokens.
     """
     group_size = _carriers_at_a_time(inspector, carriers)
     observed: dict[int, list[dict[str, Vector]]] = {token_id: [] for token_id in tokens}

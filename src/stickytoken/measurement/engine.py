@@ -280,14 +280,24 @@ def _copies_seen(
     """Return, for each token, the number of copies that the tokenizer recognizes in each carrier.
 
     Occurrences of the token in the original carrier do not count.
+
+    Args:
+        encoder: the model.
+        tokens: the tokens.
+        probes: the probes of the first token, then those of the second, and so on. Only those that are texts
+            are used: one for each token and carrier.
+        carrier_texts: the carriers that are texts, in the order of a token's probes.
     """
     carriers = encoder.content_ids(carrier_texts)
-    probe_ids = iter(encoder.content_ids([probe for probe in probes if isinstance(probe, str)]))
+    text_probes = [probe for probe in probes if isinstance(probe, str)]
+    probe_ids = encoder.content_ids(text_probes)
     copies_of_tokens: list[list[int]] = []
-    for token in tokens:
+    for position, token in enumerate(tokens):
+        start = position * len(carriers)
+        own_ids = probe_ids[start : start + len(carriers)]
         of_token = []
-        for carrier in carriers:
-            added = next(probe_ids).count(token.id) - carrier.count(token.id)
+        for ids, carrier in zip(own_ids, carriers, strict=True):
+            added = ids.count(token.id) - carrier.count(token.id)
             of_token.append(max(0, added))
         copies_of_tokens.append(of_token)
     return copies_of_tokens

@@ -51,7 +51,7 @@ from stickytoken.repairs.recheck import (
 )
 from stickytoken.repairs.result import ROWS, Repair, RepairedTokenRecord, open_repair
 from stickytoken.repairs.rows import Row, new_rows
-from stickytoken.repairs.tokenizer_edit import ModelEdit, splittable
+from stickytoken.repairs.tokenizer_edit import ModelEdit, reasons_against_splitting
 from stickytoken.settings.repair import RepairSettings, Strategy
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.validation import (
@@ -320,7 +320,7 @@ class RepairJob:
         unsplittable: Mapping[int, str | None] = {}
         if is_editable and strategy not in ROWS:
             plain_ids = [token_id for token_id in self.ids if token_id not in special_ids]
-            unsplittable = splittable(self.source, plain_ids, self.route)
+            unsplittable = reasons_against_splitting(self.source, plain_ids, self.route)
         rows_writable = False
         if strategy is Strategy.AUTO:
             rows_writable = model_folder.rows_writable(self.source, self.route)

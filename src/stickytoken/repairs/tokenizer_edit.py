@@ -160,8 +160,10 @@ def read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def splittable(folder: Path, ids: Sequence[int], route: str | None = None) -> dict[int, str | None]:
-    """Find out which entries can be made unreachable at the same time.
+def reasons_against_splitting(
+    folder: Path, ids: Sequence[int], route: str | None = None
+) -> dict[int, str | None]:
+    """Return why each entry cannot be made unreachable by splitting its text into other tokens.
 
     Entries are tested one after another, each together with all entries accepted so far.
 

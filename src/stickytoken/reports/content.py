@@ -98,6 +98,7 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
     Args:
         path: The run folder.
         explanations: Folder with explanations of tokens. Default: the folder ``explain`` in the run folder.
+            No explanations are read if the run is unfinished.
 
     Raises:
         InputError: The folder `explanations` contains no explanation.
@@ -113,6 +114,7 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
     scans, unread_scans = scans_in(folder.path)
     audits, unread_audits = audits_in(folder.path)
     repairs, unread_repairs = repairs_in(folder.path)
+    unread = (*unread_impacts, *unread_scans, *unread_audits, *unread_repairs)
     unfinished = RunContent(
         folder.path,
         record,
@@ -128,14 +130,13 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
             unfinished,
             plan=folder.read_record(PLAN_FILE, method_named(record.method).plan_record),
             measured=folder.committed(),
-            missing=(_UNFINISHED,),
+            missing=(_UNFINISHED, *unread),
         )
     run = open_run(folder.path)
     evidence = read_evidence(folder)
     missing = [] if evidence else [_WITHOUT_EVIDENCE]
     stored_explanations, unread_explanations = _read_explanations(run, explanations)
-    missing += [*unread_explanations, *unread_impacts, *unread_scans, *unread_audits]
-    missing += unread_repairs
+    missing += [*unread_explanations, *unread]
     return replace(
         unfinished,
         plan=run.plan,

@@ -425,16 +425,17 @@ def paper_figures(content: RunContent) -> list[ReportFigure]:
 
 
 def _pair_similarities(content: RunContent, run: Run) -> ReportFigure:
-    """Return the figure of pair similarities for the worst token whose pair similarities the run stores."""
+    """Return the figure of pair similarities for one token whose pair similarities the run stores.
+
+    It is the worst sticky token or, if the run stores none for a sticky token, the strongest unflagged token.
+    """
     u = run.plan.mean_similarity
     if content.evidence is None:
         return paper.pair_similarities("", 0, [], None, u)
     record = content.evidence.record
-    with_counts = content.evidence.tokens.filter(
-        ~pl.col("ordinary"), pl.col("similarities_after").is_not_null()
-    )
+    stored = content.evidence.tokens.filter(~pl.col("ordinary"), pl.col("similarities_after").is_not_null())
     ranked = pl.concat([content.sticky, run.strongest(_STRONGEST).select(run.tokens.columns)], how="diagonal")
-    rows = ranked.select("token_id", "token").join(with_counts, on="token_id", maintain_order="left")
+    rows = ranked.select("token_id", "token").join(stored, on="token_id", maintain_order="left")
     if rows.is_empty():
         return paper.pair_similarities("", record.pair_copies, record.similarities_before, None, u)
     row = rows.row(0, named=True)

@@ -99,7 +99,9 @@ def descriptions(*documented: Any) -> Mapping[str, str]:
     """
     entries: dict[str, str] = {}
     for item in reversed(documented):
-        sections = re.split(r"^(?:Args|Attributes):\n", inspect.getdoc(item) or "", flags=re.MULTILINE)[1:]
+        docstring = inspect.getdoc(item) or ""
+        # A section ends before the next line that is not indented.
+        sections = re.findall(r"^(?:Args|Attributes):\n((?:    .*\n?|\n)*)", docstring, flags=re.MULTILINE)
         matches = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", "".join(sections), flags=re.MULTILINE)
         for name, text in matches:
             entries[name] = " ".join(text.split())

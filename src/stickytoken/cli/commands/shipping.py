@@ -401,7 +401,8 @@ def demo(
         run: Run folder to open. Repeatable.
         folder: Also list the runs in this folder.
         model: Model to try tokens on. Default: the model of the --run that --repair belongs to, else of the
-            first --run; without a run, a tampered copy of all-MiniLM-L6-v2.
+            first --run. Without --run: all-MiniLM-L6-v2; if there are no runs either, a copy that was
+            tampered with, as an example.
         repair: Folder of a repaired model, to compare with the original model.
         port: Port to serve on; 0 chooses a free port.
         share: Also serve on a public address, through Gradio.
@@ -413,16 +414,21 @@ def demo(
 
         require_free(port)  # fails before the slow work
         library = app.find_runs(run or [], folder.expanduser())
-        of_run = model if run else None
-        tampered = not (run or model or repair) and library.paths[library.labels[0]] == app.TAMPERED
-        if tampered:
+        is_unspecified = not (run or model or repair)
+        shows_example = is_unspecified and library.paths[library.labels[0]] == app.TAMPERED
+        if shows_example:
             repair = app.TAMPERED / "repair-example"
         repaired = None if repair is None else stickytoken.open_repair(repair)
         label = app.source_label(library, len(run or []), repaired)
-        named = None if label is None else library.records[label]
-        source = model or "all-MiniLM-L6-v2" if label is None else str(library.paths[label])
-        name = opt.require_found(source, named, loading, of_run)
-        name = library.records[library.labels[0]].model.name if tampered else name
+        record = None
+        source = model or "all-MiniLM-L6-v2"
+        if label is not None:
+            record = library.records[label]
+            source = str(library.paths[label])
+        model_of_run = model if run else None
+        name = opt.require_found(source, record, loading, model_of_run)
+        if shows_example:
+            name = library.records[library.labels[0]].model.name
         startup = app.Startup(name, library, repaired)
         with console.status("preparing the page"):
             served = serve(make_app(startup, share), port, share)
@@ -431,9 +437,9 @@ def demo(
         from stickytoken.encoders.loading import loaded_like
         from stickytoken.encoders.text_encoder import as_id_reader
 
-        encoder = opt.load_for(source, named, loading, of_run)
+        encoder = opt.load_for(source, record, loading, model_of_run)
         other: app.SharedModel | None = None
-        if tampered:
+        if shows_example:
             shared, other = app.tampered_models(encoder)
         else:
             shared = app.SharedModel(as_id_reader(encoder, "demo"))
@@ -442,13 +448,7 @@ def demo(
         return app.make_context(shared, library, stickytoken.load_sentences(None), other)
 
     try:
-        if output_format is opt.Format.JSON:
-            console.print_json({"url": served.url, "public_url": served.public_url})
-        else:
-            console.print_line(f"serving on {served.url}")
-            if served.public_url:
-                console.print_line(f"anyone can reach it on {served.public_url}")
-        console.inform("press Ctrl-C to stop")
+        _print_address(served.url, served.public_url, output_format)
         if open_it and not webbrowser.open(served.url):
             raise InputError(f"no browser could be started: open {served.url} in one yourself")
         with opt.collector_paused():
@@ -456,3 +456,14 @@ def demo(
         served.wait()
     finally:
         served.close()
+
+
+def _print_address(url: str, public_url: str | None, output_format: opt.Format) -> None:
+    """Print where the web app can be reached."""
+    if output_format is opt.Format.JSON:
+        console.print_json({"url": url, "public_url": public_url})
+    else:
+        console.print_line(f"serving on {url}")
+        if public_url:
+            console.print_line(f"anyone can reach it on {public_url}")
+    console.inform("press Ctrl-C to stop")
