@@ -614,9 +614,9 @@ def _notes_on_length(name: str, text: ReadText) -> list[str]:
 
 
 def _main_sentence(result: Why, pairs: Sequence[TokenPair]) -> str:
-    """Return a sentence that says how many of the strongest pairs contain a sticky token.
+    """Return sentences that name the sticky tokens of the texts and say how many strongest pairs have one.
 
-    If the texts have no sticky token, the sentence names the strongest pair. Without a run, it names a part
+    If the texts have no sticky token, they name the strongest pair. Without a run, they name a part
     that recurs in the strongest pairs or, if there is no such part, the strongest pair.
     """
     best = pairs[0]
@@ -631,9 +631,10 @@ def _main_sentence(result: Why, pairs: Sequence[TokenPair]) -> str:
     names = ", ".join(repr(name) for name, _ in sticky_texts.most_common(_NAMED_TOKENS))
     if len(sticky_texts) > _NAMED_TOKENS:
         names += " ..."
+    sticky_pairs = sum(pair.sticky for pair in pairs)
     sentence = (
-        f"{sum(pair.sticky for pair in pairs)} of the {len(pairs)} strongest pairs join a token that the "
-        f"run calls sticky ({names}) to a part of the other text."
+        f"The run calls these tokens sticky: {names}. {sticky_pairs} of the {len(pairs)} strongest pairs have "
+        "one."
     )
     if result.without_sticky is not None:
         tokens = "that token" if result.sticky_count == 1 else f"these {result.sticky_count} tokens"

@@ -102,7 +102,9 @@ def list_of(items: str, name: str, values: object, *, ordered: bool = True) -> l
             f"{name} is a table with the columns {', '.join(columns) or '(none)'}: pass one of them, "
             f"such as table[{example!r}]"
         )
-    if isinstance(values, Mapping) or (ordered and isinstance(values, (set, frozenset))):
+    if isinstance(values, Mapping):
+        raise InputError(f"{name} is a {type(values).__name__}: pass a list of {items}")
+    if ordered and isinstance(values, (set, frozenset)):
         raise InputError(
             f"{name} is a {type(values).__name__}: pass a list of {items}, because the order matters"
         )

@@ -329,7 +329,7 @@ def test_the_difference_and_the_removals_can_be_printed(cleaner_file, tmp_path):
         ("RULES --action run", 2, "not of the form KIND=ACTION"),
         ("RULES --action repetition=escape", 2, "only special tokens can be escaped"),
         ("RULES --remove-all --action flagged=report", 1, "the action for flagged is report"),
-        ("RULES --diff --format json", 2, "use one of --diff and --format json"),
+        ("RULES --diff --format json", 2, "pass either --diff or --format json"),
         ("RULES --action special=refuse", 1, "line 2: the text contains the text of a special token"),
     ],
 )

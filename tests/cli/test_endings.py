@@ -161,7 +161,7 @@ def test_only_a_defect_prints_a_traceback(monkeypatch, tmp_path):
         ("tokens m -q -v", "pass either --quiet or --verbose"),
         ("detect m n", "unexpected extra argument"),
         ("detect m --set workers=2", "it needs --set engine=ray"),
-        ("scan r d --effect --predict", "use one of --effect and --predict"),
+        ("scan r d --effect --predict", "pass either --effect or --predict"),
         ("scan r d --queries q.txt", "it needs --effect or --predict"),
         ("scan r d --set workers=0", "--set workers"),
         ("check m --out x.json", "it needs --format json, junit or sarif"),

@@ -84,7 +84,7 @@ def scan(
     from stickytoken.scanning import scan as scanning
 
     if effect and predict:
-        raise typer.BadParameter("use one of --effect and --predict", param_hint="--predict")
+        raise typer.BadParameter("pass either --effect or --predict, not both", param_hint="--predict")
     if queries is not None and not (effect or predict):
         raise typer.BadParameter("it needs --effect or --predict", param_hint="--queries")
     texts = None if queries is None else stickytoken.load_sentences(queries)
@@ -312,7 +312,7 @@ def clean(
 
     is_json = output_format is CleanFormat.JSON
     if diff and is_json:
-        raise typer.BadParameter("use one of --diff and --format json", param_hint="--diff")
+        raise typer.BadParameter("pass either --diff or --format json, not both", param_hint="--diff")
     cleaner = _cleaner(rules, action or (), remove_suspected, remove_all, audit)
     if rules_out is not None:
         cleaner.save(rules_out)
