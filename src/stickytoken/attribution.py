@@ -633,8 +633,8 @@ def _main_sentence(result: Why, pairs: Sequence[TokenPair]) -> str:
         names += " ..."
     sticky_pairs = sum(pair.sticky for pair in pairs)
     sentence = (
-        f"The run calls these tokens sticky: {names}. {sticky_pairs} of the {len(pairs)} strongest pairs have "
-        "one."
+        f"The run calls these tokens sticky: {names}. {sticky_pairs} of the {len(pairs)} strongest pairs "
+        "have one."
     )
     if result.without_sticky is not None:
         tokens = "that token" if result.sticky_count == 1 else f"these {result.sticky_count} tokens"
