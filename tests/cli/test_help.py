@@ -284,7 +284,7 @@ def test_settings_have_the_types_of_the_options():
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("token-budget", "not of the form name=value"),
+        ("token-budget", "does not have the form name=value"),
         ("token-budget=0", "'--set token-budget': .*greater than or equal to 1"),
         ("engine=dask", "'--set engine': 'dask' is not one of 'local', 'ray'"),
         ("seed=3", "seed is an option: use --seed"),
@@ -348,9 +348,12 @@ def test_every_option_can_stand_in_a_file(name, write):
         ("seed = '3'\n", "seed in the file is '3': use a number"),
         ("seed = -1\n", "seed in the file is -1: .*greater than or equal to 0"),
         ("quiet = 'yes'\n", "quiet in the file is 'yes': use true or false"),
-        ("[detekt]\nseed = 3\n", r"has a table \[detekt\], .*no such command \(did you mean detect\?\)"),
+        (
+            "[detekt]\nseed = 3\n",
+            r"has a table \[detekt\], .*no command has this name \(did you mean detect\?\)",
+        ),
         ("[detect\n", "is not valid TOML"),
-        ("seed = '\xff'\n", "must be TOML in UTF-8"),
+        ("seed = '\xff'\n", "must be a TOML file in UTF-8"),
         (None, "cannot be read"),
     ],
 )

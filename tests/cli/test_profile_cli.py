@@ -244,7 +244,7 @@ def test_out_of_a_judgement_needs_a_known_format(workspace, short):
         "judge", short, "--documents", workspace / "own.txt", "--out", workspace / "judged.xlsx"
     )
     assert result.exit_code == 1
-    assert "end it in .csv, .json or .parquet" in result.stderr
+    assert "ends in .csv, .json or .parquet" in result.stderr
 
 
 def test_a_judgement_compares_documents_with_the_queries(workspace, short):

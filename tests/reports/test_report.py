@@ -264,7 +264,7 @@ def test_a_vocabulary_with_thousands_of_sticky_tokens(run_copy):
     many.write_parquet(run_copy / "tokens.parquet")
     html = stickytoken.report(run_copy)
     assert len(html.encode()) < 5_000_000
-    assert f"The first 1000 of {len(many)} tokens; tokens.parquet" in html
+    assert f"the first 1000 of {len(many)} tokens. The file tokens.parquet" in html
     assert f"The 12 worst of {len(many)} sticky tokens have a card" in html
     assert 'id="figure-who-they-are"' in html
 
@@ -291,7 +291,12 @@ def test_what_cannot_be_reported_is_refused(run, run_copy, tmp_path):
         (InputError, [run], {"format": "pdf"}, "'pdf' is unknown: use one of html, md, json"),
         (RunError, [run], {"out": tmp_path}, "it is a folder"),
         (RunError, [run], {"out": tmp_path / "no" / "r.html"}, "there is no folder"),
-        (InputError, [run, run.path, run], {}, "about one run, but 3 were passed: .* `stickytoken compare`"),
+        (
+            InputError,
+            [run, run.path, run],
+            {},
+            "a report describes one run, but 3 were passed: .* `stickytoken compare`",
+        ),
     ):
         with pytest.raises(error, match=phrase):
             stickytoken.report(*passed, **options)
