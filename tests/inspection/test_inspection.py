@@ -316,7 +316,7 @@ def test_bad_input_is_refused(backbones, prompted):
 def test_a_model_without_derivatives_and_an_encoder_of_another_kind_are_refused():
     with pytest.raises(ModelError, match="has no forward-mode derivative"):
         JacobianIntegrator(inspector_of(encoder_of("bloom"))).contributions([20, 21], [0, 0], 2)
-    with pytest.raises(ModelError, match="remote is a SimpleNamespace, .* gives no access"):
+    with pytest.raises(ModelError, match=r"remote is a SimpleNamespace, .* gives no access"):
         inspector_of(SimpleNamespace(name="remote"))
 
 
