@@ -81,7 +81,7 @@ class BesideRun:
                 f"p = {self.chance:.2g}; median percentile {median:.0%})"
             )
         if self.others:
-            sentences.append(f"the run flags {self.others} tokens that are not published as sticky")
+            sentences.append(f"the run flags {self.others} tokens as sticky that are not published as such")
         if self.unexamined:
             sentences.append(f"{self.unexamined} published tokens were not examined by the run")
         if self.unknown:
