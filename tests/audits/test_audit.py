@@ -97,15 +97,30 @@ def test_shares_and_ranks_are_those_of_a_slow_plain_search(finished, tampered_ru
     token = finished.tokens.row(0, named=True)
     queries_without_word = [query for query in queries if scanned.STICKY not in query.lower().split()]
     clean = [number for number in range(80) if not 70 <= number < 74]
-    order = np.random.default_rng([SMALL.seed, 80, 3]).permutation(len(clean))[: SMALL.stuffed]
+    order = np.random.default_rng([SMALL.seed, 80, 3]).permutation(len(clean))
+    # The word seems to help the first documents, so only the other ones count.
+    second_round = order[SMALL.stuffed : 5 * SMALL.stuffed]
+    assert token["token_id"] in finished.result.second_round_tokens
     ranks = []
-    for document_number in sorted(clean[number] for number in order):
+    for document_number in sorted(clean[number] for number in second_round):
         stuffed = " ".join([texts[document_number], *[token["text"]] * copies])
         ranks += plain_ranks(encoder, texts, queries_without_word, document_number, stuffed)
     (row,) = finished.shares.filter(token_id=token["token_id"], copies=copies).to_dicts()
     assert row["share"] == pytest.approx(np.mean(np.array(ranks) <= TOP), abs=1e-6)
     assert row["mean_rank"] == pytest.approx(np.mean(ranks), abs=1e-6)
     assert row["share_low"] <= row["share"] <= row["share_high"]
+
+
+def test_a_word_that_documents_have_copies_of_is_measured(tampered_run, texts, queries):
+    repeated = " ".join([WORDS[0]] * 12)
+    measured = audit(tampered_run, [*texts[:70], repeated], queries=queries, settings=SMALL)
+    found = measured.tokens.filter(group="found")
+    assert found["token"].to_list() == [WORDS[0]]
+
+
+def test_the_title_names_the_columns_of_the_text(printed):
+    text, _ = printed
+    assert "80 documents, text from the column text) with 40 queries" in text.splitlines()[0]
 
 
 def test_ordinary_tokens_are_measured_and_no_copies_change_nothing(finished):
@@ -137,6 +152,8 @@ def test_documents_with_copies_now_are_ranked_with_them_and_without(finished, ta
         entered.sort(key=lambda change: change["rank"] - change["rank_without"])
         assert row["entered"] == entered
         assert row["copies_read"] is True
+        changes = np.array(as_it_is) - np.array(without)
+        assert (row["better"], row["worse"]) == ((changes < 0).sum(), (changes > 0).sum())
     assert finished.result.rising == finished.documents["rises"].sum() > 0
 
 
@@ -144,7 +161,7 @@ def test_a_document_that_rises_is_named_with_its_largest_change_of_rank(finished
     rising = finished.documents.filter("rises").row(0, named=True)
     largest = rising["entered"][0]
     (sentence,) = [line for line in wording.conclusions(finished) if "of more queries" in line]
-    assert f"from rank {largest['rank_without']} to {largest['rank']}" in sentence
+    assert f"rank {largest['rank']} instead of {largest['rank_without']}" in sentence
     assert largest["query"][:20] in sentence
 
 
@@ -166,7 +183,10 @@ def test_copies_that_are_not_read_are_named_as_harmless(finished):
     unread = open_audit(finished.path)
     is_first = pl.int_range(pl.len()) == 0
     unread.documents = unread.documents.with_columns(copies_read=~is_first)
-    assert any(line.startswith("In 1 document, the copies change") for line in wording.conclusions(unread))
+    assert any(
+        line.startswith("In 1 document (") and "change nothing" in line
+        for line in wording.conclusions(unread)
+    )
 
 
 def test_a_document_without_readable_text_costs_no_other_its_ranks(tampered_run, bert_folder):
@@ -235,7 +255,7 @@ def test_a_word_that_may_help_is_named_beside_one_that_helps(finished):
     assert "may get documents" in second
 
 
-# With two documents, intervals of the first round are wide. This seed leaves words undecided.
+# With two documents, intervals of the first round are wide. With this seed, words seem to help.
 TWO_DOCUMENTS = AuditSettings(copies=(4,), stuffed=2, tokens=2, resamples=200, seed=1)
 
 
@@ -260,12 +280,12 @@ def test_a_word_that_reaches_no_query_is_not_undecided(tampered_run, texts, quer
     assert not without_rise["may_help"].any()
 
 
-def test_undecided_words_are_measured_again_with_four_times_as_many_documents(two_rounds):
+def test_words_that_seem_to_help_are_measured_again_with_four_times_as_many_documents(two_rounds):
     result = two_rounds.result
     assert len(result.second_round_tokens) > 0
     assert len(result.second_round_ids) == 4 * TWO_DOCUMENTS.stuffed
     assert set(result.second_round_ids).isdisjoint(result.stuffed_ids)
-    assert f"{len(result.second_round_ids)} others got copies" in wording.basis(two_rounds)
+    assert f"the results in {len(result.second_round_ids)} other documents count" in wording.basis(two_rounds)
 
 
 def test_the_second_round_replaces_the_shares_of_the_first(two_rounds, tampered_run, texts, queries):

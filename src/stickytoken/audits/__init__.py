@@ -40,7 +40,7 @@ from stickytoken.validation import file_path, or_default, require_callable
 __all__ = ["Audit", "AuditSettings", "audit", "audits_in", "open_audit"]
 
 # Increase this version when the same inputs no longer give the same numbers.
-_IDENTITY_VERSION = 3
+_IDENTITY_VERSION = 4
 # Approximate number of short texts that a judgement encodes, and the number of short texts that take as long
 # to encode as one document.
 _JUDGED_TEXTS = 8_000
@@ -163,7 +163,7 @@ def _measure(
         _index.INDEX: len(index.fitted) + len(index.fitted_queries),
         PLAIN_TEXTS: JUDGED_ANCHORS,
         MEASURING: _JUDGED_TEXTS // _TEXTS_PER_DOCUMENT,
-        _stuffing.STUFFED: 4 * settings.tokens * len(settings.copies) * settings.stuffed,
+        _stuffing.STUFFED: 5 * settings.tokens * len(settings.copies) * settings.stuffed,
     }
     whole_progress = WholeProgress("audit", texts_by_stage, progress)
     scan = _copies.find_copies(run, index, progress)
@@ -178,7 +178,7 @@ def _measure(
         search,
         stuffed.first,
         pairs_by_word.counted,
-        pairs_by_word.is_asked_by_all,
+        _copies.words_found(scan),
         clean_texts,
         settings,
         folder,
@@ -191,12 +191,15 @@ def _measure(
         )
         return _Round.of(tokens, documents, ranks, index, search, settings)
 
-    first = measured_round(_stuffing.STUFFED, candidates.tokens, stuffed.first)
-    undecided_ids = [row["token_id"] for row in first.tokens if row["may_help"]][: settings.tokens]
+    # No query counts for a word that all queries contain.
+    words = [token for token in candidates.tokens if not pairs_by_word.is_asked_by_all(token.text)]
+    first = measured_round(_stuffing.STUFFED, words, stuffed.first)
+    # Some of many words seem to help only by chance. Other documents decide.
+    suspect_ids = {row["token_id"] for row in first.tokens if row["helps"] or row["may_help"]}
     second = None
-    if undecided_ids and stuffed.second:
-        undecided = [token for token in candidates.tokens if token.token_id in undecided_ids]
-        second = measured_round(_stuffing.SECOND_ROUND, undecided, stuffed.second)
+    if suspect_ids and stuffed.second:
+        suspects = [token for token in words if token.token_id in suspect_ids]
+        second = measured_round(_stuffing.SECOND_ROUND, suspects, stuffed.second)
     tokens = _in_order(_latest(first, second, lambda measured: measured.tokens))
     shares = _latest(first, second, lambda measured: measured.shares)
     copies_now = _copies.rank_documents(run, scan, index, search, encoder, settings, engine, folder, progress)
@@ -326,33 +329,62 @@ def _token_rows(
         token_shares = [row for row in shares if row["token_id"] == candidate.token_id]
         without = next(row["share"] for row in token_shares if not row["copies"])
         with_copies = [row for row in token_shares if row["copies"]]
-        # Choose the number of copies whose rise has the highest lower bound. If no lower bound is above zero,
-        # choose the number of copies with the largest rise.
-        best = max(with_copies, key=lambda row: (max(0.0, row["rise_low"]), row["rise"]))
-        is_certain = best["rise_low"] > 0
-        # If no query finds a document, both shares are 0 and the ratio condition holds trivially, so a rise
-        # is required too.
-        is_large = best["rise"] > 0 and best["share"] >= results.HELPS_FROM * without
+        outcomes = [_Outcome.of(row, without) for row in with_copies]
+        best = max(outcomes, key=lambda outcome: outcome.order)
         row = {
             **asdict(candidate),
             "queries": int(pairs_by_word.without_word(candidate.text).any(axis=1).sum()),
-            "helps": is_large and is_certain,
-            "may_help": is_large and not is_certain,
+            "helps": best.is_large and best.is_certain,
+            "may_help": best.is_large and not best.is_certain,
         }
         for column in ("copies", "share", "rise", "rise_low", "rise_high"):
-            row[column] = best[column]
+            row[column] = best.row[column]
         rows.append(row)
     return rows
 
 
+@dataclass(frozen=True)
+class _Outcome:
+    """What a number of copies of a token does.
+
+    Attributes:
+        row: a row of shares.parquet.
+        is_large: whether the share of queries is at least `HELPS_FROM` times the share without copies.
+        is_certain: whether the whole interval of the rise lies above zero.
+    """
+
+    row: dict[str, Any]
+    is_large: bool
+    is_certain: bool
+
+    @classmethod
+    def of(cls, row: dict[str, Any], without: float) -> _Outcome:
+        """Compare a row of shares.parquet with the share without copies."""
+        # If no query finds a document, both shares are 0 and the ratio condition holds trivially, so a rise
+        # is required too.
+        is_large = row["rise"] > 0 and row["share"] >= results.HELPS_FROM * without
+        return cls(row, is_large, row["rise_low"] > 0)
+
+    @property
+    def order(self) -> tuple[bool, bool, float, float]:
+        """Sort key: the number of copies that helps most comes last."""
+        return (
+            self.is_large and self.is_certain,
+            self.is_large,
+            max(0.0, self.row["rise_low"]),
+            self.row["rise"],
+        )
+
+
 def _in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Sort rows of tokens.parquet: tokens that help, those that may help, other flagged tokens, the rest."""
+    """Sort rows of tokens.parquet: tokens that help or may help, flagged and found tokens, the rest."""
     return sorted(
         rows,
         key=lambda row: (
             not row["helps"],
             not row["may_help"],
             row["group"] != results.FLAGGED,
+            row["group"] != results.FOUND,
             -row["rise"],
             row["token_id"],
         ),
@@ -375,7 +407,7 @@ def _result(
         predicted: number of tokens for which a share of queries was predicted.
         tokens: the rows of tokens.parquet.
         first: the round with all tokens.
-        second: the round with undecided tokens; None if there was none.
+        second: the round with the tokens that seem to help; None if there was none.
         copies_now: the documents that already contain copies.
         folder: folder of the audit.
     """

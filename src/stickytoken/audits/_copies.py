@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -158,6 +159,8 @@ def _compared(
         "hits_without": hits_without,
         "mean_rank": float(as_it_is.mean()),
         "mean_rank_without": float(without.mean()),
+        "better": int((as_it_is < without).sum()),
+        "worse": int((as_it_is > without).sum()),
         "rises": hits > hits_without,
     }
 
@@ -177,3 +180,12 @@ def _row(finding: dict[str, Any]) -> dict[str, Any]:
 def numbers_with_findings(scan: Scan) -> set[int]:
     """Return the positions in `Index.documents` of the documents with findings."""
     return set(scan.documents["number"].to_list())
+
+
+def words_found(scan: Scan) -> list[str]:
+    """Return the words that documents contain copies of, the one with the most copies first."""
+    copies_of: Counter[str] = Counter()
+    for words in scan.documents["words"].to_list():
+        for word in words:
+            copies_of[word["text"]] += word["copies"]
+    return [word for word, _ in copies_of.most_common()]

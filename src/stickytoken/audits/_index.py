@@ -131,6 +131,7 @@ def read_index(
         blank=len(read) - len(documents) + len(numbers) - len(places),
         skipped=len(skipped),
         skipped_first=f"{skipped[0].place}: {skipped[0].reason}" if skipped else None,
+        text_columns=tuple(dict.fromkeys(name for document in documents for name in document.columns)),
         queries=len(texts),
         queries_from=queries_from,
         fingerprint=fingerprint(AUDIT_INDEX_VERSION, content, texts),

@@ -26,7 +26,7 @@ from stickytoken.settings.impact import ImpactSettings
 STUFFED = "stuffed"
 """Name of the stage that measures all tokens."""
 SECOND_ROUND = "second-round"
-"""Name of the stage that measures undecided tokens again, with more documents."""
+"""Name of the stage that measures tokens that seem to help again, with more documents."""
 # The second round has up to this many times as many documents as the first. Four times as many documents make
 # the intervals about half as wide.
 _SECOND_ROUND_FACTOR = 4
@@ -67,9 +67,9 @@ class StuffedDocuments:
 
     Attributes:
         first: documents of the first round, which measures all tokens.
-        second: documents of the second round, which measures undecided tokens again. None of them is in the
-            first round, so they did not affect which tokens were undecided. Empty if the index has too few
-            documents.
+        second: documents of the second round, which measures tokens that seem to help again. None of them is
+            in the first round, so they did not affect the choice of these tokens. Empty if the index has too
+            few documents.
     """
 
     first: list[int]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.audits.results import FLAGGED, ORDINARY, STRONGEST
+from stickytoken.audits.results import FLAGGED, FOUND, ORDINARY, STRONGEST
 from stickytoken.detection import judge
 from stickytoken.detection.run import Run
 from stickytoken.detection.run_folder import flagged_ids
@@ -39,7 +39,7 @@ class Candidate:
         token_id: id of the token.
         token: vocabulary string of the token.
         text: decoded text of the token.
-        group: flagged, strongest or ordinary.
+        group: flagged, found (in documents), strongest or ordinary.
         predicted: predicted share of queries whose top 10 includes a document with copies of the token;
             None without a prediction.
         lift_sd: lift of the token on these documents, in standard deviations; None if it was not
@@ -77,7 +77,7 @@ def choose_candidates(
     search: ExactSearch,
     stuffed: Sequence[int],
     counted: NDArray[np.bool_],
-    is_asked_by_all: Callable[[str], bool],
+    words_found: Sequence[str],
     texts: Sequence[str],
     settings: AuditSettings,
     folder: ResultFolder,
@@ -86,8 +86,9 @@ def choose_candidates(
     """Choose the tokens to measure.
 
     The flagged tokens are the tokens that the run flags and the tokens that are sticky on these documents.
-    The strongest other tokens have the largest predicted shares of queries or the largest lifts on these
-    documents. The ordinary tokens are drawn at random.
+    The found tokens are words that documents have copies of now. The strongest other
+    tokens have the largest predicted shares of queries or the largest lifts on these documents. The ordinary
+    tokens are drawn at random.
 
     Args:
         run: the run of the model.
@@ -95,15 +96,14 @@ def choose_candidates(
         search: exact search in the index.
         stuffed: index positions of the documents that will receive copies.
         counted: whether each pair of a query and a stuffed document counts.
-        is_asked_by_all: returns whether every query contains the text of a token. If so, no query counts for
-            the token.
+        words_found: words that documents have copies of, the one with the most copies first.
         texts: texts of the documents, for the judgement.
         settings: settings of the audit.
         folder: folder of the audit, which keeps the judgement.
         progress: called after every step of the judgement.
 
     Returns:
-        The tokens to measure. A token is left out if every query contains it.
+        The tokens to measure.
     """
     notes: list[str] = []
     judged = _judged(run, encoder, texts, folder, progress, notes)
@@ -125,6 +125,8 @@ def choose_candidates(
             "were measured (--set tokens=NUMBER measures more)"
         )
     groups: dict[int, str] = dict.fromkeys(flagged[: settings.tokens], FLAGGED)
+    found = _unlisted(_ids_of_words(run.tokens, words_found), flagged, settings.tokens)
+    groups |= dict.fromkeys(found, FOUND)
     others = _unlisted(by_share, flagged, settings.tokens) + _unlisted(by_lift, flagged, settings.tokens)
     if not others:
         others = run.strongest(settings.tokens)["token_id"].to_list()
@@ -137,8 +139,6 @@ def choose_candidates(
     tokens = []
     for token_id, group in groups.items():
         row = rows[token_id]
-        if is_asked_by_all(row["decoded"]):
-            continue
         judged_row = judged_rows.get(token_id, {})
         candidate = Candidate(
             token_id=token_id,
@@ -157,6 +157,18 @@ def _rows_by_id(table: pl.DataFrame, ids: Sequence[int]) -> dict[int, dict[str, 
     """Return the rows of a table for these token ids, keyed by token id."""
     rows = table.filter(pl.col("token_id").is_in(ids)).iter_rows(named=True)
     return {row["token_id"]: row for row in rows}
+
+
+def _ids_of_words(tokens: pl.DataFrame, words: Sequence[str]) -> list[int]:
+    """Return the ids of the tokens that are these words, in the order of the words.
+
+    Words of several tokens are left out. If several tokens differ only in case or spaces, the first is used.
+    """
+    id_of: dict[str, int] = {}
+    for token_id, decoded in tokens.sort("token_id").select("token_id", "decoded").iter_rows():
+        id_of.setdefault((decoded or "").strip().casefold(), token_id)
+    ids = [id_of.get(word.strip().casefold()) for word in words if word.strip()]
+    return [token_id for token_id in dict.fromkeys(ids) if token_id is not None]
 
 
 def _unlisted(ids: Sequence[int], listed: Sequence[int], count: int) -> list[int]:

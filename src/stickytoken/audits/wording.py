@@ -21,7 +21,8 @@ _NAMED = 3
 # Maximum number of documents that a sentence names.
 _NAMED_DOCUMENTS = 3
 
-# Maximum number of characters to quote from a query.
+# Maximum number of queries to quote for a document, and of characters to quote from a query.
+_NAMED_QUERIES = 2
 _QUERY_CHARACTERS = 50
 
 DOCUMENT_COLUMNS = (
@@ -29,9 +30,9 @@ DOCUMENT_COLUMNS = (
     Column("causes", "cause"),
     Column("found", "found"),
     Column("hits", f"queries with it in their top {TOP}", 0),
-    Column("hits_without", "without copies", 0),
-    Column("mean_rank", "mean rank", 0),
-    Column("mean_rank_without", "without copies", 0),
+    Column("hits_without", "after clean", 0),
+    Column("better", "rank is better for", 0),
+    Column("worse", "worse for", 0),
 )
 
 
@@ -148,7 +149,12 @@ def document_conclusions(audit: Audit) -> list[str]:
     unread = audit.documents.filter(~pl.col("suspected_only"), ~pl.col("copies_read"))
     if not unread.is_empty():
         documents = counted(len(unread), "document")
-        sentences.append(f"In {documents}, the copies change nothing: the model does not read that far.")
+        ids = ", ".join(unread["id"].head(_NAMED_DOCUMENTS).to_list())
+        if len(unread) > _NAMED_DOCUMENTS:
+            ids += ", ..."
+        sentences.append(
+            f"In {documents} ({ids}), the copies change nothing: the model does not read that far."
+        )
     if result.suspected:
         noun = "more document" if result.with_copies else "document"
         sentences.append(
@@ -169,20 +175,41 @@ def _rising_sentence(audit: Audit) -> str:
     if len(rising) > len(named):
         listed += f"; and {len(rising) - len(named):,} more"
     verb = "is" if len(rising) == 1 else "are"
-    return f"{len(rising):,} of them {verb} in the top {TOP} of more queries because of the copies: {listed}."
+    sentence = (
+        f"{len(rising):,} of them {verb} in the top {TOP} of more queries because of the copies: {listed}."
+    )
+    if audit.helping.is_empty():
+        sentence += f" Copies of any word can do that if a document is already close to a top {TOP}."
+    return sentence
 
 
 def _gain(document: Mapping[str, Any]) -> str:
-    """Say for how many more queries a document is in the top 10, and where its rank changes most.
+    """Say for how many more queries a document is in the top 10, and how its rank changes for some of them.
 
     Args:
         document: a row of documents.parquet.
     """
-    largest = document["entered"][0]
-    query = quoted(shorten(largest["query"], _QUERY_CHARACTERS, placeholder="..."))
+    changes = []
+    for change in document["entered"][:_NAMED_QUERIES]:
+        query = quoted(shorten(change["query"], _QUERY_CHARACTERS, placeholder="..."))
+        changes.append(f"rank {change['rank']:,} instead of {change['rank_without']:,} for {query}")
+    left_out = len(document["entered"]) - len(changes)
+    if left_out:
+        changes.append(f"and {left_out:,} more")
+    queries = counted_queries(document["hits"])
+    return f"{document['id']} ({queries} instead of {document['hits_without']:,}: {', '.join(changes)})"
+
+
+def title(audit: Audit) -> str:
+    """Return a line that names the model, the documents and the queries."""
+    index = audit.record.index
+    text_from = ""
+    if index.text_columns:
+        column = "column" if len(index.text_columns) == 1 else "columns"
+        text_from = f", text from the {column} {' and '.join(index.text_columns)}"
     return (
-        f"{document['id']} ({counted_queries(document['hits'])} instead of {document['hits_without']:,}; the "
-        f"largest change is from rank {largest['rank_without']:,} to {largest['rank']:,}, for {query})"
+        f"{audit.record.model} on {index.name} ({counted(index.documents, 'document')}{text_from}) with "
+        f"{counted_queries(index.queries)}"
     )
 
 
@@ -201,6 +228,7 @@ def share_columns(audit: Audit) -> tuple[Column, ...]:
         Column("token", "token"),
         Column("group", "group"),
         *shares,
+        Column("copies", "best copies", 0),
         Column("rise", "rise, interval"),
         Column("rank_without", "mean rank", 0),
         Column("rank_with", "with copies", 0),
@@ -217,6 +245,7 @@ def share_rows(audit: Audit) -> pl.DataFrame:
             row[f"share_{share_row['copies']}"] = share_row["share"]
         best = _share_of(audit, token["token_id"], token["copies"])
         interval = points_interval(best["rise_low"], best["rise_high"])
+        row["copies"] = token["copies"]
         row["rise"] = f"{points(best['rise'])} ({interval})"
         row["rank_without"] = token_shares.filter(copies=0)["mean_rank"].item()
         row["rank_with"] = best["mean_rank"]
@@ -232,8 +261,11 @@ def basis(audit: Audit) -> str:
     stuffed = len(audit.result.stuffed_ids)
     second_round = ""
     if audit.result.second_round_tokens:
-        tokens = counted(len(audit.result.second_round_tokens), "undecided token")
-        second_round = f", and {len(audit.result.second_round_ids):,} others got copies of {tokens}"
+        tokens = counted(len(audit.result.second_round_tokens), "token")
+        second_round = (
+            f". {tokens[0].upper()}{tokens[1:]} seemed to help them; only the results in "
+            f"{len(audit.result.second_round_ids):,} other documents count"
+        )
     predicted = ""
     if audit.result.predicted:
         predicted = (
@@ -244,8 +276,9 @@ def basis(audit: Audit) -> str:
     return (
         f"Measured by exact search: {index.queries:,} queries ({index.queries_from}) among "
         f"{index.documents:,} documents{cut}. {stuffed} random documents got copies, one at a "
-        f"time{second_round}. The rise is in percentage points, for the number of copies whose interval "
-        f"starts highest. Intervals: {settings.confidence:.0%}, over queries and documents. "
+        f"time{second_round}. The rise (in percentage points) and the mean rank are for the number of "
+        "copies that helps most. "
+        f"Intervals: {settings.confidence:.0%}, over queries and documents. "
         f"Queries that contain the word are left out.{predicted}{remarks}"
     )
 

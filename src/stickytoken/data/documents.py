@@ -44,6 +44,8 @@ class Document:
         line: 1-based number of the line on which the document begins; None if it was not read from lines of
             text.
         is_whole_file: Whether the document is a whole file.
+        columns: The columns whose texts, joined by a space, are the text of the document. Empty if it does
+            not come from columns.
     """
 
     number: int
@@ -53,6 +55,7 @@ class Document:
     path: str | None = None
     line: int | None = None
     is_whole_file: bool = False
+    columns: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,6 +453,7 @@ class Reader:
             None if source is None else unicode_text(str(source)),
             self.path,
             row.line,
+            columns=tuple(texts),
         )
 
     def _problem_with(self, values: Mapping[str, Any]) -> str:

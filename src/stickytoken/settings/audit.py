@@ -21,8 +21,8 @@ class AuditSettings:
         insertion: ids: the model reads exactly n copies. text: the copies are inserted as words, which is the
             only way for a model that reads only texts.
         stuffed: Number of random documents to insert copies into, one at a time.
-        tokens: Maximum number of tokens in each group: flagged, strongest by predicted effect, strongest by
-            lift (both on these documents), and ordinary.
+        tokens: Maximum number of tokens in each group: flagged, found in these documents, strongest by
+            predicted effect, strongest by lift (both on these documents), and ordinary.
         queries: Maximum number of queries. A larger set is sampled at random.
         documents: Maximum number of documents in the index. A larger set is sampled at random.
         resamples: Number of bootstrap samples of queries and documents.

@@ -93,7 +93,7 @@ def show_audit(audit: Audit, limit: int, output_format: opt.Format) -> None:
     from stickytoken.audits import wording
 
     index = audit.record.index
-    console.print_line(f"{audit.record.model} on {index.name}")
+    console.print_line(wording.title(audit))
     for sentence in wording.token_conclusions(audit):
         console.print_line(sentence)
     token_rows = wording.share_rows(audit)
