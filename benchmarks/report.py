@@ -189,7 +189,6 @@ def prepare(folder: Path) -> None:
     sticky tokens and three words.
     """
     run = stickytoken.open_run(folder / "runs" / MINILM)
-    shutil.copytree(run.path, folder / "runs" / f"{MINILM}-profile-{run.record.identity[:12]}")
     worst = run.sticky["decoded"][0]
     with (folder / "documents.jsonl").open("w", encoding="utf-8") as written:
         for place, row in enumerate(json_lines(SHARED / "data" / "cranfield" / "corpus.jsonl")):
