@@ -77,26 +77,26 @@ class UnitReader:
     def __init__(self, flagged: Iterable[str]) -> None:
         texts = {text.strip() for text in flagged} - {""}
         words = set()
-        self._literals = set()  # flagged texts that are not words, such as "'s"
+        self._flagged_nonwords = set()  # flagged texts that are not words, such as "'s"
         for text in texts:
             key = _key_of(text)
             if key.isalnum():
                 words.add(key)
             else:
-                self._literals.add(text.casefold())
-        self.flagged = frozenset(words | self._literals)
+                self._flagged_nonwords.add(text.casefold())
+        self.flagged = frozenset(words | self._flagged_nonwords)
         self._copies = re.compile(f"({alternation(words)})\\1+") if words else None
         self._remembered = lru_cache(_REMEMBERED)(self._divided)
         self._whole: set[str] = set()  # cached lower-case ASCII words that are one unit
-        ascii_literals = sorted(text for text in self._literals if text.isascii())
-        self._ascii_word = re.compile(_either(ascii_literals, _ASCII_WORD), re.IGNORECASE)
-        self.lower_word = re.compile(_either(ascii_literals, _LOWER_WORD))
+        ascii_nonwords = sorted(text for text in self._flagged_nonwords if text.isascii())
+        self._ascii_word = re.compile(_either(ascii_nonwords, _ASCII_WORD), re.IGNORECASE)
+        self.lower_word = re.compile(_either(ascii_nonwords, _LOWER_WORD))
 
     @cached_property
     def _unicode_word(self) -> regex.Pattern[str]:
         import regex  # imported only when needed, because the import takes longer than loading a cleaner
 
-        return regex.compile(_either(sorted(self._literals), _WORD), regex.IGNORECASE)
+        return regex.compile(_either(sorted(self._flagged_nonwords), _WORD), regex.IGNORECASE)
 
     def plain_keys(self, text: str) -> list[str] | None:
         """Return the keys of a simple text, several times as fast as `read`.
@@ -116,7 +116,7 @@ class UnitReader:
         return words
 
     def read(self, text: str) -> Units:
-        """Return the units of any text."""
+        """Return the units of a text: words, ideographs, glued copies, and flagged texts other than words."""
         units = Units([], [], [])
         pattern = self._ascii_word if text.isascii() else self._unicode_word
         for match in pattern.finditer(text):
@@ -129,7 +129,7 @@ class UnitReader:
                 units.starts.extend(range(start, start + len(word)))
                 units.ends.extend(range(start + 1, start + len(word) + 1))
                 continue
-            if self._literals and word.casefold() in self._literals:
+            if self._flagged_nonwords and word.casefold() in self._flagged_nonwords:
                 parts: Sequence[Part] = [Part(word.casefold(), 0, len(word))]
             else:
                 parts = self._parts(word)

@@ -112,15 +112,15 @@ class EditableVocabulary:
 
     Args:
         document: the content of tokenizer.json.
-        can_change_steps: function that returns whether transformers would use the normalizer and
+        uses_stored_steps: function that returns whether transformers would use the normalizer and
             pre-tokenizer in tokenizer.json.
     """
 
-    def __init__(self, document: dict[str, Any], can_change_steps: Callable[[], bool]) -> None:
+    def __init__(self, document: dict[str, Any], uses_stored_steps: Callable[[], bool]) -> None:
         from tokenizers import Tokenizer
 
         self._document = document
-        self._can_change_steps = can_change_steps
+        self._uses_stored_steps = uses_stored_steps
         self._model: dict[str, Any] = document["model"]
         self._kind: str | None = self._model.get("type")
         if self._kind is None:  # older files omit the type; the tokenizers library infers it
@@ -282,7 +282,7 @@ class EditableVocabulary:
         splits_words = len(_tokenizer_of_steps(steps).encode("one two three").ids) == 3
         merged_entries = {entry for pair in self._ranks for entry in pair}
         uses_no_renamed_entry = merged_entries.isdisjoint(self._never_merged.values())
-        return splits_words and uses_no_renamed_entry and self._can_change_steps()
+        return splits_words and uses_no_renamed_entry and self._uses_stored_steps()
 
     @cached_property
     def _never_merged(self) -> dict[int, str]:

@@ -80,7 +80,7 @@ class Pipeline:
         """The id of the padding token; None if there is none or it is unknown."""
         return None if self.tokenizer is None else self.tokenizer.pad_token_id
 
-    def can_change_steps(self) -> bool:
+    def uses_stored_steps(self) -> bool:
         """Return whether transformers uses the normalizer and pre-tokenizer of tokenizer.json.
 
         Some tokenizer classes ignore these steps and build their own.
@@ -178,7 +178,7 @@ def reasons_against_splitting(
     if not ids:
         return {}
     pipeline = read_pipeline(folder, route)
-    vocabulary = _pipeline.EditableVocabulary(pipeline.document, pipeline.can_change_steps)
+    vocabulary = _pipeline.EditableVocabulary(pipeline.document, pipeline.uses_stored_steps)
     accepted: list[int] = []
     reasons: dict[int, str | None] = {}
     for token_id in dict.fromkeys(ids):
@@ -262,7 +262,7 @@ def _edited_document(pipeline: Pipeline, edit: ModelEdit) -> _EditedTokenizer:
 def _without_entries(
     pipeline: Pipeline, document: dict[str, Any], ids: Sequence[int]
 ) -> _pipeline.EditedPipeline:
-    return _pipeline.EditableVocabulary(document, pipeline.can_change_steps).without(ids)
+    return _pipeline.EditableVocabulary(document, pipeline.uses_stored_steps).without(ids)
 
 
 # Templates of texts from which the tokenizer might still produce an entry. The entry's text replaces the

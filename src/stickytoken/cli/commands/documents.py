@@ -415,7 +415,10 @@ def _write_to_stdout(write: Callable[[BinaryIO], CleaningTotals]) -> CleaningTot
 def _cleaner(
     rules: Path, actions: Sequence[str], remove_suspected: bool, remove_all: bool, audit: Path | None
 ) -> Cleaner:
-    """Return the cleaner of a run or rules file, with the changes that the options of the command ask for."""
+    """Return the cleaner of a run or rules file, with the changes that the options of the command ask for.
+
+    Words that bring documents into search results, according to the audit, are treated as flagged.
+    """
     from stickytoken.cleaning import open_cleaner
     from stickytoken.cleaning.spans import Action, SpanKind, actions_of, kind_of
 
@@ -433,9 +436,9 @@ def _cleaner(
     new_actions = dict(saved.actions)
     for kind in {kind_of(name) for name in action_names}:
         new_actions[kind] = chosen[kind]
-    words = opt.words_of_audit(audit, saved.source.get("identity"))
+    flagged_words = opt.words_of_audit(audit, saved.source.get("identity"))
     return stickytoken.Cleaner(
-        saved.rules.with_words(words),
+        saved.rules.with_words(flagged_words),
         new_actions,
         replacement=saved.replacement,
         source=saved.source,

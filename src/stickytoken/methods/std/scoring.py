@@ -246,7 +246,17 @@ def copies_order(copies: int) -> list[int]:
 
 
 class KnownDistances:
-    """The distances known so far for each token, and the upper bounds on the tokens' scores."""
+    """The distances known so far for each token, and the upper bounds on the tokens' scores.
+
+    A series is a pair of texts and a placement. Its distances are those for 0, 1, 2, ... copies of the token.
+
+    Attributes:
+        distances: Known distances, NaN if unknown, shape (tokens, series, copies + 1).
+        alone: Distances between each token alone and the anchors of the series, shape (tokens, series).
+        counts: Number of known distances of each series, without that for 0 copies, shape (tokens, series).
+        risen: Whether any known distance of the series exceeds the one before it, shape (tokens, series).
+        bounds: Upper bound on the score of each series, shape (tokens, series).
+    """
 
     def __init__(self, pairs: ScoringPairs, ids: NDArray[np.int64], alone: Vector) -> None:
         self._pairs = pairs
@@ -257,7 +267,7 @@ class KnownDistances:
         self.distances = np.full(shape, np.nan)
         self.distances[..., 0] = np.repeat(before, len(PLACEMENTS))
         self.alone = np.repeat(alone, len(PLACEMENTS), axis=1)
-        self.counts = np.zeros(shape[:2], dtype=np.intp)  # number of known distances
+        self.counts = np.zeros(shape[:2], dtype=np.intp)
         self.risen = np.zeros(shape[:2], dtype=np.bool_)
         self.bounds = np.empty(shape[:2])
         self._update(np.arange(len(ids)))

@@ -216,26 +216,26 @@ def _draw_token_costs(
     return plot
 
 
-def _token_cost_sentence(conditions: Rows, task: str, metric: str, measured: str) -> str:
+def _token_cost_sentence(conditions: Rows, task: str, metric: str, measured_kind: str) -> str:
     """Return a sentence on the loss of score in a task.
 
     It names the measured token whose copies cost most, and states the range of the benign tokens.
     """
-    sticky_rows = []
+    measured_rows = []
     benign_drops = []
     for row in conditions:
         is_of_task = (row["task"], row["metric"]) == (task, metric)
         if not is_of_task or row["token_id"] is None or row["drop"] is None:
             continue
         if _look_of(row) == "sticky":
-            sticky_rows.append(row)
+            measured_rows.append(row)
         else:
             benign_drops.append(row["drop"])
-    if not sticky_rows or not benign_drops:
+    if not measured_rows or not benign_drops:
         return f"{task}: {metric} is not defined for all tokens."
-    worst = max(sticky_rows, key=lambda row: float(row["drop"]))
+    worst = max(measured_rows, key=lambda row: float(row["drop"]))
     return (
-        f"{task}: of all {measured} tokens, copies of {worst['token']} lower {metric} most, by "
+        f"{task}: of all {measured_kind} tokens, copies of {worst['token']} lower {metric} most, by "
         f"{worst['drop']:.4f}; benign tokens lower it by {min(benign_drops):.4f} to {max(benign_drops):.4f}."
     )
 
