@@ -27,7 +27,8 @@ class RoutedModel(SentenceTransformer):
 
     Attributes:
         route: name of the route that texts take; in a model without a Router, the name of the task.
-        task: value of the ``task`` argument that every call passes to the modules; None passes no task.
+        task: value of the ``task`` argument that every call passes to the modules; if None, no task is
+            passed.
         task_matters: whether every call passes a task and a module on the route uses the task.
         other_routes: other routes and tasks that the user can choose.
     """
@@ -62,7 +63,7 @@ def routed(model: SentenceTransformer, route: str | None, name: str) -> Sentence
 
     Args:
         model: the user's model. A model without a Router is returned unchanged if `route` is None.
-        route: the route that the user names, such as ``query`` or ``document``; None means the route that
+        route: the route that the user names, such as ``query`` or ``document``; if None, the route that
             `encode` takes.
         name: name of the model, for messages.
 
@@ -151,7 +152,8 @@ def _routed_model(
         model: the user's model.
         modules: the modules of the route, keyed by name.
         taken: name of the route.
-        task: value of the ``task`` argument that every call passes to the modules; None passes no task.
+        task: value of the ``task`` argument that every call passes to the modules; if None, no task is
+            passed.
         choices: all routes and tasks that the user can choose.
     """
     default_prompt = model.default_prompt_name

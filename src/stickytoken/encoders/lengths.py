@@ -84,7 +84,7 @@ def context_length(
     Args:
         model: the language model.
         tokenizer: its tokenizer, which may declare a limit.
-        max_length: maximum number of tokens that the user requests; None means the model's own limit.
+        max_length: maximum number of tokens that the user requests; if None, the model's own limit.
         name: name of the model, for messages.
         taken: number of tokens in the prompt without a text.
 

@@ -78,7 +78,7 @@ def mean_similarity(
         report: called with the number of entries encoded so far (first with 0) and the number of entries to
             encode.
         most: maximum number of entries to encode. If the vocabulary has more, u is estimated from a random
-            sample of this size. None encodes all.
+            sample of this size. If None, all are encoded.
         chunk: number of entries to encode at a time.
 
     Raises:

@@ -33,7 +33,7 @@ class EncoderIdentity:
         modules: sha256 of the types and settings of the modules (pooling, dense, ...).
         prompt: text put before every input.
         dtype: precision of the weights, or of the arithmetic if that is lower.
-        max_length: longest input in tokens, including special tokens; None means no limit.
+        max_length: maximum input length in tokens, including special tokens; None if there is no limit.
         dimension: number of components in each vector.
     """
 
@@ -72,7 +72,7 @@ class Encoder(Protocol):
 
     @property
     def max_length(self) -> int | None:
-        """Longest input in tokens, including special tokens; None means no limit."""
+        """Maximum input length in tokens, including special tokens; None if there is no limit."""
 
     @property
     def dimension(self) -> int:

@@ -59,13 +59,13 @@ class ModelEncoder(ABC):
     The encoder caches what it reads from the model (tokenizer, special tokens, lengths) and what depends on
     the weights (dimension, encoders at lower precisions, whether faster ways to compute are exact). Every
     call of `encode` checks for changes that are cheap to detect: addresses and versions of the weights, the
-    size of the vocabulary, the prompt and the longest input. `identity` compares everything that can change
-    the vectors, so each run begins with the current model.
+    size of the vocabulary, the prompt and the maximum input length. `identity` compares everything that can
+    change the vectors, so each run begins with the current model.
 
     Attributes:
         own_tokenizer: a copy of the user's tokenizer.
         entries_tokenizer: `own_tokenizer`, or a tokenizer that encodes entries as part of a prompt.
-        max_length: longest input in tokens, including special tokens; None means no limit.
+        max_length: maximum input length in tokens, including special tokens; None if there is no limit.
         user_tokenizer: the tokenizer of the user's model.
         normalizes: whether vectors are scaled to length 1.
         spec: the model name and options needed to load the encoder again; None if it was made from a
@@ -86,10 +86,10 @@ class ModelEncoder(ABC):
         Args:
             network: the torch model.
             name: name of the model, as the user gave it.
-            precision: precision of the arithmetic, which must be lower than the precision of the weights;
-                None means the precision of the weights.
-            packed_layers: whether linear layers on a CPU use packed weights; None leaves the choice to the
-                environment variable or, if it is not set, to a measurement.
+            precision: precision of the arithmetic, which must be lower than the precision of the weights; if
+                None, the precision of the weights.
+            packed_layers: whether linear layers on a CPU use packed weights; if None, the environment
+                variable decides or, if it is not set, a measurement.
         """
         if precision is not None:
             batches.require_precision(network, precision, name)
@@ -441,17 +441,18 @@ class SentenceTransformerEncoder(ModelEncoder):
         Args:
             model: the user's model.
             name: name of the model, as the user gave it.
-            prompt: text put before every input; None means the model's default prompt.
-            token_budget: maximum number of tokens per batch; None chooses one that suits the device.
-            max_length: longest input in tokens; the user's model is set to this limit.
-            reuse: limits within which common prefixes of inputs are computed only once; None turns this off.
-            precision: precision of the arithmetic, which must be lower than the precision of the weights;
-                None means the precision of the weights.
-            packed_layers: whether linear layers on a CPU use packed weights; None leaves the choice to the
-                environment variable or, if it is not set, to a measurement.
-            truncate_dim: keep only this many leading components of each vector; None keeps all.
-            layer: number of layers to run (at least 1); None runs all.
-            route: route that texts take, such as ``query``; None means the model's default route.
+            prompt: text put before every input; if None, the model's default prompt.
+            token_budget: maximum number of tokens per batch; if None, a number that suits the device.
+            max_length: maximum input length, in tokens; the user's model is set to this limit.
+            reuse: limits within which common prefixes of inputs are computed only once; if None, nothing is
+                reused.
+            precision: precision of the arithmetic, which must be lower than the precision of the weights; if
+                None, the precision of the weights.
+            packed_layers: whether linear layers on a CPU use packed weights; if None, the environment
+                variable decides or, if it is not set, a measurement.
+            truncate_dim: keep only this many leading components of each vector; if None, keep all.
+            layer: number of layers to run (at least 1); if None, all are run.
+            route: route that texts take, such as ``query``; if None, the model's default route.
         """
         from stickytoken.encoders._routes import routed
 

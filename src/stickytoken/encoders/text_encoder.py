@@ -41,14 +41,15 @@ class TextModel(Protocol):
 
     Optional attributes:
 
-    - ``name``: name of the model in messages and run folders; the default is the name of the class. -
-    ``tokenizer``: a tokenizer of transformers or the tokenizers library, or a `RoundTripTokenizer`. Without a
-    tokenizer, the vocabulary is unknown, so there are no tokens to examine. - ``max_length``: longest input
-    in tokens, including special tokens; a longer text is an error. - ``device``: device on which the model
-    computes. - ``fingerprint``: a string that changes whenever the vectors change, such as a version or a
-    hash of the weights. A run is tied to its model by this string. Without a fingerprint, the vectors of six
-    fixed texts, rounded to four decimals, take its place. These vectors can differ between machines, so such
-    a run may not be resumable on another machine.
+    - ``name``: name of the model in messages and run folders; the default is the name of the class.
+    - ``tokenizer``: a tokenizer of transformers or the tokenizers library, or a `RoundTripTokenizer`. Without
+      a tokenizer, the vocabulary is unknown, so there are no tokens to examine.
+    - ``max_length``: maximum input length in tokens, including special tokens; a longer text is an error.
+    - ``device``: device on which the model computes.
+    - ``fingerprint``: a string that changes whenever the vectors change, such as a version or a hash of the
+      weights. A run is tied to its model by this string. Without a fingerprint, the vectors of six fixed
+      texts, rounded to four decimals, take its place. These vectors can differ between machines, so such a
+      run may not be resumable on another machine.
     """
 
     def encode(self, texts: Sequence[str]) -> Any: ...
@@ -80,7 +81,7 @@ class TextEncoder:
 
         Args:
             model: the object; see `TextModel`.
-            truncate_dim: keep only this many leading components of each vector; None keeps all.
+            truncate_dim: keep only this many leading components of each vector; if None, keep all.
 
         Raises:
             ModelError: the model is a class, or has no `encode` method.

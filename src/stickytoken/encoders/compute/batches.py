@@ -322,7 +322,7 @@ def arithmetic(model: torch.nn.Module, precision: Precision | None, packed: bool
 
     Args:
         model: the model.
-        precision: precision of the arithmetic; None means the model's own.
+        precision: precision of the arithmetic; if None, the model's own.
         packed: whether linear layers on a CPU may use packed weights.
     """
     device = next(model.parameters()).device.type

@@ -64,8 +64,8 @@ def linear_sites(model: torch.nn.Module) -> list[LinearSite]:
 def _is_gelu_block(module: torch.nn.Module) -> bool:
     """Return whether a module is a linear layer with an exact GELU, as in BERT.
 
-    Only modules of transformers qualify, because the forward pass of other modules with the same children may
-    do more.
+    Only modules defined in the transformers library qualify. The forward pass of another module with the same
+    children may do more.
     """
     from transformers.activations import GELUActivation
 

@@ -120,9 +120,9 @@ KeysAndValues: TypeAlias = list[tuple[torch.Tensor, torch.Tensor]]
 class ReuseLimits:
     """Limits for the reuse of common prefixes. Beyond these limits, reuse costs more than it saves."""
 
-    tree_share: float = 0.8  # trees must leave at most this share of all tokens to compute
-    fixed_share: float = 0.1  # the fixed beginnings of prompts must hold at least this share of all tokens
-    rows: int = 4  # fixed beginnings are reused only for at least this many inputs per prompt
+    tree_share: float = 0.8  # trees are used only if at most this share of all tokens is left to compute
+    fixed_share: float = 0.1  # fixed beginnings are reused only if they contain at least this share of tokens
+    rows: int = 4  # fixed beginnings are reused only if a prompt has at least this many inputs
 
 
 REUSE = ReuseLimits()

@@ -65,7 +65,7 @@ def parse_address(name: str, key_variable: str | None = None) -> Address:
 
     Args:
         name: the name.
-        key_variable: name of the environment variable that holds the key. None means OPENAI_API_KEY for
+        key_variable: name of the environment variable that holds the key. If None, OPENAI_API_KEY for
             ``openai:MODEL`` and STICKYTOKEN_API_KEY for a URL.
 
     Raises:

@@ -31,7 +31,7 @@ KEPT = "all answers so far are cached; run the same command again to continue"
 # Maximum number of characters to quote from a server's message in an error.
 _SHOWN_REASON = 200
 _CONNECT_SECONDS = 10.0
-# HTTP statuses, besides 5xx, after which a retry makes sense: time-out, conflict, too many requests.
+# HTTP statuses, besides 5xx, after which a retry makes sense: timeout, conflict, too many requests.
 _TEMPORARY = frozenset({408, 409, 429})
 # Statuses of an overloaded server: too many requests, service unavailable.
 _TOO_MANY = frozenset({429, 503})
@@ -121,8 +121,8 @@ def request_formats(dimensions: int | None) -> Iterator[RequestFormat]:
     """Yield every format of a request, beginning with the one that most servers accept.
 
     Args:
-        dimensions: number of components that the user requests; None means that the ``dimensions`` field is
-            never sent.
+        dimensions: number of components that the user requests; if None, the ``dimensions`` field is never
+            sent.
     """
     whether_dimensions = (True,) if dimensions is None else (True, False)
     for as_list in (True, False):
@@ -144,7 +144,7 @@ class Spending:
 
     Attributes:
         price_per_million: price of a million tokens; None if it is unknown.
-        limit: maximum cost; None means no limit.
+        limit: maximum cost; if None, there is no limit.
         requests: number of requests that were answered.
         tokens: number of tokens paid for so far, as the server counts them.
         pending: expected number of tokens in the requests in flight.
@@ -205,7 +205,7 @@ class Attempts:
     Attributes:
         patience: how long to keep retrying after the first failure, in seconds.
         limit: number of failures after which to give up, not counting failures because the server was busy.
-            If no complete answer arrives, _MOST_UNREACHED failures are enough. None means no limit.
+            If no complete answer arrives, _MOST_UNREACHED failures are enough. If None, there is no limit.
         failed: number of failures.
         counted: number of failures that count towards `limit`.
         unreached: number of failures without a complete answer.
@@ -220,7 +220,9 @@ class Attempts:
     since: float | None = None
 
     def pause_after(self, error: TemporaryError, now: float) -> float | None:
-        """Count a failure, and return the number of seconds until the next attempt; None means to give up.
+        """Count a failure, and return the number of seconds until the next attempt.
+
+        Return None if there is no further attempt.
 
         Args:
             error: the failure.
@@ -288,7 +290,7 @@ class Reply:
 
 
 def as_one(replies: Sequence[Reply]) -> Reply:
-    """Merge several replies into one, in the same order. None of the replies may have `problems`."""
+    """Merge several replies into one, in the same order. No reply may have an entry in `problems`."""
     counts = [reply.tokens for reply in replies if reply.tokens is not None]
     return Reply(
         vectors=np.concatenate([reply.vectors for reply in replies]),

@@ -111,7 +111,7 @@ class Sender:
         expected_tokens: function that returns the number of tokens that the server will probably count for
             texts.
         counts_tokens: whether the server reports the number of tokens.
-        keep: called with the vectors of each answer, keyed by text; calls come from several threads.
+        keep: called with the vectors of each response, keyed by text; may be called from several threads.
         without_vector: called with a text that the server does not embed, and the reason; if None, an error
             is raised for such a text.
         waits: called before a pause of at least a second, with the reason and the length in seconds.

@@ -229,7 +229,7 @@ def discover(
     Args:
         client: sends requests to the server.
         count: function that returns the number of tokens in each text.
-        max_length: maximum number of tokens that the model reads; None means that this number is measured.
+        max_length: maximum number of tokens that the model reads; if None, this number is measured.
         tokenizer_known: whether `count` uses a tokenizer that the user passed as the model's own.
 
     Raises:

@@ -74,9 +74,8 @@ class EndpointEncoder(TextEncoder):
             prompt: text put before every input.
             options: the options for the server: key variable, number of components, price, spending limit and
                 time limits.
-            max_length: maximum number of tokens that the model reads; None means that this number is
-                measured.
-            truncate_dim: keep only this many leading components of each vector; None keeps all.
+            max_length: maximum number of tokens that the model reads; if None, this number is measured.
+            truncate_dim: keep only this many leading components of each vector; if None, keep all.
         """
         self.address = address
         self.prompt = prompt
@@ -105,8 +104,7 @@ class EndpointEncoder(TextEncoder):
         """Return the server's behaviour from the cache, or measure it now with a few requests.
 
         Args:
-            max_length: maximum number of tokens that the model reads; None means that this number is
-                measured.
+            max_length: maximum number of tokens that the model reads; if None, this number is measured.
         """
         fact_name = f"capabilities {vocabulary_hash(self.tokenizer)} {max_length}"
         stored = self.answers.fact(fact_name)
@@ -323,10 +321,10 @@ def load_endpoint(
         tokenizer: the model's tokenizer: an object, a folder, a hub name or ``tiktoken:NAME``.
         candidates: strings to examine if the tokenizer is unpublished, or a file with one string per line.
         prompt: text put before every input.
-        max_length: maximum number of tokens that the model reads; None means that this number is measured.
-        truncate_dim: keep only this many leading components of each vector; None keeps all.
+        max_length: maximum number of tokens that the model reads; if None, this number is measured.
+        truncate_dim: keep only this many leading components of each vector; if None, keep all.
         options: the options for the server: key variable, number of components, price, spending limit and
-            time limits; None means the defaults.
+            time limits; if None, the defaults.
 
     Raises:
         InputError: the address is malformed, or there is neither a tokenizer nor candidates.

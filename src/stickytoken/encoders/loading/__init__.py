@@ -137,9 +137,9 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
             ``encode(texts)`` (see `TextModel`), or a function from texts to vectors. A name is looked up as a
             local folder, in the hub cache, as the packaged model and on the hub, in that order;
             ``openai:MODEL`` and ``URL#MODEL`` are models behind an OpenAI-compatible endpoint.
-        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``; None chooses the best device available. A loaded model
+        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``; if None, the best device available. A loaded model
             stays on its device.
-        prompt: text put before every input, or a `Prompting`; None means the model's default prompt. A single
+        prompt: text put before every input, or a `Prompting`; if None, the model's default prompt. A single
             word is taken as the name of one of the model's saved prompts. A language model that is not a
             SentenceTransformer reads sentences through a prompt: ``prompteol``, ``cot``, ``ke``, ``ck``,
             ``metaeol``, ``echo`` or a text that contains ``{sentence}``.
@@ -147,26 +147,26 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
             weights multiplied as TF32 on CUDA. A loaded model keeps its own precision.
         revision: branch, tag or commit on the hub; not for folders or loaded models.
         trust_remote_code: whether to run Python code from the model's repository.
-        max_length: longest input in tokens, including special tokens; None means the model's own limit, which
-            a loaded model always keeps.
-        token_budget: maximum number of tokens per batch; None chooses one that suits the device.
+        max_length: maximum input length in tokens, including special tokens; if None, the model's own limit,
+            which a loaded model always keeps.
+        token_budget: maximum number of tokens per batch; if None, a number that suits the device.
         packed_layers: whether to compute float32 linear layers on a CPU with oneDNN, which packs the weights
-            once. None leaves the choice to the environment variable STICKYTOKEN_PACKED_LAYERS (0 or 1). If
-            the variable is not set, a measurement of half a second decides; its result is kept in the cache
+            once. If None, the environment variable STICKYTOKEN_PACKED_LAYERS (0 or 1) decides. If the
+            variable is not set, a measurement of half a second decides; its result is kept in the cache
             folder.
         truncate_dim: keep only this many leading components of each vector, as models trained with a
-            Matryoshka loss allow; None keeps all. A loaded SentenceTransformer keeps its own
+            Matryoshka loss allow; if None, keep all. A loaded SentenceTransformer keeps its own
             ``truncate_dim``.
         layer: number of layers to run (at least 1); the final norm, the pooling and later modules follow
-            these layers. None runs all layers. See ``Prompting.layer`` for its meaning in a language model
-            with a prompt.
+            these layers. If None, all layers are run. See ``Prompting.layer`` for its meaning in a language
+            model with a prompt.
         route: the route that texts take in an asymmetric model: ``query`` or ``document``, as with
             `encode_query` and `encode_document` of sentence-transformers, or another route of the model's
-            Router. None means the model's default route.
+            Router. If None, the model's default route.
         tokenizer: tokenizer of a model behind an endpoint or of a function: an object, a folder, a hub name
             or ``tiktoken:NAME``. Other models have their own tokenizer.
         candidates: strings to examine if the tokenizer is unpublished, or a file with one string per line.
-        endpoint: key, price and limits of a model behind an endpoint; None means the defaults.
+        endpoint: key, price and limits of a model behind an endpoint; if None, the defaults.
 
     Raises:
         ModelError: The model cannot be found, reached or used.

@@ -131,7 +131,7 @@ def modules_on_route(folder: Path, route: str | None, name: str) -> Iterator[tup
 
     Args:
         folder: folder of the model.
-        route: requested route; None means the default route.
+        route: requested route; if None, the default route.
         name: name of the model, for messages.
 
     Raises:

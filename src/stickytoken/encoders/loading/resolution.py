@@ -445,8 +445,8 @@ def load_tokenizer(
         model: folder or name of a model.
         revision: branch, tag or commit on the hub.
         trust_remote_code: whether to run Python code from the model's repository.
-        route: route whose tokenizer to load, such as ``query``, if routes have their own tokenizers; None
-            means the default route. With a route, the model must be on this machine.
+        route: route whose tokenizer to load, such as ``query``, if routes have their own tokenizers. If None,
+            the default route is used. With a route, the model must be on this machine.
 
     Raises:
         ModelError: The model has no tokenizer, or cannot be found or reached.
@@ -483,8 +483,8 @@ def user_tokenizer(
         name: name of the model, for messages.
         origin: where the folder comes from, for messages.
         trust_remote_code: whether to run Python code from the folder.
-        route: route whose tokenizer to load, if routes have their own tokenizers; None means the default
-            route.
+        route: route whose tokenizer to load, if routes have their own tokenizers. If None, the default route
+            is used.
 
     Returns:
         A tokenizer of the tokenizers library for a static model, or if the folder has tokenizer.json but no
@@ -640,7 +640,7 @@ def text_module(folder: Path, name: str, route: str | None = None) -> TextModule
     Args:
         folder: folder of the model.
         name: name of the model, for messages.
-        route: route to follow, if the model has several; None means the default route.
+        route: route to follow, if the model has several. If None, the default route is used.
 
     Raises:
         ModelError: The folder has no tokenizer, or the list of modules or a module's settings are damaged.

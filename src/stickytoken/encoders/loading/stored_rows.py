@@ -114,9 +114,9 @@ def stored_tensors(file: Path) -> list[StoredTensor]:
 class TokenRows:
     """One embedding row for each token id, as the model looks it up.
 
-    Token t has the row ``matrix[mapping[t]] * weights[t]``. Static models with a quantized vocabulary have a
-    mapping, because several tokens share one stored row, and may have a weight for each token. All other
-    models have neither mapping nor weights: token t has the row ``matrix[t]``.
+    The row of token t is ``matrix[mapping[t]] * weights[t]``. Static models with a quantized vocabulary have
+    a mapping, because several tokens share one stored row, and may have a weight for each token. All other
+    models have neither mapping nor weights, so the row of token t is ``matrix[t]``.
     """
 
     matrix: StoredTensor

@@ -44,8 +44,8 @@ class PromptRunner(BatchEngine):
 
         Args:
             model: the decoder with its prompts.
-            token_budget: maximum number of tokens in a batch; None chooses one that suits the device.
-            reuse: limits within which common prefixes are computed only once; None turns this off.
+            token_budget: maximum number of tokens in a batch; if None, a number that suits the device.
+            reuse: limits within which common prefixes are computed only once; if None, nothing is reused.
             rounding: machine epsilon of the arithmetic, for comparisons with vectors computed without
                 sharing.
         """

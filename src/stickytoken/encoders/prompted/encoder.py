@@ -58,16 +58,16 @@ class CausalPromptEncoder(ModelEncoder):
             tokenizer: the model's transformers tokenizer.
             name: name of the model, as the user gave it.
             reading: the settings: prompt, token prepending, layer and contrast.
-            token_budget: maximum number of tokens per batch; None chooses one that suits the device.
-            max_length: maximum number of tokens in a prompt with its text filled in; None means the model's
-                own limit.
-            reuse: limits within which common prefixes of prompts and sentences are computed only once; None
-                turns this off.
+            token_budget: maximum number of tokens per batch; if None, a number that suits the device.
+            max_length: maximum number of tokens in a prompt with its text filled in; if None, the model's own
+                limit.
+            reuse: limits within which common prefixes of prompts and sentences are computed only once; if
+                None, nothing is reused.
             normalize: whether to scale vectors to length 1.
-            precision: precision of the arithmetic, which must be lower than the precision of the weights;
-                None means the precision of the weights.
-            packed_layers: whether linear layers on a CPU use packed weights; None leaves the choice to the
-                environment variable or, if it is not set, to a measurement.
+            precision: precision of the arithmetic, which must be lower than the precision of the weights; if
+                None, the precision of the weights.
+            packed_layers: whether linear layers on a CPU use packed weights; if None, the environment
+                variable decides or, if it is not set, a measurement.
 
         Raises:
             ModelError: the model or its tokenizer cannot be used with prompts.
