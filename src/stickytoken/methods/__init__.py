@@ -36,7 +36,7 @@ class Column(NamedTuple):
 
     key: str  # name of the column in tokens.parquet
     title: str
-    digits: int | None = None  # number of decimal places; None shows the value as it is
+    digits: int | None = None  # number of decimal places; if None, the value is shown as it is
     unit: str = ""  # shown after the number; if it is "%", the number is multiplied by 100
 
     def text(self, value: object) -> str:

@@ -93,7 +93,7 @@ class Job(Generic[Settings_co]):
     tokens: list[Token]  # the tokens to measure; in a run, they are in ascending order of id
     _: KW_ONLY
     restricted: bool  # whether the job leaves out some of the available tokens
-    sampled: bool  # False if the user named the tokens; True if they are all tokens or a random sample
+    sampled: bool  # True for all available tokens or a random sample; False for tokens named by the user
 
     @property
     def sentences(self) -> Sentences:
@@ -217,7 +217,7 @@ def model_mean(encoder: Encoder, progress: ProgressCallback, most: int | None = 
     Args:
         encoder: the model.
         progress: called with the number of vocabulary entries encoded so far.
-        most: maximum number of entries used to estimate u; None uses all entries.
+        most: maximum number of entries used to estimate u; if None, all entries are used.
     """
 
     def report(done: int, total: int, computed: int) -> None:
@@ -597,7 +597,7 @@ class Method(MethodWording):
             anchors: maximum number of anchors, the texts that carriers are compared with.
             progress: called with the progress after every step.
             measure_all: whether to measure all tokens that may reach a threshold, regardless of their number.
-            queries: texts from which the anchors are drawn; None draws the anchors from the corpus.
+            queries: texts from which the anchors are drawn; if None, they are drawn from the corpus.
         """
         raise NotImplementedError
 

@@ -334,7 +334,7 @@ class SymptomStage:
         copies: the numbers of copies, excluding 0.
         panel: the similarities between the anchors and the carriers without copies.
         name: name of the stage.
-        precision: precision to run the model in; None keeps the model's own.
+        precision: precision to run the model in; if None, the model's own.
     """
 
     carriers: tuple[Carrier, ...]

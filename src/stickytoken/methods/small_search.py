@@ -98,8 +98,9 @@ def search_shares(before: NDArray[np.float64], after: NDArray[np.float64]) -> Se
     descending = -np.sort(-before, axis=1)
     tenth = descending[:, TOP - 1 : TOP]
     eleventh = descending[:, TOP : TOP + 1]
-    # A document with copies has to beat the tenth best of the other documents. That is the eleventh best of
-    # all documents if the document itself was among the first ten without copies.
+    # A document with copies is among the first ten if it is more similar to the query than the tenth best of
+    # the other documents. If the document itself was among the first ten without copies, this is the eleventh
+    # best of all documents; otherwise, it is the tenth.
     limit = np.where(before >= tenth, eleventh, tenth)
     is_in_top = after > limit
     answers = np.eye(len(before), dtype=np.bool_)

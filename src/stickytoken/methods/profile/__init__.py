@@ -218,7 +218,8 @@ class ProfileEvidence:
     Attributes:
         rising_share: among the pairs of texts below the mean similarity, the share whose similarity rises.
         ordinary_lift: lift of the ordinary token, as a difference of cosines.
-        ordinary_contraction: share of a text that copies of the ordinary token erase.
+        ordinary_contraction: the ordinary token's erased share, which is the share of a text that its copies
+            erase.
         smallest_lift: threshold for the lift, in SD.
         smallest_erased: threshold for the erased share.
         unusual: smallest vector deviation of an unusual token vector.

@@ -76,7 +76,7 @@ def judge_corpus(
         anchors: maximum number of anchors, the texts that carriers are compared with.
         progress: called with the progress after every step.
         measure_all: whether to measure all tokens that may reach a threshold, regardless of their number.
-        queries: texts from which the anchors are drawn; None draws the anchors from the corpus.
+        queries: texts from which the anchors are drawn; if None, they are drawn from the corpus.
 
     Returns:
         The judgement, with the lifts and verdicts of the tokens on the corpus.

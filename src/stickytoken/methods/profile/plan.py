@@ -55,9 +55,9 @@ def make_profile_plan(
         job: provides the model, corpus, vocabulary, tokens and settings.
         progress: called with the number of vocabulary entries that have been encoded to estimate the mean
             similarity.
-        carriers: number of carriers; None uses the number that the rounds need.
-        is_allowed: returns whether a text may be used; None allows all texts.
-        similarity: the model's mean similarity; None estimates it.
+        carriers: number of carriers; if None, the number that the rounds need.
+        is_allowed: returns whether a text may be used; if None, all texts are allowed.
+        similarity: the model's mean similarity; if None, it is estimated.
 
     Raises:
         InputError: the corpus has too few usable texts, or the tokenizer reads the copies of every token in

@@ -30,7 +30,7 @@ class ProfilePlanRecord(PlanRecord):
     """Everything that a run computes from the model and the corpus before it measures a token."""
 
     similarity_spread: float  # standard deviation of the cosines between carriers and anchors of the lift
-    share_below: float  # weighted share of the carrier-anchor pairs that count for the lift
+    share_below: float  # share of carrier-anchor pairs used for the lift, weighted by anchor group
     # The median similarity, if the corpus has too few pairs below u. The pairs below the median then count
     # for the lift. Otherwise None.
     narrow_limit: float | None = None

@@ -196,7 +196,7 @@ class ProfileStage:
         cells: placement and number of copies in each carrier.
         panel: the similarities between the anchors and the carriers without copies.
         seed: seed of random placements.
-        precision: precision to run the model in; None keeps the model's own.
+        precision: precision to run the model in; if None, the model's own.
         counts_copies: whether the engine counts the copies that the tokenizer recognizes in each text.
     """
 

@@ -190,7 +190,10 @@ def cluster(vectors: NDArray[np.float32], largest_count: int, seed: int) -> NDAr
 
 
 def anchor_panel(encoder: Encoder, plan: ProfilePlanRecord, *, lift_only: bool = False) -> AnchorPanel:
-    """Encode the anchors of a plan, or only the anchors for the lift (``lift_only``), and return a panel."""
+    """Encode a plan's anchors, and return them as a panel.
+
+    If ``lift_only``, only the anchors from which the lift is computed are encoded.
+    """
     weights = [group.weight for group in plan.groups]
     anchors = [anchor for anchor in plan.anchors if not lift_only or weights[anchor.group] > 0]
     vectors = unit_vectors(encoder.encode([anchor.text for anchor in anchors]))
@@ -269,7 +272,7 @@ def _shortest_of_group(
     fitting = [text for text in source_of_text if encoder.fits((0,) * (lengths[text] + room))]
     # Keep the first of several texts that differ only in their final punctuation.
     text_by_open_end = {open_ended(text): text for text in reversed(fitting)}
-    refused = refused_texts(encoder)  # a server gives no vector for these
+    refused = refused_texts(encoder)  # a server returns no vector for these
     accepted = [
         text for open_end, text in text_by_open_end.items() if open_end not in refused and text not in refused
     ]

@@ -117,7 +117,10 @@ def _usable_texts(
 
 
 def fitting(encoder: Encoder, texts: Sequence[str], room: int) -> set[str]:
-    """Return the texts that the model reads in full even with ``room`` additional tokens."""
+    """Return the texts that the model still reads in full if ``room`` tokens are added to them.
+
+    Texts that a server refused to embed are left out.
+    """
     distinct = list(dict.fromkeys(texts))
     tokenized = zip(distinct, encoder.content_ids(distinct), strict=True)
     refused = refused_texts(encoder)

@@ -159,7 +159,7 @@ class ScoringStage:
         text_indices: indices of the texts to encode, keyed by token id.
         paths: random placement of copies in each pair's carrier, keyed by token id.
         name: name of the stage.
-        precision: precision to run the model in; None keeps the model's own.
+        precision: precision to run the model in; if None, the model's own.
     """
 
     pairs: ScoringPairs
