@@ -95,8 +95,8 @@ def repair(
 
     Args:
         run: a finished run, or its folder.
-        tokens: ids or texts of tokens to repair, or a file that lists them; None repairs all sticky tokens
-            of the run.
+        tokens: ids or texts of tokens to repair, or a file that lists them; if None, all of the run's sticky
+            tokens are repaired.
         out: folder for the repaired model, a SentenceTransformer that loads without this package.
         strategy: how to repair the tokens, a `Strategy`: ``auto``, ``unreachable``, ``plain-specials``,
             ``relatives``, ``keep-meaning`` or ``nearest``. ``auto`` makes the tokenizer read the text of
@@ -104,11 +104,12 @@ def repair(
             ``keep-meaning`` and ``nearest`` in this order, skips those that are impossible, and keeps the
             first one that leaves no clear effect of copies. If every strategy leaves a clear effect,
             ``auto`` keeps the one that leaves the smallest.
-        encoder: the run's model, loaded by name or from a folder; None loads the model that the run names.
-        sentences: corpus to verify the repaired model on; None takes the run's corpus, without the
+        encoder: the run's model, loaded by name or from a folder; if None, the model that the run names is
+            loaded.
+        sentences: corpus to verify the repaired model on; if None, the run's corpus is used, without the
             texts that the run used.
-        task: task to score the model on before and after the repair: a task file, a BEIR folder or the
-            name of an MTEB task; None takes the packaged task.
+        task: task to score the model on before and after the repair: a task file, a BEIR folder or the name
+            of an MTEB task; if None, the packaged task is used.
         verify: whether to verify the repaired model. If False, REPAIR.md and the model card say that the
             model is not verified.
         seed: seed for making new rows, and for choosing the texts of the verification and where copies go in
@@ -243,7 +244,7 @@ class RepairJob:
         run: the run that flagged the tokens.
         encoder: the model before the repair.
         source: folder of the model before the repair.
-        route: route to repair if the model has several; None means the default route.
+        route: route to repair, if the model has several. If None, the default route is used.
         build_folder: folder to build the repaired model in.
         vocabulary: vocabulary of the model before the repair.
         settings: settings of the repair.

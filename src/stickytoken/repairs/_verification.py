@@ -45,8 +45,8 @@ _SAME_ERASED = 0.08  # share of a text
 # confidence interval of the change contains zero. Scores range from 0 to 1.
 _TOLERATED_LOSS = 0.005
 _EXCUSED_LOSS = 0.02
-# Number of bootstrap samples for the interval of a change. With 400 samples, the ends of the interval vary by
-# about a tenth of its width.
+# Number of bootstrap samples from which the confidence interval of a change is computed. With 400 samples,
+# chance moves the ends of the interval by about a tenth of its width.
 _SAMPLES = 400
 _COVERAGE = 0.95
 
@@ -121,7 +121,7 @@ class Verification:
     original: SentenceTransformerEncoder
     repaired: SentenceTransformerEncoder
     source: Path  # folder of the original model
-    route: str | None  # route that was repaired; None is the default route
+    route: str | None  # route that was repaired; None for the default route
     folder: Path  # folder of the repaired model
     before: Recheck  # measures the original model in texts that the run has not used
     after: Recheck  # measures the repaired model in the same texts

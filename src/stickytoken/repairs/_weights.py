@@ -35,7 +35,8 @@ def token_rows(folder: Path, route: str | None) -> list[TokenRows]:
 
     Args:
         folder: folder of the model.
-        route: route whose embeddings are returned if the model has several; None means the default route.
+        route: route whose embeddings are returned, if the model has several. If None, the default route is
+            used.
 
     Returns:
         One table, or several if the weight files store the embeddings more than once.

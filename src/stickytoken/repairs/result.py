@@ -113,7 +113,7 @@ class VerificationRecord(resume.Record):
 
     ordinary_lift: float  # as a difference of cosines
     similarity_spread: float  # standard deviation of the model's similarities
-    ordinary_contraction: float  # share of a text that copies of the ordinary token erase
+    ordinary_contraction: float  # the share of a text that copies of the ordinary token erase
     smallest_lift: float | None  # the two thresholds of the rule; null in older records
     smallest_erased: float | None
     vectors_compared: bool | None  # whether the rule on unusual vectors applied; null in older records
@@ -252,7 +252,7 @@ def affected_in(path: Path, column: str | None, repair: Repair, original: Encode
 
     Args:
         path: file of documents.
-        column: the column with the texts of the documents; None chooses the column by its name.
+        column: the column with the texts of the documents; if None, the column is chosen by its name.
         repair: the repair.
         original: the model before the repair.
 

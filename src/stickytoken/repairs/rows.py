@@ -104,7 +104,7 @@ def related_rows(
 
     Args:
         matrix: the token embeddings, shape (V, D).
-        backend: the tokenizer of the model.
+        backend: the model's tokenizer.
         ids: ids of the entries that need a row.
         avoided: ids of entries whose rows must not be used, including all of ``ids``.
         seed: seed for the choice of the sample.

@@ -43,8 +43,8 @@ class ModelEdit:
             is split into other entries.
         plain_specials: ids of special or added tokens whose text is read as plain text. The tokenizer itself
             still adds these tokens before and after a text.
-        route: route whose embeddings and tokenizer change if the model has several; None means the default
-            route.
+        route: route whose embeddings and tokenizer are changed, if the model has several. If None, the
+            default route is used.
     """
 
     rows: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)
@@ -170,7 +170,8 @@ def reasons_against_splitting(
     Args:
         folder: folder of the model.
         ids: ids of the entries.
-        route: route whose tokenizer is examined if the model has several; None means the default route.
+        route: route whose tokenizer is examined, if the model has several. If None, the default route is
+            used.
 
     Returns:
         The reason why each entry cannot be made unreachable, or None if it can, keyed by token id.
