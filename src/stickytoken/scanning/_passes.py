@@ -49,7 +49,7 @@ class Keeper:
     """Stores the findings of each batch in the folder of a scan, or in memory if there is no folder.
 
     Args:
-        folder: folder of the scan; None keeps the findings in memory.
+        folder: folder of the scan; if None, the findings are kept in memory.
         begin: called once, just before the first batch is written to the folder.
     """
 
@@ -294,7 +294,7 @@ def panel_texts(
 
     Args:
         sample: clean documents in random order.
-        queries: the user's queries; None uses the first words of some clean documents.
+        queries: the user's queries; if None, the first words of some clean documents are used.
         queries_from: source of the user's queries, named in the report.
         name: name of the collection in messages.
 

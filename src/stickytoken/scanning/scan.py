@@ -252,8 +252,8 @@ class ScanOptions(NamedColumns):
     """The columns of the documents to read, and the options of a scan."""
 
     effect: Effect | None = None
-    queries: SentenceSource | None = None  # queries for effects; None uses the first words of clean documents
-    workers: int | None = None  # number of processes; None starts one per core
+    queries: SentenceSource | None = None  # queries for effects; if None, first words of clean documents
+    workers: int | None = None  # number of processes; if None, one per core
 
     def __post_init__(self) -> None:
         if self.effect is not None:
@@ -287,18 +287,19 @@ def scan(  # noqa: PLR0913 - all of them keyword-only, one decision each
             wrote, or a cleaner. With rules, neither the run nor the model is needed, but effects cannot be
             determined.
         documents: texts or rows of a table, a file or folder, ``hub:REPOSITORY``, or ``-`` for stdin.
-        column: column with the text. For this and the next two arguments, None looks for a column with a
-            common name.
+        column: column with the text. If this or either of the next two arguments is None, a column with a
+            common name is looked for.
         id_column: column with the id of a document.
         source_column: column with the source of a document.
         effect: how the effects of copies are determined. ``measured`` encodes each document with findings
             twice, with and without the copies. ``predicted`` encodes the document once, as it is, and
-            computes the rest from the run. With None, effects are not determined.
-        queries: queries on which effects are determined. With None, the first words of clean documents are
+            computes the rest from the run. If None, effects are not determined.
+        queries: queries on which effects are determined. If None, the first words of clean documents are
             used.
-        workers: number of processes; None starts one per core.
-        encoder: the model of the run, needed only for effects. None loads the model that the run names.
-        out: folder for the scan, where an interrupted scan is continued. With None, nothing is written.
+        workers: number of processes; if None, one per core.
+        encoder: the model of the run, needed only for effects. If None, the model that the run names is
+            loaded.
+        out: folder for the scan, where an interrupted scan is continued. If None, nothing is written.
         progress: called after every step.
 
     Returns:
@@ -432,7 +433,7 @@ class _EffectRequest(NamedTuple):
     kind: Effect
     encoder: IdReader
     token_effects: TokenEffects | None
-    queries: tuple[str, ...] | None  # queries of the user; None uses the first words of clean documents
+    queries: tuple[str, ...] | None  # the user's queries; if None, first words of clean documents
     queries_from: str  # source of the user's queries
     run_identity: str
     note: str | None  # remark on a declared similarity other than the cosine; None for the cosine
