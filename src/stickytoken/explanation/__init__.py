@@ -45,19 +45,19 @@ def explain(
     """Explain what copies of tokens do inside a model, compared with copies of matched benign tokens.
 
     Args:
-        encoder: The model: an encoder, or anything else that `load_encoder` takes. None loads the model of
-            the run.
-        tokens: Ids or texts of the tokens to explain, or a file of them. None takes the three worst tokens of
-            the run.
+        encoder: The model: an encoder, or anything else that `load_encoder` takes. If None, the run's model
+            is loaded.
+        tokens: Ids or texts of the tokens to explain, or a file of them. If None, the run's three worst
+            tokens are explained.
         run: A finished run of this model, or its folder. The explanation uses the carriers, anchors and mean
             similarity of the run. No token that the run calls sticky or topical serves as a benign token.
         texts: Texts to use as carriers instead of texts of the run or the corpus.
-        sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. None takes
-            the texts of the run, or the bundled corpus if there is no run.
-        settings: Settings of the explanation. None takes the defaults.
+        sentences: The corpus: a list of sentences, or anything else that `load_sentences` takes. If None, the
+            run's texts are used, or the bundled corpus if there is no run.
+        settings: Settings of the explanation. If None, the defaults are used.
         out: Folder for the results, with a subfolder for each token, written as soon as that token is
-            explained. None writes nothing. Repeating the call continues an interrupted explanation, and opens
-            a finished one.
+            explained. If None, nothing is written. Repeating the call continues an interrupted explanation,
+            and opens a finished one.
         progress: Called after every step.
 
     Returns:

@@ -115,7 +115,8 @@ class Attributor:
         Args:
             tokens: Id of the token, followed by the ids of its benign tokens. Only the first few benign
                 tokens are attributed; the settings say how many.
-            folder: Folder to store every result in, so that a later call can read it. None stores nothing.
+            folder: Folder in which each result is stored, so that a later call can read it. If None, nothing
+                is stored.
             progress: Called after every step.
         """
         carrier_vectors = self._carrier_vectors()

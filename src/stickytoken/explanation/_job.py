@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Vector: TypeAlias = NDArray[np.float64]
 
-# Increment this when a change of the code gives different numbers for the same inputs.
+# Increment this when a code change alters the results for the same inputs.
 _IDENTITY_VERSION = 3
 # Number of vocabulary entries whose pooled vectors are computed at a time. The hidden states of all entries
 # at once could need more memory than the model itself.
@@ -141,7 +141,8 @@ class Job:
             token_id: Id of the token.
             match: The benign tokens to compare the token with.
             identity_parts: The result of `identity_parts` for this token.
-            folder: Folder to store every result in as soon as it is computed. None stores nothing.
+            folder: Folder in which each result is stored as soon as it is computed. If None, nothing is
+                stored.
 
         Returns:
             The record and the tables of the token.

@@ -112,7 +112,7 @@ def gather(
         settings: The settings of the explanation.
         run: Run whose carriers and anchors are used if ``sentences`` is None.
         texts: Carriers that the user passed. They replace the carriers of the run or the corpus.
-        sentences: The corpus. None takes the texts of the run, or the bundled corpus if there is no run.
+        sentences: The corpus. If None, the run's texts are used, or the bundled corpus if there is no run.
 
     Raises:
         InputError: A text of the user cannot be used, or no text of the run or corpus fits into the model.
