@@ -54,7 +54,7 @@ __all__ = ["Impact", "ImpactSettings", "Side", "impact", "open_impact"]
 
 TaskSource: TypeAlias = "str | Path | Task | AbsTask"
 
-# Increment this when a change of the code gives different numbers for the same inputs.
+# Increment this when a code change alters the results for the same inputs.
 _IDENTITY_VERSION = 2
 
 
@@ -78,7 +78,7 @@ def impact(
     Repeating the call continues an interrupted measurement.
 
     Args:
-        encoder: anything that `load_encoder` takes, or an encoder; None loads the model of the run.
+        encoder: anything that `load_encoder` takes, or an encoder; if None, the run's model is loaded.
         tasks: one or several tasks. A task is a file or folder with a known layout, the name of an MTEB task,
             or a task object.
         run: a finished run of this model, or its folder. The sticky tokens of the run are measured.
@@ -87,9 +87,9 @@ def impact(
             run flagged.
         intrusion: documents into which copies are inserted, to count the queries that then find them: a BEIR
             folder, a file of documents, or ``bundled``.
-        settings: settings of the measurement; None takes the defaults.
-        out: folder for the results; None takes ``impact-<identity>`` in the run folder, where the run's
-            report finds it, or ``runs/<model>-impact-<identity>`` without a run.
+        settings: settings of the measurement; if None, the defaults are used.
+        out: folder for the results; if None, ``impact-<identity>`` in the run folder, where the run's report
+            finds it, or ``runs/<model>-impact-<identity>`` without a run.
         engine: where to compute, as in `detect`. The choice changes the numbers by rounding at most, and a
             measurement can be continued on another engine.
         progress: called after every step.
