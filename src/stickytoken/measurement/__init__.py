@@ -317,7 +317,7 @@ class ResultFolder:
         Args:
             name: name of the file.
             kind: class of the record.
-            newest: newest schema version that can be read; None skips this check.
+            newest: newest schema version that can be read; if None, this check is skipped.
         """
         path = self.path / name
         if not path.is_file():

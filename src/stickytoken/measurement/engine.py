@@ -58,7 +58,7 @@ class Stage(Protocol):
 
     @property
     def precision(self) -> Precision | None:
-        """Precision to run the model in; None keeps the model's own."""
+        """Precision to run the model in; if None, the model's own."""
 
     def probes(self, token: Token) -> Sequence[Probe]:
         """Return the inputs to encode for a token, either all as texts or all as tuples of token ids."""
@@ -451,7 +451,7 @@ def run_work(
         engine: computes the shards.
         folder: stores the shards.
         progress: called before the first shard, and then after every shard.
-        title: name of the stage in the reports of progress; None uses ``name``.
+        title: name of the stage in the reports of progress; if None, ``name``.
     """
     title = title or name
     total = sum(rows.size(shard) for shard in shards)

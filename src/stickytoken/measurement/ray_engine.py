@@ -162,7 +162,7 @@ def divide(nodes: Sequence[Node], device: str, workers: int | None) -> Share:
     Args:
         nodes: the machines of the cluster.
         device: ``cpu`` or ``cuda``, optionally with an index.
-        workers: number of workers; None uses one worker per GPU on cuda, or per four cores on cpu.
+        workers: number of workers; if None, one worker per GPU on cuda, or per four cores on cpu.
 
     Raises:
         InputError: Ray workers do not support the device, or the cluster is too small.
@@ -493,11 +493,11 @@ class RayCluster:
     """The Ray cluster to compute on, and the number of workers.
 
     Attributes:
-        address: ``host:port`` of a cluster's head node, or ``auto`` on a node of the cluster. None uses the
-            first of these that exists: the Ray instance to which this process is connected, the address in
-            the environment variable RAY_ADDRESS, or a new Ray instance on this machine, which stops after
-            the run.
-        workers: number of workers; None uses one worker per GPU on cuda, or per four cores on cpu.
+        address: ``host:port`` of a cluster's head node, or ``auto`` on a node of the cluster. If None, the
+            first of these that exists is used: the Ray instance to which this process is connected, the
+            address in the environment variable RAY_ADDRESS, or a new Ray instance on this machine, which
+            stops after the run.
+        workers: number of workers; if None, one worker per GPU on cuda, or per four cores on cpu.
     """
 
     address: str | None = None
