@@ -83,7 +83,7 @@ def _card(
     Args:
         content: The run.
         row: The token's row in the table of tokens.
-        scales: For each measure, the range of its values on all cards, keyed by column.
+        scales: The range of each measure's scale, which is the same on all cards, keyed by column.
         pairs: The token's example pairs of texts.
     """
     thresholds = {} if content.run is None else content.method.thresholds(content.run, row)

@@ -51,7 +51,7 @@ def number(value: Any, digits: int | None = None) -> str:
 
     Args:
         value: A value of any type.
-        digits: Number of digits after the decimal point of a float. None means 4 digits if the absolute value
+        digits: Number of digits after the decimal point of a float. If None, 4 digits if the absolute value
             is below 10, and 1 digit otherwise.
     """
     if value is None:

@@ -37,7 +37,7 @@ class DataTable:
         """Return the table as Markdown, or an empty string if it has no rows.
 
         Args:
-            missing: Text to show for missing values. None means a dash.
+            missing: Text to show for missing values. If None, a dash.
         """
         if not self.rows:
             return ""
@@ -191,7 +191,7 @@ def axis_title(column: Column) -> str:
 
 
 def tick_format(column: Column) -> str | None:
-    """Return the format of a measure's ticks in Plotly's notation; None means Plotly's default."""
+    """Return the format of a measure's ticks in Plotly's notation, or None for Plotly's default."""
     return ".0%" if column.unit == "%" else None
 
 

@@ -323,8 +323,8 @@ def _draw_mean_hits(figure: go.Figure, summary: Rows, measured: str) -> None:
 def _intrusion_in_words(summary: Rows, measured: str) -> str:
     """Return sentences on how many queries have a random document in their top 10.
 
-    They state the number of queries without copies, with the most effective number of copies, and with the
-    largest number of copies.
+    The sentences give this number for documents without copies, for the number of copies that has the
+    largest effect, and for the largest number of copies.
     """
     without = summary[0]
     last = summary[-1]

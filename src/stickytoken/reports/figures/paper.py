@@ -154,7 +154,7 @@ def mean_shift(curves: list[Curve], controls: list[Curve], who: str) -> ReportFi
 
 
 def _shifts(curves: list[Curve]) -> dict[str, list[float | None]]:
-    """Return how much the similarity changes on average for each number of copies.
+    """Return the mean change in similarity for each number of copies.
 
     Returns:
         For each side of u that has pairs, one value per number of copies; None where no curve has a value.
