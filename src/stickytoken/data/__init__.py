@@ -248,7 +248,7 @@ def collect_sentences(
     """Strip the sentences, and return a corpus without those that are blank, repeated or too long.
 
     Args:
-        texts: The sentences; None stands for a missing sentence.
+        texts: The sentences. A missing sentence is None.
         source: Where the sentences come from, for messages.
         topics: The topic of each sentence.
 

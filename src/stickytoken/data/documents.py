@@ -415,7 +415,10 @@ class Reader:
             self.meter.done = begin + file.tell()
 
     def rows(self, stream: Iterable[bytes], suffix: str, meter: Meter) -> Iterator[Row]:
-        """Yield the rows of a JSON, csv, tsv or plain text file. ``suffix`` is the extension of the file."""
+        """Yield the rows of a JSON, csv, tsv or plain text file.
+
+        ``suffix`` is the file's extension, such as ``.csv``.
+        """
         if suffix in tables.JSON_LINES:
             return self.json_rows(stream, meter)
         if suffix in tables.SEPARATORS:

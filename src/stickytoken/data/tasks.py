@@ -189,7 +189,8 @@ def _retrieval(folder: Path) -> tuple[Task, list[str]]:
     """Read a retrieval task from a folder in the BEIR layout.
 
     Returns:
-        The task, and notes on what was left out of it and on queries that are left out of their own rankings.
+        The task, and notes for the user. The notes report problems with the judgements, queries that were
+        left out, and queries that are also documents and are removed from their own search results.
     """
     documents = read_texts(folder / CORPUS, titles=True)
     queries = read_queries(folder / QUERIES)
