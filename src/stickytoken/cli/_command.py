@@ -1,4 +1,8 @@
-"""Turn functions into commands, with groups of options, rarely needed settings, and settings files."""
+"""Turn functions into commands of the command line.
+
+The options of a command are grouped into panels. Rarely needed settings are passed with ``--set`` or in a
+settings file.
+"""
 
 from __future__ import annotations
 
@@ -252,7 +256,7 @@ class PanelledCommand(TyperCommand):
                 param.secondary_opts = []
 
     def get_help_option(self, ctx: Any) -> TyperOption | None:
-        """Return the option --help, placed in the panel of output options."""
+        """Return the --help option, moved to the panel of output options."""
         option: TyperOption | None = super().get_help_option(ctx)
         if option is not None:
             option.rich_help_panel = OUTPUT
@@ -298,7 +302,7 @@ class PanelledCommand(TyperCommand):
 
 
 def _metavar(param: TyperOption) -> str | None:
-    """Return the placeholder for an option's value in --help; None leaves the choice to Typer."""
+    """Return the placeholder for an option's value in --help, or None if Typer chooses it."""
     kind = param.type_descriptor
     if param.is_flag:
         return ""

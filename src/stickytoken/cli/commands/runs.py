@@ -227,9 +227,9 @@ def _sorted_rows(
 
     Args:
         run: The run.
-        verdict: Return only tokens with this verdict. None does not restrict the verdict.
+        verdict: Return only tokens with this verdict. If None, tokens with any verdict are returned.
         validated: Whether to return only tokens that have a verdict.
-        sort: Column to sort by. None means the column that the method ranks tokens by.
+        sort: Column to sort by. If None, the column that the method ranks tokens by.
 
     Raises:
         InputError: The method of the run has no such column or verdict, or `validated` is set although the
