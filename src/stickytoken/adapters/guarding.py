@@ -70,7 +70,7 @@ class GuardedModel(SentenceTransformer):
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
         """Clean the inputs, then preprocess them as the unguarded model does; the prompt is not cleaned."""
         modalities = self.modalities
-        # A string may also be the path of an image, a recording or a video.
+        # A string may also be the path to an image, a recording or a video.
         cleaned = [
             value
             if isinstance(value, str) and infer_modality(value, supported_modalities=modalities) != "text"

@@ -22,7 +22,7 @@ class StickyTokenCleaner:
 
     Args:
         cleaner: A cleaner, or anything that `open_cleaner` accepts.
-        note: Metadata key for a note on what was found in a document; None writes no note.
+        note: Metadata key for a note on what was found in a document; if None, no note is written.
     """
 
     def __init__(self, cleaner: CleanerSource, note: str | None = NOTE) -> None:

@@ -30,8 +30,8 @@ class StickyTokenCleaner(schema.TransformComponent):
 
     Attributes:
         cleaner: A cleaner, or anything that `open_cleaner` accepts.
-        note: Metadata key for a note on what was found in a node; None writes no note. The note is hidden
-            from embedding and language models.
+        note: Metadata key for a note on what was found in a node; if None, no note is written. The note is
+            hidden from embedding and language models.
     """
 
     cleaner: _AnyCleaner = Field(description="Cleans the texts.")
