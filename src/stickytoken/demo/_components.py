@@ -69,7 +69,7 @@ def slot_contents(figures: Iterable[ReportFigure | None]) -> list[Any]:
 
 
 def text_fields(*labels: str) -> list[gr.Textbox]:
-    """Make side-by-side fields for sentences, which stay locked until the model is loaded."""
+    """Make a row of text fields for sentences. They are read-only until the model is loaded."""
     with gr.Row():
         return [
             gr.Textbox(label=label, lines=2, max_lines=6, min_width=280, interactive=False)

@@ -53,7 +53,7 @@ _LONGEST_QUEUE = 32
 
 
 def make_app(startup: Startup, shared: bool = False) -> gr.Blocks:
-    """Make the page of the app.
+    """Build the app's web page.
 
     Args:
         startup: The runs, and the model once it is loaded.
