@@ -38,7 +38,7 @@ def resampled(
     """Compute scores on all units, then on each sample.
 
     Args:
-        scores: Function that takes indices of units, or None for all units, and returns the scores of all
+        scores: Function that takes indices of units (None for all units) and returns the scores of all
             conditions on these units. All conditions are scored on the same units, so that differences
             between conditions can be resampled.
         samples: Indices of units, one row per sample.

@@ -228,9 +228,9 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
             documents are checked, and ``fail_on``, ``max_tokens``, ``baseline``, ``folder`` and ``revision``
             cannot be passed.
         fail_on: mildest grade that counts: ``sticky`` (every sticky token), ``mild``, ``serious`` or
-            ``severe``. With ``none``, no token counts, and only documents can close the gate. None means
-            ``sticky`` for a run or a model, and ``none`` for rules.
-        max_tokens: maximum number of counted tokens that is tolerated; None means 0.
+            ``severe``. With ``none``, no token counts, and only documents can close the gate. If None, the
+            grade is ``sticky`` for a run or a model, and ``none`` for rules.
+        max_tokens: maximum number of counted tokens that is tolerated; if None, 0.
         baseline: a run to compare with, whose model is an earlier version or another model. With a
             baseline, a sticky token counts only if it is new, or if one of its intervals lies above the
             interval in the baseline.
@@ -241,9 +241,9 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         fail_on_documents: kinds of findings in documents that close the gate: ``flagged``, ``special``,
             ``repetition`` and ``suspected``. Copies of a flagged token always close the gate.
         words: further words that documents must not repeat, such as the words of an audit.
-        folder: for a model: the folder that holds its runs, or a run folder; None means ``runs``.
+        folder: for a model: the folder that holds its runs, or a run folder; if None, ``runs``.
         revision: branch, tag or commit of a model on the hub.
-        place: file in the repository, and line in it, at which findings about tokens are reported. With None,
+        place: file in the repository, and line in it, at which findings about tokens are reported. If None,
             they are reported at the run's table of tokens.
         progress: called after every step of a detection.
 
@@ -376,7 +376,7 @@ def _search_documents(
     Args:
         origin: the run, the rules file or the cleaner.
         documents: anything that `stickytoken.scan` takes.
-        column: name of the column with the text; None looks for one.
+        column: name of the column with the text; if None, a column with a common name is looked for.
         words: further words that documents must not repeat.
         closing: kinds of findings that close the gate.
         progress: called after every step.

@@ -341,7 +341,7 @@ def push_card(
         run: the run.
         repository: a model repository, owner/name.
         dataset: id of a benchmark data set. If it is passed, the commit also contains the evaluation results.
-        endpoint: address of the hub; None uses the default hub.
+        endpoint: address of the hub; if None, the default hub is used.
 
     Returns:
         Address of the new commit; None if nothing had to change.

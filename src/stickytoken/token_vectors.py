@@ -82,8 +82,8 @@ def robust_deviations(
 
     Args:
         values: the values, shape (n,).
-        reference: the values whose median and median absolute deviation are used; None uses ``values``
-            themselves.
+        reference: the values whose median and median absolute deviation are used; if None, ``values``
+            themselves are used.
 
     Returns:
         One deviation per value, shape (n,); None if the median absolute deviation is 0.

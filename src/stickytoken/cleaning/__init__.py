@@ -452,7 +452,7 @@ def names_rules_file(source: object) -> TypeGuard[str | Path]:
 
 
 def open_cleaner(source: CleanerSource) -> Cleaner:
-    """Return the cleaner of a source; see `CleanerSource`."""
+    """Return ``source`` if it is a cleaner; otherwise, make a cleaner from it. See `CleanerSource`."""
     if isinstance(source, Cleaner):
         return source
     if isinstance(source, Mapping):

@@ -216,7 +216,7 @@ class Agreement:
 
 
 class TokenInRun(NamedTuple):
-    """The measures and the verdict of a token in a run; None stands for a missing value."""
+    """The measures and the verdict of a token in a run. A missing value is None."""
 
     erased: float | None
     lift_sd: float | None
@@ -556,7 +556,7 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-# Shares of sticky tokens are given per this many examined tokens.
+# The share of sticky tokens is reported as a number per 10,000 examined tokens.
 PER = 10_000
 
 # What the columns of the table mean.

@@ -1,7 +1,7 @@
 """Detect sticky tokens.
 
-`detect` makes a run, `probe` measures named tokens without a run, and `judge` measures what the tokens of a
-run do to other texts.
+`detect` measures a model's tokens and stores the results as a run. `probe` measures named tokens without
+storing a run. `judge` measures how the tokens of a run affect other texts.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def identity_parts(
 ) -> dict[str, Any]:
     """Return everything that can change the results of a run, keyed by name.
 
-    ``tokens`` are the tokens to measure; None stands for all available tokens.
+    ``tokens`` are the tokens to measure; if None, all available tokens are measured.
     """
     return resume.identity_of(
         IDENTITY_VERSION,

@@ -1,4 +1,4 @@
-"""The fields of results that name the layers at which a prompted language model is changed and read."""
+"""Result fields that say which layers of a prompted language model are changed, and which one is read."""
 
 from __future__ import annotations
 

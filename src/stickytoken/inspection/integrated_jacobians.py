@@ -105,7 +105,7 @@ class _Path:
 
     text: EmbeddedText
     reference: torch.Tensor  # embeddings of the reference, shape (T, D)
-    length: float | None  # constant divisor of all vectors; None divides each vector by its own length
+    length: float | None  # constant divisor of all vectors; if None, each is divided by its own length
 
     @property
     def batch(self) -> int:

@@ -110,7 +110,7 @@ class Inspector(ABC):
         has_layers: Whether the model has layers. A static embedding model has none.
     """
 
-    # Limits for a batch, so that its states fit into memory.
+    # Limits on the size of a batch, so that the internal states of its inputs fit into memory.
     most_weights = 2**25  # number of attention weights in one layer
     most_states = 2**26  # number of values in the hidden states of all layers
     most_tokens = 2048
