@@ -14,7 +14,12 @@ import tiny
 import tiny_architectures as architectures
 from shared_fixtures import SHARED
 from stickytoken.errors import RepairError
-from stickytoken.repairs.tokenizer_edit import ModelEdit, edited_tokenizer, read_pipeline, splittable
+from stickytoken.repairs.tokenizer_edit import (
+    ModelEdit,
+    edited_tokenizer,
+    read_pipeline,
+    reasons_against_splitting,
+)
 
 TEXTS = [*tiny.sentences(200), *architectures.HOSTILE_TEXTS]
 KINDS = {
@@ -85,7 +90,9 @@ def contents(folder, ids):
 def used_entries(folder, count):
     used = Counter(token_id for ids in auto(folder)(tiny.sentences(200)) for token_id in ids)
     ids = [token_id for token_id, _ in used.most_common() if token_id not in added_ids(folder)]
-    return [token_id for token_id, reason in splittable(folder, ids[:60]).items() if reason is None][:count]
+    return [
+        token_id for token_id, reason in reasons_against_splitting(folder, ids[:60]).items() if reason is None
+    ][:count]
 
 
 @pytest.mark.slow
@@ -174,27 +181,27 @@ def test_merges_beside_the_tokenizer_keep_step(tmp_path):
 def test_reasons_are_given_for_what_cannot_be_unreachable(saved):
     folder = saved("wordpiece")
     vocabulary = read_pipeline(folder).document["model"]["vocab"]
-    reasons = splittable(folder, [vocabulary["##q"], vocabulary["river"]])
+    reasons = reasons_against_splitting(folder, [vocabulary["##q"], vocabulary["river"]])
     assert list(reasons.values()) == ["without it, its text would be unknown", None]
     folder = saved("sentencepiece merges")
     ids = sorted(read_pipeline(folder).loaded["model"]["vocab"].values())
-    reasons = [reason for reason in splittable(folder, ids[260:330]).values() if reason]
+    reasons = [reason for reason in reasons_against_splitting(folder, ids[260:330]).values() if reason]
     assert any("other entries are built from it, such as" in reason for reason in reasons)
     folder = saved("byte-level")
     ids = sorted(read_pipeline(folder).loaded["model"]["vocab"].values())
     # Half of them would leave other words without merges, which are looked up as a whole.
-    assert 80 <= list(splittable(folder, ids).values()).count(None) <= 100
+    assert 80 <= list(reasons_against_splitting(folder, ids).values()).count(None) <= 100
 
 
 def test_a_vocabulary_that_spaces_reach_has_no_safe_name(tmp_path):
     tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0), (" ", -1.0), ("a a", -2.0)], unk_id=0))
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    assert "spaces reach the vocabulary" in splittable(tmp_path, [3])[3]
+    assert "spaces reach the vocabulary" in reasons_against_splitting(tmp_path, [3])[3]
     # A later step brings back what an earlier one replaced.
     steps = [normalizers.Replace(" ", "_"), normalizers.Replace("_", " ")]
     tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    assert "spaces reach the vocabulary" in splittable(tmp_path, [3])[3]
+    assert "spaces reach the vocabulary" in reasons_against_splitting(tmp_path, [3])[3]
 
 
 def test_a_tokenizer_in_python_is_refused(tmp_path):
@@ -215,7 +222,7 @@ def test_an_entry_of_a_unigram_is_splittable_if_some_cut_of_it_is(tmp_path_facto
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     folder = tmp_path_factory.mktemp("unigram")
     tokenizer.save(str(folder / "tokenizer.json"))
-    assert (splittable(folder, [1])[1] is None) is cut(entry)
+    assert (reasons_against_splitting(folder, [1])[1] is None) is cut(entry)
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +250,7 @@ def test_entries_and_all_specials_of_every_tokenizer_there_is(name, shared, engl
     used = Counter(token_id for ids in raw(folder)(english) for token_id in ids)
     frequent = [token_id for token_id, _ in used.most_common() if token_id not in added]
     some = frequent[20:60:8] + frequent[-200::40]
-    reasons = splittable(folder, some)
+    reasons = reasons_against_splitting(folder, some)
     edit = ModelEdit(
         unreachable=tuple(token_id for token_id in some if reasons[token_id] is None),
         plain_specials=tuple(sorted(added.keys() - unknown)),
