@@ -411,7 +411,7 @@ def _check_by_rules(source: object, searched: _DocumentSearch) -> Check:
     notes = []
     if not searched.has_words:
         notes.append(
-            f"{rules_file or 'the cleaner'} names no flagged token: only special tokens and repetitions were "
+            f"{rules_file or 'the cleaner'} names no flagged token, so no copies of flagged tokens were "
             "looked for"
         )
     return Check(

@@ -18,7 +18,17 @@ import scanned
 from interrupted import started, wait_for_shards
 from planted import command
 from stickytoken import Cleaner, load_encoder, open_run, report
-from stickytoken.audits import Audit, AuditSettings, _copies, _stuffing, audit, audits_in, open_audit, wording
+from stickytoken.audits import (
+    Audit,
+    AuditSettings,
+    _copies,
+    _stuffing,
+    _tokens,
+    audit,
+    audits_in,
+    open_audit,
+    wording,
+)
 from stickytoken.errors import InputError, RunError
 from stickytoken.measurement import ResultFolder
 
@@ -187,6 +197,37 @@ def test_copies_that_are_not_read_are_named_as_harmless(finished):
         line.startswith("In 1 document (") and "change nothing" in line
         for line in wording.conclusions(unread)
     )
+
+
+def test_a_word_found_with_accents_or_capitals_is_its_token():
+    tokens = pl.DataFrame(
+        {"token_id": [3, 5, 7], "decoded": ["resume", "r\u00e9sum\u00e9", " Gr\u00f6\u00dfe"]}
+    )
+    assert _tokens._ids_of_words(tokens, ["resume", "grosse", "two words"]) == [3, 7]
+    assert _tokens._ids_of_words(tokens.filter(token_id=5), ["resume"]) == [5]
+
+
+def test_a_document_that_leaves_a_top_10_and_a_query_without_spaces_are_told():
+    change = {"query": "\u5b57" * 80, "rank": 9, "rank_without": 11}
+    document = {"id": "d1", "hits": 1, "hits_without": 1, "entered": [change]}
+    sentence = wording._gain(document)
+    assert "but no longer for 1 query" in sentence
+    assert "\u5b57" * 50 + "..." in sentence
+
+
+def test_an_audit_of_an_earlier_version_is_refused_with_what_to_do(finished, tmp_path):
+    shutil.copytree(finished.path, tmp_path / "audit")
+    record = json.loads((tmp_path / "audit" / "audit.json").read_text("utf-8"))
+    (tmp_path / "audit" / "audit.json").write_text(json.dumps(record | {"schema_version": 1}), "utf-8")
+    with pytest.raises(RunError, match=r"earlier version .* run the audit again"):
+        open_audit(tmp_path / "audit")
+
+
+def test_suggested_commands_name_the_column(finished):
+    named = open_audit(finished.path)
+    named.record = named.record.model_copy(update={"column": "body"})
+    commands = [step.command for step in wording.next_steps(named) if "repair" not in step.command]
+    assert all("--column body" in command for command in commands)
 
 
 def test_a_document_without_readable_text_costs_no_other_its_ranks(tampered_run, bert_folder):
@@ -513,8 +554,9 @@ def test_check_fails_on_copies_of_a_word_of_the_audit(tampered_run, new_document
     assert command(*line, "--audit", folder).exit_code == 10
 
 
-@pytest.mark.parametrize("name", ["scan", "clean"])
+@pytest.mark.parametrize("name", ["scan", "clean", "check"])
 def test_an_audit_of_another_run_is_refused(name, printed, new_documents, tmp_path):
     _, folder = printed
     other = save_run(tmp_path, strength=0)
-    planted.refused(name, other, new_documents, "--audit", folder, saying="of another run")
+    documents = ["--documents", new_documents] if name == "check" else [new_documents]
+    planted.refused(name, other, *documents, "--audit", folder, saying="of another run")

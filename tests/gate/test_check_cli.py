@@ -476,3 +476,7 @@ def test_the_hook_refuses_a_commit_with_a_sticky_model(repository):
     shell(repository, "git", "add", "pyproject.toml")
     done = shell(repository, *hook)
     assert (done.returncode, "Passed" in done.stdout) == (0, True), done.stdout
+
+
+def test_a_name_that_is_too_long_for_a_file_is_one_line():
+    planted.refused("check", "m" * 300, "--documents", "documents.txt")

@@ -103,7 +103,7 @@ def audit(
     else:
         reading = protocol.require_words(model, "audit")
     index = _index.read_index(documents, queries, column, reading, settings)
-    record = _record(run, reading, index, documents, settings)
+    record = _record(run, reading, index, documents, column, settings)
     folder_path = run.path / store.folder_name(results.AUDIT, record.identity)
     if out is not None:
         folder_path = file_path("out", out)
@@ -121,6 +121,7 @@ def _record(
     encoder: protocol.WordEncoder,
     index: Index,
     documents: DocumentSource,
+    column: str | None,
     settings: AuditSettings,
 ) -> AuditRecord:
     """Return the record of an audit that has not begun yet. Its identity is a hash of all inputs."""
@@ -141,6 +142,7 @@ def _record(
         settings=asdict(settings),
         index=index.record,
         documents=str(documents) if isinstance(documents, (str, Path)) else "YOUR_DOCUMENTS",
+        column=column,
         notes=[],
         versions=resume.package_versions(),
         hardware=resume.hardware(encoder.device),

@@ -183,9 +183,15 @@ def numbers_with_findings(scan: Scan) -> set[int]:
 
 
 def words_found(scan: Scan) -> list[str]:
-    """Return the words that documents contain copies of, the one with the most copies first."""
-    copies_of: Counter[str] = Counter()
-    for words in scan.documents["words"].to_list():
+    """Return the words that documents have copies of, the one with the most copies first.
+
+    Words whose copies are only suspected come after all others.
+    """
+    certain: Counter[str] = Counter()
+    suspected: Counter[str] = Counter()
+    for words, is_suspected in scan.documents.select("words", is_only_suspected()).iter_rows():
+        copies_of = suspected if is_suspected else certain
         for word in words:
             copies_of[word["text"]] += word["copies"]
-    return [word for word, _ in copies_of.most_common()]
+    ranked = [*certain.most_common(), *suspected.most_common()]
+    return list(dict.fromkeys(word for word, _ in ranked))

@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.audits.results import FLAGGED, FOUND, ORDINARY, STRONGEST
+from stickytoken.cleaning import word_key
 from stickytoken.detection import judge
 from stickytoken.detection.run import Run
 from stickytoken.detection.run_folder import flagged_ids
@@ -125,7 +126,7 @@ def choose_candidates(
             "were measured (--set tokens=NUMBER measures more)"
         )
     groups: dict[int, str] = dict.fromkeys(flagged[: settings.tokens], FLAGGED)
-    found = _unlisted(_ids_of_words(run.tokens, words_found), flagged, settings.tokens)
+    found = _unlisted(_ids_of_words(run.tokens, words_found), list(groups), settings.tokens)
     groups |= dict.fromkeys(found, FOUND)
     others = _unlisted(by_share, flagged, settings.tokens) + _unlisted(by_lift, flagged, settings.tokens)
     if not others:
@@ -162,13 +163,21 @@ def _rows_by_id(table: pl.DataFrame, ids: Sequence[int]) -> dict[int, dict[str, 
 def _ids_of_words(tokens: pl.DataFrame, words: Sequence[str]) -> list[int]:
     """Return the ids of the tokens that are these words, in the order of the words.
 
-    Words of several tokens are left out. If several tokens differ only in case or spaces, the first is used.
+    The words are those of a scan, without accents and in lower case. Words of several tokens are left out. If
+    several tokens are the same word, the one with exactly this text is used, or else the first.
     """
-    id_of: dict[str, int] = {}
+    id_of_text: dict[str, int] = {}
+    id_of_key: dict[str, int] = {}
     for token_id, decoded in tokens.sort("token_id").select("token_id", "decoded").iter_rows():
-        id_of.setdefault((decoded or "").strip().casefold(), token_id)
-    ids = [id_of.get(word.strip().casefold()) for word in words if word.strip()]
-    return [token_id for token_id in dict.fromkeys(ids) if token_id is not None]
+        text = (decoded or "").strip()
+        id_of_text.setdefault(text, token_id)
+        id_of_key.setdefault(word_key(text), token_id)
+    ids = []
+    for word in words:
+        token_id = id_of_text.get(word, id_of_key.get(word_key(word)))
+        if token_id is not None and word:
+            ids.append(token_id)
+    return list(dict.fromkeys(ids))
 
 
 def _unlisted(ids: Sequence[int], listed: Sequence[int], count: int) -> list[int]:

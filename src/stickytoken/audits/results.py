@@ -115,6 +115,7 @@ class AuditRecord(resume.MeasurementRecord):
     settings: dict[str, Any]
     index: IndexRecord
     documents: str  # the documents as the user named them, for the suggested commands
+    column: str | None = None  # the column that the user named, for the suggested commands
     notes: list[str]
     versions: dict[str, str]
     hardware: dict[str, str]
@@ -153,6 +154,11 @@ class Audit:
         record = AUDITS.read(folder) if folder.exists() else None
         if record is None:
             raise RunError(f"there is no audit in {str(path)!r}: it has no {AUDIT_FILE}")
+        if record.schema_version < AUDIT_SCHEMA_VERSION:
+            raise RunError(
+                f"the audit in {path} was made by an earlier version of stickytoken: run the audit again, "
+                "and delete this folder"
+            )
         if record.result is None:
             raise RunError(f"the audit in {path} is not finished: run the same command again to continue it")
         self.path = path

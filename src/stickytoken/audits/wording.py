@@ -184,20 +184,32 @@ def _rising_sentence(audit: Audit) -> str:
 
 
 def _gain(document: Mapping[str, Any]) -> str:
-    """Say for how many more queries a document is in the top 10, and how its rank changes for some of them.
+    """Say how many top 10 lists a document enters and leaves because of its copies, and name some of them.
 
     Args:
         document: a row of documents.parquet.
     """
+    entered = document["entered"]
     changes = []
-    for change in document["entered"][:_NAMED_QUERIES]:
-        query = quoted(shorten(change["query"], _QUERY_CHARACTERS, placeholder="..."))
+    for change in entered[:_NAMED_QUERIES]:
+        query = quoted(_beginning(change["query"]))
         changes.append(f"rank {change['rank']:,} instead of {change['rank_without']:,} for {query}")
-    left_out = len(document["entered"]) - len(changes)
+    left_out = len(entered) - len(changes)
     if left_out:
         changes.append(f"and {left_out:,} more")
+    left = len(entered) - (document["hits"] - document["hits_without"])
+    if left:
+        changes.append(f"but no longer for {counted_queries(left)}")
     queries = counted_queries(document["hits"])
     return f"{document['id']} ({queries} instead of {document['hits_without']:,}: {', '.join(changes)})"
+
+
+def _beginning(query: str) -> str:
+    """Return a query, or its beginning followed by three dots if it is long."""
+    beginning = shorten(query, _QUERY_CHARACTERS, placeholder="...")
+    if beginning == "...":  # no space within the limit, as in Chinese
+        beginning = f"{query.strip()[:_QUERY_CHARACTERS]}..."
+    return beginning
 
 
 def title(audit: Audit) -> str:
@@ -288,6 +300,7 @@ def next_steps(audit: Audit) -> list[NextStep]:
     run = quote(audit.record.run)
     folder = quote(str(audit.path))
     documents = quote(audit.record.documents)
+    column = "" if audit.record.column is None else f" --column {quote(audit.record.column)}"
     steps = []
     helping = audit.helping
     if not helping.is_empty():
@@ -302,13 +315,13 @@ def next_steps(audit: Audit) -> list[NextStep]:
     if audit.result.with_copies:
         purpose = "take the copies out of the documents that have them, then index these documents again"
         steps.append(
-            NextStep(purpose, f"stickytoken clean {run} {documents} --audit {folder} --out YOUR_FILE")
+            NextStep(purpose, f"stickytoken clean {run} {documents}{column} --audit {folder} --out YOUR_FILE")
         )
     if not helping.is_empty():
         purpose = "keep copies of these words out of new documents"
-        steps.append(NextStep(purpose, f"stickytoken scan {run} NEW_DOCUMENTS --audit {folder}"))
+        steps.append(NextStep(purpose, f"stickytoken scan {run} NEW_DOCUMENTS{column} --audit {folder}"))
     # The state of the model is known from the audit. From now on, only documents decide.
-    check = f"stickytoken check {run} --fail-on none --documents {documents}"
+    check = f"stickytoken check {run} --fail-on none --documents {documents}{column}"
     check += " --fail-on-documents special --fail-on-documents repetition"
     if helping.is_empty():
         steps.append(NextStep("check the documents again after the next change", check))

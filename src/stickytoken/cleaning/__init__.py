@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
 
+from stickytoken.cleaning import _units
 from stickytoken.cleaning._edits import Draft, Edit, edits_of_parts, tidied
 from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.cleaning.spans import (
@@ -435,6 +436,11 @@ def _outermost(removals: Iterable[Removal]) -> tuple[Removal, ...]:
     return tuple(outermost)
 
 
+def word_key(text: str) -> str:
+    """Return the form of a text that a scan compares: without accents, in lower case and half width."""
+    return _units.word_key(text)
+
+
 CleanerSource: TypeAlias = "Cleaner | Run | str | Path | Mapping[str, Any]"
 """A cleaner; a run or its folder; a file that `Cleaner.save` wrote; or what `Cleaner.to_json` returned."""
 
@@ -445,10 +451,10 @@ def names_rules_file(source: object) -> TypeGuard[str | Path]:
         return False
     try:
         path = file_path("the rules file", source)
-    except InputError:
+        is_missing_json = path.suffix.lower() == ".json" and not path.exists()
+        return path.is_file() or is_missing_json
+    except (InputError, OSError):  # such as a name that is too long; whoever opens it says so
         return False
-    is_missing_json = path.suffix.lower() == ".json" and not path.exists()
-    return path.is_file() or is_missing_json
 
 
 def open_cleaner(source: CleanerSource) -> Cleaner:

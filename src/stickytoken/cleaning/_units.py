@@ -79,7 +79,7 @@ class UnitReader:
         words = set()
         self._flagged_nonwords = set()  # flagged texts that are not words, such as "'s"
         for text in texts:
-            key = _key_of(text)
+            key = word_key(text)
             if key.isalnum():
                 words.add(key)
             else:
@@ -206,7 +206,7 @@ def _either(literals: Sequence[str], word: str) -> str:
     return "|".join(alternative for alternative in (*alternatives, signs, word) if alternative)
 
 
-def _key_of(word: str) -> str:
+def word_key(word: str) -> str:
     """Return the key of a word: its text without marks, in lower case and half width."""
     return "".join(map(_plain, _BREAKS.sub("", word)))
 

@@ -132,20 +132,25 @@ def scan(
         console.inform(f"written: {out}")
     if opened is not None:
         measured_on = documents if kind is not None else None
-        _inform_next_steps(opened.path, folder, measured_on, queries)
+        _inform_next_steps(opened.path, folder, measured_on, column, queries)
 
 
-def _inform_next_steps(run: Path, folder: Path | None, measured_on: str | None, queries: str | None) -> None:
+def _inform_next_steps(
+    run: Path, folder: Path | None, measured_on: str | None, column: str | None, queries: str | None
+) -> None:
     """Print which commands continue from a scan.
 
     Args:
         run: The run folder.
         folder: Folder of the scan; None if it was not saved.
         measured_on: The documents, if effects of copies were determined; otherwise None.
+        column: The column with the text; None if none was passed.
         queries: The file of queries; None if none was passed.
     """
     if measured_on is not None and measured_on != "-":
         arguments = ["stickytoken", "audit", str(run), "--documents", measured_on]
+        if column is not None:
+            arguments += ["--column", column]
         if queries is not None:
             arguments += ["--queries", queries]
         console.inform(f"for the effect on search results: {shlex.join(arguments)}")

@@ -215,14 +215,17 @@ def check(
         "max_tokens": max_tokens,
         "baseline": baseline,
         "fail_on_documents": fail_on_documents or None,
-        "words": _words_of_audit(audit, documents),
     }
     arguments: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if names_rules_file(source) and _was_typed(context, "source"):
         for name in _NEED_A_RUN:
             if not _was_typed(context, name):
                 arguments.pop(name, None)
+    if audit is not None and documents is None:
+        raise typer.BadParameter("it needs --documents", param_hint="--audit")
     try:
+        if audit is not None:
+            arguments["words"] = _words_of_audit(audit, source)
         # A check may load transformers, which must not print its own messages.
         if console.current_verbosity() is not console.Verbosity.VERBOSE:
             os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -235,6 +238,15 @@ def check(
         # Write a document even if the check fails early: a build server could take its absence for a pass.
         _write_document(output_format, out, str(error))
         raise
+    _show_check(finished_check, output_format, out)
+    if finished_check.outcome.value == "closed":
+        raise typer.Exit(GATE_CLOSED)
+    if finished_check.outcome.value != "passed":
+        raise typer.Exit(1)
+
+
+def _show_check(finished_check: Check, output_format: CheckFormat, out: Path | None) -> None:
+    """Print a check or write it to a file, in the given format, and say why it is inconclusive."""
     _write_document(output_format, out, finished_check)
     if output_format is CheckFormat.GITHUB:
         console.print_line(finished_check.headline())
@@ -243,10 +255,6 @@ def check(
     for reason in finished_check.incomplete:
         console.print_error(f"inconclusive: {reason}")
     console.inform_notes(finished_check.notes)
-    if finished_check.outcome.value == "closed":
-        raise typer.Exit(GATE_CLOSED)
-    if finished_check.outcome.value != "passed":
-        raise typer.Exit(1)
 
 
 def _was_typed(context: typer.Context, name: str) -> bool:
@@ -255,13 +263,20 @@ def _was_typed(context: typer.Context, name: str) -> bool:
     return origin is not None and origin.name == "COMMANDLINE"
 
 
-def _words_of_audit(audit: Path | None, documents: str | None) -> tuple[str, ...] | None:
-    """Return the words of an audit, to search documents for; None without an audit."""
-    if audit is None:
-        return None
-    if documents is None:
-        raise typer.BadParameter("it needs --documents", param_hint="--audit")
-    return opt.words_of_audit(audit, None)
+def _words_of_audit(audit: Path, source: str) -> tuple[str, ...]:
+    """Return the words of an audit, to search documents for.
+
+    Raises:
+        InputError: ``source`` is a run folder or a rules file, and the audit belongs to another run.
+    """
+    from stickytoken.cleaning import names_rules_file
+    from stickytoken.detection.run_folder import RunFolder
+    from stickytoken.scanning.scan import rules_origin
+
+    run_identity = None
+    if names_rules_file(source) or RunFolder(Path(source)).holds_run():
+        run_identity = rules_origin(source).run_identity
+    return opt.words_of_audit(audit, run_identity)
 
 
 def _line_in_repository() -> tuple[str, int] | None:
