@@ -124,7 +124,7 @@ def test_shares_and_ranks_are_those_of_a_slow_plain_search(finished, tampered_ru
 def test_a_word_that_documents_have_copies_of_is_measured(tampered_run, texts, queries):
     repeated = " ".join([WORDS[0]] * 12)
     measured = audit(tampered_run, [*texts[:70], repeated], queries=queries, settings=SMALL)
-    found = measured.tokens.filter(group="found")
+    found = measured.tokens.filter(group="in documents")
     assert found["token"].to_list() == [WORDS[0]]
 
 
@@ -326,7 +326,7 @@ def test_words_that_seem_to_help_are_measured_again_with_four_times_as_many_docu
     assert len(result.second_round_tokens) > 0
     assert len(result.second_round_ids) == 4 * TWO_DOCUMENTS.stuffed
     assert set(result.second_round_ids).isdisjoint(result.stuffed_ids)
-    assert f"the results in {len(result.second_round_ids)} other documents count" in wording.basis(two_rounds)
+    assert f"results in {len(result.second_round_ids)} other documents count" in wording.basis(two_rounds)
 
 
 def test_the_second_round_replaces_the_shares_of_the_first(two_rounds, tampered_run, texts, queries):

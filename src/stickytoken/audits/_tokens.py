@@ -40,7 +40,7 @@ class Candidate:
         token_id: id of the token.
         token: vocabulary string of the token.
         text: decoded text of the token.
-        group: flagged, found (in documents), strongest or ordinary.
+        group: flagged, in documents, strongest or ordinary.
         predicted: predicted share of queries whose top 10 includes a document with copies of the token;
             None without a prediction.
         lift_sd: lift of the token on these documents, in standard deviations; None if it was not

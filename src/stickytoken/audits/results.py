@@ -19,7 +19,7 @@ AUDIT_SCHEMA_VERSION = 2
 
 # The groups of measured tokens; see `Candidate.group`.
 FLAGGED = "flagged"
-FOUND = "found"
+FOUND = "in documents"
 STRONGEST = "strongest"
 ORDINARY = "ordinary"
 

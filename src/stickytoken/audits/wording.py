@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from shlex import quote
 from textwrap import shorten
 from typing import Any
@@ -31,6 +32,8 @@ DOCUMENT_COLUMNS = (
     Column("found", "found"),
     Column("hits", f"queries with it in their top {TOP}", 0),
     Column("hits_without", "after clean", 0),
+    Column("mean_rank", "mean rank", 0),
+    Column("mean_rank_without", "after clean", 0),
     Column("better", "rank is better for", 0),
     Column("worse", "worse for", 0),
 )
@@ -241,6 +244,7 @@ def share_columns(audit: Audit) -> tuple[Column, ...]:
         Column("group", "group"),
         *shares,
         Column("copies", "best copies", 0),
+        Column("ratio", "times", 2),
         Column("rise", "rise, interval"),
         Column("rank_without", "mean rank", 0),
         Column("rank_with", "with copies", 0),
@@ -257,12 +261,25 @@ def share_rows(audit: Audit) -> pl.DataFrame:
             row[f"share_{share_row['copies']}"] = share_row["share"]
         best = _share_of(audit, token["token_id"], token["copies"])
         interval = points_interval(best["rise_low"], best["rise_high"])
+        without = _share_of(audit, token["token_id"], 0)["share"]
         row["copies"] = token["copies"]
+        # Rounded down: otherwise, a ratio just below the threshold would look as if it reached it.
+        row["ratio"] = math.floor(100 * best["share"] / without) / 100 if without else None
         row["rise"] = f"{points(best['rise'])} ({interval})"
         row["rank_without"] = token_shares.filter(copies=0)["mean_rank"].item()
         row["rank_with"] = best["mean_rank"]
         rows.append(row)
     return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def _named_tokens(audit: Audit, token_ids: Sequence[int]) -> str:
+    """Return the quoted names of some tokens, of which the first few are named."""
+    token_of = dict(audit.tokens.select("token_id", "token").iter_rows())
+    names = [quoted(token_of[token_id]) for token_id in token_ids[:_NAMED]]
+    left_out = len(token_ids) - len(names)
+    if left_out:
+        names.append(f"{left_out:,} more")
+    return ", ".join(names)
 
 
 def basis(audit: Audit) -> str:
@@ -273,10 +290,10 @@ def basis(audit: Audit) -> str:
     stuffed = len(audit.result.stuffed_ids)
     second_round = ""
     if audit.result.second_round_tokens:
-        tokens = counted(len(audit.result.second_round_tokens), "token")
+        names = _named_tokens(audit, audit.result.second_round_tokens)
         second_round = (
-            f". {tokens[0].upper()}{tokens[1:]} seemed to help them; only the results in "
-            f"{len(audit.result.second_round_ids):,} other documents count"
+            f". {names} seemed to help them; of these, only the "
+            f"results in {len(audit.result.second_round_ids):,} other documents count and are shown"
         )
     predicted = ""
     if audit.result.predicted:
@@ -288,8 +305,9 @@ def basis(audit: Audit) -> str:
     return (
         f"Measured by exact search: {index.queries:,} queries ({index.queries_from}) among "
         f"{index.documents:,} documents{cut}. {stuffed} random documents got copies, one at a "
-        f"time{second_round}. The rise (in percentage points) and the mean rank are for the number of "
-        "copies that helps most. "
+        f"time{second_round}. Times, rise (in percentage points) and the last mean rank are for the number "
+        "of copies that helps most, compared with no copies. A better mean rank alone brings no document "
+        f"into a top {TOP}. "
         f"Intervals: {settings.confidence:.0%}, over queries and documents. "
         f"Queries that contain the word are left out.{predicted}{remarks}"
     )

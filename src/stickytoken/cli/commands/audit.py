@@ -98,7 +98,7 @@ def show_audit(audit: Audit, limit: int, output_format: opt.Format) -> None:
         console.print_line(sentence)
     token_rows = wording.share_rows(audit)
     listed = _listed(limit, token_rows)
-    title = f"Queries with a random document in their top 10, by copies in it ({listed} tokens)"
+    title = f"Queries with a random document in their top 10, by copies in it (tokens: {listed})"
     console.print_columns(title, wording.share_columns(audit), token_rows.head(limit))
     console.print_line(wording.basis(audit))
     console.print_line("")
@@ -118,5 +118,7 @@ def show_audit(audit: Audit, limit: int, output_format: opt.Format) -> None:
 
 
 def _listed(limit: int, rows: pl.DataFrame) -> str:
-    """Say how many rows of a table are printed, such as "20 of 30"."""
-    return f"{min(limit, len(rows))} of {len(rows):,}"
+    """Say how many rows of a table are printed, such as "20 of 30, --limit shows more"."""
+    if len(rows) <= limit:
+        return f"all {len(rows):,}"
+    return f"{limit} of {len(rows):,}, --limit shows more"
