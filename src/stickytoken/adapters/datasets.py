@@ -50,8 +50,8 @@ class ColumnCleaner:
             RefusedTextError: A text has a finding whose action is ``refuse``.
         """
         self._require_columns(batch)
-        # The batch is a single row if any column has a text or a missing value instead of a list. The other
-        # columns of a single row may hold lists of texts. A single row gets one note for all columns.
+        # A text or a missing value where a batch has a list means that this is a single row. Other columns of
+        # a single row may hold lists of texts. A single row gets one note for all columns.
         single_columns = [
             column for column in self.columns if batch[column] is None or isinstance(batch[column], str)
         ]

@@ -16,7 +16,7 @@ from stickytoken.measurement.engine import Progress, ProgressCallback, ignore_pr
 
 # Maximum number of unreadable records that a summary names.
 _NAMED_RECORDS = 100
-# Number of documents between two progress reports.
+# Progress is reported once for this many documents.
 _PROGRESS_EVERY = 100
 
 

@@ -413,7 +413,7 @@ def shown(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
 
 
 class LayerChoice(StrEnum):
-    """The ways to choose the layer after which a prompted language model's vector is read."""
+    """How the layer was chosen whose output becomes the vector of a prompted text."""
 
     GIVEN = "chosen by the user"
     PUBLISHED = "published preset"
