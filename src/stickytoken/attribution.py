@@ -39,8 +39,10 @@ class TextPart:
 
     text: str
     token_ids: tuple[int, ...]
-    sticky: bool  # whether the run calls one of its tokens sticky; False without a run
-    deletion: float | None  # change of the similarity when this part is deleted; None if it is the only part
+    sticky: bool  # whether the run calls a token of the part sticky; False if there is no run
+    # Change of the similarity when the part is deleted. None for the only part of a text, and for merged
+    # copies that are not all sticky parts of both texts (see `Why.grouped`).
+    deletion: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,8 @@ class Why:
 
     `matrix`, `first_reference`, `second_reference` and `reference` sum to the similarity, up to
     `completeness_error`. The reference of a text is a baseline without content. With the method
-    ``jacobians``, it is the text with its content replaced by padding. With ``deletion``, it is the zero
-    vector, so the three reference terms are 0.
+    ``jacobians``, the reference is the text with its content replaced by padding. With the method
+    ``deletion``, the reference is the zero vector, so the three reference terms are 0.
 
     Attributes:
         model: Name of the model.
@@ -91,12 +93,12 @@ class Why:
             run.
         first: The first text, divided into n parts.
         second: The second text, divided into m parts.
-        matrix: Contribution of each pair of parts, float32 of shape (n, m).
-        first_reference: Contribution of each part of the first text, paired with the second text's reference,
-            shape (n,).
-        second_reference: Contribution of each part of the second text, paired with the first text's
-            reference, shape (m,).
-        reference: Contribution of the two references, paired with each other.
+        matrix: Contribution to the similarity of each pair of parts, float32 of shape (n, m).
+        first_reference: Contribution to the similarity of each pair that consists of a part of the first text
+            and the reference of the second text, shape (n,).
+        second_reference: Contribution to the similarity of each pair that consists of a part of the second
+            text and the reference of the first text, shape (m,).
+        reference: Contribution to the similarity of the pair of the two references.
         without_sticky: Cosine after the parts that the run calls sticky are deleted from both texts. None if
             there is no run, if no part is sticky, or if a text has only sticky parts.
         run: Folder of the run. None if no run was passed.
@@ -155,8 +157,8 @@ class Why:
     def grouped(self) -> Why:
         """Return this attribution with neighbouring copies of a sticky token merged into one part.
 
-        A merged part has a deletion effect only if it contains all sticky parts of both texts. Otherwise the
-        effect is unknown, and ``deletion`` is None.
+        The deletion effect of a merged part is known only if the merged part contains all sticky parts of
+        both texts. The ``deletion`` of any other merged part is None.
         """
         sticky_effect = None if self.without_sticky is None else self.without_sticky - self.similarity
         first_groups = _groups_of_copies(self.first)
@@ -425,21 +427,24 @@ _MIN_ORDERS = 16
 _BATCH = 256
 
 ShapleyStep: TypeAlias = tuple[int, frozenset[int]]
-"""The index of a part, and the set of the parts that come before it in some order."""
+"""The index of an added part, and the set of the indices of the parts to which it is added."""
 
 
 def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Contributions:
     """Divide the unit vector of a text among its parts, using Shapley values.
 
-    The value of a part is the weighted mean change of the unit vector when the part is added to a set of
-    other parts. The empty set, and any set that the model encodes as zeros, has the zero vector.
+    The Shapley value of a part is the mean change of the unit vector when the part is added to the parts that
+    come before it, over all orders of the parts. For a text with many parts, the mean is estimated from
+    random orders. The unit vector of no parts, and of parts that the model encodes as zeros, is taken as
+    zero.
 
     Returns:
-        The unit vector of the text, a reference of zeros, and one row for each part. The rows sum to the unit
-        vector.
+        The unit vector of the text, a reference of zeros, and the value of each part, shape (parts,
+        dimensions). The values sum to the unit vector.
     """
     count = len(text.parts)
     weights = _exact_weights(count) if count <= MAX_EXACT_PARTS else _sampled_weights(count)
+    # For each step, the model encodes the parts without the added part, and with it.
     subsets = {before for _, before in weights} | {before | {part} for part, before in weights}
     units = _units_of_subsets(model, text, subsets, watch)
     text_unit = units[frozenset(range(count))]
@@ -450,10 +455,10 @@ def _shapley_contributions(model: IdEncoder, text: ReadText, watch: Watch) -> Co
 
 
 def _exact_weights(count: int) -> dict[ShapleyStep, float]:
-    """Return the weight of each step.
+    """Return the weight of every step that adds one of ``count`` parts to a set of other parts.
 
-    Consider all orders of the parts. The weight is the share of these orders in which exactly the parts in
-    the step's set come before the step's part.
+    The weight of a step is the share of all orders of the parts in which exactly the parts of the set come
+    before the added part. For two parts, each of the four steps has the weight 1/2.
     """
     weights: dict[ShapleyStep, float] = {}
     for part in range(count):
@@ -466,7 +471,7 @@ def _exact_weights(count: int) -> dict[ShapleyStep, float]:
 
 
 def _sampled_weights(count: int) -> dict[ShapleyStep, float]:
-    """Estimate the weights of `_exact_weights` from random orders and their reverses."""
+    """Estimate the weights of `_exact_weights` as shares of random orders of the parts and their reverses."""
     generator = np.random.default_rng((0, count))
     pair_count = max(_MIN_ORDERS, ENCODED_TEXTS // count) // 2
     orders: list[list[int]] = []
@@ -509,31 +514,36 @@ _MAX_NORM_ERROR = 0.01
 # two limits applies.
 _MAX_SIMILARITY_ERROR_SHARE = 0.01
 _MAX_SIMILARITY_ERROR = 0.0001
-# With this many points or more, only the error of the similarity is checked.
+# With this many integration points or more, only the error of the similarity is checked.
 _ENOUGH_STEPS = 16
 
 
 def _by_jacobians(model: IdEncoder, texts: Sequence[ReadText], similarity: float) -> Attribute:
     """Return the function that divides a text's vector among its parts, using integrated Jacobians.
 
-    The number of integration points is chosen first. For this choice, each text is treated as a single part,
-    because the integration errors do not depend on how a text is divided.
+    The number of integration points is chosen first: the smallest number of `_STEPS` with small errors, or
+    the largest number of `_STEPS` if none has small errors. To compute the errors, each text is treated as a
+    single part, because the integration errors do not depend on how a text is divided.
     """
     from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
     integrator = JacobianIntegrator(inspector_of(model), most=1)
     allowed_error = max(_MAX_SIMILARITY_ERROR_SHARE * abs(similarity), _MAX_SIMILARITY_ERROR)
     for steps in _STEPS:
-        as_one_part = [integrator.contributions(text.ids, [0] * len(text.ids), steps) for text in texts]
+        as_one_part = [
+            integrator.contributions(text.ids, labels=[0] * len(text.ids), steps=steps) for text in texts
+        ]
         similarity_error = abs(float(similarity_matrix(*as_one_part).sum()) - similarity)
         norm_error = max(contributions.error for contributions in as_one_part)
-        vectors_are_close = steps >= _ENOUGH_STEPS or norm_error <= _MAX_NORM_ERROR
-        if similarity_error <= allowed_error and vectors_are_close:
+        norm_error_is_allowed = steps >= _ENOUGH_STEPS or norm_error <= _MAX_NORM_ERROR
+        if similarity_error <= allowed_error and norm_error_is_allowed:
             break
+    chosen_steps = steps
 
     def attribute(text: ReadText, watch: Watch) -> Contributions:
+        """Return the contribution of each part of a text, using the chosen number of integration points."""
         labels = [index for index, part in enumerate(text.parts) for _ in part.token_ids]
-        return integrator.contributions(text.ids, labels, steps, watch)
+        return integrator.contributions(text.ids, labels, chosen_steps, watch)
 
     return attribute
 
@@ -560,8 +570,9 @@ def _merged_copies(
         text: The text.
         groups: Indices of the parts to merge, from `_groups_of_copies`.
         sticky_count: Number of sticky parts in both texts.
-        sticky_effect: Change of the similarity when all sticky parts are deleted; None if unknown. A merged
-            part that contains all sticky parts gets this effect; any other merged part gets None.
+        sticky_effect: Change of the similarity when all sticky parts of both texts are deleted; None if
+            unknown. This change becomes the deletion effect of a merged part that contains all sticky parts;
+            the deletion effect of any other merged part is None.
     """
     parts = []
     for group in groups:
@@ -602,7 +613,15 @@ def summary(result: Why, top: int = 10) -> list[str]:
 
 
 def _notes_on_length(name: str, text: ReadText) -> list[str]:
-    """Return notes on a text's length: its end may not be read, and its parts may be spans of words."""
+    """Return notes on a long text: that its last tokens are not read, and that its parts are spans of words.
+
+    Args:
+        name: ``first`` or ``second``.
+        text: The text.
+
+    Returns:
+        At most two sentences; empty if neither applies to the text.
+    """
     notes = []
     if text.left_out:
         notes.append(
@@ -614,10 +633,14 @@ def _notes_on_length(name: str, text: ReadText) -> list[str]:
 
 
 def _main_sentence(result: Why, pairs: Sequence[TokenPair]) -> str:
-    """Return sentences that name the sticky tokens of the texts and say how many strongest pairs have one.
+    """Return sentences on what makes the two texts similar, such as the sticky tokens of the texts.
 
-    If the texts have no sticky token, they name the strongest pair. Without a run, they name a part
-    that recurs in the strongest pairs or, if there is no such part, the strongest pair.
+    Args:
+        result: The attribution. With a run, the sentences name the sticky parts of the texts and say how many
+            of the strongest pairs contain a sticky part. If the texts have no sticky part, the sentences name
+            the strongest pair. Without a run, the sentences name a part that recurs in the strongest pairs
+            or, if no part recurs, the strongest pair.
+        pairs: The strongest pairs, strongest first.
     """
     best = pairs[0]
     strongest = f"The strongest pair is {best.first_text!r} with {best.second_text!r} ({best.value:+.3f})."

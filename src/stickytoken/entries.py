@@ -36,7 +36,8 @@ _LEAST_ORDINARY = 200
 _UNTRAINED_QUANTILE = 0.95
 # Number of rows read from the file at a time.
 _ROWS = 8192
-# Substrings in the names of input and output embedding matrices, most common first.
+# Substrings in the names of input and output embedding matrices, most common first. The last input name,
+# ``embed``, also occurs in the names of other tensors, such as position embeddings.
 _INPUT_NAMES = ("word_embeddings", "embed_tokens", "wte", "shared", "tok_embeddings", "embed")
 _OUTPUT_NAMES = ("lm_head", "embed_out", "predictions.decoder", "output")
 
@@ -62,7 +63,7 @@ class EntryWeights:
         dtype: Precision of the stored rows, such as ``F32``.
         dimensions: Number of components in each row.
         untrained: Indices of the rows that cannot have been trained: the rows of reserved entries, and rows
-            that belong to no entry. Without such rows, distances and verdicts are null.
+            that belong to no entry. If no row is untrained, distances and verdicts are null.
         tokens: One row per vocabulary entry, with the columns token_id, token, decoded and category; norm
             (Euclidean length of the row); distance (Euclidean distance to the mean of the untrained rows);
             cosine_distance (cosine distance to the mean of the untrained rows after the first principal
@@ -96,14 +97,16 @@ class EntryWeights:
 
 
 def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | None = None) -> EntryWeights:
-    """Compute the indicators of under-trained entries from a model's weights, without encoding any text.
+    """Find under-trained vocabulary entries from a model's weights, without encoding any text.
 
-    The indicators come from Land and Bartolo, "Fishing for Magikarp" (EMNLP 2024), sections 3.2 and 3.3.
-    Training cannot have changed the rows of unused entries. Rows that training has hardly changed lie near
-    the mean of these untrained rows. An entry is under-trained if its distance to that mean is at most the
-    95% quantile of the untrained rows' distances, and if the logarithm of its distance lies at least six
-    median absolute deviations below the median of ordinary entries. Ordinary entries are those that text can
-    produce.
+    The distances were proposed as indicators of under-trained entries by Land and Bartolo, "Fishing for
+    Magikarp" (EMNLP 2024), sections 3.2 and 3.3. Training cannot have changed the rows of unused entries.
+    Rows that training has hardly changed lie near the mean of these untrained rows.
+
+    An entry is under-trained if its distance to the mean untrained row meets two conditions: the distance is
+    at most the 95% quantile of the untrained rows' own distances, and the logarithm of the distance lies at
+    least six median absolute deviations below the median of ordinary entries. Ordinary entries are those that
+    text can produce.
 
     Args:
         model: Folder or name of a model whose weights are one ``*.safetensors`` file or several shards.
@@ -111,7 +114,8 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
         revision: Branch, tag or commit on the hub.
 
     Returns:
-        The indicators of every vocabulary entry, and whether the entry is under-trained.
+        For every vocabulary entry, the length of its row, the distances to the mean untrained row, how
+        unusual the row is among the rows of ordinary entries, and whether the entry is under-trained.
 
     Raises:
         ModelError: The model has no ``*.safetensors`` files, a file is missing or damaged, or no file has a
@@ -121,9 +125,11 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
     rows, output = _matrices(str(model), revision, vocabulary.ids[-1] + 1)
     ids = np.array(vocabulary.ids)
     untrained = _untrained_rows(vocabulary, len(rows))
+    # The scatter matrix is needed for cosine distances, which are computed from the output matrix if there is
+    # one, and otherwise from the input matrix.
     needs_scatter = len(untrained) > 0 and output is None
-    squares, scatter = rows.moments(with_scatter=needs_scatter)
-    norms = np.sqrt(squares)
+    squared_lengths, scatter = rows.squared_lengths_and_scatter(with_scatter=needs_scatter)
+    norms = np.sqrt(squared_lengths)
     if not np.isfinite(norms).all():
         row = int(np.flatnonzero(~np.isfinite(norms))[0])
         raise ModelError(
@@ -133,13 +139,13 @@ def entry_weights(model: str | Path, vocabulary: Vocabulary, *, revision: str | 
     is_available = np.array([category.available for category in vocabulary.categories])
     columns: dict[str, Any] = {"norm": norms[ids]}
     if len(untrained):
-        distances, cosine_distances = _distances(rows, untrained, squares, scatter)
+        distances, cosine_distances = _distances(rows, untrained, squared_lengths, scatter)
         if output is not None:
-            _, cosine_distances = _distances(output, untrained, *output.moments())
+            _, cosine_distances = _distances(output, untrained, *output.squared_lengths_and_scatter())
         columns["distance"] = distances[ids]
         columns["cosine_distance"] = cosine_distances[ids]
         columns["under_trained"] = _under_trained(distances[ids], is_available, distances[untrained])
-    available_deviations = _deviations(rows, ids[is_available])
+    available_deviations = _vector_deviations(rows, ids[is_available])
     if available_deviations is not None:
         deviations = np.full(len(ids), np.nan)
         deviations[is_available] = available_deviations
@@ -209,38 +215,46 @@ def _under_trained(
     return under_trained
 
 
-def _deviations(rows: _Matrix, available: NDArray[np.int64]) -> NDArray[np.float64] | None:
-    """Measure how unusual the row of each available entry is; see `vector_deviations_of`.
+def _vector_deviations(matrix: _Matrix, available: NDArray[np.int64]) -> NDArray[np.float64] | None:
+    """Measure how unusual the row of each available entry is among these rows; see `vector_deviations_of`.
 
-    The rows are read block by block. Returns one deviation per available entry, or None if
-    `vector_deviations_of` returns None.
+    Args:
+        matrix: The rows of all entries, which are read block by block.
+        available: Row indices of the available entries, in ascending order.
+
+    Returns:
+        For each available entry, how many median absolute deviations the statistic of its row lies above the
+        median. None if there are too few available entries, or if more than half of them have the same
+        statistic.
     """
 
     def blocks() -> Iterator[NDArray[np.float64]]:
-        for start, block in rows.blocks():
+        """Yield the rows of the available entries, one block after the other."""
+        for start, block in matrix.blocks():
             first, last = np.searchsorted(available, (start, start + len(block)))
             yield block[available[first:last] - start]
 
-    return vector_deviations_of(blocks, len(available), rows.shape[1])
+    return vector_deviations_of(blocks, len(available), matrix.shape[1])
 
 
 def _distances(
     matrix: _Matrix,
     untrained: NDArray[np.int64],
-    squares: NDArray[np.float64],
+    squared_lengths: NDArray[np.float64],
     scatter: NDArray[np.float64] | None,
 ) -> tuple[NDArray[np.float64], Any]:
-    """Compute the distances of all rows to the mean untrained row.
+    """Compute the Euclidean and cosine distances of all rows to the mean untrained row.
 
     Args:
         matrix: The rows, shape (N, D).
         untrained: Indices of the untrained rows.
-        squares: Squared lengths of all rows, shape (N,).
-        scatter: Scatter matrix of the rows, shape (D, D). With None, only Euclidean distances are computed.
+        squared_lengths: Squared lengths of all rows, shape (N,).
+        scatter: Scatter matrix of the rows around their mean, shape (D, D). If None, only Euclidean distances
+            are computed.
 
     Returns:
-        Euclidean distances, and cosine distances after the first principal component is removed, each of
-        shape (N,). The cosine distances are None without a scatter matrix.
+        The Euclidean distances, and the cosine distances after the first principal component is removed from
+        all rows, each of shape (N,). The cosine distances are None if ``scatter`` is None.
     """
     centre = matrix.mean(untrained)
     if scatter is None:
@@ -255,12 +269,12 @@ def _distances(
         along_component[rows] = block @ component
         products[rows] = block @ centre_without_component
         distances[rows] = np.linalg.norm(block - centre, axis=1)
-    lengths = np.sqrt(np.maximum(squares - along_component**2, 0.0)) * np.linalg.norm(
-        centre_without_component
-    )
-    # The cosine of a zero row is undefined, so it is set to 0.
-    similarities = np.divide(products, lengths, out=np.zeros(len(matrix)), where=lengths > 0)
-    return distances, 1 - similarities
+    # By Pythagoras, removing the component reduces the squared length of a row by along_component**2.
+    row_lengths = np.sqrt(np.maximum(squared_lengths - along_component**2, 0.0))
+    length_products = row_lengths * np.linalg.norm(centre_without_component)
+    # The cosine of a zero row is undefined. It is set to 0, so the cosine distance of a zero row is 1.
+    cosines = np.divide(products, length_products, out=np.zeros(len(matrix)), where=length_products > 0)
+    return distances, 1 - cosines
 
 
 class _Matrix:
@@ -287,23 +301,25 @@ class _Matrix:
         """Return the Euclidean distance of every row to a vector, shape (N,)."""
         return np.concatenate([np.linalg.norm(block - centre, axis=1) for _, block in self.blocks()])
 
-    def moments(self, *, with_scatter: bool = True) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+    def squared_lengths_and_scatter(
+        self, *, with_scatter: bool = True
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
         """Return the squared length of every row, shape (N,), and the scatter matrix, shape (D, D).
 
-        The scatter matrix is the covariance matrix times the number of rows; it is None if ``with_scatter``
-        is false.
+        The scatter matrix is the covariance matrix of the rows times the number of rows. It is None if
+        ``with_scatter`` is false.
         """
-        squares = np.empty(len(self))
+        squared_lengths = np.empty(len(self))
         total = np.zeros(self.shape[1])
         products = np.zeros((self.shape[1], self.shape[1]))
         for start, block in self.blocks():
-            squares[start : start + len(block)] = np.einsum("ij,ij->i", block, block)
+            squared_lengths[start : start + len(block)] = np.einsum("ij,ij->i", block, block)
             if with_scatter:
                 total += block.sum(axis=0)
                 products += block.T @ block
         if not with_scatter:
-            return squares, None
-        return squares, products - np.outer(total, total) / len(self)
+            return squared_lengths, None
+        return squared_lengths, products - np.outer(total, total) / len(self)
 
     def mean(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the mean of the rows at these indices, which must be in ascending order."""
@@ -317,7 +333,17 @@ class _Matrix:
 
 
 def _matrices(model: str, revision: str | None, entry_count: int) -> tuple[_Matrix, _Matrix | None]:
-    """Return a model's input embedding matrix, and its output matrix (None if none is stored).
+    """Find the embedding matrices of a model among the tensors of its weight files.
+
+    Args:
+        model: Folder or name of the model.
+        revision: Branch, tag or commit on the hub; None for the default branch.
+        entry_count: Minimum number of rows of the matrices.
+
+    Returns:
+        The input matrix: of all floating-point matrices with enough rows, the one with the most common name.
+        And the output matrix: the last one with a name of an output matrix and the shape of the input matrix;
+        None if no output matrix is stored.
 
     Raises:
         ModelError: No floating-point matrix has a row for every entry.
@@ -326,15 +352,16 @@ def _matrices(model: str, revision: str | None, entry_count: int) -> tuple[_Matr
     quantized = ""
     for path in _weight_files(model, revision):
         tensors = stored_tensors(path)
-        folded = static_rows(tensors)
+        # In some static models, the row of a token is computed from several tensors.
+        rows_of_static_model = static_rows(tensors)
         for tensor in tensors:
             rows = TokenRows(tensor)
-            if folded is not None and tensor == folded.matrix:
-                rows = folded
+            if rows_of_static_model is not None and tensor == rows_of_static_model.matrix:
+                rows = rows_of_static_model
             if rows.dtype in FLOATING_TYPES:
                 if len(tensor.shape) == 2 and len(rows) >= entry_count:
                     candidates.append(_Matrix(rows))
-            elif any(name in tensor.name for name in _INPUT_NAMES[:-1]):
+            elif any(name in tensor.name for name in _INPUT_NAMES[:-1]):  # without the ambiguous ``embed``
                 quantized = f": {tensor.name} is quantized ({tensor.dtype})"
     matrix = _first_named(candidates, _INPUT_NAMES)
     if matrix is None:
@@ -442,20 +469,22 @@ def fertility(tokenizer: RoundTripTokenizer) -> pl.DataFrame:
     Returns:
         One row per language, with the columns language; unit (``word``, or ``character`` for languages
         without spaces); units and tokens (the numbers of units and tokens); tokens_per_unit; times_english
-        (the number of tokens relative to English); and unknown (the number of unknown tokens and of
-        characters that the tokenizer drops).
+        (the number of tokens relative to English); and unknown (the number of unknown tokens, plus the number
+        of characters that the tokenizer drops).
     """
     content = files("stickytoken.data").joinpath("bundled/languages.csv").read_bytes()
     sentences = pl.read_csv(content, schema={"language": pl.String, "sentence": pl.String})
     texts = sentences["sentence"].to_list()
     encoded = tokenizer.encode_many(texts)
     lengths = pl.Series([len(ids) for ids in encoded], dtype=pl.Int64)
+    # The sentences contain no special tokens, so every special token in their encoding is the unknown token.
     special_ids = tokenizer.special_ids
     unknown_counts = [len([token_id for token_id in ids if token_id in special_ids]) for ids in encoded]
     if isinstance(tokenizer, SpanTokenizer):
         for row, (ids, spans) in enumerate(tokenizer.encode_with_spans(texts)):
             if spans is not None:
-                unknown_counts[row] += int(unread_characters(texts[row], ids, spans, None))
+                # Unknown tokens are counted already. With ``unknown_id=None``, only dropped characters are.
+                unknown_counts[row] += int(unread_characters(texts[row], ids, spans, unknown_id=None))
     unknown = pl.Series(unknown_counts, dtype=pl.Int64)
     # Languages without spaces have no word count, so their characters are counted.
     unspaced = pl.col("language").is_in(("Chinese", "Japanese"))

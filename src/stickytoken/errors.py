@@ -22,31 +22,31 @@ class StickyTokenWarning(UserWarning):
 
 
 class InputError(StickyTokenError):
-    """A sentence file, pair file, token or setting that cannot be used."""
+    """A sentence file, pair file, token or setting cannot be used."""
 
 
 class RefusedTextError(InputError):
-    """A text with a finding that the cleaner was told to refuse."""
+    """A text has a finding that the cleaner was told to refuse."""
 
 
 class ModelError(StickyTokenError):
-    """A model or tokenizer that cannot be found, reached or used."""
+    """A model or tokenizer cannot be found, reached or used."""
 
 
 class EncodingError(StickyTokenError):
-    """A text that the model returns no usable vector for."""
+    """The model returned no usable vector for a text."""
 
 
 class RunError(StickyTokenError):
-    """A run folder that cannot be read, written or continued."""
+    """A run folder cannot be read, written or continued."""
 
 
 class RepairError(StickyTokenError):
-    """A model or tokenizer that cannot be repaired as requested, or whose repaired copy cannot be saved."""
+    """A model or tokenizer cannot be repaired as requested, or its repaired copy cannot be saved."""
 
 
 class MissingExtraError(StickyTokenError):
-    """An optional dependency that is not installed."""
+    """An optional dependency is not installed."""
 
     def __init__(self, purpose: str, extra: str) -> None:
         super().__init__(f"{purpose} needs an optional package: pip install 'stickytoken[{extra}]'")

@@ -100,13 +100,15 @@ def github_annotations(findings: Iterable[Finding], incomplete: Sequence[str] = 
 
 
 def _command(name: str, properties: Mapping[str, str], message: str) -> str:
+    """Return a workflow command, such as ``::error file=a.txt,line=3::MESSAGE``, with all values escaped."""
     escaped = {key: _escaped(value).replace(":", "%3A") for key, value in properties.items()}
     listed = ",".join(f"{key}={value.replace(',', '%2C')}" for key, value in escaped.items())
     return f"::{name} {listed}::{_escaped(message)}"
 
 
 def _escaped(text: str) -> str:
-    # `visible` escapes control characters, so no command can end early.
+    """Return a text that is safe in a workflow command."""
+    # `visible` escapes line breaks, so the text cannot end the workflow command that contains it.
     return visible(text).replace("%", "%25")
 
 
@@ -122,8 +124,8 @@ def junit(
         findings: the findings.
         rules: the rules that were checked.
         suite: name of the test suite.
-        incomplete: the reasons why some checks could not be carried out. Unless the list is empty, no rule
-            counts as passed.
+        incomplete: the reasons why some checks could not be carried out. If there are any reasons, rules
+            without findings are left out instead of reported as passed tests.
     """
     by_rule: dict[str, list[Finding]] = {rule.id: [] for rule in rules}
     for finding in findings:
@@ -259,7 +261,7 @@ def sarif(
 
 
 def _described_rule(rule: Rule) -> dict[str, Any]:
-    """Return a rule in SARIF."""
+    """Return a rule as a SARIF object (section 3.49 of SARIF, `reportingDescriptor`)."""
     return {
         "id": rule.id,
         "name": "".join(word.capitalize() for word in rule.id.split("-")),
@@ -271,7 +273,7 @@ def _described_rule(rule: Rule) -> dict[str, Any]:
 
 
 def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
-    """Return a finding in SARIF."""
+    """Return a finding as a SARIF object (section 3.27 of SARIF, `result`)."""
     fingerprints = {
         "stickytoken/v1": finding.fingerprint,
         _GITHUB_FINGERPRINT: f"{finding.fingerprint}:1",
@@ -294,8 +296,8 @@ def _notification(level: str, message: str) -> dict[str, Any]:
 def _location(finding: Finding) -> dict[str, Any]:
     """Return the SARIF location of a finding.
 
-    For a finding without a file in the repository, a logical location is added. It consists of the values
-    that identify the finding, or of the rule if there are none.
+    For a finding without a file in the repository, a logical location is added. The logical location is named
+    after the values that identify the finding or, if the finding has no such values, after its rule.
     """
     line = finding.line or 1
     if finding.path is not None:

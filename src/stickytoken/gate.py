@@ -41,9 +41,9 @@ class Outcome(StrEnum):
     """The outcome of a check.
 
     Attributes:
-        PASSED: Everything was checked, and no finding closes the gate.
-        CLOSED: A finding closes the gate.
-        INCONCLUSIVE: No finding closes the gate, but something could not be checked.
+        PASSED: Everything was checked, and no finding makes the check fail.
+        CLOSED: A finding makes the check fail, so the gate is closed.
+        INCONCLUSIVE: No finding makes the check fail, but something could not be checked.
     """
 
     PASSED = "passed"
@@ -52,7 +52,7 @@ class Outcome(StrEnum):
 
 
 class FailOn(StrEnum):
-    """The mildest grade of sticky token that counts against a model; with `NONE`, no token counts."""
+    """The mildest grade of sticky token that counts against a model; with `NONE`, no token does."""
 
     STICKY = "sticky"
     MILD = "mild"
@@ -62,12 +62,12 @@ class FailOn(StrEnum):
 
 
 class CheckedDocuments(NamedTuple):
-    """How many documents of a check were searched, have findings, and close the gate."""
+    """How many documents a check searched, how many have findings, and how many make the check fail."""
 
     collection: str  # name of the document collection
     searched: int  # number of documents searched
-    counted: int  # number of documents that close the gate
-    causes: Mapping[str, int]  # number of documents that close the gate, keyed by kind of finding
+    counted: int  # number of documents that make the check fail
+    causes: Mapping[str, int]  # number of documents that make the check fail, keyed by kind of finding
     found: int  # number of documents with findings of any kind
     kinds: Mapping[str, int]  # number of documents with findings, keyed by kind of finding
 
@@ -78,25 +78,26 @@ class Check:
 
     Attributes:
         model: name of the model; None if a rules file does not name it.
-        run: folder of the run that was checked; None if documents were checked by a rules file or a cleaner.
-        fail_on: mildest grade of sticky token that counts.
-        max_tokens: maximum number of counted tokens that is tolerated.
-        counted: number of sticky tokens that count: tokens of the grade `fail_on` or worse that are not
-            already known from the baseline.
+        run: folder of the run that was checked; None if documents were checked against a rules file or a
+            cleaner.
+        fail_on: mildest grade of sticky token that counts against the model.
+        max_tokens: number of sticky tokens that may count against the model before the check fails.
+        counted: number of sticky tokens that count against the model: tokens of the grade `fail_on` or worse
+            that are not already known from the baseline.
         sticky: total number of sticky tokens in the run; None without a run.
         baseline: folder of the run that served as the baseline; None without a baseline.
         rules: the rules that were checked.
-        findings: the findings: first those about documents, then those about tokens, each with the errors
-            first. A finding of level error closes the gate.
-        incomplete: the reasons why some checks could not be made, one sentence each. The check passes only if
-            there are none.
+        findings: the findings about documents, followed by the findings about tokens; in both groups, the
+            errors come first. A finding of level error makes the check fail.
+        incomplete: the reasons why something could not be checked, one sentence each. The check passes only
+            if there are no such reasons.
         notes: remarks that do not affect the outcome.
         documents: what a search of the documents found; None if no documents were passed.
         examined: number of tokens that the run examined.
         available: number of tokens in the vocabulary that the run could have examined.
-        is_of_older_rule: whether the run was judged by the rule of an earlier version. The findings of such a
-            run do not close the gate.
-        rules_file: rules file that documents were checked with; None if a run or a cleaner was passed.
+        is_of_older_rule: whether the run was judged by the rule of an earlier version. If so, no finding is
+            an error, and the check is inconclusive.
+        rules_file: rules file that documents were checked against; None if a run or a cleaner was passed.
     """
 
     model: str | None
@@ -125,7 +126,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether everything was checked and no finding closes the gate."""
+        """Whether everything was checked and no finding makes the check fail."""
         return self.outcome is Outcome.PASSED
 
     def __repr__(self) -> str:
@@ -146,7 +147,7 @@ class Check:
         return self._beginning() + "; ".join(parts)
 
     def _count_of_tokens(self) -> str:
-        """Return a clause with the number of tokens that count, such as ``M has 2 severe sticky tokens``."""
+        """Return a clause with the number of counted tokens, such as ``M has 2 severe sticky tokens``."""
         grades = _COUNTED_GRADES[self.fail_on] or ()
         adjective = ""
         if grades:
@@ -222,29 +223,31 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
     """Check whether a model can ship, and whether documents can be indexed.
 
     Args:
-        source: a run, or a model: anything that `load_encoder` takes. For a model, the check uses the newest
-            run that covers the whole vocabulary of exactly this model. If there is none, a detection is run
-            first. Or a rules file that ``clean --rules-out`` or `Cleaner.save` wrote, or a cleaner: then only
-            documents are checked, and ``fail_on``, ``max_tokens``, ``baseline``, ``folder`` and ``revision``
-            cannot be passed.
-        fail_on: mildest grade that counts: ``sticky`` (every sticky token), ``mild``, ``serious`` or
-            ``severe``. With ``none``, no token counts, and only documents can close the gate. If None, the
-            grade is ``sticky`` for a run or a model, and ``none`` for rules.
-        max_tokens: maximum number of counted tokens that is tolerated; if None, 0.
+        source: a run, a model, a rules file or a cleaner. A model is anything that `load_encoder` takes. The
+            check of a model uses the newest run that covers the whole vocabulary of exactly this model. If
+            there is no such run, a detection is run first. A rules file is a file that ``clean --rules-out``
+            or `Cleaner.save` wrote. With a rules file or a cleaner, only documents are checked, and
+            ``fail_on``, ``max_tokens``, ``baseline``, ``folder`` and ``revision`` cannot be passed.
+        fail_on: mildest grade of sticky token that counts against the model: ``sticky`` (every sticky token),
+            ``mild``, ``serious`` or ``severe``. With ``none``, no token counts, and only documents can make
+            the check fail. If None, the grade is ``sticky`` for a run or a model, and ``none`` for a rules
+            file or a cleaner.
+        max_tokens: number of sticky tokens that may count against the model before the check fails; if None,
+            0.
         baseline: a run to compare with, whose model is an earlier version or another model. With a
             baseline, a sticky token counts only if it is new, or if one of its intervals lies above the
             interval in the baseline.
         documents: anything that `stickytoken.scan` takes. A document with a finding of a kind in
-            ``fail_on_documents`` closes the gate. A document that cannot be read makes the check
+            ``fail_on_documents`` makes the check fail. A document that cannot be read makes the check
             inconclusive.
         column: name of the column with the text of the documents.
-        fail_on_documents: kinds of findings in documents that close the gate: ``flagged``, ``special``,
-            ``repetition`` and ``suspected``. Copies of a flagged token always close the gate.
+        fail_on_documents: kinds of findings in documents that make the check fail: ``flagged``, ``special``,
+            ``repetition`` and ``suspected``. Copies of a flagged token always make the check fail.
         words: further words that documents must not repeat, such as the words of an audit.
         folder: for a model: the folder that holds its runs, or a run folder; if None, ``runs``.
         revision: branch, tag or commit of a model on the hub.
-        place: file in the repository, and line in it, at which findings about tokens are reported. If None,
-            they are reported at the run's table of tokens.
+        place: path of a file in the repository and a line number; build servers show the findings about
+            tokens there. If None, the findings about tokens refer to the run's table of tokens.
         progress: called after every step of a detection.
 
     Returns:
@@ -257,8 +260,10 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         RunError: a run is damaged or not finished.
     """
     if column is not None and documents is None:
-        raise InputError(f"column is {shown(column)} without documents: pass documents, or leave column out")
-    closing_causes = _closing_causes(fail_on_documents)
+        raise InputError(
+            f"column is {shown(column)}, but no documents were passed: pass documents, or leave column out"
+        )
+    failing_kinds = _failing_kinds(fail_on_documents)
     if fail_on is not None and fail_on not in list(FailOn):
         raise InputError(f"fail_on is {shown(fail_on)}: use {', '.join(FailOn)}")
     require_callable("progress", progress)
@@ -276,13 +281,14 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         open_documents(documents, NamedColumns(column))  # fail before a detection, not after it
 
     def search(origin: Run | Cleaner | str | Path) -> _DocumentSearch:
+        """Search the documents with the rules of a run, a rules file or a cleaner."""
         return _search_documents(
-            origin, documents, column=column, words=words, closing=closing_causes, progress=progress
+            origin, documents, column=column, words=words, failing_kinds=failing_kinds, progress=progress
         )
 
     if isinstance(source, Cleaner) or names_rules_file(source):
         _require_documents_only(source, needs_run, has_documents=documents is not None)
-        return _check_by_rules(source, search(source))
+        return _check_of_documents(source, search(source))
     if fail_on == FailOn.NONE and documents is None:
         raise InputError("fail_on is 'none', so no token counts, and there are no documents: pass documents")
     baseline_run = None if baseline is None else open_run(baseline)
@@ -309,7 +315,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
         incomplete += searched.incomplete
         checked_documents = searched.documents
     if run.is_of_older_rule:
-        findings = [_without_closing(finding) for finding in findings]
+        findings = [_at_most_warning(finding) for finding in findings]
     return Check(
         model=run.model_name,
         run=run.path,
@@ -330,7 +336,7 @@ def check(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 
 def _require_documents_only(source: object, needs_run: Mapping[str, object], *, has_documents: bool) -> None:
-    """Raise InputError if a check by rules lacks documents, or if it got an option that needs a run.
+    """Raise InputError if a rules file or a cleaner was passed without documents, or with an option for runs.
 
     Args:
         source: the rules file or the cleaner.
@@ -352,13 +358,13 @@ def _require_documents_only(source: object, needs_run: Mapping[str, object], *, 
 
 
 class _DocumentSearch(NamedTuple):
-    """What a search of documents found."""
+    """The results of a search of documents."""
 
     model: str | None  # name of the model; None if the rules do not name it
     findings: list[Finding]  # errors first
-    rules: tuple[Rule, ...]
-    incomplete: list[str]
-    documents: CheckedDocuments
+    rules: tuple[Rule, ...]  # the rules that were checked
+    incomplete: list[str]  # the reasons why something could not be checked, one sentence each
+    documents: CheckedDocuments  # the numbers of documents
     has_words: bool  # whether there are flagged words to look for
 
 
@@ -368,26 +374,26 @@ def _search_documents(
     *,
     column: str | None,
     words: Sequence[str],
-    closing: set[str],
+    failing_kinds: set[str],
     progress: ProgressCallback,
 ) -> _DocumentSearch:
-    """Search documents by the rules of a run, a rules file or a cleaner.
+    """Search documents with the rules of a run, a rules file or a cleaner.
 
     Args:
         origin: the run, the rules file or the cleaner.
         documents: anything that `stickytoken.scan` takes.
         column: name of the column with the text; if None, a column with a common name is looked for.
         words: further words that documents must not repeat.
-        closing: kinds of findings that close the gate.
+        failing_kinds: kinds of findings that make the check fail.
         progress: called after every step.
     """
     from stickytoken.scanning import scan as scans
 
-    # Effects are not measured, because they do not decide whether a document closes the gate.
+    # Effects are not measured, because they do not decide whether a document makes the check fail.
     scan = scans.scan_documents(origin, documents, column=column, words=words, progress=progress)
-    findings = list(scans.scan_findings(scan, closing))
+    findings = list(scans.scan_findings(scan, failing_kinds))
     findings.sort(key=lambda finding: finding.level is not Level.ERROR)
-    failing = scans.with_kinds(scan, closing)
+    failing_documents = scans.with_kinds(scan, failing_kinds)
     return _DocumentSearch(
         model=scan.record.model or None,
         findings=findings,
@@ -396,8 +402,8 @@ def _search_documents(
         documents=CheckedDocuments(
             collection=scan.record.documents,
             searched=scan.result.documents,
-            counted=len(failing),
-            causes=scans.counts_by_kind(failing, closing),
+            counted=len(failing_documents),
+            causes=scans.counts_by_kind(failing_documents, failing_kinds),
             found=len(scan.documents),
             kinds=scan.result.kinds,
         ),
@@ -405,8 +411,13 @@ def _search_documents(
     )
 
 
-def _check_by_rules(source: object, searched: _DocumentSearch) -> Check:
-    """Return the check of documents that were searched by a rules file or a cleaner."""
+def _check_of_documents(source: object, searched: _DocumentSearch) -> Check:
+    """Return the result of checking documents only.
+
+    Args:
+        source: the rules file or the cleaner with which the documents were searched.
+        searched: the results of the search.
+    """
     rules_file = None if isinstance(source, Cleaner) else file_path("the rules file", source)
     notes = []
     if not searched.has_words:
@@ -431,17 +442,17 @@ def _check_by_rules(source: object, searched: _DocumentSearch) -> Check:
     )
 
 
-def _closing_causes(fail_on_documents: Sequence[SpanKind | str]) -> set[str]:
-    """Return the kinds of findings that close the gate: ``flagged``, and the kinds that the caller named."""
-    causes = {SpanKind.FLAGGED.value}
-    for cause in list_of("causes", "fail_on_documents", fail_on_documents):
-        if cause not in list(SpanKind):
-            raise InputError(f"fail_on_documents contains {shown(cause)}: use {', '.join(SpanKind)}")
-        causes.add(SpanKind(cause).value)
-    return causes
+def _failing_kinds(fail_on_documents: Sequence[SpanKind | str]) -> set[str]:
+    """Return the kinds of findings that make a check fail: ``flagged``, and the kinds in the argument."""
+    kinds = {SpanKind.FLAGGED.value}
+    for kind in list_of("causes", "fail_on_documents", fail_on_documents):
+        if kind not in list(SpanKind):
+            raise InputError(f"fail_on_documents contains {shown(kind)}: use {', '.join(SpanKind)}")
+        kinds.add(SpanKind(kind).value)
+    return kinds
 
 
-def _without_closing(finding: Finding) -> Finding:
+def _at_most_warning(finding: Finding) -> Finding:
     """Return an error as a warning, and any other finding unchanged."""
     return replace(finding, level=Level.WARNING) if finding.level is Level.ERROR else finding
 
@@ -449,8 +460,8 @@ def _without_closing(finding: Finding) -> Finding:
 def run_of(source: AnyModel | Run, folder: Path, progress: ProgressCallback = ignore_progress) -> Run:
     """Return the run to check.
 
-    That is the run that was passed, or the newest run over the whole vocabulary of the model that was passed.
-    If a model has no such run, a detection is run.
+    If a run was passed, it is returned. If a model was passed, the newest run of this model over its whole
+    vocabulary is returned; if the model has no run over its whole vocabulary, a detection is run.
 
     Args:
         source: a run or its folder, or a model: anything that `load_encoder` takes.
@@ -563,7 +574,7 @@ def _run_of_endpoint(model: str, runs: Path, candidates: Sequence[_Candidate]) -
         candidates: the runs to choose from, the newest first.
 
     Raises:
-        InputError: no run is of this model.
+        InputError: there is no run of this model.
         ModelError: the endpoint now serves a different model.
     """
     for candidate in candidates:
@@ -692,7 +703,8 @@ def _tokens_without_verdict(run: Run) -> int:
         return 0
     tokens = run.tokens
     if "copies_seen" in tokens.columns:
-        # Tokens that text does not produce get no verdict, so their missing verdicts do not count.
+        # It is not a gap if a token has no verdict because the tokenizer reads fewer than half of the token's
+        # written copies as the token.
         is_read = pl.col("copies_seen") >= _SEEN_COPIES
         tokens = tokens.filter(pl.col("verdict").is_not_null() | is_read)
     required = ["verdict", "lift"] if run.method.measures_lift else ["verdict"]
@@ -746,8 +758,8 @@ def _require_comparable(run: Run, baseline: Run) -> None:
     """Raise InputError unless both runs used the same method, texts and settings, and have intervals."""
     if run.record.method != baseline.record.method:
         raise InputError(
-            f"the baseline {baseline.path} used the method {baseline.record.method}, the run in {run.path} "
-            f"used {run.record.method}: detect both with the same method"
+            f"the baseline {baseline.path} used the method {baseline.record.method}, but the run in "
+            f"{run.path} used {run.record.method}: make both runs with the same method"
         )
     if "lift_sd_low" not in run.method.columns:
         raise InputError(
@@ -757,7 +769,7 @@ def _require_comparable(run: Run, baseline: Run) -> None:
     if run.record.identity_parts.get("corpus") != baseline.record.identity_parts.get("corpus"):
         raise InputError(
             f"the baseline {baseline.path} was measured on {baseline.record.corpus.source}, but the run in "
-            f"{run.path} on other texts, {run.record.corpus.source}: detect both on the same sentences"
+            f"{run.path} on other texts, {run.record.corpus.source}: make both runs with the same sentences"
         )
     # The seed and the effort settings affect only the random error, so they may differ.
     names = {*run.record.settings, *baseline.record.settings} - {"seed", *run.method.effort}
@@ -766,7 +778,7 @@ def _require_comparable(run: Run, baseline: Run) -> None:
     if different:
         raise InputError(
             f"the baseline {baseline.path} and the run {run.path} have different settings "
-            f"({', '.join(different)}): detect both with the same settings"
+            f"({', '.join(different)}): make both runs with the same settings"
         )
 
 
@@ -778,7 +790,7 @@ _STICKY_TOKEN = Rule(
     "`stickytoken explain`, repair the model, or use a baseline to accept the known tokens of a model.",
     Level.ERROR,
 )
-# The grades that count, mildest first; None if every sticky token counts, whatever its grade.
+# The grades that count against a model, mildest first; None if every sticky token counts, whatever its grade.
 _COUNTED_GRADES = {
     FailOn.STICKY: None,
     FailOn.MILD: ("mild", "serious", "severe"),
@@ -795,30 +807,32 @@ class _JudgedToken(NamedTuple):
     effects: dict[str, _Effect]  # keyed by column
     baseline_effects: dict[str, _Effect]  # keyed by column; empty if not in the baseline
     change: str | None  # ``new``, ``worse`` or ``known``; None without a baseline
-    counts: bool  # whether the token counts against the model
+    is_counted: bool  # whether the token counts against the model
 
 
 def _judge_tokens(
     run: Run, fail_on: FailOn, max_tokens: int, baseline: Run | None, place: tuple[str, int] | None
 ) -> tuple[list[Finding], int]:
-    """Return the findings for the sticky tokens of a run.
+    """Return a finding for each sticky token of a run, and count the tokens that count against the model.
 
     Args:
         run: the run.
-        fail_on: mildest grade that counts.
-        max_tokens: maximum number of counted tokens that is tolerated.
+        fail_on: mildest grade that counts against the model.
+        max_tokens: number of tokens that may count against the model before the check fails.
         baseline: the run to compare with; None without a baseline.
-        place: file in the repository, and line in it, at which findings are reported; with None, they are
-            reported at the table of tokens.
+        place: path of a file in the repository and a line number, which the findings refer to; if None, the
+            findings refer to the run's table of tokens.
 
     Returns:
-        One finding per sticky token, counted tokens first; and the number of counted tokens.
+        One finding per sticky token, with the tokens that count against the model first; and the number of
+        tokens that count against the model.
 
     Raises:
         InputError: the method of the run does not grade tokens.
     """
     judged = _compared_tokens(run, fail_on, baseline)
-    counted = sum(token.counts for token in judged)
+    counted = sum(token.is_counted for token in judged)
+    # A file in the repository is named by `path`, a file outside the repository by `outside`; see `Finding`.
     path: str | None
     outside: str | None
     if place is None:
@@ -848,22 +862,27 @@ def _level(token: _JudgedToken, *, is_over_limit: bool) -> Level:
 
     Args:
         token: the sticky token.
-        is_over_limit: whether the number of counted tokens exceeds the tolerated number.
+        is_over_limit: whether more tokens count against the model than are tolerated.
 
     Returns:
-        A note for a token known from the baseline; an error for a counted token if the limit is exceeded;
-        otherwise a warning.
+        A note for a token known from the baseline; an error for a token that counts against the model if too
+        many tokens do; otherwise a warning.
     """
     if token.change == "known":
         return Level.NOTE
-    return Level.ERROR if token.counts and is_over_limit else Level.WARNING
+    return Level.ERROR if token.is_counted and is_over_limit else Level.WARNING
 
 
 def _compared_tokens(run: Run, fail_on: FailOn, baseline: Run | None) -> list[_JudgedToken]:
-    """Compare each sticky token of a run with the baseline, and decide whether it counts.
+    """Compare each sticky token of a run with the baseline, and decide whether it counts against the model.
+
+    Args:
+        run: the run.
+        fail_on: mildest grade that counts against the model.
+        baseline: the run to compare with; None without a baseline.
 
     Returns:
-        The sticky tokens, those that count first.
+        The sticky tokens of the run; tokens that count against the model come first.
 
     Raises:
         InputError: the method of the run does not grade tokens.
@@ -883,9 +902,9 @@ def _compared_tokens(run: Run, fail_on: FailOn, baseline: Run | None) -> list[_J
         baseline_row = baseline_rows.get(row["token"])
         baseline_effects = {} if baseline_row is None else _effects_of(baseline_row)
         change = None if baseline is None else _change(baseline_row, effects, baseline_effects)
-        counts = change != "known" and (grades is None or row.get("severity") in grades)
-        judged.append(_JudgedToken(row, effects, baseline_effects, change, counts))
-    judged.sort(key=lambda token: not token.counts)
+        is_counted = change != "known" and (grades is None or row.get("severity") in grades)
+        judged.append(_JudgedToken(row, effects, baseline_effects, change, is_counted))
+    judged.sort(key=lambda token: not token.is_counted)
     return judged
 
 

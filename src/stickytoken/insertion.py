@@ -36,8 +36,8 @@ class Insertion(StrEnum):
         TEXT: Copies are inserted into the text, which is then tokenized. Neighbouring copies may merge into
             other tokens.
         IDS: Copies are inserted into the token ids. The model sees every copy.
-        WORDS: Copies are inserted into the text, with spaces chosen so that the tokenizer reads as many
-            copies as possible as the token itself.
+        WORDS: Copies are inserted into the text, with spaces chosen so that the tokenizer maps as many of the
+            copies as possible to the token itself.
     """
 
     TEXT = "text"
@@ -115,31 +115,33 @@ class TokenizedText:
 
 
 def insert_as_text(
-    token: Token, text: str, placement: Placement, counts: int, path: Sequence[int] = ()
+    token: Token, text: str, placement: Placement, max_copies: int, path: Sequence[int] = ()
 ) -> list[str]:
-    """Return ``counts`` texts: the first has 1 copy of a token, the second 2 copies, and so on.
+    """Return the texts with 1, 2, ... up to ``max_copies`` copies of a token.
 
     ``path`` holds the gap of each copy; it is used for random placement only.
     """
-    copies = [_text_of_copy(token)] * counts
+    copies = [_text_of_copy(token)] * max_copies
     if placement is Placement.RANDOM:
         return list(_texts_at_random(copies, text, path, token.joining))
     return [
-        place_as_text(copies[:count], text, placement, (), token.joining) for count in range(1, counts + 1)
+        place_as_text(copies[:count], text, placement, joining=token.joining)
+        for count in range(1, max_copies + 1)
     ]
 
 
 def insert_as_ids(
-    token: Token, text: TokenizedText, placement: Placement, counts: int, path: Sequence[int] = ()
+    token: Token, text: TokenizedText, placement: Placement, max_copies: int, path: Sequence[int] = ()
 ) -> list[tuple[int, ...]]:
-    """Return the ids of ``counts`` texts: the first has 1 copy of a token, the second 2 copies, and so on.
+    """Return the ids of the texts with 1, 2, ... up to ``max_copies`` copies of a token.
 
     ``path`` holds the gap of each copy; it is used for random placement only.
     """
-    copies = [token.id] * counts
+    copies = [token.id] * max_copies
     if placement is Placement.RANDOM:
+        # `_words_at_random` yields the words after each inserted copy.
         return [replace(text, words=tuple(words)).ids for words in _words_at_random(copies, text, path)]
-    return [place_as_ids(copies[:count], text, placement) for count in range(1, counts + 1)]
+    return [place_as_ids(copies[:count], text, placement) for count in range(1, max_copies + 1)]
 
 
 def copies_as_text(
@@ -163,7 +165,7 @@ def place_as_text(
     path: Sequence[int] = (),
     joining: Joining = Joining.GLUED,
 ) -> str:
-    """Return the text with the given copies inserted; they may be copies of different tokens."""
+    """Return the text with the given copies inserted; the copies may be of different tokens."""
     if placement is Placement.RANDOM:
         for longer_text in _texts_at_random(copies, text, path, joining):
             text = longer_text
@@ -178,7 +180,7 @@ def place_as_text(
 def place_as_ids(
     copies: Sequence[int], text: TokenizedText, placement: Placement, path: Sequence[int] = ()
 ) -> tuple[int, ...]:
-    """Return the ids of the text with the given copies inserted; they may be copies of different tokens."""
+    """Return the ids of the text with the given copies inserted; the copies may be of different tokens."""
     if placement is Placement.RANDOM:
         final_words: Sequence[tuple[int, ...]] = text.words
         for words in _words_at_random(copies, text, path):
@@ -191,14 +193,21 @@ def place_as_ids(
 
 
 def _text_of_copy(token: Token) -> str:
-    """Return the text of one copy; its leading space is kept only if copies are glued."""
+    """Return the text of one copy of a token; its leading space is kept only with `Joining.GLUED`."""
     return token.text if token.joining is Joining.GLUED else token.text.strip()
 
 
 def _texts_at_random(
     copies: Sequence[str], text: str, path: Sequence[int], joining: Joining = Joining.GLUED
 ) -> Iterator[str]:
-    """Insert copies at the gaps of the path, and yield the text after each insertion."""
+    """Insert copies between the words of a text one by one, and yield the text after each insertion.
+
+    Args:
+        copies: The texts of the copies.
+        text: The text.
+        path: For each copy, the number of words before it.
+        joining: How spaces separate a copy from the words.
+    """
     for copy, gap in _steps(copies, path):
         words = text.split()
         if joining is Joining.ATTACHED and words:
@@ -218,9 +227,16 @@ def _texts_at_random(
 def _words_at_random(
     copies: Sequence[int], text: TokenizedText, path: Sequence[int]
 ) -> Iterator[list[tuple[int, ...]]]:
-    """Insert copies at the gaps of the path, and yield the ids of all words after each insertion.
+    """Insert copies between the words of a text one by one, and yield all words after each insertion.
 
-    Every step yields the same list object, extended by one word.
+    Args:
+        copies: The token ids of the copies.
+        text: The text.
+        path: For each copy, the number of words before it.
+
+    Yields:
+        The ids of each word, including the copies so far. Every insertion yields the same list object,
+        extended by one word.
     """
     words = list(text.words)
     for copy, gap in _steps(copies, path):

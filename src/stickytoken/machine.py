@@ -1,4 +1,4 @@
-"""Helpers that need no model: the cache folder, process-wide settings, cores, hashes and precisions."""
+"""The cache folder, process-wide settings, the number of cores, hashes and precisions; no model is needed."""
 
 from __future__ import annotations
 
@@ -74,33 +74,34 @@ class SharedSetting(Generic[Value]):
         self._write = write
         self._per_thread = per_thread
         self._guard = threading.Lock()
-        self._users = 0
-        self._original: Value | None = None
+        self._active_blocks = 0  # number of `at` blocks that have begun and not ended, in all threads
+        self._original: Value | None = None  # the user's value; None before the first block
 
     @property
     def original(self) -> Value:
         """The value that the user has set, even while `at` overrides it."""
         with self._guard:
-            return self._original if self._users and self._original is not None else self._read()
+            is_overridden = self._active_blocks > 0 and self._original is not None
+            return self._original if is_overridden else self._read()
 
     @contextmanager
     def at(self, value: Value) -> Iterator[None]:
-        """Return a context manager that sets a value for the duration of its block.
+        """Set a value for the duration of a ``with`` block.
 
-        The last block to end restores the value that the user has set. If the setting is thread-local, every
-        block restores it in its own thread.
+        The first block to begin remembers the value that the user has set, and the last block to end restores
+        this value. If the setting is thread-local, every block restores the value in its own thread.
         """
         with self._guard:
-            if not self._users:
+            if self._active_blocks == 0:
                 self._original = self._read()
-            self._users += 1
+            self._active_blocks += 1
             self._write(value)
         try:
             yield
         finally:
             with self._guard:
-                self._users -= 1
-                is_last = not self._users
+                self._active_blocks -= 1
+                is_last = self._active_blocks == 0
                 if (is_last or self._per_thread) and self._original is not None:
                     self._write(self._original)
 

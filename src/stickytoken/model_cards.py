@@ -251,7 +251,7 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
         results.append((SHARE_TASK, comparisons.PER * compared.share[0], note))
     if not results:
         raise InputError(
-            f"the run in {run.path} has no value to publish: detect with the method profile, or examine the "
+            f"the run in {run.path} has no value to publish: detect with --method profile, or examine the "
             "whole vocabulary"
         )
     return [

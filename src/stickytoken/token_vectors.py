@@ -34,10 +34,11 @@ def vector_deviations(rows: NDArray[np.floating[Any]]) -> NDArray[np.float64] | 
 def vector_deviations_of(blocks: Blocks, count: int, dimensions: int) -> NDArray[np.float64] | None:
     """Measure how unusual each row of a matrix is, without holding all rows in memory.
 
-    The statistic is d = (squared Mahalanobis distance from the mean row) / (squared Euclidean distance from
-    the mean row). It depends only on the direction from the mean row to the row, not on the distance between
-    them: d is large for directions in which the other rows hardly vary. Few trained rows have a large d, but
-    rows that an attacker has optimised do.
+    The statistic of a row is its squared Mahalanobis distance from the mean row, divided by its squared
+    Euclidean distance from the mean row. The statistic depends only on the direction in which a row differs
+    from the mean row, not on how far the row is from the mean row. It is large for directions in which the
+    other rows hardly vary. Few trained rows have a large statistic, but rows that an attacker has optimised
+    do.
 
     Args:
         blocks: function that returns a new iterator over blocks of rows on each call.
@@ -45,9 +46,10 @@ def vector_deviations_of(blocks: Blocks, count: int, dimensions: int) -> NDArray
         dimensions: number of components in each row.
 
     Returns:
-        For each row, how many median absolute deviations its log d lies above the median, shape (n,); NaN for
-        a row that equals the mean row. None if there are fewer than `ROWS_PER_DIMENSION` rows for each
-        dimension, or if more than half of the rows have the same log d.
+        For each row, how many median absolute deviations the logarithm of its statistic lies above the
+        median, shape (n,); NaN for a row that equals the mean row. None if there are fewer than
+        `ROWS_PER_DIMENSION` rows for each dimension, or if more than half of the rows have the same
+        statistic.
     """
     if count < ROWS_PER_DIMENSION * dimensions:
         return None

@@ -91,7 +91,7 @@ def list_of(items: str, name: str, values: object, *, ordered: bool = True) -> l
         items: What the list should contain, such as ``texts``; used in errors.
         name: Name of the argument; used in errors.
         values: A list, an iterator, a one-dimensional array, or a single column of a table.
-        ordered: Whether the order matters. If it does, sets are rejected because they are unordered.
+        ordered: Whether the order of the values matters. If the order matters, sets are rejected.
     """
     if isinstance(values, (str, bytes, bytearray, os.PathLike)):
         raise InputError(f"{name} is {shown(values)}: pass a list of {items}")

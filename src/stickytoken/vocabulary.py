@@ -154,7 +154,8 @@ class Vocabulary:
         return pl.DataFrame({"token_id": self.ids} | columns, schema=schema)
 
 
-# The category that replaces an available category if the model has no row for the entry.
+# An entry whose text encodes to the entry itself is nevertheless unreachable if the embedding matrix has no
+# row for the entry. The category that such an entry would have with a row is mapped to the category it gets.
 _WITHOUT_ROW = {
     Category.OK: Category.UNREACHABLE_SINGLE_TOKEN,
     Category.OK_SPECIAL: Category.UNREACHABLE_SPECIAL,
@@ -169,7 +170,7 @@ class _RoundTrip(NamedTuple):
 
 
 class _Anchor(NamedTuple):
-    """A text to put before an entry, and its ids. Both are empty in `_NO_ANCHOR`."""
+    """A text to put before an entry, and the ids of this text; `_NO_ANCHOR` stands for no text."""
 
     text: str
     ids: tuple[int, ...]
@@ -225,8 +226,8 @@ def _round_trips(
     """Decode entries after an anchor, and encode the resulting texts.
 
     Returns:
-        The round trip of each entry, keyed by token id. Entries that change the text or the ids of the anchor
-        are left out.
+        The round trip of each entry, keyed by token id. An entry is left out if the anchor's text or the
+        anchor's ids are not preserved when the entry follows the anchor.
     """
     texts = tokenizer.decode_many([[*anchor.ids, token_id] for token_id in token_ids])
     text_of = {}
@@ -317,8 +318,8 @@ def match_apart(
     """Draw ``count`` benign tokens for each token, like `match_benign`, without drawing any of them twice.
 
     Returns:
-        The benign tokens: the first one for each of the ``token_ids`` in order, then the second one for each,
-        and so on.
+        The benign tokens in rounds: first one benign token for each of the ``token_ids`` in order, then a
+        second benign token for each, and so on.
 
     Raises:
         InputError: The vocabulary has too few benign tokens.
@@ -352,6 +353,9 @@ def _draw_benign(
 ) -> list[int]:
     """Draw benign tokens that resemble a token, in blocks of 16.
 
+    The tokens of a block depend on the earlier blocks, but not on ``count``. A larger ``count`` therefore
+    only adds blocks at the end.
+
     Args:
         vocabulary: The vocabulary.
         index: Index of the token to match.
@@ -360,27 +364,39 @@ def _draw_benign(
         seed: Seed of the random draw.
 
     Returns:
-        Indices of the drawn tokens. Their number is ``count``, rounded up to a multiple of 16, or less if the
+        Indices of the drawn tokens: ``count`` of them, rounded up to a multiple of 16, or fewer if the
         vocabulary has too few tokens.
     """
     matches: list[int] = []
-    block_count = -(-count // _BLOCK)
+    block_count = -(-count // _BLOCK)  # rounded up
     for block in range(block_count):
-        nearest = _nearest(vocabulary, index, excluded, (block + 1) * _BLOCK)
-        pool = [candidate for candidate in nearest if candidate not in matches]
-        key = [seed, vocabulary.ids[index]]
+        tokens_so_far = (block + 1) * _BLOCK
+        candidates = _most_similar(vocabulary, index, excluded, tokens_so_far)
+        pool = [candidate for candidate in candidates if candidate not in matches]
+        seeds = [seed, vocabulary.ids[index]]
         if block:
-            key.append(block)
-        chosen = np.random.default_rng(key).choice(len(pool), min(_BLOCK, len(pool)), replace=False)
+            seeds.append(block)
+        chosen = np.random.default_rng(seeds).choice(len(pool), min(_BLOCK, len(pool)), replace=False)
         matches += [pool[choice] for choice in chosen]
     return matches
 
 
-def _nearest(vocabulary: Vocabulary, index: int, excluded: Collection[int], count: int) -> list[int]:
-    """Return the indices of the ``4 * count`` tokens most similar to a token, most similar first.
+def _most_similar(vocabulary: Vocabulary, index: int, excluded: Collection[int], count: int) -> list[int]:
+    """Return a pool of tokens from which ``count`` tokens similar to a token can be drawn at random.
 
-    Only tokens of the same category are used, unless there are fewer than three. Among these, only tokens
-    with the same beginning (``##``, a space or neither) are used, unless there are fewer than ``count``.
+    Two tokens are similar if their texts have similar lengths and their positions in the vocabulary are near.
+
+    Args:
+        vocabulary: The vocabulary.
+        index: Index of the token.
+        excluded: Ids to leave out.
+        count: Number of tokens that will be drawn from the pool.
+
+    Returns:
+        Indices of at most ``_POOL * count`` tokens that text can produce, most similar first. All tokens in
+        the pool have the category of the token, unless fewer than `LEAST_BENIGN` tokens have this category.
+        They also have the same beginning (``##``, a space or neither), unless fewer than ``count`` such
+        tokens have this beginning.
     """
     usable = []
     for candidate, category in enumerate(vocabulary.categories):
@@ -392,6 +408,7 @@ def _nearest(vocabulary: Vocabulary, index: int, excluded: Collection[int], coun
     pool = same_category if len(same_category) >= LEAST_BENIGN else usable
 
     def beginning(candidate: int) -> tuple[bool, bool]:
+        """Return whether a token begins with ``##``, and whether its text begins with a space."""
         token, decoded = vocabulary.tokens[candidate], vocabulary.decoded[candidate]
         return token.startswith("##"), decoded.startswith(" ")
 
@@ -400,6 +417,7 @@ def _nearest(vocabulary: Vocabulary, index: int, excluded: Collection[int], coun
     length = len(vocabulary.decoded[index].strip())
 
     def distance(candidate: int) -> float:
+        """Return how dissimilar a token is: the weighted sum of the differences in length and position."""
         difference = abs(len(vocabulary.decoded[candidate].strip()) - length)
         return difference * _SHARE_PER_CHARACTER + abs(candidate - index) / len(vocabulary)
 
@@ -510,10 +528,10 @@ _COPIES = 8
 def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: Insertion) -> Vocabulary:
     """Return the vocabulary with the best way to write copies of each entry.
 
-    The best way is the one that lets the tokenizer read the most copies as the entry: each copy as a separate
-    word or, only if the tokenizer then reads more copies, all copies attached to each other. An entry is
-    listed in ``unspelled`` if the tokenizer reads fewer than half of its copies as the entry. The vocabulary
-    is returned unchanged unless ``insertion`` is `Insertion.WORDS`.
+    Copies are written as separate words. If the tokenizer reads more copies as the entry when the copies are
+    attached to each other, they are attached. An entry is listed in ``unspelled`` if the tokenizer reads
+    fewer than half of its copies as the entry. The vocabulary is returned unchanged unless ``insertion`` is
+    `Insertion.WORDS`.
     """
     if insertion is not Insertion.WORDS:
         return vocabulary
@@ -527,8 +545,8 @@ def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: In
         if read_attached[index] > read_as_words[index]:
             joinings[index] = Joining.ATTACHED
     if isinstance(tokenizer, CandidateTokenizer):
-        # A list of candidate strings does not reveal how the model tokenizes copies, so no shares are
-        # computed.
+        # A list of candidate strings does not reveal how the model tokenizes copies, so the shares in
+        # `unspelled` cannot be computed.
         return replace(vocabulary, joinings=tuple(joinings))
     unspelled = {}
     for index in available:

@@ -12,10 +12,10 @@ _command_began: ContextVar[float | None] = ContextVar("command_began", default=N
 
 @contextmanager
 def of_command() -> Iterator[None]:
-    """Return a context manager for running a command. It records the command's start time.
+    """Record the start time of a command, for the `beginning` of the work in the ``with`` block.
 
-    A command loads its model before it calls the library. The reported duration includes the time for
-    loading.
+    A command loads its model before it calls the library, so that the duration that it reports includes the
+    time for loading.
     """
     token = _command_began.set(time.perf_counter())
     try:
@@ -27,11 +27,11 @@ def of_command() -> Iterator[None]:
 def beginning() -> float:
     """Return the start time of the work that the caller is about to do, as a `time.perf_counter` value.
 
-    For the first piece of work in a command, this is the start of the command. Otherwise it is the current
-    time, so that no time is counted twice.
+    For the first piece of work in a command, the start time is the start of the command. For later work in
+    the command, and for work outside a command, the start time is the current time.
     """
     began = _command_began.get()
     if began is None:
         return time.perf_counter()
-    _command_began.set(None)
+    _command_began.set(None)  # so that the time before this call is not included in a second duration
     return began

@@ -195,7 +195,7 @@ def test_missing_documents_are_refused_before_anything_else(run, tmp_path):
     for empty in ([], tmp_path):
         with pytest.raises(InputError):
             check(run, documents=empty)
-    with pytest.raises(InputError, match="column is 'text' without documents"):
+    with pytest.raises(InputError, match="column is 'text', but no documents"):
         check(run, column="text")
 
 
