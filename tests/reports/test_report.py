@@ -287,7 +287,7 @@ def test_what_cannot_be_reported_is_refused(run, run_copy, tmp_path):
         (RunError, [tmp_path / "absent"], {}, "no run folder"),
         (RunError, [tmp_path], {}, "is not a run folder"),
         (RunError, [run_copy], {}, "has schema version 99"),
-        (InputError, [], {}, "there is no run to report"),
+        (InputError, [], {}, "there is no run to report on"),
         (InputError, [run], {"format": "pdf"}, "'pdf' is unknown: use one of html, md, json"),
         (RunError, [run], {"out": tmp_path}, "it is a folder"),
         (RunError, [run], {"out": tmp_path / "no" / "r.html"}, "there is no folder"),

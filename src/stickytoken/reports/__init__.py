@@ -72,7 +72,7 @@ def report(
     if format is not None and str(format) not in tuple(Format):
         raise InputError(f"format {shown(format)} is unknown: use one of {', '.join(Format)}")
     if not what:
-        raise InputError("there is no run to report: pass a run folder")
+        raise InputError("there is no run to report on: pass a run folder")
     if len(what) > 1:
         raise InputError(
             f"a report describes one run, but {len(what)} were passed: pass several runs to "

@@ -40,7 +40,7 @@ class CardMeasure:
     value: str
     interval: str  # empty if the measure has no interval
     # Text after the value: the threshold, such as ``sticky from 40%``, or what a vector deviation means.
-    # Empty if the measure has neither.
+    # Empty if the measure has no threshold and is not a vector deviation.
     threshold: str
     strip: Strip | None  # None if the measure has no interval or no threshold
 
@@ -51,7 +51,7 @@ class Card:
 
     row: dict[str, Any]  # the token's row in the table of tokens, keyed by column
     reason: str  # why the token is flagged, or why it has no verdict; empty if no reason is known
-    # Sentences on what copies of the token do in a search; empty if the token is not flagged
+    # Sentences on what copies of the token do in a search; empty if the token is not flagged.
     consequences: list[str]
     measures: list[CardMeasure]  # in the order of the method's columns
     # Example pairs of texts, each with the keys `which` (typical or largest), `anchor`, `carrier`, `copies`,
@@ -190,7 +190,18 @@ def _vector_measure(deviation: float, unusual: float) -> CardMeasure:
 
 
 def _card_measure(row: dict[str, Any], column: Column, threshold: float | None, scale: _Scale) -> CardMeasure:
-    """Format a measure and its interval. If there is a threshold, add a strip that shows all three."""
+    """Format a measure of a token for the token's card.
+
+    Args:
+        row: The token's row in the table of tokens.
+        column: The column of the measure.
+        threshold: Smallest value that makes a token sticky; None if no threshold is to be shown.
+        scale: Converts a value to a position on the strip.
+
+    Returns:
+        The value and, if it has an interval, the interval. If there is also a threshold, a strip shows the
+        value, the interval and the threshold.
+    """
     value = row[column.key]
     low = row.get(f"{column.key}_low")
     high = row.get(f"{column.key}_high")

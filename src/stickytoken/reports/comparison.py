@@ -131,7 +131,11 @@ def comparison_markdown(comparison: Comparison) -> str:
 
 
 def comparison_figures(comparison: Comparison) -> list[ReportFigure]:
-    """Return a figure of each run's worst tokens and, if any run has a sticky token, one of sticky tokens."""
+    """Return one or two figures that compare runs.
+
+    The first figure shows the worst tokens of every run. The second figure shows the tokens that any run
+    calls sticky; it is left out if there are no such tokens.
+    """
     figures = [worst_by_run(comparison)]
     if comparison.tokens:
         figures.append(tokens_by_run(comparison))

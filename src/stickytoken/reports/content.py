@@ -57,7 +57,7 @@ class RunContent:
 
     @property
     def flagged(self) -> pl.DataFrame:
-        """The flagged rows of `tokens`: first sticky tokens, worst first, and then topical tokens.
+        """The flagged rows of `tokens`: the sticky tokens, worst first, followed by the topical tokens.
 
         Topical tokens are sorted by the measure that the method ranks tokens by, largest value first.
         """
@@ -180,11 +180,15 @@ def _read_explanations(run: Run, named: Path | None) -> tuple[list[StoredExplana
 
     Args:
         run: A finished run.
-        named: Folder that the user named. An explanation in it that cannot be used is an error. If None,
-            read the folder ``explain`` in the run folder, and skip explanations that cannot be used.
+        named: Folder of explanations that the user named. If None, the folder ``explain`` in the run folder
+            is read, and explanations that cannot be used are skipped.
 
     Returns:
         The explanations, and a sentence about each explanation that was skipped.
+
+    Raises:
+        InputError: The folder that the user named contains no explanation.
+        RunError: An explanation in the folder that the user named cannot be used.
     """
     folders = files.explanation_folders(run.path / files.EXPLANATIONS_FOLDER if named is None else named)
     if named is not None and not folders:

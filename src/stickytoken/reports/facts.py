@@ -98,7 +98,7 @@ def rank_in_a_search(content: RunContent) -> str | None:
     """
     if content.run is None or content.evidence is None or "lift_sd" not in content.tokens.columns:
         return None
-    # The key facts and the headline of a comparison are also about this token.
+    # The key facts, and the headline of a comparison, are about the token with the largest lift too.
     largest = ComparedRun(content.record.model.title, content.run).lifts_most
     if largest is None or largest.value <= 0:
         return None
@@ -134,8 +134,8 @@ def token_table(content: RunContent, rows: pl.DataFrame) -> DataTable:
     """Return a table of tokens with the columns that the command line shows, leaving out empty columns.
 
     Args:
-        content: The run. If it is unfinished, the table is empty.
-        rows: Rows of the token table.
+        content: The run. If the run is unfinished, the returned table is empty.
+        rows: Rows of the run's token table.
     """
     if content.run is None:
         return DataTable()
@@ -425,9 +425,10 @@ def paper_figures(content: RunContent) -> list[ReportFigure]:
 
 
 def _pair_similarities(content: RunContent, run: Run) -> ReportFigure:
-    """Return the figure of pair similarities for one token whose pair similarities the run stores.
+    """Return the figure of the similarities of text pairs with and without copies of one token.
 
-    It is the worst sticky token or, if the run stores none for a sticky token, the strongest unflagged token.
+    The token is the worst sticky token for which the run stores the similarities. If the run stores them for
+    no sticky token, the token is the strongest unflagged token for which the run stores them.
     """
     u = run.plan.mean_similarity
     if content.evidence is None:
@@ -459,12 +460,13 @@ class ExplainedToken:
 
 
 def explained_tokens(content: RunContent) -> list[ExplainedToken]:
-    """Return the explained tokens: first flagged tokens, worst first, and then the others by token id."""
+    """Return the explained tokens: the flagged tokens, worst first, followed by the others by token id."""
     rank = {}
     if content.run is not None:
         rank = {token_id: position for position, token_id in enumerate(content.flagged["token_id"])}
 
     def order(explanation: StoredExplanation) -> tuple[int, int]:
+        """Return the rank of the explained token among the flagged tokens, and its token id."""
         token_id = explanation.token.token_id
         return rank.get(token_id, len(rank)), token_id
 
@@ -521,7 +523,7 @@ class ShownDocument:
     share: str  # percentage of the text that all words found take up
     severity: str | None  # None if the effect was not measured
     effect: str  # what the copies do to the document's rank; empty if not measured
-    # Consecutive parts of the excerpt, each with whether it is a finding
+    # Consecutive parts of the excerpt, each with a flag that says whether the part is a finding.
     pieces: list[tuple[str, bool]]
 
 

@@ -1,6 +1,6 @@
 """The report of a run as HTML, Markdown or JSON, and the HTML page that shows why two texts are similar.
 
-HTML pages are self-contained: they load nothing from a server.
+HTML pages are self-contained: a browser loads nothing from a server to show them.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ def number(value: Any, digits: int | None = None) -> str:
 
     Args:
         value: A value of any type.
-        digits: Number of digits after the decimal point of a float. If None, 4 digits if the absolute value
-            is below 10, and 1 digit otherwise.
+        digits: Number of digits after the decimal point of a float. If ``digits`` is None, a float below 10
+            in absolute value gets 4 digits after the decimal point, and any other float gets 1 digit.
     """
     if value is None:
         return _MISSING

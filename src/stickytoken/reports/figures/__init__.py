@@ -1,7 +1,7 @@
 """Figures of a report. Each consists of a Plotly figure, a description in words and a table of its numbers.
 
-The modules in this folder draw figures from tables, and need no model. This module contains what all of them
-use: colours, axes, labels, and the layout on a narrow screen.
+The modules in this folder draw figures from tables, and need no model. This module contains what all figure
+modules use: colours, axes, labels, and the layout on a narrow screen.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DataTable:
     """The headings and rows of a table in a report."""
 
     columns: Sequence[str] = ()  # headings
-    rows: Sequence[Sequence[Any]] = ()  # each row has one value per column, None if it is missing
+    rows: Sequence[Sequence[Any]] = ()  # each row has one value per column; None for a missing value
 
     @classmethod
     def of(cls, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> DataTable:
@@ -319,10 +319,12 @@ def draw_ordinary(
 
 
 def stacked(figure: go.Figure, panels: int, height: int) -> dict[str, Any]:
-    """Return the changes of layout, for `ReportFigure.narrow`, that stack the panels on a narrow screen.
+    """Return the layout changes that stack the panels of a figure on a narrow screen.
+
+    The changes are meant for `ReportFigure.narrow`. The figure itself is not changed.
 
     Args:
-        figure: A figure with panels side by side. It is not changed.
+        figure: A figure with panels side by side.
         panels: Number of panels.
         height: Height of the stacked figure in pixels.
     """

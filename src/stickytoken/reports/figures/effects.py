@@ -323,7 +323,7 @@ def _draw_mean_hits(figure: go.Figure, summary: Rows, measured: str) -> None:
 def _intrusion_in_words(summary: Rows, measured: str) -> str:
     """Return sentences on how many queries have a random document in their top 10.
 
-    The sentences give this number for documents without copies, for the number of copies that has the
+    The sentences give the number of queries for documents without copies, for the number of copies with the
     largest effect, and for the largest number of copies.
     """
     without = summary[0]

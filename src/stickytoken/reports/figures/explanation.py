@@ -142,7 +142,7 @@ def _values(row: Row, columns: Sequence[str]) -> list[Any]:
 def _layers_in_words(panel_title: str, rows: Sequence[Row], token: str) -> str:
     """Return a sentence on the layers where a measure lies outside the interval of benign tokens.
 
-    It names the first such layer, and the layer with the largest deviation.
+    The sentence names the first layer outside the interval, and the layer with the largest deviation.
     """
     start = f"{panel_title[:1].upper()}{panel_title[1:]}: {token}"
     outside = [row for row in rows if row["outside"]]
@@ -306,7 +306,11 @@ def _draw_heads(single_heads: pl.DataFrame) -> go.Figure:
 
 
 def _head_details(cell: Row | None) -> list[Any]:
-    """Return the numbers in a head's hover text. All of them are None if the head is missing."""
+    """Return the three numbers in the hover text of an attention head.
+
+    The numbers are the token's value, the mean value of benign tokens and the Wasserstein distance. If the
+    head was not measured, ``cell`` is None, and so are the three numbers.
+    """
     columns = ("value", "benign_mean", "wasserstein")
     return [None if cell is None else cell[column] for column in columns]
 
@@ -381,7 +385,7 @@ def _rows_with_values(
     Args:
         measures: Rows of measures.parquet.
         titles: Titles of the measures, keyed by name. The returned rows are in the same order.
-        needed: Columns that must not be null. A measure is left out if any of these columns is null.
+        needed: Required columns. A measure is left out if any of the required columns is null in its row.
     """
     row_by_measure = {row["measure"]: row for row in measures.drop_nulls(needed).to_dicts()}
     return [
@@ -420,9 +424,9 @@ def _embedding(name: str, explanation: StoredExplanation) -> ReportFigure:
 
 
 def _reading_of_embedding(vocabulary: Mapping[str, Any]) -> str:
-    """Return sentences on how to read the figure.
+    """Return sentences on how to read the figure of the embedding matrix.
 
-    They end with statistics of the whole vocabulary if these were measured.
+    If statistics of the whole vocabulary were measured, the last sentence states them.
     """
     reading = (
         "A row close to the rows of unused entries was hardly trained (Land and Bartolo 2024). A token with "
@@ -538,9 +542,9 @@ def _attribution_rows(cells: pl.DataFrame, between_tokens: pl.DataFrame) -> list
     return rows
 
 
-def _hover_texts(name: str, columns: Sequence[str]) -> list[list[str]]:
-    """Return the hover texts of a matrix row: for each column, the names of the row and the column."""
-    return [[name, column] for column in columns]
+def _hover_names(row_name: str, column_names: Sequence[str]) -> list[list[str]]:
+    """Return, for each cell in a row of a matrix, the names that the hover text shows: row and column."""
+    return [[row_name, column_name] for column_name in column_names]
 
 
 def _draw_attribution(cells: pl.DataFrame) -> go.Figure:
@@ -560,7 +564,7 @@ def _draw_attribution(cells: pl.DataFrame) -> go.Figure:
         x=list(range(len(columns))),
         y=list(range(len(names))),
         z=values.round(6).tolist(),
-        customdata=[_hover_texts(name, columns) for name in names],
+        customdata=[_hover_names(name, columns) for name in names],
         hovertemplate="%{customdata[0]} and %{customdata[1]}: %{z:.4f}<extra></extra>",
         **fig.diverging(strongest, "added to the similarity"),
     )

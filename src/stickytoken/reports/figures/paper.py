@@ -103,8 +103,9 @@ def mean_shift(curves: list[Curve], controls: list[Curve], who: str) -> ReportFi
     """Plot the change in similarity, averaged over pairs and tokens, against the number of copies.
 
     Args:
-        curves: Symptom curves of the tokens to show.
-        controls: Symptom curves of ordinary tokens, for comparison.
+        curves: For each token to show, its symptom curve: the mean similarity of text pairs for each number
+            of copies of the token; see `Curve`.
+        controls: The symptom curves of ordinary tokens, for comparison.
         who: What the figure calls the tokens to show, such as ``sticky tokens``.
     """
     name = "mean-shift"
@@ -154,10 +155,11 @@ def mean_shift(curves: list[Curve], controls: list[Curve], who: str) -> ReportFi
 
 
 def _shifts(curves: list[Curve]) -> dict[str, list[float | None]]:
-    """Return the mean change in similarity for each number of copies.
+    """Return the mean change in similarity for each number of copies, compared with no copies.
 
     Returns:
-        For each side of u that has pairs, one value per number of copies; None where no curve has a value.
+        One value per number of copies, None where no curve has a value, keyed by ``below`` (pairs below the
+        model's mean similarity) and ``above`` (pairs above it). A group without pairs is left out.
     """
     shifts: dict[str, list[float | None]] = {}
     for side in SIDES:
@@ -174,9 +176,13 @@ def _minus_first(line: Sequence[float | None]) -> list[float | None]:
 
 
 def _shift_in_words(group: str, side: str, copies: Sequence[int], shifts: Sequence[float | None]) -> str:
-    """Return a sentence that says how much pairs on one side of u change on average.
+    """Return a sentence on the mean change in similarity at the largest measured number of copies.
 
-    It states the change at the largest measured number of copies.
+    Args:
+        group: What to call the tokens, such as ``sticky tokens``.
+        side: Which pairs the change is averaged over: those ``below`` or ``above`` the mean similarity u.
+        copies: The numbers of copies.
+        shifts: The mean change for each number of copies; None where it was not measured.
     """
     measured = [position for position, shift in enumerate(shifts) if shift is not None]
     last = measured[-1]
@@ -217,10 +223,10 @@ def flagged_categories(tokens: pl.DataFrame) -> ReportFigure:
 
 
 def _share_rows(part: Breakdown) -> list[tuple[Any, ...]]:
-    """Return one table row per group.
+    """Return one table row per group of tokens.
 
-    Its values are the property, the group, the group's numbers of tokens and sticky tokens, and the group's
-    share of all sticky tokens.
+    A row contains the property by which tokens are grouped, the group, the group's number of examined tokens,
+    its number of sticky tokens, and its share of all sticky tokens. There must be a sticky token.
     """
     total = sum(part.sticky)
     return [

@@ -384,9 +384,10 @@ SIDES = ("below", "above")
 Curve = dict[str, Any]
 """A token's symptom curve.
 
-Its keys are `token`, `verdict`, `copies` (the numbers of copies, starting at 0), `below` and `above`. The
-lists `below` and `above` contain, for each number of copies, the mean similarity of the pairs on that side of
-u, or None where it is unknown. A list is empty if no pair is on its side.
+Its keys are `token`, `verdict` (None if the token was not judged), `copies` (the numbers of copies, starting
+at 0), `below` and `above`. The list `below` contains, for each number of copies, the mean similarity of the
+pairs whose similarity without copies is below the model's mean similarity u; None where the mean is unknown.
+The list `above` contains the same means for the pairs above u. If there are no such pairs, the list is empty.
 """
 
 
@@ -423,7 +424,10 @@ def symptom_curves(curves: list[Curve], controls: list[Curve], u: float) -> Repo
 
 
 def _lines_by_side(curves: list[Curve]) -> dict[str, list[list[float]]]:
-    """Return the similarities in all curves, keyed by side of u. A side without pairs is absent."""
+    """Return the similarities in all curves, keyed by ``below`` and ``above`` (the mean similarity u).
+
+    If no pair is below u, the key ``below`` is absent; if no pair is above u, the key ``above`` is absent.
+    """
     lines_by_side = {}
     for side in SIDES:
         lines = [curve[side] for curve in curves if curve[side]]
@@ -433,7 +437,11 @@ def _lines_by_side(curves: list[Curve]) -> dict[str, list[list[float]]]:
 
 
 def _curve_rows(curves: list[Curve], ordinary: Mapping[str, list[list[float]]]) -> list[tuple[Any, ...]]:
-    """Return one table row per curve and side of u, and then the mean of ordinary tokens on each side."""
+    """Return the table rows of the symptom curves.
+
+    A curve has one row for the pairs below the mean similarity u, and one row for the pairs above u. The last
+    rows contain the means of ordinary tokens.
+    """
     rows: list[tuple[Any, ...]] = []
     for curve in curves:
         rows += [(curve["token"], side, *curve[side]) for side in SIDES if curve[side]]
@@ -477,7 +485,15 @@ def _curves_in_words(curves: list[Curve], ordinary: Mapping[str, list[list[float
 
 
 def _has_values(curve: Curve, position: int) -> bool:
-    """Return whether a curve has a value at a position on every side of u that has pairs."""
+    """Return whether a curve has values for a number of copies.
+
+    Args:
+        curve: A symptom curve.
+        position: Position of the number of copies in the curve.
+
+    Returns:
+        Whether no value is missing: neither for the pairs below the mean similarity, nor for those above it.
+    """
     return all(curve[side][position] is not None for side in SIDES if curve[side])
 
 
@@ -519,17 +535,19 @@ def _draw_curves(
 
 
 def _draw_curve(figure: go.Figure, curve: Curve, side: str, position: int, panel: int) -> None:
-    """Draw a token's curve on one side of u, with gaps at missing values.
+    """Draw the line of one token: the mean similarity of pairs by number of copies, with gaps if missing.
 
     Args:
         figure: Figure to draw in.
-        curve: The curve.
-        side: ``below`` or ``above``.
+        curve: The symptom curve of the token.
+        side: Which pairs to draw: those ``below`` or ``above`` the mean similarity u.
         position: 0-based position of the curve in the figure; decides its colour and dash pattern.
-        panel: 1-based number of the panel.
+        panel: 1-based number of the panel: 1 for the pairs below u, 2 for the pairs above u.
     """
     name = fig.label(curve["token"])
-    is_sticky = curve["verdict"] in (None, "sticky")
+    has_other_verdict = curve["verdict"] not in (None, "sticky")
+    # The legend names a token once: in the first panel or, if the token has no pairs there, in the second.
+    is_named_in_legend = panel == 1 or not curve["below"]
     line: dict[str, Any] = {
         "type": "scatter",
         "x": fig.spread_out(curve["copies"]),
@@ -538,9 +556,9 @@ def _draw_curve(figure: go.Figure, curve: Curve, side: str, position: int, panel
         "mode": "lines+markers",
         "line": {"color": fig.SERIES[position], "width": 2.5, "dash": fig.DASHES[position]},
         "marker": {"size": 7},
-        "name": name if is_sticky else f"{name} ({curve['verdict']})",
+        "name": f"{name} ({curve['verdict']})" if has_other_verdict else name,
         "legendgroup": str(position),
-        "showlegend": panel == 1 or not curve["below"],
+        "showlegend": is_named_in_legend,
         "hovertemplate": f"{name}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
     }
     figure.add_trace(line, row=1, col=panel)
