@@ -81,8 +81,9 @@ class SharedSetting(Generic[Value]):
     def original(self) -> Value:
         """The value that the user has set, even while `at` overrides it."""
         with self._guard:
-            is_overridden = self._active_blocks > 0 and self._original is not None
-            return self._original if is_overridden else self._read()
+            if self._active_blocks and self._original is not None:
+                return self._original
+            return self._read()
 
     @contextmanager
     def at(self, value: Value) -> Iterator[None]:
