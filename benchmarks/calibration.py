@@ -22,7 +22,7 @@ from stickytoken.methods.profile.records import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import PILOT_TOKENS, carriers_needed, tokens_to_confirm
 from stickytoken.methods.profile.texts import representative_carriers
 from stickytoken.methods.profile.verdict import apply_rule, select_to_confirm
-from stickytoken.methods.statistics import Pull, share_erased
+from stickytoken.methods.statistics import Effects, share_erased
 from stickytoken.settings.profile import ProfileSettings
 
 Vector = NDArray[np.float64]
@@ -167,7 +167,7 @@ def measurements_of(ids: NDArray[np.int64], lifts: Vector, contractions: Vector)
         lifts=lifts,
         rising_shares=np.zeros((tokens, carriers), dtype=np.float32),
         anchor_group_lifts=np.zeros((tokens, carriers, 0), dtype=np.float32),
-        effects=Pull(contractions.mean(axis=1), np.zeros((tokens, 1))),
+        effects=Effects(contractions.mean(axis=1), np.zeros((tokens, 1))),
         contractions=contractions,
     )
 

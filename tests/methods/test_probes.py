@@ -85,10 +85,10 @@ def test_pairs_count_strictly_below_the_mean_similarity():
     before = (carriers @ anchors.T).astype(float)
     u = float(np.median(before[0]))
     edge = float(before[0, 0])
-    assert np.array_equal(panel.against(carriers, u).below, before < u)
+    assert np.array_equal(panel.against(carriers, u).is_unrelated, before < u)
     assert np.array_equal(panel.against(carriers, u).before, before)
-    assert not panel.against(carriers, edge).below[0, 0]
-    assert panel.against(carriers, np.nextafter(edge, 2)).below[0, 0]
+    assert not panel.against(carriers, edge).is_unrelated[0, 0]
+    assert panel.against(carriers, np.nextafter(edge, 2)).is_unrelated[0, 0]
 
 
 topics = st.lists(st.sampled_from("abcd"), max_size=25)

@@ -7,10 +7,10 @@ from scipy import stats
 
 from stickytoken.methods.probes import AnchorPanel
 from stickytoken.methods.statistics import (
-    Pull,
+    Effects,
     beyond_ordinary,
     carrier_contractions,
-    fit_pull,
+    fit_effects,
     predicted_lifts,
     present_mean,
     share_erased,
@@ -119,7 +119,7 @@ def test_contractions_by_carrier_average_to_the_contraction_of_the_fit():
     generator = np.random.default_rng(5)
     before = unit_vectors(generator.normal(size=(7, 9)).astype(np.float32))
     after = unit_vectors(generator.normal(size=(4, 7, 9)).astype(np.float32))
-    fitted = fit_pull(before, after)
+    fitted = fit_effects(before, after)
     assert carrier_contractions(before, after).mean(axis=1) == pytest.approx(fitted.contraction, abs=1e-6)
 
 
@@ -148,7 +148,7 @@ def test_predicted_lifts_are_mean_changes_over_the_pairs_below(seed, level):
     anchors = AnchorPanel(draw(generator, len(GROUPS)), GROUPS, WEIGHTS)
     before = draw(generator, 6)
     carriers = anchors.against(before, float(np.quantile(before @ anchors.vectors.T, level)))
-    tokens = Pull(generator.uniform(-0.2, 1, 9), generator.normal(size=(9, DIMENSION)))
+    tokens = Effects(generator.uniform(-0.2, 1, 9), generator.normal(size=(9, DIMENSION)))
     predicted = predicted_lifts(tokens, carriers)
     counting = carriers.pair_weights.sum(axis=1) > 0
     if not counting.any():

@@ -12,7 +12,7 @@ import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import RepairError
 from stickytoken.measurement.engine import ignore_progress
-from stickytoken.methods.statistics import Pull
+from stickytoken.methods.statistics import Effects
 from stickytoken.repairs import _training, rows
 from stickytoken.repairs.result import ROWS
 from stickytoken.repairs.rows import new_rows, pieces_of
@@ -82,7 +82,7 @@ def test_kept_rows_reach_their_aim_and_keep_what_one_copy_does(model, monkeypatc
     filled = [context.filled([stone]) for context in contexts]
     now = unit_vectors(encoder.encode_ids(filled))
     # Many copies shall leave a text what it is.
-    monkeypatch.setattr(_training, "_target_pull", lambda now, *_: Pull(*map(np.zeros_like, now)))
+    monkeypatch.setattr(_training, "_target_pull", lambda now, *_: Effects(*map(np.zeros_like, now)))
     steps = []
     rows = made(model, Strategy.KEEP_MEANING, [stone], progress=steps.append)
     assert [step.done for step in steps] == list(range(1, steps[-1].total + 1))
@@ -97,8 +97,8 @@ def test_kept_rows_reach_their_aim_and_keep_what_one_copy_does(model, monkeypatc
 
 def test_many_copies_of_kept_rows_aim_at_what_ordinary_entries_do():
     common = np.eye(3)[0]
-    now = Pull(np.array([0.9, 0.8]), np.array([[0.7, 0.2, 0.0], [0.5, 0.0, 0.1]]))
-    ordinary = Pull(np.array([0.2, 0.3, 0.4]), np.array([[0.1, 0.5, 0.5], [0.3, 0, 0], [0.2, 0, 1]]))
+    now = Effects(np.array([0.9, 0.8]), np.array([[0.7, 0.2, 0.0], [0.5, 0.0, 0.1]]))
+    ordinary = Effects(np.array([0.2, 0.3, 0.4]), np.array([[0.1, 0.5, 0.5], [0.3, 0, 0], [0.2, 0, 1]]))
     aim = _training._target_pull(now, ordinary, common)
     np.testing.assert_allclose(aim.contraction, [0.3, 0.3])
     np.testing.assert_allclose(aim.pull, [[0.2, 0.2, 0.0], [0.2, 0.0, 0.1]])

@@ -254,8 +254,8 @@ def predicted_shares(
     """Predict, for each token, the share of queries that have a document with copies in their top 10.
 
     With copies, the similarity of a document to a query is (1 - k) times its similarity without copies, plus
-    the dot product of the query and the pull p: see `stickytoken.methods.statistics.Pull`. A document is in
-    the top 10 if its similarity exceeds the similarity of the tenth-best other document.
+    the dot product of the query and the pull p; see `stickytoken.methods.statistics.Effects`. A document is
+    in the top 10 if its similarity exceeds the similarity of the tenth-best other document.
 
     Returns:
         The shares in the order of ``effects.ids``, shape (tokens,).

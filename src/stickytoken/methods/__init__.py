@@ -63,10 +63,11 @@ class Fact(NamedTuple):
 class Scale(NamedTuple):
     """The numbers that convert the lifts of different models to a common scale."""
 
-    ordinary: float  # lift of the ordinary token, as a difference of cosines
-    spread: float  # standard deviation of the model's own similarities
-    confidence: float  # coverage of the lift's intervals, between 0 and 1
-    serious: float  # smallest lift of a serious token beyond the ordinary token's, in standard deviations
+    ordinary: float  # Lift of the ordinary token, as a difference of cosines.
+    spread: float  # Standard deviation of the model's own similarities.
+    confidence: float  # Coverage of the lift's intervals, between 0 and 1.
+    # Smallest lift of a serious token, relative to the ordinary token, in standard deviations.
+    serious: float
 
 
 class Moved(NamedTuple):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -155,8 +154,8 @@ class FolderRunner:
     def without_unanswered(self, table: pl.DataFrame) -> pl.DataFrame:
         """Return the table without the measurements and verdicts of the tokens in `unanswered`.
 
-        Their values become null, and their number of texts becomes 0. If the table has a ``reason`` column,
-        it then quotes the text that the server gave no vector for.
+        The measurements of an unanswered token become null, and its number of texts becomes 0. If the table
+        has a ``reason`` column, the token's reason quotes the text that the server gave no vector for.
         """
         if not self.unanswered:
             return table
@@ -211,34 +210,52 @@ class MemoryRunner:
         return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def model_mean(encoder: Encoder, progress: ProgressCallback, most: int | None = None) -> MeanSimilarity:
-    """Return the model's mean similarity u, from the cache or else from `mean_similarity`.
+def model_mean(
+    encoder: Encoder, progress: ProgressCallback, most_entries: int | None = None
+) -> MeanSimilarity:
+    """Return the model's mean similarity u, from the cache or else computed by `mean_similarity`.
+
+    A computed value is stored in the cache.
 
     Args:
         encoder: the model.
         progress: called with the number of vocabulary entries encoded so far.
-        most: maximum number of entries used to estimate u; if None, all entries are used.
+        most_entries: maximum number of entries used to estimate u. If ``most_entries`` is None, all entries
+            are used.
     """
 
     def report(done: int, total: int, computed: int) -> None:
+        """Report how many entries are finished, and how many of these were computed rather than cached."""
         progress(Progress("mean similarity", done, total, computed, computed))
 
-    key = None
+    cache_key = None
     # An encoder that accepts only texts wraps a server or a user's object. The model behind it may change
     # without notice, so its mean similarity is not cached.
     if reads_ids(encoder):
-        # Increase the version whenever a change of the code changes the value for the same model.
-        key = f"mean-similarity-{digest({'version': 2, 'encoder': asdict(encoder.identity), 'most': most})}"
-        with suppress(TypeError):  # the cache has no usable value: compute u
-            kept_value = MeanSimilarity(**(recalled(key) or {}))
-            entries = kept_value.entries + kept_value.left_out
+        # Increase the version whenever a change to the code changes the mean similarity of a model.
+        inputs = {"version": 2, "encoder": asdict(encoder.identity), "most": most_entries}
+        cache_key = f"mean-similarity-{digest(inputs)}"
+        cached = _cached_mean(cache_key)
+        if cached is not None:
+            entries = cached.entries + cached.left_out
             report(0, entries, 0)
             report(entries, entries, 0)
-            return kept_value
-    similarity = mean_similarity(encoder, lambda done, total: report(done, total, done), most)
-    if key is not None:
-        keep(key, similarity._asdict())
+            return cached
+    similarity = mean_similarity(encoder, lambda done, total: report(done, total, done), most_entries)
+    if cache_key is not None:
+        keep(cache_key, similarity._asdict())
     return similarity
+
+
+def _cached_mean(cache_key: str) -> MeanSimilarity | None:
+    """Return the mean similarity in the cache, or None if there is none or it cannot be used."""
+    values = recalled(cache_key)
+    if values is None:
+        return None
+    try:
+        return MeanSimilarity(**values)
+    except TypeError:  # the file was damaged, so a field is missing or unknown
+        return None
 
 
 @dataclass(frozen=True)
@@ -334,8 +351,8 @@ class Judgement:
         undecided: number of tokens that were not measured, although their predicted lift reaches the
             threshold.
         narrow_limit: the median similarity within the corpus, if too few of its pairs are below the model's
-            mean similarity. Pairs below this limit then count as unrelated. None if the mean similarity is
-            the limit.
+            mean similarity. Pairs below the median then count as unrelated. ``narrow_limit`` is None if pairs
+            below the mean similarity count as unrelated.
         seconds: wall time of the judgement.
     """
 
@@ -426,8 +443,8 @@ class FinishedRun(Protocol[Plan_co, Result_co]):  # the part of `stickytoken.det
     @property
     def tokens(self) -> pl.DataFrame: ...
     @property
-    def sticky(self) -> pl.DataFrame: ...  # the sticky tokens, worst first
-    def moved(self, token_id: int) -> terms.Moved | None: ...  # None if not measured
+    def sticky(self) -> pl.DataFrame: ...  # The sticky tokens, worst first.
+    def moved(self, token_id: int) -> terms.Moved | None: ...  # None if search ranks were not measured.
     @property
     def is_of_older_rule(self) -> bool: ...
 
@@ -448,8 +465,10 @@ class MethodWording(ABC):
     listed: tuple[terms.Column, ...]
     # Columns that a report shows after the verdict.
     reported: tuple[terms.Column, ...]
-    ranked_by: terms.Column  # the column that tokens are ranked by; the worst token has the highest value
-    glossary: Mapping[str, str] = MappingProxyType({})  # explanations of the terms in reports, keyed by term
+    # The column that tokens are ranked by. The worst token has the highest value.
+    ranked_by: terms.Column
+    # Explanations of the terms in reports, keyed by term.
+    glossary: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
     def headline(self, run: FinishedRun[Any, Any]) -> str:
@@ -494,7 +513,10 @@ class MethodWording(ABC):
         ]
 
     def scale(self, run: FinishedRun[Any, Any]) -> terms.Scale | None:
-        """Return what is needed to compare lifts between models, or None if they cannot be compared."""
+        """Return the numbers that convert the run's lifts to a scale shared by all models.
+
+        Return None if the lifts cannot be compared with those of other models.
+        """
         return None
 
     def probe_lines(self, probed: Sequence[Any]) -> list[terms.ProbeTable | str]:
@@ -562,7 +584,7 @@ class Method(MethodWording):
         """Return the thresholds for a token, keyed by column.
 
         ``row`` is the token's row of tokens.parquet. If the token has an unusual vector, the thresholds are
-        lower. Without a row, return the full thresholds.
+        lower. If ``row`` is None, return the thresholds for a token without an unusual vector.
         """
         return {}
 
@@ -589,15 +611,25 @@ class Method(MethodWording):
     ) -> Judgement:
         """Judge the tokens of a finished run on another corpus.
 
-        Call this only for a run that `require_judging` accepts.
+        A method that sets `judges_corpora` overrides this. Call it only for a run that `require_judging`
+        accepts.
 
         Args:
-            job: provides the tokens of the run, and the corpus to judge them on.
+            job: provides the model, the settings and the vocabulary of the run, and the other corpus.
             run: the finished run.
-            anchors: maximum number of anchors, the texts that carriers are compared with.
+            anchors: maximum number of anchors. An anchor is a text that the texts with copies are compared
+                with.
             progress: called with the progress after every step.
             measure_all: whether to measure all tokens that may reach a threshold, regardless of their number.
-            queries: texts from which the anchors are drawn; if None, they are drawn from the corpus.
+            queries: texts from which the anchors are drawn. If ``queries`` is None, the anchors are drawn
+                from the corpus.
+
+        Returns:
+            A table of the run's tokens with their lifts and verdicts on the other corpus, and the numbers
+            that describe the corpus and the measurement (see `Judgement`).
+
+        Raises:
+            NotImplementedError: The method cannot judge another corpus.
         """
         raise NotImplementedError
 

@@ -169,6 +169,11 @@ class AnchorPanel:
     groups: NDArray[np.intp]
     group_weights: Vector
 
+    @classmethod
+    def of_one_group(cls, vectors: NDArray[np.float32]) -> AnchorPanel:
+        """Return a panel whose anchors form a single group, so that they all have the same weight."""
+        return cls(vectors, groups=np.zeros(len(vectors), dtype=np.intp), group_weights=np.ones(1))
+
     @cached_property
     def weights(self) -> Vector:
         """Weight of each anchor in the lift, shape (A,)."""
@@ -181,29 +186,29 @@ class AnchorPanel:
         """Indicator matrix, shape (A, G): 1 if the anchor (row) is in the group (column), else 0."""
         return np.eye(len(self.group_weights), dtype=np.float32)[self.groups]
 
-    def against(self, carriers: NDArray[np.float32], mean_similarity: float) -> CarrierPanel:
+    def against(self, carriers: NDArray[np.float32], unrelated_below: float) -> CarrierPanel:
         """Compare the anchors with carriers that have no copies, and return the similarities.
 
         Args:
             carriers: unit vectors of the carriers, shape (K, d).
-            mean_similarity: limit for the lift. Only pairs of carrier and anchor below this similarity count.
+            unrelated_below: similarity below which a carrier and an anchor are unrelated, usually the model's
+                mean similarity.
         """
         before = (carriers @ self.vectors.T).astype(np.float64)
-        return CarrierPanel(self, carriers, before, before < mean_similarity)
+        return CarrierPanel(self, carriers, before, is_unrelated=before < unrelated_below)
 
 
 class Response(NamedTuple):
     """How copies of T tokens change the similarities between K carriers and the anchors in G groups.
 
-    A pair of carrier and anchor counts if its similarity without copies is below the limit for the lift,
-    which is usually the model's mean similarity.
+    Only unrelated pairs are averaged. A carrier and an anchor are unrelated if their similarity without
+    copies is below a limit, usually the model's mean similarity.
 
     Attributes:
-        lifts: weighted mean rise of the similarity over the pairs that count, shape (T, K).
-        group_lifts: mean rise over the pairs that count in each group of anchors, shape (T, K, G); NaN if no
-            pair of the carrier counts in the group.
-        rising_shares: among the pairs that count, the weighted share of those whose similarity rises, shape
-            (T, K).
+        lifts: weighted mean rise of the similarity over the unrelated pairs of each carrier, shape (T, K).
+        group_lifts: mean rise over the unrelated pairs of each carrier and group, shape (T, K, G); NaN if the
+            carrier has no unrelated anchor in the group.
+        rising_shares: weighted share of each carrier's unrelated pairs whose similarity rises, shape (T, K).
     """
 
     lifts: Vector
@@ -219,58 +224,59 @@ class CarrierPanel:
         panel: the anchors.
         vectors: unit vectors of the carriers, shape (K, d).
         before: cosines between carriers and anchors, shape (K, A).
-        below: mask of the pairs that count for the lift, because their cosine is below the limit, which is
-            usually the model's mean similarity; shape (K, A).
+        is_unrelated: mask of the unrelated pairs, shape (K, A). A carrier and an anchor are unrelated if
+            their cosine is below a limit, usually the model's mean similarity. The lift is a mean over
+            unrelated pairs.
     """
 
     panel: AnchorPanel
     vectors: NDArray[np.float32]
     before: Vector
-    below: NDArray[np.bool_]
+    is_unrelated: NDArray[np.bool_]
 
     @cached_property
-    def _counts(self) -> Vector:
-        """Number of pairs that count for the lift, for each carrier and group, shape (K, G)."""
-        return np.asarray(self.below @ self.panel.membership, dtype=np.float64)
+    def _unrelated_counts(self) -> Vector:
+        """Number of unrelated anchors of each carrier in each group, shape (K, G)."""
+        return np.asarray(self.is_unrelated @ self.panel.membership, dtype=np.float64)
 
     @cached_property
     def pair_weights(self) -> Vector:
         """Weight of each pair in its carrier's lift, shape (K, A).
 
-        Each row sums to 1, or to 0 if no pair of the carrier counts.
+        The weights of a carrier's pairs sum to 1, or to 0 if the carrier has no unrelated anchor.
         """
-        shares = np.divide(
-            self._group_shares, self._counts, out=np.zeros_like(self._counts), where=self._counts > 0
-        )
-        return np.where(self.below, shares[:, self.panel.groups], 0.0)
+        counts = self._unrelated_counts
+        weights = np.divide(self._group_weights, counts, out=np.zeros_like(counts), where=counts > 0)
+        return np.where(self.is_unrelated, weights[:, self.panel.groups], 0.0)
 
     @cached_property
-    def _group_shares(self) -> Vector:
+    def _group_weights(self) -> Vector:
         """Weight of each group in each carrier's lift, shape (K, G).
 
-        Each row sums to 1, or to 0 if no pair of the carrier counts.
+        The weight of a group without unrelated anchors is 0. The other weights of a carrier are scaled up, so
+        that the weights of each carrier sum to 1, or to 0 if the carrier has no unrelated anchor.
         """
-        present = np.where(self._counts > 0, self.panel.group_weights, 0.0)
+        present = np.where(self._unrelated_counts > 0, self.panel.group_weights, 0.0)
         totals = present.sum(axis=1, keepdims=True)
-        shares: Vector = np.divide(present, totals, out=np.zeros_like(present), where=totals > 0)
-        return shares
+        weights: Vector = np.divide(present, totals, out=np.zeros_like(present), where=totals > 0)
+        return weights
 
     @cached_property
-    def _group_means(self) -> Vector:
-        """For each carrier and group, the mean of the anchors that count, shape (K, G, d); 0 if none does."""
-        carriers, groups = self._counts.shape
-        pairs = self.below[:, None, :] * self.panel.membership.T
+    def _mean_unrelated_anchors(self) -> Vector:
+        """Mean of each carrier's unrelated anchors in each group, shape (K, G, d); 0 if there are none."""
+        carriers, groups = self._unrelated_counts.shape
+        pairs = self.is_unrelated[:, None, :] * self.panel.membership.T
         # One large matrix product is faster than many small ones, whose threads would wait for each other.
         sums = pairs.reshape(carriers * groups, -1).astype(np.float64) @ self.panel.vectors.astype(np.float64)
-        counts = np.maximum(self._counts, 1)
+        counts = np.maximum(self._unrelated_counts, 1)
         return np.asarray(sums.reshape(carriers, groups, -1) / counts[..., None], dtype=np.float64)
 
     def ahead(self, similarities: Vector) -> list[float]:
         """Return the share of the unrelated documents that a document with copies outranks in a search.
 
-        Every anchor serves as a query. The unrelated documents of a query are the carriers whose similarity
-        to the query is below the limit for the lift. Copies are added to one of these documents at a time,
-        and this document is ranked among the others, which have no copies.
+        Every anchor serves as a query, and the carriers are the documents. Copies are added to one of a
+        query's unrelated documents at a time, and this document is ranked among the query's other unrelated
+        documents, which have no copies.
 
         Args:
             similarities: cosines between carriers and anchors, with C different numbers of copies in the
@@ -278,47 +284,55 @@ class CarrierPanel:
 
         Returns:
             For each number of copies, the mean share of the other unrelated documents that the document with
-            copies outranks; an empty list if no query has two unrelated documents.
+            copies outranks. A document with the same similarity counts as half outranked. The list is empty
+            if no query has two unrelated documents.
         """
-        is_another = ~np.eye(len(self.below), dtype=np.bool_)
-        # The axes are the document with copies, the document that it is compared with, and the query.
-        compared = self.below[:, None] & self.below & is_another[..., None]
-        counts = compared.sum(axis=(0, 1))
+        # A comparison is between a document with copies and another document without copies, for a query that
+        # is unrelated to both. The arrays of comparisons have shape (K, K, A): the document with copies, the
+        # document without copies, and the query.
+        is_another = ~np.eye(len(self.is_unrelated), dtype=np.bool_)
+        is_compared = self.is_unrelated[:, None] & self.is_unrelated & is_another[..., None]
+        counts = is_compared.sum(axis=(0, 1))
         query_weights = np.where(counts > 0, self.panel.weights, 0.0)
         if not query_weights.any():
             return []
-        weights = compared * (query_weights / query_weights.sum() / np.maximum(counts, 1))
+        # The weight of a query is divided equally among its comparisons, and all weights sum to 1.
+        weights = is_compared * (query_weights / query_weights.sum() / np.maximum(counts, 1))
         shares = []
-        for with_copies_added in similarities.swapaxes(0, 1):
-            own_similarities = with_copies_added[:, None]
-            outranks = (own_similarities > self.before) + 0.5 * (own_similarities == self.before)
-            shares.append(float((outranks * weights).sum()))
+        for similarities_with_copies in similarities.swapaxes(0, 1):
+            with_copies_added = similarities_with_copies[:, None]
+            wins = with_copies_added > self.before
+            ties = with_copies_added == self.before
+            shares.append(float(((wins + 0.5 * ties) * weights).sum()))
         return shares
 
     def chosen(self, carriers: Sequence[int]) -> CarrierPanel:
         """Return a panel of only the carriers with these indices."""
         rows = np.array(carriers, dtype=np.intp)
-        return CarrierPanel(self.panel, self.vectors[rows], self.before[rows], self.below[rows])
+        return CarrierPanel(self.panel, self.vectors[rows], self.before[rows], self.is_unrelated[rows])
 
     def response(self, vectors: NDArray[np.float32]) -> Response:
-        """Return how copies change the similarities.
-
-        The lift on a group is computed from the mean vector of its anchors: the mean rise over the anchors
-        equals the rise of the dot product with their mean vector.
+        """Return how copies of T tokens change the similarities.
 
         Args:
-            vectors: unit vectors of the carriers with copies, shape (T, K, d).
+            vectors: unit vectors of the carriers with copies of each token, shape (T, K, d).
+
+        Returns:
+            The mean rise of each carrier's similarity to its unrelated anchors, over all groups and for each
+            group, and the share of these similarities that rise.
         """
-        before = np.einsum("kd,kgd->kg", self.vectors.astype(np.float64), self._group_means)
-        after = np.einsum("tkd,kgd->tkg", vectors.astype(np.float64), self._group_means)
-        changes = after - before
-        lifts = (changes * self._group_shares).sum(axis=2)
-        group_lifts = np.where(self._counts > 0, changes, np.nan)
+        # The mean similarity to several anchors equals the dot product with their mean vector, so the
+        # similarities to single anchors are not needed for the mean rises.
+        before = np.einsum("kd,kgd->kg", self.vectors.astype(np.float64), self._mean_unrelated_anchors)
+        after = np.einsum("tkd,kgd->tkg", vectors.astype(np.float64), self._mean_unrelated_anchors)
+        mean_rises = after - before  # for each token, carrier and group, shape (T, K, G)
+        lifts = (mean_rises * self._group_weights).sum(axis=2)
+        group_lifts = np.where(self._unrelated_counts > 0, mean_rises, np.nan)
 
         token_count, carrier_count, dimension = vectors.shape
         similarities = vectors.reshape(token_count * carrier_count, dimension) @ self.panel.vectors.T
-        bounds = (self.before + _ROUNDING).astype(np.float32)
-        rises = (similarities.reshape(token_count, carrier_count, -1) > bounds).astype(np.float32)
+        rise_limits = (self.before + _ROUNDING).astype(np.float32)
+        rises = (similarities.reshape(token_count, carrier_count, -1) > rise_limits).astype(np.float32)
         rising_shares = np.einsum("tka,ka->tk", rises, self.pair_weights.astype(np.float32))
         return Response(lifts, group_lifts, rising_shares.astype(np.float64))
 
@@ -359,23 +373,23 @@ class SymptomStage:
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> dict[str, Measured]:
         """Compute a token's curves from the vectors of its probes.
 
-        The curve ``below`` averages over the pairs that count for the lift, ``above`` over all other pairs.
+        The curve ``below`` averages over the unrelated pairs, and the curve ``above`` over all other pairs.
         """
         return self._averages(self._similarities(vectors))
 
     def _similarities(self, vectors: NDArray[np.float32]) -> Vector:
-        """Return the cosines between carriers and anchors, shape (K, C, A).
+        """Return the cosines between K carriers and A anchors for C numbers of copies, shape (K, C, A).
 
-        The C numbers of copies are 0 and the numbers in ``copies``.
+        The numbers of copies are 0, followed by the numbers in ``copies``.
         """
         units = unit_vectors(vectors).reshape(len(self.carriers), len(self.copies), -1)
         after = units @ self.panel.panel.vectors.T
         return np.concatenate([self.panel.before[:, None], after.astype(np.float64)], axis=1)
 
     def _averages(self, curves: Vector) -> dict[str, Measured]:
-        """Average similarities, shape (K, C, A), over the pairs that count for the lift and over the rest."""
-        below = self.panel.below[:, None]
-        return {"below": _mean_curve(curves, below), "above": _mean_curve(curves, ~below)}
+        """Average similarities, shape (K, C, A), over the unrelated pairs and over all other pairs."""
+        is_unrelated = self.panel.is_unrelated[:, None]
+        return {"below": _mean_curve(curves, is_unrelated), "above": _mean_curve(curves, ~is_unrelated)}
 
 
 def _mean_curve(curves: Vector, pairs: NDArray[np.bool_]) -> list[float]:
@@ -426,7 +440,7 @@ class EvidenceStage(SymptomStage):
         return row | self._example_pairs(after)
 
     def _example_pairs(self, after: Vector) -> dict[str, Measured]:
-        """Return two pairs that count for the lift: a typical pair, and the pair with the largest rise.
+        """Return two unrelated pairs: a typical pair, and the pair with the largest rise of the similarity.
 
         The typical pair is the one whose rise is closest to the lift.
 
@@ -434,20 +448,20 @@ class EvidenceStage(SymptomStage):
             after: similarities with copies, shape (K, A).
 
         Returns:
-            The columns of both pairs (see `_pair_columns`), or no columns if no pair counts for the lift.
+            The columns of both pairs (see `_pair_columns`), or no columns if there are no unrelated pairs.
         """
         panel = self.panel
         is_readable = np.array([word_count(carrier) >= _LEAST_SHOWN_WORDS for carrier in self.carriers])
-        candidates = panel.below & is_readable[:, None]
+        candidates = panel.is_unrelated & is_readable[:, None]
         if not candidates.any():
-            candidates = panel.below
+            candidates = panel.is_unrelated
         pairs = np.argwhere(candidates)
         if not len(pairs):
             return {}
         changes = after - panel.before
         has_pairs = panel.pair_weights.sum(axis=1) > 0
         lifts = (panel.pair_weights * changes).sum(axis=1)[has_pairs]
-        lift = float(lifts.mean()) if len(lifts) else 0.0  # 0 if no pair counts
+        lift = float(lifts.mean()) if len(lifts) else 0.0  # no pair is in a group with a weight
         rises = changes[candidates]
         row = self._pair_columns("typical", pairs[np.abs(rises - lift).argmin()], after)
         return row | self._pair_columns("largest", pairs[rises.argmax()], after)

@@ -70,7 +70,14 @@ def entries() -> tuple[MethodEntry, ...]:
 
 
 def entry_of(name: object, pairs_given: bool) -> MethodEntry:
-    """Return the entry of the named method. Without a name, return the first entry that accepts the input."""
+    """Return the entry of the named method.
+
+    If ``name`` is None, return the first entry that accepts the input: pairs if ``pairs_given``, otherwise
+    sentences.
+
+    Raises:
+        InputError: The method is unknown.
+    """
     if name is None:
         return next(entry for entry in entries() if entry.takes_pairs or not pairs_given)
     if not isinstance(name, str) or name not in _entries:
@@ -90,29 +97,32 @@ def method_named(name: str) -> AnyMethod:
 def choose_method(name: str | None, settings: MethodSettings | None, pairs_given: bool) -> AnyMethod:
     """Return the named method.
 
-    Without a name, return the method that the settings belong to, or else the first method that accepts the
-    input.
+    If ``name`` is None, return the method that the settings belong to. If ``settings`` is None as well,
+    return the first method that accepts the input.
 
     Raises:
         InputError: The method is unknown, or does not accept the settings or the pairs.
     """
-    chosen = method_named(entry_of(name, pairs_given and settings is None).name)
-    if settings is not None and not isinstance(settings, chosen.entry.settings):
-        matching_name = next(
-            (entry.name for entry in entries() if isinstance(settings, entry.settings)), None
-        )
-        if matching_name is None or name is not None:
-            raise InputError(
-                f"the settings are of type {type(settings).__name__}, which the method {chosen.entry.name!r} "
-                f"does not take: pass a {chosen.entry.settings.__name__}"
-            )
-        chosen = method_named(matching_name)
-    if pairs_given and not chosen.entry.takes_pairs:
-        others = " or ".join(entry.name for entry in entries() if entry.takes_pairs)
+    entry = _chosen_entry(name, settings, pairs_given)
+    if settings is not None and not isinstance(settings, entry.settings):
         raise InputError(
-            f"the method {chosen.entry.name} takes no pairs: pass sentences, or use the method {others}"
+            f"the settings are of type {type(settings).__name__}, which the method {entry.name!r} does not "
+            f"take: pass a {entry.settings.__name__}"
         )
-    return chosen
+    if pairs_given and not entry.takes_pairs:
+        others = " or ".join(other.name for other in entries() if other.takes_pairs)
+        raise InputError(
+            f"the method {entry.name} takes no pairs: pass sentences, or use the method {others}"
+        )
+    return method_named(entry.name)
+
+
+def _chosen_entry(name: str | None, settings: MethodSettings | None, pairs_given: bool) -> MethodEntry:
+    """Return the entry that `choose_method` selects, without checking that it accepts settings and pairs."""
+    if name is None and settings is not None:
+        matching = [entry for entry in entries() if isinstance(settings, entry.settings)]
+        return matching[0] if matching else entries()[0]
+    return entry_of(name, pairs_given)
 
 
 for _entry in _BUILT_IN:

@@ -19,8 +19,8 @@ class Estimates(NamedTuple):
 
     Attributes:
         value: the estimated effects, shape (T,).
-        low: low ends of the intervals, shape (T,).
-        high: high ends of the intervals, shape (T,).
+        low: lower ends of the intervals, shape (T,).
+        high: upper ends of the intervals, shape (T,).
     """
 
     value: Vector
@@ -99,11 +99,11 @@ def present_mean(values: Vector) -> Vector:
 _NO_VARIATION = 1e-12
 
 
-class Pull(NamedTuple):
-    """A model of how copies of T tokens change the similarity between a text and an anchor.
+class Effects(NamedTuple):
+    """How copies of T tokens change the vector of a text, as a linear model.
 
-    The model is after = (1 - k) x before + p . anchor, where before and after are the similarities without
-    and with the copies.
+    Copies scale the vector of a text by 1 - k and add p, where k is the contraction and p the pull. The
+    similarity between the text and an anchor therefore changes from s to (1 - k) * s + dot(p, anchor).
 
     Attributes:
         contraction: k, the share of a text's meaning that copies erase, shape (T,): 0 if all of the meaning
@@ -116,72 +116,82 @@ class Pull(NamedTuple):
 
 
 class TokenEffects(NamedTuple):
-    """Contraction and pull of T tokens (see `Pull`), in ascending order of token id."""
+    """Contraction and pull of T tokens (see `Effects`), in ascending order of token id."""
 
     ids: NDArray[np.int64]
     contraction: Vector
     pull: NDArray[np.floating[Any]]
 
 
-def fit_pull(before: NDArray[np.float32], after: NDArray[np.float32]) -> Pull:
-    """Fit contraction k and pull p of each token by least squares: after = (1 - k) x before + p.
+def fit_effects(before: NDArray[np.float32], after: NDArray[np.float32]) -> Effects:
+    """Fit contraction k and pull p of each token by least squares: after = (1 - k) * before + p.
 
     Args:
         before: unit vectors of the carriers without copies, shape (K, d).
         after: unit vectors of the carriers with copies, shape (T, K, d).
+
+    Returns:
+        One contraction and one pull for each token, fitted to all carriers together. If all carriers have the
+        same vector, the contractions are 0.
     """
     mean_before = before.mean(axis=0, dtype=np.float64)
     mean_after = after.mean(axis=1, dtype=np.float64)
     deviations = before - mean_before
     variation = float((deviations**2).sum())
     if variation < _NO_VARIATION:
-        return Pull(np.zeros(len(after)), mean_after - mean_before)
+        return Effects(np.zeros(len(after)), mean_after - mean_before)
     # The deviations sum to zero, so centring the vectors with copies would not change the slopes.
     slopes = after.reshape(len(after), -1).astype(np.float64) @ deviations.ravel() / variation
-    return Pull(1 - slopes, mean_after - slopes[:, None] * mean_before)
+    return Effects(1 - slopes, mean_after - slopes[:, None] * mean_before)
 
 
 def carrier_contractions(before: NDArray[np.float32], after: NDArray[np.float32]) -> Vector:
-    """Return the contraction of each token in each carrier.
+    """Return the contraction of each token in each carrier: the share of the carrier that copies erase.
 
-    The mean of these contractions over the carriers equals the contraction that `fit_pull` estimates.
+    The mean of these contractions over the carriers equals the contraction that `fit_effects` estimates.
 
     Args:
         before: unit vectors of the carriers without copies, shape (K, d).
         after: unit vectors of the carriers with copies, shape (T, K, d).
 
     Returns:
-        Contractions, shape (T, K).
+        Contractions, shape (T, K); 0 if all carriers have the same vector.
     """
     deviations = (before - before.mean(axis=0, dtype=np.float64)).astype(np.float64)
     variation = float((deviations**2).sum())
     if variation < _NO_VARIATION:
         return np.zeros(after.shape[:2])
-    centred = after - after.mean(axis=1, keepdims=True, dtype=np.float64)
-    slopes = np.einsum("tkd,kd->tk", centred, deviations) * (len(before) / variation)
+    deviations_after = after - after.mean(axis=1, keepdims=True, dtype=np.float64)
+    products = np.einsum("tkd,kd->tk", deviations_after, deviations)
+    # The slope over all K carriers is the sum of the products over the carriers, divided by the variation. A
+    # carrier's own slope is K times its term of this sum, so that the mean of the K slopes is the slope over
+    # all carriers.
+    slopes = products * (len(before) / variation)
     return np.asarray(1 - slopes, dtype=np.float64)
 
 
-def predicted_lifts(tokens: Pull | TokenEffects, carriers: CarrierPanel) -> Vector:
-    """Predict lifts from contraction k and pull p as p . mean anchor - k x mean similarity.
+def predicted_lifts(tokens: Effects | TokenEffects, carriers: CarrierPanel) -> Vector:
+    """Predict the lift of each token from its contraction k and its pull p.
 
-    Both means are weighted means over the anchors that count for the lift. They are computed for each
-    carrier, and then averaged over the carriers that have such anchors.
+    Copies change the similarity s between a carrier and an anchor by dot(p, anchor) - k * s (see `Effects`).
+    The predicted lift is the weighted mean of this change over the unrelated pairs of carriers and anchors,
+    in which all carriers that have an unrelated anchor have the same weight.
 
     Returns:
         The lifts as differences of cosines, shape (T,).
     """
-    weights = carriers.pair_weights
-    carriers_with_pairs = max(1, int((weights.sum(axis=1) > 0).sum()))
-    mean_anchor = (weights.sum(axis=0) / carriers_with_pairs) @ carriers.panel.vectors
-    mean_similarity = float((weights * carriers.before).sum() / carriers_with_pairs)
+    weights = carriers.pair_weights  # the weights of a carrier with unrelated anchors sum to 1
+    usable_carriers = max(1, int((weights.sum(axis=1) > 0).sum()))
+    mean_anchor = (weights.sum(axis=0) / usable_carriers) @ carriers.panel.vectors
+    mean_similarity = float((weights * carriers.before).sum() / usable_carriers)
     return np.asarray(tokens.pull @ mean_anchor - tokens.contraction * mean_similarity, dtype=np.float64)
 
 
 def share_erased(contraction: Vector | float, ordinary: float) -> Any:
-    """Return the share that a token erases of what the ordinary token leaves of a text.
+    """Return how much more of a text a token erases than the ordinary token, as a share of the rest.
 
-    It is (k - k0) / (1 - k0).
+    Copies of the ordinary token leave the share 1 - k0 of a text. Copies of the token erase k - k0 more than
+    that, so the erased share is (k - k0) / (1 - k0).
 
     Args:
         contraction: k, the contraction of one or several tokens.

@@ -18,7 +18,7 @@ from stickytoken.insertion import TokenizedText
 from stickytoken.inspection.module_embedding import input_embeddings, sharing_weights
 from stickytoken.measurement.engine import Progress, ProgressCallback
 from stickytoken.methods.probes import Vector
-from stickytoken.methods.statistics import Pull, fit_pull
+from stickytoken.methods.statistics import Effects, fit_effects
 from stickytoken.unit_vectors import unit_vectors
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class _Measured(NamedTuple):
 
     without_copies: NDArray[np.float32]  # unit vectors of the texts alone, shape (n, d)
     one_copy: NDArray[np.float32]  # unit vectors of the texts with one copy of an entry, shape (n, T, d)
-    many_copies: Pull  # pull and contraction of each entry, fitted to the vectors with many copies
+    many_copies: Effects  # pull and contraction of each entry, fitted to the vectors with many copies
 
 
 def _measure(network: Network, contexts: Sequence[Context], ids: Sequence[int]) -> _Measured:
@@ -124,10 +124,10 @@ def _measure(network: Network, contexts: Sequence[Context], ids: Sequence[int]) 
     before = unit_vectors(encoder.encode_ids([context.text.ids for context in contexts[::2]]))
     filled = [context.filled((token_id,)) for context in contexts for token_id in ids]
     after = unit_vectors(encoder.encode_ids(filled)).reshape(len(contexts), len(ids), -1)
-    return _Measured(before, after[::2], fit_pull(before, after[1::2].transpose(1, 0, 2)))
+    return _Measured(before, after[::2], fit_effects(before, after[1::2].transpose(1, 0, 2)))
 
 
-def _target_pull(present: Pull, ordinary: Pull, common: Vector) -> Pull:
+def _target_pull(present: Effects, ordinary: Effects, common: Vector) -> Effects:
     """Return the pull and contraction that many copies of each entry should have after training.
 
     The contraction, and the component of the pull along the mean direction of texts, are set to the medians
@@ -141,7 +141,7 @@ def _target_pull(present: Pull, ordinary: Pull, common: Vector) -> Pull:
     contraction = np.full(len(present.contraction), np.median(ordinary.contraction))
     ordinary_share = float(np.median(ordinary.pull @ common))
     missing_share = ordinary_share - present.pull @ common
-    return Pull(contraction, present.pull + missing_share[:, None] * common)
+    return Effects(contraction, present.pull + missing_share[:, None] * common)
 
 
 def _train(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -139,9 +139,9 @@ def token_table(measured: Measured, numbers: TokenNumbers, judged: Judged) -> pl
     table = pl.DataFrame(columns, schema_overrides=types).with_columns(pl.col(pl.Float64).fill_nan(None))
     table = table.join(job.vocabulary.frame(), on="token_id", how="left", validate="1:1")
     table = table.select(list(TOKEN_COLUMNS))
-    copies_seen = _copies_seen(measured)
-    if copies_seen is not None:
-        table = table.with_columns(pl.Series("copies_seen", copies_seen))
+    recognized_shares = _recognized_copies(measured)
+    if recognized_shares is not None:
+        table = table.with_columns(pl.Series("copies_seen", recognized_shares))
     table = table.filter(pl.col("token_id").is_in([token.id for token in job.tokens]))
     return pl.concat([table, _unspelled_rows(job)], how="diagonal_relaxed").sort("token_id")
 
@@ -160,10 +160,14 @@ def _strongest_kinds(numbers: TokenNumbers, plan: ProfilePlanRecord) -> list[str
     ]
 
 
-def _copies_seen(measured: Measured) -> Vector | None:
-    """Return the share of each token's planned copies that the tokenizer recognized.
+def _recognized_copies(measured: Measured) -> Vector | None:
+    """Return the share of each token's inserted copies that the tokenizer recognized as the token.
 
-    The share comes from the last round that measured the token. Return None if copies were not counted.
+    The share is computed from the confirming carriers if the token was measured closely, and from the
+    screening carriers otherwise.
+
+    Returns:
+        One share for each screened token, in ascending order of token id; None if copies were not counted.
     """
     screened = measured.screened
     confirmed = measured.confirmed
@@ -171,11 +175,23 @@ def _copies_seen(measured: Measured) -> Vector | None:
         return None
     cells = rounds.cells(measured.job.settings, len(measured.plan.carriers))
     copies = np.array([cell.copies for cell in cells])
-    in_screen = copies[measured.screening_carriers]
-    in_confirm = np.delete(copies, measured.screening_carriers)
-    shares: Vector = np.minimum(screened.copies_seen, in_screen).sum(axis=1) / in_screen.sum()
-    rows = screened.rows_of(confirmed.ids)
-    shares[rows] = np.minimum(confirmed.copies_seen, in_confirm).sum(axis=1) / in_confirm.sum()
+    shares = _recognized_share(screened.copies_seen, copies[measured.screening_carriers])
+    # The confirming carriers are all carriers except the screening carriers.
+    copies_in_confirming = np.delete(copies, measured.screening_carriers)
+    confirmed_rows = screened.rows_of(confirmed.ids)
+    shares[confirmed_rows] = _recognized_share(confirmed.copies_seen, copies_in_confirming)
+    return shares
+
+
+def _recognized_share(recognized: NDArray[np.int64], inserted: NDArray[np.int64]) -> Vector:
+    """Return the share of the inserted copies of T tokens that the tokenizer recognized, shape (T,).
+
+    Args:
+        recognized: number of copies of each token that the tokenizer recognized in each of K carriers, shape
+            (T, K). If this number exceeds the number of inserted copies, it is replaced by that number.
+        inserted: number of copies inserted into each carrier, shape (K,).
+    """
+    shares: Vector = np.minimum(recognized, inserted).sum(axis=1) / inserted.sum()
     return shares
 
 
@@ -216,7 +232,8 @@ class ProfileEvidence:
     """The results of a probe for one token. Fields not described here are columns of tokens.parquet.
 
     Attributes:
-        rising_share: among the pairs of texts below the mean similarity, the share whose similarity rises.
+        rising_share: share of the unrelated pairs of texts whose similarity rises. Texts are unrelated if
+            their similarity is below the model's mean similarity.
         ordinary_lift: lift of the ordinary token, as a difference of cosines.
         ordinary_contraction: the ordinary token's erased share, which is the share of a text that its copies
             erase.
@@ -261,28 +278,40 @@ class ProfileEvidence:
 
 
 def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list[ProfileEvidence]:
-    """Measure all tokens of the job closely, without a run folder. Return one result per token, in order."""
+    """Measure all tokens of the job in all carriers, as a run does with selected tokens, and judge them.
+
+    Nothing is stored on disk.
+
+    Returns:
+        One result for each token of the job, in the same order.
+
+    Raises:
+        InputError: The tokenizer reads copies of a token as other vocabulary entries.
+    """
     unspelled = [token for token in job.tokens if token.id in job.vocabulary.unspelled]
     if unspelled:
         raise InputError(
             f"in a text, the tokenizer reads copies of {unspelled[0].text!r} (token id {unspelled[0].id}) as "
             "other vocabulary entries: leave this token out"
         )
-    once = replace(job, tokens=list({token.id: token for token in job.tokens}.values()))
-    plan = planning.make_profile_plan(once, progress)
+    # If a token was named twice, measure it only once.
+    distinct_tokens = list({token.id: token for token in job.tokens}.values())
+    job_without_repeats = replace(job, tokens=distinct_tokens)
+    plan = planning.make_profile_plan(job_without_repeats, progress)
     runner = MemoryRunner(job.encoder, progress)
     deviations = token_vector_deviations(job.encoder, job.vocabulary)
-    measured = rounds.measure_rounds(once, plan, runner, deviations, confirm_all=True)
+    measured = rounds.measure_rounds(job_without_repeats, plan, runner, deviations, confirm_all=True)
     numbers = estimates.estimate(measured)
     settings = job.settings
     table = token_table(measured, numbers, apply_rule(numbers.measures, settings))
     rows = {row["token_id"]: row for row in table.to_dicts()}
-    curves = _curves(once, plan, runner)
+    curves = _curves(job_without_repeats, plan, runner)
+    columns = [field.name for field in fields(ProfileEvidence) if field.name in table.columns]
     evidence = []
     for token in job.tokens:
         row = rows[token.id]
-        of_token = ProfileEvidence(
-            **{name: row[name] for name in ProfileEvidence.__slots__ if name in row},
+        evidence_of_token = ProfileEvidence(
+            **{name: row[name] for name in columns},
             ordinary_lift=numbers.ordinary_lift,
             ordinary_contraction=numbers.ordinary_contraction,
             smallest_lift=settings.smallest_lift,
@@ -293,14 +322,20 @@ def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list
             mean_similarity=plan.mean_similarity,
             curve=curves[token.id],
         )
-        evidence.append(of_token)
+        evidence.append(evidence_of_token)
     return evidence
 
 
 def _lift_by_placement(measured: Measured, token_id: int) -> dict[str, float]:
-    """Return the mean lift of a closely measured token for each placement of the copies."""
+    """Return the mean lift of a closely measured token for each placement of the copies.
+
+    Only the confirming carriers are used, which are all carriers except the screening carriers.
+
+    Returns:
+        The lifts as differences of cosines, keyed by placement.
+    """
     cells = rounds.cells(measured.job.settings, len(measured.plan.carriers))
-    placements = np.array([cell.placement for cell in cells])
+    placements = np.array([cell.placement for cell in cells])  # placement of the copies in each carrier
     placements = np.delete(placements, measured.screening_carriers)
     row = measured.confirmed.rows_of(np.array([token_id]))[0]
     lifts = measured.confirmed.lifts[row]
@@ -312,7 +347,11 @@ def _lift_by_placement(measured: Measured, token_id: int) -> dict[str, float]:
 
 
 def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunner) -> dict[int, SymptomCurve]:
-    """Return each token's symptom curve, with the ordinary tokens' curve as a control, keyed by token id."""
+    """Measure the symptom curve of each token, and the mean curve of a few ordinary tokens as a control.
+
+    Returns:
+        One curve for each token of the job, keyed by token id.
+    """
     carriers = range(min(SYMPTOM_CARRIERS, len(plan.carriers)))
     panel = texts.anchor_panel(job.encoder, plan, lift_only=True)
     confirming = round_stage(job.encoder, job.settings, plan, panel, Round.CONFIRM, carriers)
@@ -325,6 +364,7 @@ def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunne
     rows = {row["token_id"]: row for row in run(stage, [*job.tokens, *ordinary]).to_dicts()}
 
     def ordinary_mean(side: str) -> list[float]:
+        """Return the mean curve of the ordinary tokens for the column ``below`` or ``above``."""
         if not ordinary:
             return []
         mean: list[float] = np.mean([rows[token.id][side] for token in ordinary], axis=0).tolist()

@@ -33,7 +33,7 @@ _SHORTLIST = 256
 
 
 def require_judging(run: base.FinishedRun[Any, Any]) -> None:
-    """Raise a RunError if a run lacks the file that lifts on another corpus are predicted from."""
+    """Raise a RunError if a run lacks the file that is needed to predict lifts on another corpus."""
     if not (run.path / EFFECTS_FILE).is_file():
         raise RunError(
             f"{run.path} has no {EFFECTS_FILE}, which is needed to judge a corpus: run the detection again, "
@@ -45,9 +45,10 @@ class _Corpus(NamedTuple):
     """The carriers and anchors that were drawn from the corpus.
 
     Attributes:
-        plan: a copy of the run's plan with the carriers, similarity spread, narrow limit and number of
-            left-out texts of the corpus.
-        panel: the vectors of the anchors.
+        plan: a copy of the run's plan, in which the carriers, the standard deviation of the similarities, the
+            limit for unrelated pairs (``narrow_limit``) and the number of left-out texts are those of the
+            corpus.
+        panel: the vectors of the anchors, as a single group.
     """
 
     plan: ProfilePlanRecord
@@ -65,39 +66,49 @@ def judge_corpus(
 ) -> base.Judgement:
     """Judge the tokens of a run on the job's corpus.
 
-    First, the lifts of all tokens on the corpus are predicted from the pulls and contractions that the run
-    measured. Then the tokens that the run flags, and the tokens with the largest predicted lifts, are
-    measured in texts of the corpus. Finally, the rule is applied to the measured lifts and to the erased
-    shares from the run, which do not depend on the anchors.
+    First, the lifts of all tokens on the corpus are predicted from the effects of copies that the run
+    measured (see `stickytoken.methods.statistics.Effects`). Then the tokens that the run flags as sticky or
+    topical, and the tokens with the largest predicted lifts, are measured in texts of the corpus. Finally,
+    the rule is applied to the measured lifts and to the erased shares from the run, which do not depend on
+    the anchors.
 
     Args:
-        job: provides the tokens of the run, and the corpus to judge them on.
+        job: provides the model, the settings and the vocabulary of the run, and the corpus.
         run: the finished run.
         anchors: maximum number of anchors, the texts that carriers are compared with.
         progress: called with the progress after every step.
         measure_all: whether to measure all tokens that may reach a threshold, regardless of their number.
-        queries: texts from which the anchors are drawn; if None, they are drawn from the corpus.
+        queries: texts from which the anchors are drawn. If ``queries`` is None, the anchors are drawn from
+            the corpus.
 
     Returns:
-        The judgement, with the lifts and verdicts of the tokens on the corpus.
+        The judgement: a table of all tokens of the run, with the lifts and verdicts of the tokens that were
+        measured on the corpus, and the numbers that describe the corpus.
     """
     corpus = without_refused_texts(job.encoder, lambda: _prepared(job, run.plan, anchors, queries, progress))
     effects = estimates.read_effects(run.path)
     tokens = run.tokens.drop_nulls("verdict")
+    is_flagged = pl.col("verdict") != Verdict.BENIGN
     settings = job.settings
-    carriers = range(_CARRIERS)
     stage = round_stage(
-        job.encoder, settings, corpus.plan, corpus.panel, Round.CONFIRM, carriers, base.MEASURING
+        job.encoder,
+        settings,
+        corpus.plan,
+        corpus.panel,
+        Round.CONFIRM,
+        range(_CARRIERS),
+        name=base.MEASURING,
     )
     predicted = predicted_lifts(effects, stage.panel)
     shortlist = select_to_judge(
         ids=tokens["token_id"].to_numpy(),
         lift_ratios=_lift_ratios(tokens, effects, predicted, settings, corpus.plan),
-        flagged_ids=tokens.filter(pl.col("verdict") != Verdict.BENIGN)["token_id"].to_list(),
+        flagged_ids=tokens.filter(is_flagged)["token_id"].to_list(),
         count=_SHORTLIST,
         measure_all=measure_all,
     )
 
+    # The pilots are measured as well, because they define the ordinary token, to which lifts are relative.
     pilots = np.array(run.plan.pilots, dtype=np.int64)
     available = {token.id: token for token in job.vocabulary.available}
     ids = np.union1d(shortlist.ids, pilots)
@@ -105,7 +116,7 @@ def judge_corpus(
     rows = runner(stage, [available[token_id] for token_id in ids.tolist()])
     measured = round_measurements(rows, stage, job.encoder)
     is_pilot = np.isin(measured.ids, pilots)
-    least_variance = corpus.plan.call_noise**2
+    least_variance = corpus.plan.call_noise**2  # the variance of a cosine over repeated calls to a server
     lift = beyond_ordinary(measured.lifts, is_pilot, settings.confidence, least_variance)
     table = _table(corpus.plan, run, tokens, measured.ids, lift, settings)
     return base.Judgement(
@@ -131,17 +142,28 @@ def _prepared(
 ) -> _Corpus:
     """Draw carriers and anchors from the corpus, and encode the anchors.
 
-    If queries are passed, the anchors are drawn from the queries instead of the corpus.
+    Args:
+        job: provides the model, the settings and the corpus.
+        plan: the run's plan, which provides the model's mean similarity.
+        most_anchors: maximum number of anchors.
+        queries: texts from which the anchors are drawn. If ``queries`` is None, the anchors are drawn from
+            the corpus.
+        progress: called with the number of encoded anchors.
+
+    Raises:
+        InputError: The corpus or the queries have too few usable texts.
     """
     encoder = job.encoder
     source = job.sentences.source
     settings = replace(job.settings, anchors=most_anchors)
-    group = texts.TextGroup("corpus", list(job.sentences.texts), 1.0, False)
-    candidates = texts.short_texts(encoder, settings, [group], _CARRIERS, source)
+    group = texts.TextGroup("corpus", list(job.sentences.texts), weight=1.0, kind=False)
+    source_by_short_text = texts.short_texts(encoder, settings, [group], _CARRIERS, source)
+    carrier_candidates = list(source_by_short_text)
+    taken = set(source_by_short_text.values())
     if queries is not None:
-        group = texts.TextGroup("queries", list(queries), 1.0, False)
+        group = texts.TextGroup("queries", list(queries), weight=1.0, kind=False)
         source = "the list of queries"
-    groups, left_out = texts.choose_anchors(encoder, settings, [[group]], set(candidates.values()))
+    groups, left_out = texts.choose_anchors(encoder, settings, [[group]], taken)
     anchors = [text for anchor_group in groups for text in anchor_group.texts]
     if len(anchors) < _LEAST_ANCHORS:
         words = "1 text" if len(anchors) == 1 else f"{len(anchors)} texts"
@@ -149,9 +171,9 @@ def _prepared(
             f"{source} has {words} left to compare with, but {_LEAST_ANCHORS} are needed: use more texts"
         )
     vectors = unit_vectors(encode_texts(encoder, anchors, base.PLAIN_TEXTS, progress))
-    panel = AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1))
+    panel = AnchorPanel.of_one_group(vectors)
     usable = planning.usable_carriers(
-        encoder, list(candidates), panel, plan.mean_similarity, _CARRIERS, source
+        encoder, carrier_candidates, panel, plan.mean_similarity, _CARRIERS, source
     )
     of_corpus = {
         "carriers": usable.texts,
@@ -171,12 +193,15 @@ def _lift_ratios(
 ) -> Vector:
     """Divide the predicted lift of each token, relative to the ordinary token, by the token's threshold.
 
+    The threshold is ``smallest_lift``, or half of it if the token has an unusual vector. The lift of the
+    ordinary token is the median over the pilots.
+
     Args:
         tokens: the T rows of tokens.parquet that have a verdict.
         effects: contraction and pull of all tokens in the run.
         predicted: predicted lift on the corpus of each token in ``effects``, as a difference of cosines.
         settings: the thresholds of the rule.
-        plan: provides the pilots, which define the ordinary token, and the similarity spread of the corpus.
+        plan: provides the pilots, and the standard deviation of the similarities on the corpus.
 
     Returns:
         One ratio for each row of ``tokens``, shape (T,).
@@ -184,8 +209,8 @@ def _lift_ratios(
     rows = np.searchsorted(effects.ids, tokens["token_id"].to_numpy())
     ordinary = float(np.median(predicted[np.searchsorted(effects.ids, plan.pilots)]))
     lifts = (predicted[rows] - ordinary) / plan.similarity_spread
-    required_share = required_shares(_numbers(tokens, "vector_deviation"), settings)
-    ratios: Vector = lifts / (required_share * settings.smallest_lift)
+    shares_of_threshold = required_shares(_numbers(tokens, "vector_deviation"), settings)
+    ratios: Vector = lifts / (shares_of_threshold * settings.smallest_lift)
     return ratios
 
 
@@ -211,13 +236,14 @@ def _table(
         One row for each token of the run. A token that was not measured on the corpus has no lift and no
         verdict.
     """
+    # Pilots that are not tokens of the run are measured, but not judged.
     measured = tokens.filter(pl.col("token_id").is_in(measured_ids)).sort("token_id")
     ids = measured["token_id"].to_numpy()
-    rows = np.searchsorted(measured_ids, ids)
-    of_corpus = lift.estimates.of_rows(rows)
+    lifts_on_corpus = lift.estimates.of_rows(np.searchsorted(measured_ids, ids))
+    # The number of kinds of text that a token lifts is a result of the run and does not depend on the corpus.
     measures = Measures(
         ids=ids,
-        lift=of_corpus.divided_by(plan.similarity_spread),
+        lift=lifts_on_corpus.divided_by(plan.similarity_spread),
         erased=_erased_in_run(measured),
         vector_deviation=_numbers(measured, "vector_deviation"),
         confirmed=np.ones(len(ids), dtype=np.bool_),
@@ -235,33 +261,34 @@ def _table(
             "verdict": judged.verdicts,
             "severity": judged.severities,
             "reason": judged.reasons,
-            "lift": of_corpus.value + lift.ordinary,
+            "lift": lifts_on_corpus.value + lift.ordinary,
             "texts": np.full(len(ids), _CARRIERS),
         },
         schema_overrides={"verdict": pl.String, "severity": pl.String, "reason": pl.String},
     )
-    # A token that was not measured on the corpus keeps its erased share from the run. It keeps its reason
-    # only if the run gave it no verdict: the reason then says why there is none.
+    # First clear the lift and verdict of every token, and then fill in the tokens measured on the corpus. A
+    # token that was not measured on the corpus keeps its erased share from the run. If the run gave a token
+    # no verdict, the token keeps the reason for this.
     reason_without_verdict = pl.when(pl.col("verdict").is_null()).then("reason").alias("reason")
-    unmeasured = run.tokens.drop("strongest_kind", "rising_share", strict=False).with_columns(
+    cleared = run.tokens.drop("strongest_kind", "rising_share", strict=False).with_columns(
         pl.lit(None, dtype=pl.Float64).alias(name)
         for name in ("lift", "lift_sd", "lift_sd_low", "lift_sd_high")
     )
-    unmeasured = unmeasured.with_columns(
+    cleared = cleared.with_columns(
         reason_without_verdict,
         verdict=pl.lit(None, dtype=pl.String),
         severity=pl.lit(None, dtype=pl.String),
         confirmed=pl.lit(False),
         texts=pl.lit(0, dtype=pl.Int64),
     )
-    return unmeasured.update(new_columns, on="token_id").sort("token_id")
+    return cleared.update(new_columns, on="token_id").sort("token_id")
 
 
 def _erased_in_run(tokens: pl.DataFrame) -> Estimates:
     """Return the erased shares that the run measured, with their intervals.
 
-    If a token was only screened, the low end of its interval is -inf, so that its erased share cannot reach a
-    threshold.
+    If a token was only screened, the lower end of its interval is -inf, so that its erased share cannot reach
+    a threshold.
     """
     is_confirmed = tokens["confirmed"].fill_null(value=False).to_numpy()
     low = np.where(is_confirmed, _numbers(tokens, "erased_low"), -np.inf)

@@ -67,7 +67,12 @@ class ProfileWording(base.MethodWording):
         return f"{run.model_title}: {wording.counted(result.sticky, 'sticky token')} {scope}"
 
     def lines(self, run: Run) -> list[str]:
-        """Describe the rule with the run's thresholds, and say how many tokens are topical, if any."""
+        """Return the sentences that follow the headline in the terminal.
+
+        They state the rule for sticky tokens with the run's thresholds, and say if token vectors were not
+        compared, and how many tokens are topical. The rule is left out if the verdicts of the run follow an
+        older rule.
+        """
         settings, result = run.settings, run.result
         lines = []
         if not run.is_of_older_rule:

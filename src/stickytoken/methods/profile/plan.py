@@ -28,14 +28,15 @@ _LEAST_ANCHORS = 40
 # about 0.002. The standard deviation of similarities is 0.05 or more, so this error hardly changes which
 # pairs are below u.
 SAMPLED_ENTRIES = 2**13
-# The number of entries if the user names at most _FEW_TOKENS tokens. The smaller sample saves time, with a
-# standard error of about 0.006.
+# Number of random vocabulary entries used to estimate u if the user names at most _FEW_TOKENS tokens. This
+# smaller sample saves time; the standard error of u is then about 0.006.
 _SAMPLED_FOR_FEW = 2**10
 _FEW_TOKENS = 64
-# Minimum total weight of a usable carrier's unrelated anchors. An anchor is unrelated to a carrier if
-# their similarity is below the limit.
-_LEAST_BELOW = 0.02
-# If the standard deviation of similarities is smaller than this, the similarities count as equal.
+# Minimum share of the anchors, by weight, that must be unrelated to a carrier. An anchor is unrelated to a
+# carrier if their similarity is below a limit. With fewer unrelated anchors, the lift in the carrier would be
+# mostly noise.
+_LEAST_UNRELATED_SHARE = 0.02
+# If the standard deviation of similarities is smaller than this, the similarities are treated as equal.
 _NO_VARIATION = 1e-5
 # Key of the random generator that draws the pilots.
 _PILOTS_KEY = 2
@@ -51,13 +52,18 @@ def make_profile_plan(
 ) -> ProfilePlanRecord:
     """Choose the texts and the pilots of a run, and return them in the plan record.
 
+    The pilots are the random tokens that define the ordinary token.
+
     Args:
         job: provides the model, corpus, vocabulary, tokens and settings.
         progress: called with the number of vocabulary entries that have been encoded to estimate the mean
             similarity.
-        carriers: number of carriers; if None, the number that the rounds need.
-        is_allowed: returns whether a text may be used; if None, all texts are allowed.
-        similarity: the model's mean similarity; if None, it is estimated.
+        carriers: number of carriers. If ``carriers`` is None, it is the number that the rounds need.
+        is_allowed: returns whether a text may be used. If ``is_allowed`` is None, all texts may be used.
+        similarity: the model's mean similarity. If ``similarity`` is None, the mean similarity is estimated.
+
+    Returns:
+        The plan, with the similarities of the chosen carriers and anchors (see `ProfilePlanRecord`).
 
     Raises:
         InputError: the corpus has too few usable texts, or the tokenizer reads the copies of every token in
@@ -72,7 +78,7 @@ def make_profile_plan(
             "in a text, the tokenizer reads copies of these tokens as other vocabulary entries: name other "
             "tokens"
         )
-    # The encoder may reject the insertion or the precision. Check both before the steps that take long.
+    # The encoder may reject the insertion or the precision. Check both before the slow steps.
     probes.require_insertion(encoder, settings.insertion)
     if settings.screen_precision is not None:
         purpose = f"screening in {settings.screen_precision}"
@@ -83,25 +89,29 @@ def make_profile_plan(
     if is_allowed is not None:
         lift_groups = texts.filtered(lift_groups, is_allowed)
         separate_groups = texts.filtered(separate_groups, is_allowed)
-    candidates = texts.short_texts(encoder, settings, lift_groups, needed, corpus.source)
-    taken = set(candidates.values())
+    source_by_short_text = texts.short_texts(encoder, settings, lift_groups, needed, corpus.source)
+    carrier_candidates = list(source_by_short_text)
+    taken = set(source_by_short_text.values())
     groups, left_out = texts.choose_anchors(encoder, settings, (lift_groups, separate_groups), taken)
     anchor_count = sum(len(group.texts) for group in groups if group.weight > 0)
     if anchor_count < _LEAST_ANCHORS:
         raise InputError(
-            f"only {anchor_count} sentences of {corpus.source} remain as anchors: {needed} carriers and at "
-            f"least {_LEAST_ANCHORS} anchors that the model reads in full are needed; use more sentences"
+            f"{corpus.source} has too few sentences that the model reads in full: besides {needed} carriers, "
+            f"at least {_LEAST_ANCHORS} anchors are needed, but only {anchor_count} sentences are left; use "
+            "more sentences"
         )
-    if len(groups) == 1:  # the corpus has no topics, and the tokenizer does not know the bundled kinds
+    if len(groups) == 1:
+        # The corpus has no topics, and the tokenizer cannot read the bundled kinds of text. Without several
+        # groups, it would be impossible to tell sticky tokens from topical ones.
         vectors = unit_vectors(encoder.encode(groups[0].texts))
         groups = texts.clustered(groups[0].texts, vectors, settings)
 
     panel = _panel_of(encoder, groups)
     if similarity is None:
         similarity = model_mean(encoder, progress, _sampled_entries(job))
-    usable = usable_carriers(encoder, list(candidates), panel, similarity.value, needed, corpus.source)
-    limit = similarity.value if usable.narrow_limit is None else usable.narrow_limit
-    share_below = float(((usable.similarities < limit) @ panel.weights).mean())
+    usable = usable_carriers(encoder, carrier_candidates, panel, similarity.value, needed, corpus.source)
+    unrelated_below = similarity.value if usable.narrow_limit is None else usable.narrow_limit
+    share_below = float(_unrelated_shares(usable.similarities, unrelated_below, panel).mean())
     similarity_spread = spread_of(usable.similarities, panel.weights)
     anchors = []
     for group_index, group in enumerate(groups):
@@ -182,8 +192,9 @@ class UsableCarriers(NamedTuple):
     Attributes:
         texts: the carriers.
         similarities: cosines between the carriers and the A anchors, shape (K, A).
-        narrow_limit: for a narrow corpus, the median similarity, which replaces the mean similarity u as the
-            limit; None for any other corpus.
+        narrow_limit: for a narrow corpus, the median similarity between the candidates for carriers and the
+            anchors. Pairs below this limit then count as unrelated, instead of pairs below the mean
+            similarity. ``narrow_limit`` is None if the corpus is not narrow.
     """
 
     texts: list[str]
@@ -199,11 +210,12 @@ def usable_carriers(
     needed: int,
     source: str,
 ) -> UsableCarriers:
-    """Return the first ``needed`` candidates whose similarity to enough anchors is below a limit.
+    """Return the first ``needed`` candidates that have enough unrelated anchors.
 
-    The limit is the mean similarity. If there are too few such candidates, the corpus is narrow, which means
-    that its texts are more similar to each other than random words are. The limit is then the median
-    similarity between the candidates and the anchors of the lift.
+    A candidate and an anchor are unrelated if their similarity is below the mean similarity. If too few
+    candidates have enough unrelated anchors, the corpus is narrow: its texts are more similar to each other
+    than random words are. For a narrow corpus, a candidate and an anchor are unrelated if their similarity is
+    below the median similarity between all candidates and all anchors from which the lift is computed.
 
     Args:
         encoder: the model.
@@ -214,8 +226,8 @@ def usable_carriers(
         source: name of the corpus, for error messages.
 
     Raises:
-        InputError: the model gives all texts the same similarity, or there are too few usable candidates even
-            with the median as the limit.
+        InputError: The model gives all texts the same similarity, or too few candidates have enough unrelated
+            anchors even if the median similarity is the limit.
     """
     similarities = unit_vectors(encoder.encode(candidates)) @ panel.vectors.T
     lift_similarities = similarities[:, panel.weights > 0]
@@ -226,18 +238,32 @@ def usable_carriers(
             "model is loaded correctly"
         )
     narrow_limit = None
-    has_unrelated = (similarities < mean_similarity) @ panel.weights >= _LEAST_BELOW
-    if has_unrelated.sum() < needed:
+    is_usable = _unrelated_shares(similarities, mean_similarity, panel) >= _LEAST_UNRELATED_SHARE
+    if is_usable.sum() < needed:
         narrow_limit = float(np.median(lift_similarities))
-        has_unrelated = (similarities < narrow_limit) @ panel.weights >= _LEAST_BELOW
-        if has_unrelated.sum() < needed:
+        is_usable = _unrelated_shares(similarities, narrow_limit, panel) >= _LEAST_UNRELATED_SHARE
+        if is_usable.sum() < needed:
             raise InputError(
-                f"only {has_unrelated.sum()} of {len(candidates)} carriers from {source} have enough anchors "
+                f"only {is_usable.sum()} of {len(candidates)} carriers from {source} have enough anchors "
                 f"with a similarity below the median {narrow_limit:.4f}, but {needed} such carriers are "
                 "needed: use more sentences, or sentences on more varied subjects"
             )
-    first = np.flatnonzero(has_unrelated)[:needed]
+    first = np.flatnonzero(is_usable)[:needed]
     return UsableCarriers([candidates[index] for index in first], similarities[first], narrow_limit)
+
+
+def _unrelated_shares(
+    similarities: NDArray[np.float32], unrelated_below: float, panel: AnchorPanel
+) -> NDArray[np.float64]:
+    """Return the weighted share of the anchors that are unrelated to each of K carriers, shape (K,).
+
+    Args:
+        similarities: cosines between the carriers and the A anchors, shape (K, A).
+        unrelated_below: similarity below which a carrier and an anchor are unrelated.
+        panel: provides the weight of each anchor in the lift. The weights sum to 1.
+    """
+    shares: NDArray[np.float64] = (similarities < unrelated_below) @ panel.weights
+    return shares
 
 
 def spread_of(similarities: NDArray[np.float32], weights: NDArray[np.float64]) -> float:

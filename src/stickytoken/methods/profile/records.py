@@ -14,32 +14,34 @@ class AnchorGroupRecord(Record):
     """A group of anchors: a kind of text, a topic, or the whole corpus."""
 
     name: str
-    weight: float  # weight of the group in the lift; 0 if the group is not part of the lift
-    kind: bool  # whether the group is one of the kinds of text that decide between sticky and topical
-    spread: float  # standard deviation of the cosines between carriers and anchors of the group
+    weight: float  # Weight of the group in the lift; 0 if the lift is not computed from the group.
+    # Whether the group is a kind of text: a flagged token that lifts only a few kinds is topical, not sticky.
+    kind: bool
+    spread: float  # Standard deviation of the cosines between carriers and anchors of the group.
 
 
 class AnchorRecord(Record):
     """An anchor: a text that carriers are compared with."""
 
     text: str
-    group: int  # index of the anchor's group in the plan's ``groups``
+    group: int  # Index of the anchor's group in the plan's ``groups``.
 
 
 class ProfilePlanRecord(PlanRecord):
     """Everything that a run computes from the model and the corpus before it measures a token."""
 
-    similarity_spread: float  # standard deviation of the cosines between carriers and anchors of the lift
-    share_below: float  # share of carrier-anchor pairs used for the lift, weighted by anchor group
-    # The median similarity, if the corpus has too few pairs below u. The pairs below the median then count
-    # for the lift. Otherwise None.
+    # Standard deviation of the cosines between the carriers and the anchors from which the lift is computed.
+    similarity_spread: float
+    share_below: float  # Weighted share of carrier-anchor pairs that are unrelated and so used for the lift.
+    # The median similarity, if the corpus has too few pairs with a similarity below u. Pairs below the median
+    # then count as unrelated. ``narrow_limit`` is None if pairs below u count as unrelated.
     narrow_limit: float | None = None
-    left_out: int  # number of sentences left out because the model does not read them in full
+    left_out: int  # Number of sentences left out because the model does not read them in full.
     groups: list[AnchorGroupRecord]
-    anchors: list[AnchorRecord]  # the anchors of the lift come first
+    anchors: list[AnchorRecord]  # Begins with the anchors from which the lift is computed.
     carriers: list[str]
-    pilots: list[int]  # ids of random tokens that are measured in all carriers to define the ordinary token
-    call_noise: float = 0.0  # standard deviation of one cosine over repeated calls to the model
+    pilots: list[int]  # Ids of random tokens that are measured in all carriers to define the ordinary token.
+    call_noise: float = 0.0  # Standard deviation of one cosine over repeated calls to the model.
 
     @model_serializer(mode="wrap")
     def _without_empty_values(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -51,7 +53,7 @@ class ProfilePlanRecord(PlanRecord):
 
     @property
     def unrelated_below(self) -> float:
-        """Similarity below which a pair counts for the lift: ``narrow_limit`` if it is set, otherwise u."""
+        """Similarity below which a carrier and an anchor are unrelated: ``narrow_limit`` if set, else u."""
         return self.mean_similarity if self.narrow_limit is None else self.narrow_limit
 
     @property
@@ -63,13 +65,13 @@ class ProfilePlanRecord(PlanRecord):
 class ProfileResultRecord(ResultRecord):
     """The numbers that summarize the result of a run."""
 
-    looked_at: int  # number of tokens with a verdict
-    confirmed: int  # number of tokens that were measured closely
-    unconfirmed: int  # number of tokens that may reach a threshold, but were left out because of the budget
+    looked_at: int  # Number of tokens with a verdict.
+    confirmed: int  # Number of tokens that were measured closely.
+    unconfirmed: int  # Number of tokens that may reach a threshold, but were left out because of the budget.
     topical: int
-    ordinary_lift: float  # lift of the ordinary token, as a difference of cosines
-    # contraction of the ordinary token; null in the oldest runs
+    ordinary_lift: float  # Lift of the ordinary token, as a difference of cosines.
+    # Share of a text that copies of the ordinary token erase; null in the oldest runs.
     ordinary_contraction: float | None
-    vectors_compared: bool  # whether the model has enough token vectors for the rule on unusual vectors
-    screening_carriers: list[int]  # plan indices of the carriers into which every token was inserted
-    texts_per_token: float  # number of texts encoded in all stages, divided by the number of judged tokens
+    vectors_compared: bool  # Whether the model has enough token vectors for the rule on unusual vectors.
+    screening_carriers: list[int]  # Plan indices of the carriers into which every token was inserted.
+    texts_per_token: float  # Number of texts encoded in all stages, divided by the number of judged tokens.

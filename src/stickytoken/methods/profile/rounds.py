@@ -26,7 +26,7 @@ from stickytoken.methods.probes import AnchorPanel, Carrier, CarrierPanel, Path
 from stickytoken.methods.profile import texts, verdict
 from stickytoken.methods.profile.estimates import Ids, Measured, Measurements, estimate, joined, measurements
 from stickytoken.methods.profile.records import ProfilePlanRecord
-from stickytoken.methods.statistics import Pull, carrier_contractions, fit_pull
+from stickytoken.methods.statistics import Effects, carrier_contractions, fit_effects
 from stickytoken.settings.profile import ProfileSettings
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary import CandidateTokenizer
@@ -65,8 +65,10 @@ class Cell(NamedTuple):
 def cells(settings: ProfileSettings, carrier_count: int) -> list[Cell]:
     """Return the placement and the number of copies for each carrier.
 
-    The carriers cycle through all combinations. Consecutive carriers differ in both placement and number, so
-    that even a few carriers cover every placement and every number.
+    The carriers cycle through all combinations of a placement and a number of copies. Consecutive carriers
+    differ in both the placement and the number of copies, so that even a few carriers cover every placement
+    and every number. For example, with 8 and 4 copies, the cycle is: 8 copies at the start, 4 at the end, 8
+    at random places, 4 at the start, 8 at the end, 4 at random places.
     """
     copy_counts = settings.copies
     combinations = []
@@ -110,6 +112,10 @@ def measure_rounds(
             be compared.
         confirm_all: whether to measure all tokens of the job closely, as a probe does, and not only a
             selection.
+
+    Returns:
+        The measurements of all tokens in the screening carriers, and of the pilots and the selected tokens in
+        the other carriers.
     """
     # Tokens that a user probes may be missing from ``available``, because they cannot occur in text.
     tokens = {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
@@ -119,6 +125,7 @@ def measure_rounds(
     panel = texts.anchor_panel(job.encoder, plan)
 
     def measure(step: Round, ids: Ids, carriers: list[int]) -> Measurements:
+        """Run a round with these tokens and carriers, and return its measurements."""
         stage = round_stage(job.encoder, job.settings, plan, panel, step, carriers)
         rows = run(stage, [tokens[token_id] for token_id in ids.tolist()])
         return round_measurements(rows, stage, job.encoder)
@@ -149,39 +156,52 @@ def measure_rounds(
     return replace(before_confirming, confirmed=joined(pilots, selected), unconfirmed=selection.left_out)
 
 
-def _selection(screened: Measured, job_ids: Ids) -> verdict.Selection:
-    """Select the tokens of a job to measure closely, based on the screening round."""
-    job = screened.job
+def _selection(measured: Measured, job_ids: Ids) -> verdict.Selection:
+    """Select the tokens of a job to measure closely.
+
+    Args:
+        measured: the measurements of the pilot round and the screening round, and the job.
+        job_ids: ids of the job's tokens, in ascending order.
+
+    Returns:
+        The selected tokens. If the run only estimates its cost, these are the first tokens of the job, as
+        many as a real run could select.
+    """
+    job = measured.job
     budgeted_tokens = tokens_to_confirm(job.settings, len(job.tokens))
-    if _only_counts(job.encoder):
-        # This run only estimates the cost. Select as many tokens as a real run could select; it does not
-        # matter which.
+    if _has_dummy_vectors(job.encoder):
+        # A real run always selects the tokens that are displayed for each of the two measures, and then fills
+        # the budget.
         most_selected = budgeted_tokens + 2 * verdict.DISPLAYED
         return verdict.Selection(job_ids[:most_selected], left_out=0)
-    measures = estimate(screened).measures_of(job_ids)
+    measures = estimate(measured).measures_of(job_ids)
     return verdict.select_to_confirm(measures, job.settings, budgeted_tokens)
 
 
-def _only_counts(encoder: Encoder) -> bool:
-    """Return whether the encoder returns dummy vectors, because the run only counts texts."""
+def _has_dummy_vectors(encoder: Encoder) -> bool:
+    """Return whether the encoder returns dummy vectors, because the run only estimates its cost."""
     return capabilities_of(encoder).makes_up_vectors
 
 
 def _screening_carriers(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, pilots: Measurements
 ) -> list[int]:
-    """Choose the few carriers where the pilots' effects agree best with their effects in all carriers.
+    """Choose the few carriers in which all tokens are measured.
+
+    These are the carriers in which the effects of the pilots agree best with their mean effects in all
+    carriers. If the run only estimates its cost, they are carriers of typical length instead.
 
     Returns:
         Plan indices of the chosen carriers, in ascending order.
     """
     count = job.settings.screening_texts
-    if _only_counts(job.encoder):  # dummy vectors would favour the shortest texts
+    if _has_dummy_vectors(job.encoder):
+        # With dummy vectors, the shortest carriers would be chosen, and the cost would be underestimated.
         lengths = [len(ids) for ids in job.encoder.content_ids(plan.carriers)]
         copies = [cell.copies for cell in cells(job.settings, len(plan.carriers))]
         return texts.typical_carriers(np.array(lengths) + np.array(copies), count)
-    by_measure = np.stack([pilots.lifts, pilots.contractions], axis=2)
-    return texts.representative_carriers(by_measure, count)
+    effects = np.stack([pilots.lifts, pilots.contractions], axis=2)
+    return texts.representative_carriers(effects, count)
 
 
 @dataclass(frozen=True)
@@ -248,19 +268,22 @@ class ProfileStage:
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> Sequence[Mapping[str, MeasuredValue]]:
-        """Compute one row for each of T tokens.
+        """Measure T tokens, and return the values that a run stores for each of them.
 
         Args:
             tokens: the tokens.
             vectors: vectors of the probes of all tokens, token by token, shape (T x K, d).
 
         Returns:
-            One row per token. The columns ``lifts``, ``rising`` and ``contractions`` have K values, one per
-            carrier. The column ``groups`` has the lift for each carrier and group of anchors (K x G values).
-            The columns ``contraction`` and ``pull`` are fitted to all carriers together.
+            The values of each token, keyed by column. The following columns have one value per carrier:
+            ``lifts`` (mean rise of the similarities to unrelated anchors), ``rising`` (share of these
+            similarities that rise) and ``contractions`` (share of the carrier that copies erase). The column
+            ``groups`` has the lift for each carrier and group of anchors (K x G values). The columns
+            ``contraction`` (a number) and ``pull`` (a vector) are fitted to all carriers together; see
+            `stickytoken.methods.statistics.Effects`.
         """
         units = unit_vectors(vectors).reshape(len(tokens), len(self.carriers), -1)
-        effects = fit_pull(self.panel.vectors, units)
+        effects = fit_effects(self.panel.vectors, units)  # contraction and pull of each token
         pulls = effects.pull.astype(np.float16)
         contractions = carrier_contractions(self.panel.vectors, units).astype(np.float32)
         response = self.panel.response(units)
@@ -348,6 +371,6 @@ def round_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder
         measured,
         lifts=measured.lifts * factors,
         anchor_group_lifts=anchor_group_lifts.astype(measured.anchor_group_lifts.dtype),
-        effects=Pull(effects.contraction * mean_factors, pull.astype(effects.pull.dtype)),
+        effects=Effects(effects.contraction * mean_factors, pull.astype(effects.pull.dtype)),
         contractions=measured.contractions * factors,
     )

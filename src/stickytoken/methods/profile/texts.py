@@ -28,6 +28,8 @@ _ANCHORS_KEY = 3
 # a large corpus.
 _POOL_FACTOR = 20
 # Carriers are drawn from a group's shortest texts. Number of these texts, as a multiple of the number needed.
+# The additional texts are a reserve: texts with too few unrelated anchors, which cannot be carriers, are
+# removed only later.
 _SHORT_FACTOR = 1.5
 # Maximum number of tokens in a text that is used as a carrier unchanged. A longer text is shortened to its
 # first sentence.
@@ -67,31 +69,51 @@ def filtered(groups: Sequence[TextGroup], is_allowed: Callable[[str], bool]) -> 
 def text_groups(encoder: Encoder, corpus: Sentences) -> tuple[list[TextGroup], list[TextGroup]]:
     """Divide the texts that a run may use into groups.
 
+    The lift of a token is measured on some of the groups. Its lifts on the kinds of text tell sticky tokens
+    from topical ones.
+
     For the bundled corpus, the lift is measured on the corpus itself (everyday sentences) and on the bundled
-    kinds of text, with equal weights. For a user's corpus, the lift is measured on the corpus alone, which is
-    a single group, and the bundled kinds are measured separately. If the model's tokenizer does not know the
-    bundled kinds, the lift is measured on the topics of the corpus.
+    kinds of text, with equal weights. A user's corpus is a single group, and the lift is measured on this
+    group alone; the bundled kinds are measured separately. If the model's tokenizer cannot read the bundled
+    kinds, the lift is measured on the topics of the corpus.
 
     Returns:
         The groups to measure the lift on, and the groups that are measured separately.
     """
-    kinds: dict[str, list[str]] = {}
-    bundled = as_read(text_kinds(), encoder.tokenizer)
-    if (bundled.unknown or 0.0) <= LARGEST_UNKNOWN:
-        for text, kind in zip(bundled.texts, bundled.topics or (), strict=True):
-            kinds.setdefault(kind, []).append(text)
+    kinds = _bundled_kinds(encoder)
     if corpus.bundled and kinds:
         everyday_and_kinds = {"everyday": list(corpus.texts), **kinds}
         weight = 1 / len(everyday_and_kinds)
-        return [TextGroup(name, texts, weight, True) for name, texts in everyday_and_kinds.items()], []
+        lift_groups = [
+            TextGroup(name, texts, weight=weight, kind=True) for name, texts in everyday_and_kinds.items()
+        ]
+        return lift_groups, []
     if kinds:
-        separate_groups = [TextGroup(name, texts, 0.0, True) for name, texts in kinds.items()]
-        return [TextGroup("corpus", list(corpus.texts), 1.0, False)], separate_groups
+        whole_corpus = TextGroup("corpus", list(corpus.texts), weight=1.0, kind=False)
+        separate_groups = [TextGroup(name, texts, weight=0.0, kind=True) for name, texts in kinds.items()]
+        return [whole_corpus], separate_groups
     topics: dict[str, list[str]] = {}
     for text, topic in zip(corpus.texts, corpus.topics or ("corpus",) * len(corpus), strict=True):
         topics.setdefault(topic, []).append(text)
     has_topics = len(topics) > 1
-    return [TextGroup(name, topics[name], 1 / len(topics), has_topics) for name in sorted(topics)], []
+    weight = 1 / len(topics)
+    lift_groups = [TextGroup(name, topics[name], weight=weight, kind=has_topics) for name in sorted(topics)]
+    return lift_groups, []
+
+
+def _bundled_kinds(encoder: Encoder) -> dict[str, list[str]]:
+    """Return the bundled texts, keyed by kind of text, or an empty dict if the tokenizer cannot read them.
+
+    The tokenizer cannot read the texts if it does not know more than `LARGEST_UNKNOWN` of their characters.
+    """
+    bundled = as_read(text_kinds(), encoder.tokenizer)
+    share_of_unknown_characters = bundled.unknown or 0.0
+    if share_of_unknown_characters > LARGEST_UNKNOWN:
+        return {}
+    kinds: dict[str, list[str]] = {}
+    for text, kind in zip(bundled.texts, bundled.topics or (), strict=True):
+        kinds.setdefault(kind, []).append(text)
+    return kinds
 
 
 def choose_anchors(
@@ -152,7 +174,7 @@ def clustered(
     for label in range(cluster_count):
         members = [text for text, label_of_text in zip(texts, labels, strict=True) if label_of_text == label]
         weight = len(members) / len(texts)
-        groups.append(TextGroup(f"cluster {label}", members, weight, cluster_count > 1))
+        groups.append(TextGroup(f"cluster {label}", members, weight=weight, kind=cluster_count > 1))
     return groups
 
 
@@ -224,31 +246,30 @@ def short_texts(
         source: name of the corpus, for the error message.
 
     Returns:
-        The corpus text from which each short text was taken, keyed by the short text without its final
-        punctuation.
+        A dictionary whose keys are the short texts, without their final punctuation. Each value is the corpus
+        text from which the short text was taken.
 
     Raises:
-        InputError: too few texts meet these conditions.
+        InputError: The groups have fewer than ``needed`` such texts.
     """
     share = _share_per_group([len(group.texts) for group in groups], needed)
-    key = [settings.seed, _CARRIERS_KEY]
     pool: list[_ShortText] = []
-    group_names: list[str] = []
+    group_names: list[str] = []  # name of the group of each text in the pool
     for group in groups:
         shortest = _shortest_of_group(encoder, settings, group, share)
         pool += shortest
         group_names += [group.name] * len(shortest)
-    carriers: dict[str, str] = {}
-    for index in balanced(group_names, len(pool), key):
-        carriers.setdefault(open_ended(pool[index].text), pool[index].source)
-    if len(carriers) < needed:
+    source_by_short_text: dict[str, str] = {}
+    for index in balanced(group_names, len(pool), seed=[settings.seed, _CARRIERS_KEY]):
+        source_by_short_text.setdefault(open_ended(pool[index].text), pool[index].source)
+    if len(source_by_short_text) < needed:
         limit = encoder.max_length
         room_in = "" if limit is None else f" in the {limit} tokens that {encoder.name} reads"
         raise InputError(
-            f"only {len(carriers)} sentences of {source} differ in more than their punctuation and leave "
-            f"room for the copies{room_in}, but {needed} are needed: use more or shorter sentences"
+            f"only {len(source_by_short_text)} sentences of {source} differ in more than their punctuation "
+            f"and leave room for the copies{room_in}, but {needed} are needed: use more or shorter sentences"
         )
-    return carriers
+    return source_by_short_text
 
 
 def _shortest_of_group(
@@ -256,13 +277,18 @@ def _shortest_of_group(
 ) -> list[_ShortText]:
     """Return the shortest texts of a group that leave room for the copies, shortest first.
 
+    Long texts are shortened to their first sentence. Of several texts that differ only in their final
+    punctuation, one is returned. Texts that a server returns no vector for are left out.
+
     Args:
         encoder: the model.
-        settings: provides insertion, numbers of copies and seed.
+        settings: provides the way copies are inserted, the numbers of copies, the number of anchors and the
+            seed.
         group: the group to draw from.
         share: number of carriers that must come from the group. More texts than this are returned if the
             group is large enough.
     """
+    # Tokenizing all texts of a large group would take long, so draw enough of them at random.
     order = np.random.default_rng([settings.seed, _CARRIERS_KEY]).permutation(len(group.texts))
     pool_size = _POOL_FACTOR * share + settings.anchors
     source_of_text = _first_sentences(encoder, [group.texts[index] for index in order[:pool_size]])
@@ -272,13 +298,15 @@ def _shortest_of_group(
     fitting = [text for text in source_of_text if encoder.fits((0,) * (lengths[text] + room))]
     # Keep the first of several texts that differ only in their final punctuation.
     text_by_open_end = {open_ended(text): text for text in reversed(fitting)}
-    refused = refused_texts(encoder)  # a server returns no vector for these
+    refused = refused_texts(encoder)  # texts that a server returns no vector for
     accepted = [
         text for open_end, text in text_by_open_end.items() if open_end not in refused and text not in refused
     ]
     shortest = sorted(accepted, key=lengths.__getitem__)
     count = math.ceil(_SHORT_FACTOR * share)
     if not group.kind:
+        # A single corpus may be narrow: many of its texts may have too few unrelated anchors to be carriers.
+        # Keep a larger reserve, of all texts that are as short as a sentence.
         sentence_count = sum(lengths[text] <= _SENTENCE_TOKENS for text in shortest)
         count = max(count, sentence_count)
     # Reserve half of a small group for the anchors.
@@ -289,7 +317,7 @@ def _shortest_of_group(
 def _share_per_group(sizes: Sequence[int], needed: int) -> int:
     """Return the maximum number of texts to take from each group to get ``needed`` texts in total.
 
-    If some groups have fewer texts than an equal share, the number exceeds an equal share to compensate.
+    This maximum is an equal share, or more if some groups have fewer texts than an equal share.
     """
     share = math.ceil(needed / len(sizes))
     while share < max(sizes) and sum(min(size, share) for size in sizes) < needed:
@@ -343,7 +371,7 @@ def representative_carriers(effects: Vector, count: int) -> list[int]:
 
 
 def typical_carriers(lengths: NDArray[np.int64], count: int) -> list[int]:
-    """Choose carriers of typical length, to estimate the cost of a run without computing vectors.
+    """Choose carriers as long as those that a real run chooses, to estimate the run's cost without vectors.
 
     Args:
         lengths: number of tokens in each carrier, including the copies, shape (K,).
@@ -352,7 +380,8 @@ def typical_carriers(lengths: NDArray[np.int64], count: int) -> list[int]:
     Returns:
         Indices of the chosen carriers, in ascending order. Their lengths are around the 30th percentile.
     """
-    # In runs with real models, the lengths of the chosen carriers are at the 30th percentile on average. In
-    # seven runs, the chosen carriers had 0.74 to 1.10 times as many tokens as the average carrier.
+    # In runs with real models, the carriers chosen by `representative_carriers` are, on average, at the 30th
+    # percentile of the lengths of all carriers. In seven runs, the chosen carriers had 0.74 to 1.10 times as
+    # many tokens as the average carrier.
     first = min(max(0, int(0.3 * len(lengths)) - count // 2), len(lengths) - count)
     return sorted(np.argsort(lengths, kind="stable")[first : first + count].tolist())

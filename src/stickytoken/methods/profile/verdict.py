@@ -1,9 +1,10 @@
 """The rule that decides which tokens are sticky, and how severe they are. Pure functions.
 
 By default, a token is sticky if its copies move unrelated texts closer by at least 0.5 standard deviations
-(SD) more than copies of an ordinary token do. It is also sticky if its copies erase at least 40% of what
-copies of an ordinary token leave of a text. If the vector of the token is unusual, half of either threshold
-is enough.
+(SD) more than copies of an ordinary token do. A token is also sticky if its copies erase at least 40% of the
+part of a text that remains with copies of an ordinary token. A token whose vector is unusual is sticky if it
+reaches half of one of these thresholds. A token that reaches only the threshold for the lift, and lifts few
+kinds of text, is topical instead of sticky.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class Measures(NamedTuple):
         ids: token ids, shape (T,).
         lift: rise of the similarities between unrelated texts, relative to the ordinary token, in standard
             deviations of the model's similarities.
-        erased: how much copies of the token erase, as a share of what copies of an ordinary token leave of a
-            text.
+        erased: how much more of a text is erased by copies of the token than by copies of an ordinary token,
+            as a share of what remains with copies of an ordinary token.
         vector_deviation: how unusual the token vector is (see `stickytoken.token_vectors.vector_deviations`),
             in median absolute deviations above the median, shape (T,); NaN if the vector cannot be compared.
         confirmed: whether the token was measured closely, in the confirming carriers, shape (T,).
@@ -70,10 +71,14 @@ class Judged(NamedTuple):
 
 
 def apply_rule(tokens: Measures, settings: ProfileSettings) -> Judged:
-    """Judge each token by whether the low ends of its intervals reach the thresholds.
+    """Judge each token by whether the lower ends of its intervals reach the thresholds.
 
-    A token that was only screened counts as benign, because its measures are rough, and the largest of many
-    rough values are partly due to chance.
+    A token that reaches no threshold is benign. A token that reaches only the threshold for the lift is
+    topical if it lifts fewer than half of the kinds of text. Any other token that reaches a threshold is
+    sticky. The thresholds are halved for a token with an unusual vector.
+
+    A token that was only screened is benign, because its measures are rough, and the largest of many rough
+    values are partly due to chance.
 
     Args:
         tokens: the measures of the tokens.
@@ -82,9 +87,10 @@ def apply_rule(tokens: Measures, settings: ProfileSettings) -> Judged:
     Returns:
         The verdict of each token, and the severity and reason of each token that is not benign.
     """
-    required_share = required_shares(tokens.vector_deviation, settings)
-    reaches_lift = tokens.confirmed & (tokens.lift.low >= required_share * settings.smallest_lift)
-    reaches_erased = tokens.confirmed & (tokens.erased.low >= required_share * settings.smallest_erased)
+    # 0.5 for a token with an unusual vector, 1 for any other token
+    share_of_threshold = required_shares(tokens.vector_deviation, settings)
+    reaches_lift = tokens.confirmed & (tokens.lift.low >= share_of_threshold * settings.smallest_lift)
+    reaches_erased = tokens.confirmed & (tokens.erased.low >= share_of_threshold * settings.smallest_erased)
     lifts_few_kinds = tokens.kinds_lifted < UNIVERSAL_SHARE * tokens.kinds
     is_topical = reaches_lift & ~reaches_erased & lifts_few_kinds
     is_sticky = (reaches_lift | reaches_erased) & ~is_topical
@@ -122,7 +128,7 @@ def required_shares(vector_deviation: Vector, settings: ProfileSettings) -> Vect
 
     The share is `UNUSUAL_SHARE` if the vector of the token is unusual, and 1 otherwise.
     """
-    is_unusual = vector_deviation >= settings.unusual  # NaN counts as usual
+    is_unusual = vector_deviation >= settings.unusual  # false if the deviation is NaN
     return np.where(is_unusual, UNUSUAL_SHARE, 1.0)
 
 
@@ -141,19 +147,23 @@ class Selection(NamedTuple):
 def select_to_confirm(screened: Measures, settings: ProfileSettings, budgeted_tokens: int) -> Selection:
     """Select the tokens to measure closely.
 
-    The ten tokens with the highest values of each measure are always selected. Other tokens that may reach a
-    threshold follow, as far as the budget allows. A token may reach a threshold if the high end of its
-    interval reaches the threshold. The tokens whose high ends are largest relative to the threshold come
-    first.
+    The tokens with the highest values of each measure are always selected, ten for the lift and ten for the
+    erased share. Other tokens that may reach a threshold follow, as far as the budget allows. A token may
+    reach a threshold if the upper end of its interval reaches the threshold. Of these tokens, those whose
+    intervals have the highest upper ends, relative to the threshold, come first.
 
     Args:
         screened: measures of all tokens from the screening round.
         settings: the thresholds of the rule.
         budgeted_tokens: number of tokens that the budget allows.
+
+    Returns:
+        The selected tokens, and the number of tokens that may reach a threshold, but exceed the budget.
     """
-    required_share = required_shares(screened.vector_deviation, settings)
-    lift_ratio = screened.lift.high / (required_share * settings.smallest_lift)
-    erased_ratio = screened.erased.high / (required_share * settings.smallest_erased)
+    # 0.5 for a token with an unusual vector, 1 for any other token
+    share_of_threshold = required_shares(screened.vector_deviation, settings)
+    lift_ratio = screened.lift.high / (share_of_threshold * settings.smallest_lift)
+    erased_ratio = screened.erased.high / (share_of_threshold * settings.smallest_erased)
     larger_ratio = np.maximum(lift_ratio, erased_ratio)
     candidate_count = int((larger_ratio >= 1).sum())
 
@@ -163,7 +173,8 @@ def select_to_confirm(screened: Measures, settings: ProfileSettings, budgeted_to
     strongest = most_lifting + most_erasing
     ranked_ids = list(dict.fromkeys(strongest + candidates))
     selected_ids = ranked_ids[: max(budgeted_tokens, len(set(strongest)))]
-    return Selection(np.array(sorted(selected_ids), dtype=np.int64), len(ranked_ids) - len(selected_ids))
+    left_out = len(ranked_ids) - len(selected_ids)
+    return Selection(np.array(sorted(selected_ids), dtype=np.int64), left_out)
 
 
 def select_to_judge(
@@ -181,6 +192,10 @@ def select_to_judge(
         count: number of tokens to select.
         measure_all: whether to select all tokens that are flagged or may reach the threshold, even if they
             are more than ``count``.
+
+    Returns:
+        The selected tokens, and the number of tokens whose predicted lift reaches the threshold, but that
+        were not selected.
     """
     reaching_ids = set(ids[lift_ratios >= 1].tolist())
     if measure_all:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-import numpy as np
 import polars as pl
 
 import stickytoken.methods as terms
@@ -252,7 +251,7 @@ class StdMethod(base.Method):
         anchors = [pair.sentence1 for pair in plan.validation if pair.sentence1 not in truncated]
         sentences = list(dict.fromkeys(anchors))[:_ANCHORS]
         vectors = unit_vectors(job.encoder.encode(sentences))
-        panel = probes.AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1))
+        panel = probes.AnchorPanel.of_one_group(vectors)
         return base.evidence_stage(job, shortest, sentences, panel, plan.mean_similarity)
 
     def texts(self, plan: StdPlanRecord) -> terms.PlanTexts:
